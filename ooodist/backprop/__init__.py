@@ -1,0 +1,1 @@
+"""Separating the output gradients (dX) of a traced step from its weight gradients (dW)."""

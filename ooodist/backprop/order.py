@@ -1,0 +1,117 @@
+"""Orders of the backward units, and imposing one on a graph that is being traced.
+
+An order is a list of unit names. It is legal if it has every unit once and none before a unit
+that it needs. For three layers (3 on top), as the compute stream sees them::
+
+    stock          dX3 dW3 dX2 dW2 dX1 dW1
+    first_k, k=2   dX3 dW3 dX2 dX1 dW1 dW2
+    first_k, k=3   dX3 dX2 dX1 dW1 dW2 dW3
+
+(dXi completes the gradient of layer i's output.) With first_k the gradient that the next forward
+pass needs first is also the first of the last k to be exchanged, behind the dW of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from ooodist.backprop.graph import add_control_edges, producers
+from ooodist.backprop.units import Unit
+from ooodist.errors import UserError
+
+
+def stock_order(units: Sequence[Unit]) -> list[str]:
+    """Layer after layer from the loss down, each dX followed by the dW of its layer."""
+    return [unit.name for unit in units]
+
+
+def first_k_order(units: Sequence[Unit], k: int) -> list[str]:
+    """Reverse first-k: the dW of the first k layers last, the first layer's foremost.
+
+    Args:
+        units: the backward units in stock order.
+        k: 0 (stock order) to the number of layers with a dW of their own. A layer is the dW
+            units that wait for the same dX unit, such as a kernel and its bias.
+
+    Raises:
+        UserError: k is out of range.
+
+    Source: Oh et al., EuroSys 2022, section 5.1 ("reverse first-k scheduling").
+    """
+    # An early part of a weight that has several uses completes nothing and stays where it is.
+    own = [unit for unit in units if unit.kind == "dW" and unit.variables]
+    layers = sorted({unit.layer for unit in own}, reverse=True)
+    if not 0 <= k <= len(layers):
+        raise UserError(
+            f"order: first_k has k = {k}, but this model has {len(layers)} layers with a weight "
+            f"gradient of their own; choose k from 0 to {len(layers)}"
+        )
+    deferred = {layer: rank for rank, layer in enumerate(layers[:k])}  # from the input up
+    late = [unit for unit in own if unit.layer in deferred]
+    late.sort(key=lambda unit: deferred[unit.layer])
+    now = [unit for unit in units if unit not in late]
+    return [unit.name for unit in now + late]
+
+
+def check_order(units: Sequence[Unit], order: Sequence[str]) -> None:
+    """Refuses an order that is not legal.
+
+    Raises:
+        UserError: a unit is missing, unknown, there twice, or stands before one it needs. The
+            message names the units.
+    """
+    known = {unit.name: unit for unit in units}
+    position: dict[str, int] = {}
+    for name in order:
+        if name not in known:
+            raise UserError(f"order: there is no unit {name!r}; the units are {sorted(known)}")
+        if name in position:
+            raise UserError(f"order: unit {name!r} stands in it twice; name each unit once")
+        position[name] = len(position)
+    missing = [name for name in known if name not in position]
+    if missing:
+        raise UserError(f"order: units {missing} are missing; name each unit once")
+    for unit in units:
+        for needed in sorted(unit.needs):
+            if position[needed] > position[unit.name]:
+                raise UserError(
+                    f"order: {unit.name!r} stands before {needed!r}, whose result it needs "
+                    f"(a cycle); move {unit.name!r} behind {needed!r}"
+                )
+
+
+def impose_order(units: Sequence[Unit], order: Sequence[str]) -> int:
+    """Makes the units run one after the other in the given order, by control edges.
+
+    Numbers do not change: no op is added, removed or altered. XLA drops control edges, so the
+    function being traced must not be compiled with ``jit_compile=True``.
+
+    Args:
+        units: the backward units, in a graph that is still being traced.
+        order: their names.
+
+    Returns:
+        the number of control edges that were added.
+
+    Raises:
+        UserError: the order is not legal (see :func:`check_order`).
+    """
+    check_order(units, order)
+    known = {unit.name: unit for unit in units}
+    added = 0
+    last: list[tf.Operation] = []
+    for name in order:
+        first, ends = _ends(known[name])
+        added += sum(add_control_edges(op, last) for op in first)
+        last = ends
+    return added
+
+
+def _ends(unit: Unit) -> tuple[list[tf.Operation], list[tf.Operation]]:
+    """The ops that start a unit (they wait for no other op of it), and those that end it."""
+    inside = set(unit.ops)
+    first = [op for op in unit.ops if not any(p in inside for p in producers(op))]
+    feeds = {producer for op in unit.ops for producer in producers(op) if producer in inside}
+    return first, [op for op in unit.ops if op not in feeds]
