@@ -7,6 +7,7 @@ The only private TensorFlow API of this package is here: ``Operation._add_contro
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -58,7 +59,7 @@ class Subgraph:
             op: list(dict.fromkeys(p for p in producers(op) if p in members)) for op in ops
         }
         effects = [op for op in _by_creation(ops) if _has_side_effects(op)]
-        for first, second in zip(effects, effects[1:], strict=False):
+        for first, second in itertools.pairwise(effects):
             if first not in self.predecessors[second]:
                 self.predecessors[second].append(first)
         self.successors: dict[tf.Operation, list[tf.Operation]] = {op: [] for op in ops}

@@ -1,0 +1,1 @@
+"""The training step: ordered, exchanged, and several steps to a launch."""

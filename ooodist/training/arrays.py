@@ -1,0 +1,107 @@
+"""Arrays given to ``fit`` and ``evaluate``: each rank takes its part."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.data.stream import Share, shuffled_indices
+from ooodist.errors import UserError
+
+
+def is_arrays(x: Any) -> bool:
+    """Whether ``x`` holds samples by number (arrays, tensors, or a structure of them)."""
+    if x is None or isinstance(x, tf.data.Dataset | keras.utils.PyDataset):
+        return False
+    leaves = tf.nest.flatten(x)
+    return bool(leaves) and all(hasattr(leaf, "shape") and len(leaf.shape) for leaf in leaves)
+
+
+def num_samples(x: Any) -> int:
+    """The number of samples in a structure of arrays, each of shape (samples, ...).
+
+    Raises:
+        UserError: the arrays have different lengths.
+    """
+    lengths = {int(leaf.shape[0]) for leaf in tf.nest.flatten(x)}
+    if len(lengths) > 1:
+        raise UserError(
+            f"the arrays have different numbers of samples: {sorted(lengths)}; "
+            "x, y and sample_weight must have one each per sample"
+        )
+    return lengths.pop()
+
+
+def take(arrays: Any, rows: Any) -> Any:
+    """The given rows (a slice) of every array; None stays None."""
+    return tf.nest.map_structure(lambda a: None if a is None else np.asarray(a)[rows], arrays)
+
+
+def validation_split(arrays: Any, fraction: float) -> tuple[Any, Any]:
+    """Cuts off the last ``fraction`` of the samples, as Keras does.
+
+    Raises:
+        UserError: one of the two parts would be empty.
+    """
+    total = num_samples([a for a in tf.nest.flatten(arrays) if a is not None])
+    at = math.floor(total * (1.0 - fraction))
+    if not 0 < at < total:
+        raise UserError(
+            f"validation_split is {fraction}, which leaves {at} of {total} samples for training; "
+            "choose a fraction that leaves some for both"
+        )
+    return take(arrays, slice(0, at)), take(arrays, slice(at, None))
+
+
+def training_stream(
+    arrays: tuple[Any, ...], share: Share, shuffle: bool
+) -> tuple[tf.data.Dataset, int]:
+    """This rank's endless batches of (x, y, ...), and the number of steps an epoch.
+
+    Args:
+        arrays: x, y and, if given, sample_weight; the same on every rank.
+        share: which part of the stream is this rank's.
+        shuffle: a new order each epoch, the same on all ranks; else the arrays' own order.
+
+    Raises:
+        UserError: a step needs more samples than there are.
+    """
+    total = num_samples(arrays)
+    steps = total // share.global_batch
+    if not steps:
+        raise UserError(
+            f"batch_size {share.batch} x {share.size} workers needs at least "
+            f"{share.global_batch} samples, there are {total}: reduce batch_size"
+        )
+    if shuffle:
+        numbers = shuffled_indices(total, share).map(lambda indices, _noise: indices)
+    else:
+        numbers = tf.data.Dataset.range(total).repeat().batch(share.batch, drop_remainder=True)
+        numbers = numbers.shard(share.size, share.rank)
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+
+    def read(indices: tf.Tensor) -> Any:
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
+
+    stream = numbers.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return stream.prefetch(tf.data.AUTOTUNE), steps
+
+
+def evaluation_part(arrays: Any, rank: int, size: int) -> Any:
+    """This rank's rows: every sample is on exactly one rank.
+
+    Raises:
+        UserError: there are fewer samples than ranks.
+    """
+    given = [a for a in tf.nest.flatten(arrays) if a is not None]
+    total = num_samples(given)
+    if total < size:
+        raise UserError(
+            f"{total} samples to evaluate on {size} workers: each needs at least one; "
+            "give more samples"
+        )
+    return take(arrays, slice(rank, None, size))

@@ -1,0 +1,149 @@
+"""What happens to the gradients of a step between the tape and the optimiser.
+
+The tape hands over the gradients of a step that is being traced; here the step is split into
+units, the order is imposed, the gradients are exchanged in that order, and their means go back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from ooodist.backprop.forward_units import find_forward_units
+from ooodist.backprop.order import first_k_order, impose_order, stock_order
+from ooodist.backprop.units import Gradient, Unit, find_backward_units
+from ooodist.errors import UserError
+from ooodist.training.exchange import Exchanged, GradientExchange
+
+logger = logging.getLogger("ooodist")
+
+# An order by name, as a list of unit names, or as a function from the units to such a list.
+Order = str | Sequence[str] | Callable[[Sequence[Unit]], Sequence[str]]
+ORDERS = ("inorder", "first_k")
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """What is known of one traced training step: for reports, tests and plans.
+
+    Attributes:
+        forward, backward: its units, in stock order.
+        order: names of the backward units in the order that was imposed; None if none was.
+        exchanges: in the order in which they were issued.
+    """
+
+    forward: tuple[Unit, ...]
+    backward: tuple[Unit, ...]
+    order: tuple[str, ...] | None
+    exchanges: tuple[Exchanged, ...]
+
+
+class OrderedBackward:
+    """Orders and exchanges the gradients of each step that is traced.
+
+    Args:
+        exchange: averages over the ranks.
+        order: ``inorder`` (as TensorFlow would: no edge is added), ``first_k``, a list of unit
+            names, or a function that makes one from the units in stock order.
+        k: for ``first_k``, how many layers.
+
+    Attributes:
+        steps: what was traced, step by step.
+
+    Raises:
+        UserError: there is no such order.
+    """
+
+    def __init__(self, exchange: GradientExchange, order: Order = "inorder", k: int = 0) -> None:
+        if isinstance(order, str) and order not in ORDERS:
+            raise UserError(
+                f"order is {order!r}; choose one of {', '.join(ORDERS)}, a list of unit names, "
+                "or a function from units to unit names"
+            )
+        if k and order != "first_k":
+            raise UserError(f"order: k = {k} is for first_k alone, but the order is {order!r}")
+        self.exchange = exchange
+        self.order = order
+        self.k = k
+        self.steps: list[TracedStep] = []
+        self._warned_eager = False
+
+    def __call__(
+        self,
+        target: Sequence[tf.Tensor],
+        seeds: Sequence[tf.Tensor],
+        gradients: Sequence[Gradient],
+        variables: Sequence[Any],
+    ) -> list[Gradient]:
+        """Orders a step's backward pass and averages its gradients.
+
+        Args:
+            target: the losses that were differentiated.
+            seeds: the output gradients that the tape was given, of the losses' shapes.
+            gradients: what the tape returned, one for each of ``variables``.
+            variables: Keras or TensorFlow variables.
+
+        Returns:
+            the gradients, averaged over the ranks.
+
+        Raises:
+            UserError: the order does not fit this model.
+        """
+        names = variable_names(variables)
+        if tf.executing_eagerly():
+            if self.order != "inorder" and not self._warned_eager:
+                logger.warning(
+                    "order %s has no effect: the step runs eagerly; trace it with tf.function",
+                    self.order,
+                )
+                self._warned_eager = True
+            return self.exchange.mean(gradients, names)[0]
+
+        backward = find_backward_units(seeds, gradients, names)
+        graph = tf.compat.v1.get_default_graph()
+        handles = [graph.capture(variable.handle) for variable in variables]
+        forward = find_forward_units(target, handles, names)
+        imposed = self._order(backward)
+        if imposed is not None:
+            impose_order(backward, imposed)
+
+        # Gradients are exchanged in the order in which they become ready.
+        ready = {name: at for at, name in enumerate(imposed or stock_order(backward), start=1)}
+        ready_at = {weight: ready[unit.name] for unit in backward for weight in unit.variables}
+        sequence = sorted(range(len(names)), key=lambda index: ready_at.get(names[index], 0))
+        means, exchanges = self.exchange.mean(
+            [gradients[index] for index in sequence], [names[index] for index in sequence]
+        )
+        self.steps.append(
+            TracedStep(
+                forward, backward, tuple(imposed) if imposed is not None else None, tuple(exchanges)
+            )
+        )
+        result = list(gradients)
+        for index, mean in zip(sequence, means, strict=True):
+            result[index] = mean
+        return result
+
+    def _order(self, units: Sequence[Unit]) -> Sequence[str] | None:
+        if self.order == "inorder":
+            return None
+        if self.order == "first_k":
+            return first_k_order(units, self.k)
+        if callable(self.order):
+            return self.order(units)
+        return self.order
+
+
+def variable_names(variables: Sequence[Any]) -> list[str]:
+    """A unique name for each variable: its Keras path or TensorFlow name, numbered if need be."""
+    names: list[str] = []
+    used: dict[str, int] = {}
+    for variable in variables:
+        name = getattr(variable, "path", None) or variable.name.partition(":")[0]
+        used[name] = used.get(name, 0) + 1
+        names.append(name if used[name] == 1 else f"{name}#{used[name]}")
+    return names

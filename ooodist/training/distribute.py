@@ -1,0 +1,313 @@
+"""``ooodist.distribute``: a Keras model that trains on all ranks, in a chosen order.
+
+The model stays the object it was. Four of its methods are replaced on the instance, so that
+saving, cloning and inspecting it go on as before:
+
+* ``make_train_function``: launches of several steps, ordered and exchanged.
+* ``fit``: arrays are shared out; all ranks agree on the number of steps; rank 0 reports.
+* ``evaluate``: batch-norm statistics are averaged first; arrays are shared out.
+* ``get_metrics_result``: outside a traced step, the metrics of all ranks together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist import engines
+from ooodist.data.stream import Share
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.training import arrays, replicas
+from ooodist.training.backward import Order, OrderedBackward
+from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
+from ooodist.training.launch import Batch, Launch
+
+logger = logging.getLogger("ooodist")
+
+# Keras callbacks that write files: rank 0's copy is enough, and two writers would clash.
+_WRITERS = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+)
+
+
+def distribute(
+    model: keras.Model,
+    *,
+    order: Order = "inorder",
+    k: int = 0,
+    steps_per_launch: int = 1,
+    accumulate: int = 1,
+    credit: int | None = None,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+) -> keras.Model:
+    """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
+
+    The computation is that of one process on the concatenated batches: gradients are averaged,
+    whatever the optimiser, and clipping, decay and averages act on the mean. ``batch_size`` is
+    per worker. Arrays are shared out over the ranks (give the same arrays everywhere); a data
+    set or generator is used as it is on each rank, so give each rank its own part
+    (``dataset.shard(ooodist.size(), ooodist.rank())``).
+
+    Batch-norm statistics are each rank's own while training and are averaged over the ranks at
+    the end of each epoch and before an evaluation. Callbacks run on every rank and see the same
+    logs; those that write files run on rank 0 alone. A callback of your own must decide alike on
+    all ranks if it stops the training.
+
+    Args:
+        model: a Keras model; compile it before or after.
+        order: ``inorder``, ``first_k``, a list of unit names, or a function from the backward
+            units to such a list.
+        k: for ``first_k``: the dW of how many layers run last.
+        steps_per_launch: training steps traced into one function. The exchange of one overlaps
+            the forward pass of the next; tracing takes that many times as long.
+        accumulate: batches per update and exchange.
+        credit: exchanges in flight; None for the engine's own.
+        bucket_bytes: small gradients travel together up to this size in bytes.
+
+    Returns:
+        the same model.
+
+    Raises:
+        UserError: ``ooodist.init()`` was not called, or an argument is impossible.
+    """
+    for name, value in (("steps_per_launch", steps_per_launch), ("accumulate", accumulate)):
+        if not isinstance(value, int) or value < 1:
+            raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    engine = engines.current()
+    exchange = GradientExchange(engine, credit=credit, bucket_bytes=bucket_bytes)
+    backward = OrderedBackward(exchange, order, k)
+    model.ooodist = DistributedModel(model, engine, backward, steps_per_launch, accumulate)
+    return model
+
+
+class DistributedModel:
+    """What :func:`distribute` adds to a model; it is found under ``model.ooodist``.
+
+    Attributes:
+        engine: the engine.
+        backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
+        steps_per_launch, accumulate: as given to :func:`distribute`.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        engine: Engine,
+        backward: OrderedBackward,
+        steps_per_launch: int,
+        accumulate: int,
+    ) -> None:
+        self.engine = engine
+        self.backward = backward
+        self.steps_per_launch = steps_per_launch
+        self.accumulate = accumulate
+        self._model = model
+        self._alike = False  # weights were broadcast since the last fit began
+        self._batches_left: int | None = None  # of this epoch; None: nobody knows
+        self._trained_since_average = False
+        self._plain_fit = model.fit
+        self._plain_evaluate = model.evaluate
+        self._plain_metrics = model.get_metrics_result
+        model.make_train_function = self._make_train_function
+        model.fit = self._fit
+        model.evaluate = self._evaluate
+        model.get_metrics_result = self._metrics_result
+
+    # Training
+
+    def _make_train_function(self, force: bool = False) -> None:
+        model = self._model
+        if model.train_function is not None and not force:
+            return
+        launch = Launch(model, self.backward, accumulate=self.accumulate)
+
+        def train_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
+            batches = self._next_batches(iterator)
+            if not self._alike:
+                self._make_alike(batches[0])
+            self._trained_since_average = True
+            if len(batches) == self.steps_per_launch * self.accumulate and _same_shapes(batches):
+                return launch(batches)
+            # What does not fill a launch runs step by step rather than being traced for once.
+            logs: dict[str, tf.Tensor] = {}
+            for first in range(0, len(batches), self.accumulate):
+                logs = launch(batches[first : first + self.accumulate])
+            return logs
+
+        model.train_function = train_function
+
+    def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
+        wanted = self.steps_per_launch * self.accumulate
+        if self._batches_left is not None:
+            wanted = min(wanted, self._batches_left)
+        batches = []
+        for _ in range(wanted):
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            batches.append(_without_optionals(batch))
+        if self._batches_left is None and self.engine.size > 1:
+            # Nobody knows how many there are: all ranks go on as long as all have data.
+            have = np.array([len(batches)])
+            batches = batches[: int(self.engine.all_reduce(have, "min")[0])]
+        elif self._batches_left is not None:
+            if len(batches) < wanted and self.engine.size > 1:
+                raise UserError(
+                    f"rank {self.engine.rank} ran out of data {self._batches_left - len(batches)} "
+                    "batches before the end of the epoch; give every rank as many batches as its "
+                    "data set promises, or repeat() it"
+                )
+            self._batches_left -= len(batches)
+        batches = batches[: len(batches) // self.accumulate * self.accumulate]
+        if not batches:
+            raise StopIteration
+        return batches
+
+    def _make_alike(self, batch: Batch) -> None:
+        model = self._model
+        if not model.built or not model.optimizer.built:
+            model._symbolic_build(data_batch=batch)
+        replicas.broadcast_weights(self.engine, model)
+        self._alike = True
+
+    def _fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        given = inspect.signature(self._plain_fit).bind(*args, **kwargs).arguments
+        engine = self.engine
+        if engine.size > 1:
+            if arrays.is_arrays(given.get("x")):
+                given = self._share_out(given)
+            else:
+                logger.info(
+                    "fit: %s is used as it is on every rank; each must yield its own part",
+                    type(given.get("x")).__name__,
+                )
+        if engine.rank:
+            given["verbose"] = 0
+        callbacks = given.pop("callbacks", None)
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = self._callbacks(callbacks)
+        self._model.steps_per_execution = self.steps_per_launch * self.accumulate
+        self._alike = False
+        return self._plain_fit(**given, callbacks=callbacks)
+
+    def _share_out(self, given: dict[str, Any]) -> dict[str, Any]:
+        """fit's arguments, with this rank's endless stream for arrays, and its validation rows."""
+        engine = self.engine
+        given = dict(given)
+        batch_size = given.pop("batch_size", None) or 32
+        data = tuple(given.pop(name, None) for name in ("x", "y", "sample_weight"))
+        fraction = given.pop("validation_split", 0.0)
+        if fraction and given.get("validation_data") is None:
+            data, given["validation_data"] = arrays.validation_split(data, fraction)
+        # All ranks must shuffle alike, whatever they seeded NumPy with.
+        seed = engine.broadcast([np.array([np.random.randint(2**31)])])[0]
+        share = Share(batch_size, engine.rank, engine.size, int(seed[0]))
+        shuffle = given.pop("shuffle", True)
+        given["x"], steps = arrays.training_stream(_present(data), share, shuffle)
+        given["steps_per_epoch"] = given.get("steps_per_epoch") or steps
+        validation = given.get("validation_data")
+        if validation is not None and arrays.is_arrays(validation[0]):
+            part = arrays.evaluation_part(tuple(validation), engine.rank, engine.size)
+            given["validation_data"] = _present(part)
+            given["validation_batch_size"] = given.get("validation_batch_size") or batch_size
+        return given
+
+    def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
+        callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
+        if self.engine.rank:
+            writers = [callback for callback in callbacks if isinstance(callback, _WRITERS)]
+            if writers:
+                names = sorted({type(callback).__name__ for callback in writers})
+                logger.info("fit: %s run on rank 0 alone", ", ".join(names))
+            callbacks = [callback for callback in callbacks if callback not in writers]
+        return [_EpochCare(self), *callbacks]
+
+    # Evaluation and metrics
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        inside_fit = kwargs.pop("_use_cached_eval_dataset", False)
+        given = inspect.signature(self._plain_evaluate).bind(*args, **kwargs).arguments
+        given.update(given.pop("kwargs", {}))
+        engine = self.engine
+        self.average_statistics()
+        if engine.rank:
+            given["verbose"] = 0
+        if inside_fit:
+            given["_use_cached_eval_dataset"] = True
+        elif engine.size > 1 and arrays.is_arrays(given.get("x")):
+            data = tuple(given.get(name) for name in ("x", "y", "sample_weight"))
+            part = arrays.evaluation_part(data, engine.rank, engine.size)
+            given["x"], given["y"], given["sample_weight"] = part
+        return self._plain_evaluate(**given)
+
+    def _metrics_result(self) -> dict[str, Any]:
+        if tf.inside_function():
+            return self._plain_metrics()
+        return replicas.global_metrics(self.engine, self._model, self._plain_metrics)
+
+    def average_statistics(self) -> None:
+        """Averages batch-norm statistics over the ranks, if there was training since."""
+        if self._trained_since_average:
+            replicas.average_statistics(self.engine, self._model)
+            self._trained_since_average = False
+
+
+class _EpochCare(keras.callbacks.Callback):
+    """Runs before the user's callbacks: agrees on the length of an epoch and ends it in order."""
+
+    def __init__(self, distributed: DistributedModel) -> None:
+        super().__init__()
+        self._distributed = distributed
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        distributed = self._distributed
+        steps = self.params.get("steps")
+        if distributed.engine.size > 1:
+            mine = np.array([steps or 0, -(steps or 0)])
+            fewest, negative_most = distributed.engine.all_reduce(mine, "min")
+            if 0 < fewest < -negative_most and distributed.engine.rank == 0:
+                logger.warning(
+                    "fit: ranks have %d to %d batches; each does %d",
+                    fewest,
+                    -negative_most,
+                    fewest,
+                )
+            steps = int(fewest) or None
+        if steps is not None and steps % distributed.accumulate:
+            logger.info(
+                "fit: an epoch of %d batches makes %d updates of %d; what is left waits",
+                steps,
+                steps // distributed.accumulate,
+                distributed.accumulate,
+            )
+            steps -= steps % distributed.accumulate
+        distributed._batches_left = steps
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._distributed.average_statistics()
+        replicas.check_replicas(self._distributed.engine, self.model)
+
+
+def _same_shapes(batches: Sequence[Batch]) -> bool:
+    shapes = [[getattr(leaf, "shape", None) for leaf in tf.nest.flatten(b)] for b in batches]
+    return all(shape == shapes[0] for shape in shapes)
+
+
+def _present(parts: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(part for part in parts if part is not None)
+
+
+def _without_optionals(batch: Batch) -> Batch:
+    """Keras's array adapter yields an empty Optional for a sample_weight of None."""
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )

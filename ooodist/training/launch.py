@@ -1,0 +1,154 @@
+"""A launch: several training steps traced into one function.
+
+Within a launch nothing waits for "the step": the forward pass of step t + 1 starts when the
+weights of its first layer are updated, while the rest of step t is still being exchanged::
+
+    compute   | F B of step 1      | F B of step 2      |
+    exchange            |---- gradients of step 1 ----|---- of step 2 ----|
+
+Each launch ends with all its updates applied, so training is exact synchronous SGD: no gradient
+is stale, none is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ooodist.backprop.units import Gradient
+from ooodist.errors import UserError
+from ooodist.training.backward import OrderedBackward
+from ooodist.training.tape import watch_gradients
+
+Batch = Any
+
+
+class Launch:
+    """Runs a Keras model's ``train_step`` on the batches of one launch.
+
+    Args:
+        model: a compiled model; its ``train_step`` may be the user's own.
+        backward: orders and exchanges each step's gradients.
+        accumulate: how many batches make one update (and one exchange).
+
+    Raises:
+        UserError: ``accumulate`` > 1 with a ``train_step`` of the user's own, which may do
+            anything with its gradients.
+    """
+
+    def __init__(
+        self, model: keras.Model, backward: OrderedBackward, *, accumulate: int = 1
+    ) -> None:
+        if accumulate > 1 and type(model).train_step is not keras.Model.train_step:
+            raise UserError(
+                f"accumulate is {accumulate}, but {type(model).__name__} has a train_step of its "
+                "own; accumulate there, or set accumulate to 1"
+            )
+        self.model = model
+        self.backward = backward
+        self.accumulate = accumulate
+        self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
+
+    def __call__(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+        """Trains on ``batches``, one update for each ``accumulate`` of them.
+
+        Args:
+            batches: as a data set yields them, all of one shape.
+
+        Returns:
+            the logs of the last step, each the mean over all ranks (so that they are the same
+            everywhere and callbacks decide alike).
+        """
+        if self.model.run_eagerly:
+            return self._run(tuple(batches))
+        return self._traced(tuple(batches))
+
+    def _run(self, batches: tuple[Batch, ...]) -> dict[str, tf.Tensor]:
+        with self._uncompiled():
+            logs: dict[str, tf.Tensor] = {}
+            for first in range(0, len(batches), self.accumulate):
+                logs = self._update(batches[first : first + self.accumulate])
+            return self._mean_logs(logs)
+
+    @contextlib.contextmanager
+    def _uncompiled(self) -> Iterator[None]:
+        # XLA would drop the control edges, and with them the order.
+        before = self.model.jit_compile
+        self.model.jit_compile = False
+        try:
+            yield
+        finally:
+            self.model.jit_compile = before
+
+    def _update(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+        weights = self.model.trainable_variables
+        held: list[Gradient] = []
+        exchanged: list[str] = []
+
+        def hold(_target: Any, _seeds: Any, gradients: Sequence[Gradient], _v: Any) -> list[Any]:
+            held[:] = add_gradients(held, gradients)
+            return list(gradients)
+
+        def finish(
+            target: Sequence[tf.Tensor],
+            seeds: Sequence[tf.Tensor],
+            gradients: Sequence[Gradient],
+            variables: Sequence[Any],
+        ) -> list[Gradient]:
+            exchanged.extend(variable.path for variable in variables)
+            if not held:
+                return self.backward(target, seeds, gradients, variables)
+            total = add_gradients(held, gradients)
+            mean = [None if g is None else g / len(batches) for g in total]
+            return self.backward(target, seeds, mean, variables)
+
+        for batch in batches[:-1]:
+            with watch_gradients(hold, weights), _without_update(self.model.optimizer):
+                self.model.train_step(batch)
+        with watch_gradients(finish, weights):
+            logs = self.model.train_step(batches[-1])
+        if weights and not exchanged:
+            raise UserError(
+                f"{type(self.model).__name__}.train_step computed no gradient of the model's "
+                "trainable variables with tf.GradientTape where ooodist could see it, so workers "
+                "would drift apart; compute the gradients with a tf.GradientTape in train_step "
+                "itself (not in another thread)"
+            )
+        return logs
+
+    def _mean_logs(self, logs: dict[str, Any]) -> dict[str, tf.Tensor]:
+        engine = self.backward.exchange.engine
+        logs = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
+        scalars = sorted(name for name, value in logs.items() if value.shape.rank == 0)
+        if engine.size == 1 or not scalars:
+            return logs
+        values = tf.stack([tf.cast(logs[name], tf.float32) for name in scalars])
+        mean = engine.sum_in_graph(values, f"logs.{len(scalars)}") / engine.size
+        return {**logs, **dict(zip(scalars, tf.unstack(mean), strict=True))}
+
+
+def add_gradients(first: Sequence[Gradient], second: Sequence[Gradient]) -> list[Gradient]:
+    """Sums two lists of gradients, weight by weight; an empty ``first`` counts as zero."""
+    if not first:
+        return list(second)
+    sums: list[Gradient] = []
+    for a, b in zip(first, second, strict=True):
+        if a is None or b is None:
+            sums.append(b if a is None else a)
+        else:
+            sums.append(tf.convert_to_tensor(a) + tf.convert_to_tensor(b))
+    return sums
+
+
+@contextlib.contextmanager
+def _without_update(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """``optimizer.apply`` does nothing in this block."""
+    optimizer.apply = lambda *_: None
+    try:
+        yield
+    finally:
+        del optimizer.apply

@@ -1,0 +1,104 @@
+"""Keeping the replicas of a model alike: weights, batch-norm statistics, metrics."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from ooodist.engines.base import Engine
+
+
+def broadcast_weights(engine: Engine, model: keras.Model) -> None:
+    """Gives every rank rank 0's weights and optimiser state.
+
+    The state of random generators (dropout) is left alone: ranks draw different numbers.
+    """
+    variables = [v for v in model.variables if not _is_random_state(v)]
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        known = {id(v) for v in variables}
+        variables += [v for v in optimizer.variables if id(v) not in known]
+    broadcast_variables(engine, variables)
+
+
+def broadcast_variables(engine: Engine, variables: Sequence[Any], root: int = 0) -> None:
+    """Gives every rank the values that ``variables`` have on rank ``root``.
+
+    Args:
+        variables: Keras or TensorFlow variables, the same on every rank in this order.
+    """
+    if engine.size == 1:
+        return
+    signature = ";".join(f"{v.dtype}{tuple(v.shape)}" for v in variables)
+    engine.check_equal("the model (kinds and shapes of its variables)", signature)
+    values = [np.asarray(v) for v in variables]
+    for variable, value in zip(variables, engine.broadcast(values, root), strict=True):
+        variable.assign(value)
+
+
+def average_statistics(engine: Engine, model: keras.Model) -> None:
+    """Sets batch-norm statistics (all non-trainable float weights) to their mean over the ranks.
+
+    While training, each rank keeps the statistics of its own batches; they are averaged where
+    they are used or stored: before evaluation and at the end of each epoch.
+    """
+    if engine.size == 1:
+        return
+    statistics = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
+    _reduce_together(engine, statistics, "mean")
+
+
+def check_replicas(engine: Engine, model: keras.Model) -> None:
+    """Makes sure that the trainable weights are bit-equal on all ranks.
+
+    Raises:
+        UserError: they are not; the message names the ranks that differ.
+    """
+    if engine.size == 1:
+        return
+    checksum = 0
+    for variable in model.trainable_variables:
+        checksum = zlib.crc32(np.ascontiguousarray(variable).tobytes(), checksum)
+    engine.check_equal("the trained weights (they must be the same on all ranks)", str(checksum))
+
+
+def global_metrics(
+    engine: Engine, model: keras.Model, result: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """The metrics of all ranks together.
+
+    The state of Keras metrics is sums and counts, so the states are added up and the result is
+    taken from the total: exact, also where ranks have seen different numbers of samples.
+
+    Args:
+        result: computes the metrics from their present state.
+    """
+    state = [v for metric in model.metrics for v in metric.variables]
+    if engine.size == 1 or not state:
+        return result()
+    local = [np.asarray(v) for v in state]
+    _reduce_together(engine, state, "sum")
+    merged = {name: np.asarray(value) for name, value in result().items()}
+    for variable, value in zip(state, local, strict=True):
+        variable.assign(value)
+    return merged
+
+
+def _reduce_together(engine: Engine, variables: Sequence[Any], operation: str) -> None:
+    """Reduces small variables in one exchange, in float64: exact for float32 and counts."""
+    if not variables:
+        return
+    values = [np.asarray(v) for v in variables]
+    flat = np.concatenate([value.astype(np.float64).ravel() for value in values])
+    flat = engine.all_reduce(flat, operation)
+    parts = np.split(flat, np.cumsum([value.size for value in values])[:-1])
+    for variable, value, part in zip(variables, values, parts, strict=True):
+        variable.assign(part.reshape(value.shape).astype(value.dtype))
+
+
+def _is_random_state(variable: Any) -> bool:
+    return "seed_generator_state" in variable.path

@@ -1,0 +1,165 @@
+"""Two ways to get hold of a step's gradients: a tape of our own, and TensorFlow's, watched."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ooodist import engines
+from ooodist.backprop.units import Gradient
+from ooodist.training.backward import Order, OrderedBackward
+from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
+
+Handler = Callable[
+    [Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[Gradient], Sequence[Any]], list[Gradient]
+]
+_plain_gradient = tf.GradientTape.gradient
+
+
+def gradient_with(
+    handler: Handler,
+    tape: tf.GradientTape,
+    target: Any,
+    sources: Any,
+    output_gradients: Any = None,
+    **options: Any,
+) -> Any:
+    """``tape.gradient``, with the gradients passed through ``handler``.
+
+    Args:
+        handler: gets losses, their output gradients, gradients and variables, all flat.
+        tape, target, sources, output_gradients, options: as for ``tf.GradientTape.gradient``.
+
+    Returns:
+        the handler's gradients in the structure of ``sources``.
+    """
+    targets = [tf.convert_to_tensor(loss) for loss in tf.nest.flatten(target)]
+    if output_gradients is None:
+        # What the tape would take by itself; made here so that the backward pass has a known
+        # beginning.
+        seeds = [tf.ones_like(loss) for loss in targets]
+    else:
+        seeds = [tf.identity(seed) for seed in tf.nest.flatten(output_gradients)]
+    variables = tf.nest.flatten(sources)
+    gradients = _plain_gradient(tape, targets, variables, output_gradients=seeds, **options)
+    return tf.nest.pack_sequence_as(sources, handler(targets, seeds, gradients, variables))
+
+
+class DistributedGradientTape:
+    """A gradient tape whose gradients are averaged over all ranks and computed in a chosen order.
+
+    Used like Horovod's, around a tape or in its place::
+
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(x, training=True), y)
+        tape = ooodist.DistributedGradientTape(tape, order="first_k", k=4)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    Call it in a ``tf.function`` (without ``jit_compile``: XLA drops the order). Trace several
+    steps into one function and the exchange of one overlaps the forward pass of the next. Weights
+    must be equal on all ranks to begin with: call :func:`ooodist.broadcast` once.
+
+    Args:
+        tape: a tape that has recorded the loss; None to record with this one.
+        order, k: see :class:`ooodist.training.backward.OrderedBackward`.
+        credit, bucket_bytes: see :class:`ooodist.training.exchange.GradientExchange`.
+        persistent, watch_accessed_variables: for a tape of its own, as for tf.GradientTape.
+
+    Raises:
+        UserError: ``ooodist.init()`` was not called, or an argument is impossible.
+    """
+
+    def __init__(
+        self,
+        tape: tf.GradientTape | None = None,
+        *,
+        order: Order = "inorder",
+        k: int = 0,
+        credit: int | None = None,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        persistent: bool = False,
+        watch_accessed_variables: bool = True,
+    ) -> None:
+        self._tape = tape or tf.GradientTape(persistent, watch_accessed_variables)
+        exchange = _shared_exchange(credit, bucket_bytes)
+        self._backward = OrderedBackward(exchange, order, k)
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """The gradients of ``target``, averaged over all ranks; see tf.GradientTape.gradient."""
+        return gradient_with(
+            self._backward,
+            self._tape,
+            target,
+            sources,
+            output_gradients,
+            unconnected_gradients=unconnected_gradients,
+        )
+
+    def __enter__(self) -> DistributedGradientTape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._tape.__exit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:  # watch, stop_recording, reset, ...
+        return getattr(self._tape, name)
+
+
+# Tapes come and go with every traced step; the exchange's window and names must outlive them.
+_exchanges: dict[tuple[int, int | None, int], GradientExchange] = {}
+
+
+def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
+    engine = engines.current()
+    key = (id(engine), credit, bucket_bytes)
+    if key not in _exchanges:
+        _exchanges[key] = GradientExchange(engine, credit=credit, bucket_bytes=bucket_bytes)
+    return _exchanges[key]
+
+
+@contextlib.contextmanager
+def watch_gradients(handler: Handler, weights: Sequence[Any]) -> Iterator[None]:
+    """Passes the gradients that any ``tf.GradientTape`` computes in this block through a handler.
+
+    So that a model's ``train_step``, Keras's or the user's own, needs no change. Gradients with
+    respect to anything but ``weights`` (a gradient penalty, say) are left alone, and so are other
+    threads.
+
+    Args:
+        handler: see :func:`gradient_with`.
+        weights: the trainable variables of the model.
+    """
+    own = {id(weight.handle) for weight in weights}
+    thread = threading.get_ident()
+
+    def gradient(
+        tape: tf.GradientTape,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        flat = tf.nest.flatten(sources)
+        ours = [id(getattr(source, "handle", None)) in own for source in flat]
+        options = {"unconnected_gradients": unconnected_gradients}
+        if threading.get_ident() != thread or not flat or not all(ours):
+            return _plain_gradient(tape, target, sources, output_gradients, **options)
+        return gradient_with(handler, tape, target, sources, output_gradients, **options)
+
+    tf.GradientTape.gradient = gradient
+    try:
+        yield
+    finally:
+        tf.GradientTape.gradient = _plain_gradient
