@@ -1,0 +1,281 @@
+"""The job file: every key that ``python -m ooodist.train --config FILE`` knows.
+
+    config = load(Path("job.yaml"), overrides=["batch=32", "optimizer.learning_rate=0.01"])
+
+A file that leaves everything out trains ResNet-20 on the handwritten digits. Nothing here
+imports TensorFlow before all keys that can be checked without it have been checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ooodist import yaml_dataclass
+from ooodist.errors import UserError
+from ooodist.yaml_dataclass import Range, did_you_mean
+
+Engine = Literal["auto", "local", "collective", "horovod", "byteps"]
+LARGEST_SEED = 2**31 - 1  # leaves room for the seeds of the ranks, which NumPy limits to 32 bits
+
+DEFAULTS: dict[str, Any] = {
+    "model": {"name": "resnet20"},
+    "data": {"name": "digits"},
+    "optimizer": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9},
+}
+
+
+@dataclass(frozen=True)
+class NamedArguments:
+    """Something of Keras by name: ``{name: sgd, momentum: 0.9}``, or only ``sgd``."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OrderConfig:
+    """The order of the backward units; ``k`` (for first_k): how many layers' weight gradients
+    are put off."""
+
+    name: Literal["inorder", "first_k"] = "inorder"
+    k: Annotated[int, Range(0)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.k is None) == (self.name == "first_k"):
+            raise UserError(
+                f"order.name is {self.name} and order.k is {self.k}; "
+                "give k with first_k, and only there, as {name: first_k, k: 4}"
+            )
+
+
+@dataclass(frozen=True)
+class ExchangeConfig:
+    """``credit``: exchanges in flight; ``bucket_bytes``: gradients smaller than this are
+    exchanged together. null leaves the choice to ooodist."""
+
+    credit: Annotated[int, Range(1)] | None = None
+    bucket_bytes: Annotated[int, Range(0)] | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """``every_epochs``: 0 writes none. ``keep``: so many of the newest. ``resume``: true takes
+    the newest of the output folder; or the path of one. ``new_world_size``: a checkpoint of
+    another number of workers may be resumed."""
+
+    every_epochs: Annotated[int, Range(0)] = 1
+    keep: Annotated[int, Range(1)] = 3
+    resume: bool | str = False
+    new_world_size: bool = False
+
+
+@dataclass(frozen=True)
+class EarlyStoppingConfig:
+    """The arguments of Keras' EarlyStopping."""
+
+    monitor: str = "val_loss"
+    min_delta: Annotated[float, Range(0)] = 0.0
+    patience: Annotated[int, Range(0)] = 0
+    mode: Literal["auto", "min", "max"] = "auto"
+    baseline: float | None = None
+    restore_best_weights: bool = False
+    start_from_epoch: Annotated[int, Range(0)] = 0
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What is written to the output folder; ``trace``: so many launches are traced (0: none)."""
+
+    tensorboard: bool = True
+    csv: bool = True
+    trace: Annotated[int, Range(0)] = 0
+
+
+def _read_model(value: Any, path: str) -> Any:
+    from ooodist import models  # imports Keras
+
+    name, settings = _split_name(value, path, list(models.MODELS))
+    cls = models.config_class(name)
+    given = settings | {"function": name} if cls is models.FunctionConfig else settings
+    return yaml_dataclass.read_dataclass(cls, given, path)
+
+
+def _read_data(value: Any, path: str) -> Any:
+    from ooodist.data.config import KINDS, FunctionConfig
+
+    name, settings = _split_name(value, path, list(KINDS))
+    if ":" in name:
+        return yaml_dataclass.read_dataclass(FunctionConfig, settings | {"function": name}, path)
+    if name not in KINDS:
+        raise UserError(
+            f"{path}.name is {name}{did_you_mean(name, list(KINDS))}; it must be one of "
+            f"{', '.join(KINDS)}, or your own package.module:function"
+        )
+    return yaml_dataclass.read_dataclass(KINDS[name], settings, path)
+
+
+def _write_kind(config: Any) -> dict[str, Any]:
+    """A model's or data's settings; a user's function is its own name."""
+    settings: dict[str, Any] = yaml_dataclass.plain(config)
+    if "function" in settings:
+        settings["name"] = settings.pop("function")
+    return settings
+
+
+def _read_optimizer(value: Any, path: str) -> NamedArguments:
+    named = _read_named(value, path)
+    from ooodist.training import keras_objects
+
+    return keras_objects.check_optimizer(named, path)
+
+
+def _read_loss(value: Any, path: str) -> NamedArguments | None:
+    if value is None:
+        return None
+    named = _read_named(value, path)
+    from ooodist.training import keras_objects
+
+    return keras_objects.check_loss(named, path)
+
+
+def _read_metrics(value: Any, path: str) -> tuple[NamedArguments, ...] | None:
+    if value is None:
+        return None
+    items = yaml_dataclass.read(list[Any], value, path)
+    named = [_read_named(item, f"{path}[{index}]") for index, item in enumerate(items)]
+    from ooodist.training import keras_objects
+
+    return tuple(
+        keras_objects.check_metric(metric, f"{path}[{index}]") for index, metric in enumerate(named)
+    )
+
+
+def _read_named(value: Any, path: str) -> NamedArguments:
+    return NamedArguments(*_split_name(value, path, []))
+
+
+def _write_named(value: NamedArguments | None) -> dict[str, Any] | None:
+    return None if value is None else {"name": value.name, **yaml_dataclass.plain(value.arguments)}
+
+
+def _write_metrics(value: tuple[NamedArguments, ...] | None) -> list[Any] | None:
+    return None if value is None else [_write_named(metric) for metric in value]
+
+
+def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The name, and the other settings, of ``{name: NAME, …}`` or just ``NAME``."""
+    given = yaml_dataclass.read(str | dict[str, Any], value, path)
+    settings = {"name": given} if isinstance(given, str) else dict(given)
+    if "name" not in settings:
+        allowed = f": one of {', '.join(known)}" if known else ""
+        raise UserError(f"{path}.name is missing; give the name{allowed}")
+    return yaml_dataclass.read(str, settings.pop("name"), f"{path}.name"), settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One job. ``batch``: samples per worker and step; ``workers``: if given, the world size must
+    be this; ``stall_limit``: seconds without progress after which the job ends."""
+
+    engine: Engine = "auto"
+    workers: Annotated[int, Range(1)] | None = None
+    model: Any = field(metadata={"reader": _read_model, "writer": _write_kind})
+    data: Any = field(metadata={"reader": _read_data, "writer": _write_kind})
+    batch: Annotated[int, Range(1)] = 64
+    epochs: Annotated[int, Range(1)] = 10
+    steps_per_epoch: Annotated[int, Range(1)] | None = None
+    optimizer: NamedArguments = field(
+        metadata={"reader": _read_optimizer, "writer": _write_named},
+    )
+    loss: NamedArguments | None = field(
+        default=None, metadata={"reader": _read_loss, "writer": _write_named}
+    )
+    metrics: tuple[NamedArguments, ...] | None = field(
+        default=None, metadata={"reader": _read_metrics, "writer": _write_metrics}
+    )
+    order: OrderConfig = OrderConfig()
+    steps_per_launch: Annotated[int, Range(1)] = 1
+    accumulate: Annotated[int, Range(1)] = 1
+    exchange: ExchangeConfig = ExchangeConfig()
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
+    seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
+    output: str = "runs/digits"
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    early_stopping: EarlyStoppingConfig | None = None
+    report: ReportConfig = ReportConfig()
+    stall_limit: Annotated[float, Range(1)] = 60.0
+
+
+def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """The job of a file (None: the default job), changed by overrides ``key.key=YAML value``.
+
+    Raises UserError.
+    """
+    settings = {} if file is None else _read_file(file)
+    for override in overrides:
+        _override(settings, override)
+    return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
+
+
+def loads(text: str) -> Config:
+    """The job of YAML text. Raises UserError."""
+    return yaml_dataclass.read_dataclass(Config, DEFAULTS | _parse(text, "the job"), "")
+
+
+def to_yaml(config: Config) -> str:
+    """All keys of the job; :func:`loads` makes the same config of it."""
+    return yaml_dataclass.dump(yaml_dataclass.plain(config))
+
+
+def digest(config: Config) -> str:
+    """Differs when anything in the configs differs."""
+    return hashlib.sha256(to_yaml(config).encode()).hexdigest()
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config {file} cannot be read: {error}") from error
+    return _parse(text, str(file))
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
+    settings = yaml_dataclass.parse(text, source)
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise UserError(f"{source}: a job file has lines as `batch: 64`, this one has none")
+    return settings
+
+
+def _override(settings: dict[str, Any], override: str) -> None:
+    """Changes ``settings`` by ``key.key=value``."""
+    key, equals, text = override.partition("=")
+    *groups, last = key.strip().split(".")
+    if not equals or not all([*groups, last]):
+        raise UserError(
+            f"--set {override}: it must be key=value, for example --set optimizer.momentum=0.9"
+        )
+    value = yaml_dataclass.parse(text, f"--set {key}")
+    here = settings
+    for depth, group in enumerate(groups):
+        # `--set optimizer.momentum=0` changes the default optimizer, which the file leaves out;
+        # `--set optimizer.name=adam` takes another one instead of it.
+        default = DEFAULTS.get(group, {}) if depth == 0 and last != "name" else {}
+        inner = here.get(group)
+        if isinstance(inner, str) and group in DEFAULTS and depth == 0:
+            inner = {"name": inner}
+        elif inner is None:
+            inner = dict(default)
+        if not isinstance(inner, dict):
+            raise UserError(
+                f"--set {override}: {'.'.join(groups[: depth + 1])} is {inner}, which has no keys"
+            )
+        here[group] = inner
+        here = inner
+    here[last] = value

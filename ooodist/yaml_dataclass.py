@@ -1,0 +1,294 @@
+"""Frozen dataclasses from YAML and back, with errors that name the key, its value and what is
+allowed.
+
+The fields' type hints are the schema::
+
+    @dataclass(frozen=True)
+    class Job:
+        batch: Annotated[int, Range(1)] = 64
+        precision: Literal["float32", "float64"] = "float32"
+
+    read(Job, parse("batch: 0", "job.yaml"))   # UserError: batch is 0; it must be at least 1
+
+Known hints: int, float, str, bool, None, Any, Literal, unions, lists, tuples of any length, dicts
+with text keys, and dataclasses. An int is a valid float. A field whose ``metadata`` has
+``"reader"``, a function of (value, path), is read by that instead; such fields are read last,
+because their readers may import what takes long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from ooodist.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number, both included; used in ``Annotated``."""
+
+    least: float
+    most: float | None = None
+
+    def __str__(self) -> str:
+        return f"at least {self.least}" if self.most is None else f"{self.least} to {self.most}"
+
+    def contains(self, value: float) -> bool:
+        """False for NaN."""
+        return self.least <= value and (self.most is None or value <= self.most)
+
+
+def parse(text: str, source: str) -> Any:
+    """The plain value (dict, list, str, int, float, bool, None) that YAML text stands for.
+
+    Raises UserError, which starts with ``source``, for what is no YAML and for duplicate keys.
+    """
+    try:
+        # A subclass of SafeLoader: it makes nothing but plain values.
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{source}{line}: this is not valid YAML: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{source}: this is not valid YAML: {error}") from error
+
+
+def dump(value: Any) -> str:
+    """YAML text from which :func:`parse` makes the same plain value."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def read(hint: Any, value: Any, path: str = "") -> Any:
+    """``value``, as parsed from YAML, as an object of the type ``hint``.
+
+    ``path`` names the value in errors, as ``optimizer.momentum``; empty for a whole file.
+    Raises UserError.
+    """
+    members = _members(hint)
+    for member in members:
+        if _fits(member, value):
+            return _read_member(member, value, path)
+    choices = [choice for member in members for choice in _choices(member)]
+    raise UserError(
+        f"{path or 'the whole file'} is {_shown(value)}{did_you_mean(value, choices)}; "
+        f"it must be {_described_union(hint)}"
+    )
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as dicts and tuples as lists, all the way down: what :func:`dump` takes.
+
+    A dataclass with a class variable ``name`` gives it as its first key.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = getattr(type(value), "name", None)
+        first = {"name": kind} if isinstance(kind, str) else {}
+        return first | {
+            field.name: field.metadata.get("writer", plain)(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def check_keys(mapping: Mapping[Any, Any], allowed: Iterable[str], path: str, what: str) -> None:
+    """Raises UserError for the first key of ``mapping``, which stands at ``path``, that is not
+    one of those allowed in ``what``."""
+    allowed = list(allowed)
+    for key in mapping:
+        if key not in allowed:
+            raise UserError(
+                f"there is no key {join(path, key)}{did_you_mean(key, allowed)}; "
+                f"{what} has {', '.join(allowed) or 'no keys'}"
+            )
+
+
+def join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def did_you_mean(word: Any, known: Sequence[Any]) -> str:
+    """`` (did you mean X?)`` with the nearest known word; empty if none is near."""
+    close = get_close_matches(str(word), [str(choice) for choice in known], n=1)
+    return f" (did you mean {close[0]}?)" if close and close[0] != str(word) else ""
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _without_range(hint: Any) -> tuple[Any, Range | None]:
+    if get_origin(hint) is Annotated:
+        return get_args(hint)[0], get_args(hint)[1]
+    return hint, None
+
+
+def _kind(hint: Any) -> Any:
+    """The class that a plain value of this type has."""
+    hint = get_origin(hint) or hint
+    if hint is tuple:
+        return list
+    return dict if hint is Mapping or dataclasses.is_dataclass(hint) else hint
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether a plain value can be meant for this type; looks at its outermost level only."""
+    hint, bounds = _without_range(hint)
+    if hint is Any:
+        return True
+    if get_origin(hint) is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in get_args(hint))
+    kind = _kind(hint)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        return False
+    return bounds is None or bounds.contains(value)
+
+
+def _read_member(hint: Any, value: Any, path: str) -> Any:
+    hint, _ = _without_range(hint)
+    if hint is float:
+        return _to_float(value, path)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return read_dataclass(hint, value, path)
+    parts = get_args(hint)
+    if _kind(hint) is list and parts:
+        items = [read(parts[0], item, f"{path}[{index}]") for index, item in enumerate(value)]
+        return tuple(items) if get_origin(hint) is tuple else items
+    if _kind(hint) is dict and parts:
+        return {
+            read(parts[0], key, f"key {key!r} of {path}"): read(parts[1], item, join(path, key))
+            for key, item in value.items()
+        }
+    return value
+
+
+def _to_float(value: float, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise UserError(f"{path} is {_shown(value)}, which is too large for a number") from error
+
+
+def read_dataclass(cls: type[T], value: Mapping[Any, Any], path: str) -> T:
+    """An object of the dataclass ``cls`` from the settings in ``value``. Raises UserError."""
+    fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    check_keys(value, [field.name for field in fields], path, path or "the job")
+    hints = get_type_hints(cls, include_extras=True)
+    arguments = {}
+    for field in sorted(fields, key=lambda field: "reader" in field.metadata):
+        if field.name in value:
+            place = join(path, field.name)
+            reader: Callable[[Any, str], Any] | None = field.metadata.get("reader")
+            given = value[field.name]
+            arguments[field.name] = (
+                reader(given, place) if reader else read(hints[field.name], given, place)
+            )
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            needed = _described_union(hints[field.name])
+            raise UserError(f"{join(path, field.name)} is missing; it must be {needed}")
+    return cls(**arguments)
+
+
+def _shown(value: Any) -> str:
+    """The value as a person wrote it, cut off where it gets long."""
+    text = dump(value).removesuffix("\n...\n").strip().replace("\n", " ")
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _described_union(hint: Any) -> str:
+    members = _members(hint)
+    named = [member for member in members if not (member is int and float in members)]
+    return " or ".join(_described(member) for member in named)
+
+
+def _described(hint: Any) -> str:
+    hint, bounds = _without_range(hint)
+    words = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+        list: "a list",
+        dict: "a group of keys",
+        types.NoneType: "null",
+        Any: "any value",
+    }
+    if choices := _choices(hint):
+        return f"one of {', '.join(map(str, choices))}" if len(choices) > 1 else str(choices[0])
+    word = words[_kind(hint)]
+    parts = get_args(hint)
+    if word == "a list" and parts and parts[0] is not Any:
+        word = f"a list, each item {_described_union(parts[0])}"
+    return f"{word}, {bounds}" if bounds else word
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the scalars of version 1.2, where `1e-3` is a number and `no` is text.
+
+    (PyYAML's own are of version 1.1, where it is the other way round.)
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (PyYAML's own name and type)
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        # Depth first, which refuses what contains itself.
+        return self.construct_object(node, deep=True)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    problem="a key must be a word", problem_mark=key_node.start_mark
+                )
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"key {key_node.value!r} is there twice; keep one of them",
+                    problem_mark=key_node.start_mark,
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads: it puts the text `1e-3` in quotes."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_SCALARS = (
+    ("null", r"~|null|", ["~", "n", ""]),
+    ("bool", r"true|false", ["t", "f"]),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+        r"|[-+]?\.inf|\.nan",
+        list("-+.0123456789"),
+    ),
+)
+for _name, _pattern, _first in _SCALARS:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_pattern})$"), _first
+        )

@@ -1,0 +1,235 @@
+"""The job file: defaults, overrides, round trip, and one clear error for each mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooodist import config as job
+from ooodist.config import Config, EarlyStoppingConfig, NamedArguments, OrderConfig
+from ooodist.errors import UserError
+
+EXAMPLE = """
+engine: collective
+workers: 2
+model: {name: resnet20, width: 8}
+data: {name: digits, augment: true}
+batch: 32
+optimizer:
+  name: AdamW
+  learning_rate: {schedule: cosine_decay, initial_learning_rate: 1e-2, decay_steps: 100}
+  weight_decay: 1e-4
+  global_clipnorm: 1
+loss: {name: sparse_categorical_crossentropy, ignore_class: 3}
+metrics: [accuracy, {name: sparse_top_k_categorical_accuracy, k: 3}]
+order: {name: first_k, k: 4}
+early_stopping: {monitor: val_accuracy, patience: 5}
+checkpoint: {resume: runs/old/checkpoint-epoch-000003.keras}
+"""
+
+
+def test_the_default_job_is_digits_with_resnet20() -> None:
+    config = job.load(None)
+    assert (config.model.name, config.data.name) == ("resnet20", "digits")
+    assert config.optimizer.name == "sgd"
+    assert job.loads("") == config
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(EXAMPLE)
+    config = job.load(file)
+    assert config.model.width == 8
+    assert config.data.augment is True
+    assert config.optimizer.name == "adamw"
+    assert config.optimizer.arguments["learning_rate"]["initial_learning_rate"] == 0.01
+    assert config.metrics is not None
+    assert config.metrics[1] == NamedArguments("sparse_top_k_categorical_accuracy", {"k": 3})
+    assert config.order == OrderConfig("first_k", 4)
+    assert config.early_stopping == EarlyStoppingConfig("val_accuracy", patience=5)
+    assert job.loads(job.to_yaml(config)) == config
+
+
+def test_users_own_functions() -> None:
+    text = "model: my.models:small\ndata: {name: 'my.data:load', arguments: {n: 3}}"
+    config = job.loads(text)
+    assert config.model.function == "my.models:small"
+    assert (config.data.function, config.data.arguments) == ("my.data:load", {"n": 3})
+    assert job.loads(job.to_yaml(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "of_config"),
+    [
+        (["batch=8"], lambda c: c.batch == 8),
+        (["optimizer.learning_rate=1e-3"], lambda c: c.optimizer.arguments["momentum"] == 0.9),
+        (["optimizer.name=adam"], lambda c: c.optimizer.arguments == {}),
+        (["optimizer=adam", "optimizer.beta_1=0.8"], lambda c: c.optimizer.name == "adam"),
+        (["model.width=32"], lambda c: (c.model.name, c.model.width) == ("resnet20", 32)),
+        (["model=mlp", "model.layers=[4, 4]"], lambda c: c.model.layers == (4, 4)),
+        (["early_stopping.patience=3"], lambda c: c.early_stopping.patience == 3),
+        (["order={name: first_k, k: 2}"], lambda c: c.order.k == 2),
+        (["report.trace=4", "report.csv=false"], lambda c: c.report.trace == 4),
+        (["output=a=b"], lambda c: c.output == "a=b"),
+    ],
+)
+def test_overrides(overrides: list[str], of_config: Any) -> None:
+    assert of_config(job.load(None, overrides))
+
+
+rates = st.floats(0, 1) | st.builds(
+    lambda rate, steps: {
+        "schedule": "cosine_decay",
+        "initial_learning_rate": rate,
+        "decay_steps": steps,
+    },
+    st.floats(0, 1),
+    st.integers(1, 10**6),
+)
+optimizers = st.builds(
+    lambda rate, decay: NamedArguments("sgd", {"learning_rate": rate, "weight_decay": decay}),
+    rates,
+    st.none() | st.floats(0, 1),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    optimizers,
+    st.sampled_from([[], ["model=mlp"], ["model=gpt"], ["data=text"], ["model=a.b:c"]]),
+    st.integers(1, 2**40),
+    st.text(),
+    st.booleans() | st.text(),
+    st.none() | st.builds(EarlyStoppingConfig, monitor=st.text(), baseline=st.none() | st.floats()),
+)
+def test_any_config_survives_yaml(
+    optimizer: NamedArguments,
+    overrides: list[str],
+    batch: int,
+    output: str,
+    resume: bool | str,
+    early_stopping: EarlyStoppingConfig | None,
+) -> None:
+    config = replace(
+        job.load(None, overrides),
+        optimizer=optimizer,
+        batch=batch,
+        output=output,
+        checkpoint=replace(Config.checkpoint, resume=resume),
+        early_stopping=early_stopping,
+    )
+    again = job.loads(job.to_yaml(config))
+    assert job.to_yaml(again) == job.to_yaml(config)
+    if early_stopping is None or early_stopping.baseline == early_stopping.baseline:  # not NaN
+        assert again == config
+    assert job.digest(again) == job.digest(config)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("bach=3", "there is no key bach (did you mean batch?); the job has engine"),
+        ("batch=0", "batch is 0; it must be a whole number, at least 1"),
+        ("batch=4.5", "batch is 4.5; it must be a whole number"),
+        ("batch=many", "batch is many; it must be a whole number"),
+        ("batch.size=3", "batch is size: 3; it must be a whole number"),
+        ("epochs=-1", "epochs is -1; it must be a whole number, at least 1"),
+        ("engine=horovd", "engine is horovd (did you mean horovod?); it must be one of auto"),
+        ("workers=0", "workers is 0; it must be a whole number, at least 1 or null"),
+        ("seed=-1", "seed is -1; it must be a whole number, 0 to 2147483647"),
+        (
+            "precision=float16",
+            "precision is float16 (did you mean float32?); it must be one of float32, mixed_",
+        ),
+        ("order.name=first_k", "order.name is first_k and order.k is None"),
+        ("order.k=3", "order.name is inorder and order.k is 3"),
+        ("order={name: first_k, k: -1}", "order.k is -1; it must be a whole number, at least 0"),
+        ("early_stopping.patience=x", "early_stopping.patience is x; it must be a whole number"),
+        ("stall_limit=0.5", "stall_limit is 0.5; it must be a number, at least 1"),
+        ("data.name=digit", "data.name is digit (did you mean digits?); it must be one of digits"),
+        ("data={name: npz}", "data.path is missing; it must be text"),
+        ("data.validation_fraction=1.5", "data.validation_fraction is 1.5"),
+        ("data={augment: true}", "data.name is missing; give the name: one of digits"),
+        ("model.name=resnet21", "(did you mean resnet20?)"),
+        ("model.widht=3", "there is no key model.widht (did you mean width?); model has weights"),
+        ("model.width=0", "model.width is 0; it must be 1 or more"),
+        ("model=3", "model is 3; it must be text or a group of keys"),
+        ("optimizer.name=sdg", "optimizer.name is sdg (did you mean sgd?); a Keras optimizer is"),
+        ("optimizer.name=multi_optimizer", "optimizer.name is multi_optimizer"),
+        ("optimizer.momentun=0", "there is no key optimizer.momentun (did you mean momentum?)"),
+        ("optimizer.momentum=x", "optimizer.momentum is x; it must be a number"),
+        ("optimizer.clipnorm=x", "optimizer.clipnorm is x; it must be a number or a list or null"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate is -1; it must be at least 0"),
+        ("optimizer.learning_rate=.nan", "optimizer.learning_rate is nan; it must be at least"),
+        ("optimizer.learning_rate={a: 1}", "optimizer.learning_rate.schedule is missing"),
+        (
+            "optimizer.learning_rate={schedule: cosine}",
+            "optimizer.learning_rate.schedule is cosine (did you mean cosine_decay?)",
+        ),
+        (
+            "optimizer.learning_rate={schedule: cosine_decay, initial_learning_rate: 1}",
+            "optimizer.learning_rate.decay_steps is missing; cosine_decay needs it",
+        ),
+        ("loss=mean_square_error", "loss.name is mean_square_error (did you mean mean_squared"),
+        ("loss={name: huber, delt: 1}", "there is no key loss.delt (did you mean delta?)"),
+        ("metrics=[acuracy]", "metrics[0].name is acuracy (did you mean accuracy?)"),
+        ("metrics=accuracy", "metrics is accuracy; it must be a list"),
+        ("batch", "--set batch: it must be key=value"),
+        ("=3", "--set =3: it must be key=value"),
+        ("a..b=3", "--set a..b=3: it must be key=value"),
+        ("batch=[1", "--set batch, line 1: this is not valid YAML"),
+    ],
+)
+def test_mistakes(override: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        job.load(None, [override])
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"- 1\n- 2", "a job file has lines as"),
+        (b"batch: 64\nbatch: 32", "line 2: this is not valid YAML: key 'batch' is there twice"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_unreadable_files(tmp_path: Path, content: bytes | None, message: str) -> None:
+    file = tmp_path / "job.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=str(file)) as caught:
+        job.load(file)
+    assert message in str(caught.value)
+
+
+def test_overriding_inside_a_value_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("batch: 3")
+    with pytest.raises(UserError, match=r"--set batch\.size=1: batch is 3, which has no keys"):
+        job.load(file, ["batch.size=1"])
+
+
+def test_most_mistakes_are_found_without_tensorflow() -> None:
+    program = (
+        "import sys\n"
+        "from ooodist import config, errors\n"
+        "try: config.load(None, ['batch=0', 'model=mlp'])\n"
+        "except errors.UserError: print('tensorflow' in sys.modules, 'keras' in sys.modules)"
+    )
+    start = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.strip() == "False False"
+    assert time.monotonic() - start < 5  # about 0.3 s on an idle machine
