@@ -17,6 +17,7 @@ _HOME = {
     "shutdown": "ooodist.engines",
     "distribute": "ooodist.training.distribute",
     "DistributedGradientTape": "ooodist.training.tape",
+    "apply": "ooodist.training.optimizer",
 }
 __all__ = ["UserError", "broadcast", "rank", "size", *_HOME]
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 from ooodist.backprop.units import Gradient
 from ooodist.errors import UserError
 from ooodist.training.backward import OrderedBackward
+from ooodist.training.optimizer import not_updating, updating_one_by_one
 from ooodist.training.tape import watch_gradients
 
 Batch = Any
@@ -107,9 +108,9 @@ class Launch:
             return self.backward(target, seeds, mean, variables)
 
         for batch in batches[:-1]:
-            with watch_gradients(hold, weights), _without_update(self.model.optimizer):
+            with watch_gradients(hold, weights), not_updating(self.model):
                 self.model.train_step(batch)
-        with watch_gradients(finish, weights):
+        with watch_gradients(finish, weights), updating_one_by_one(self.model):
             logs = self.model.train_step(batches[-1])
         if weights and not exchanged:
             raise UserError(
@@ -142,13 +143,3 @@ def add_gradients(first: Sequence[Gradient], second: Sequence[Gradient]) -> list
         else:
             sums.append(tf.convert_to_tensor(a) + tf.convert_to_tensor(b))
     return sums
-
-
-@contextlib.contextmanager
-def _without_update(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """``optimizer.apply`` does nothing in this block."""
-    optimizer.apply = lambda *_: None
-    try:
-        yield
-    finally:
-        del optimizer.apply

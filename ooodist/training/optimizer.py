@@ -1,0 +1,80 @@
+"""Applying gradients one by one.
+
+Keras's TensorFlow optimisers pass all gradients through ``ReplicaContext.all_reduce``. Without a
+tf.distribute strategy that is one IdentityN op over all of them: no weight is updated before the
+last gradient is there, and nothing of the next step can overlap this one's exchange. In a
+cross-replica context Keras leaves that out; the numbers are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any = None) -> None:
+    """``optimizer.apply(gradients, variables)``, each weight as soon as its gradient is there.
+
+    For training loops of one's own that trace several steps into one function; models given to
+    :func:`ooodist.distribute` are updated so by themselves. What needs all gradients at once
+    (``global_clipnorm``, dynamic loss scaling) still waits for all of them.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.apply(gradients, variables)
+    else:
+        _in_cross_replica_context(optimizer.apply, gradients, variables)
+
+
+@contextlib.contextmanager
+def updating_one_by_one(model: keras.Model) -> Iterator[None]:
+    """Every optimiser that the model holds updates so in this block."""
+    # Loss scaling looks at all gradients first, and insists on a replica context.
+    able = [
+        optimizer
+        for optimizer in optimizers_of(model)
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    ]
+    with _replaced_apply(able, apply_with=_in_cross_replica_context):
+        yield
+
+
+@contextlib.contextmanager
+def not_updating(model: keras.Model) -> Iterator[None]:
+    """``apply`` of the model's optimisers does nothing in this block."""
+    with _replaced_apply(optimizers_of(model), apply_with=lambda *_: None):
+        yield
+
+
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """The optimiser that the model was compiled with, and those it has as attributes."""
+    held = [getattr(model, "optimizer", None), *vars(model).values()]
+    found = {id(o): o for o in held if isinstance(o, keras.optimizers.Optimizer)}
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def _replaced_apply(
+    optimizers: Sequence[keras.optimizers.Optimizer], apply_with: Any
+) -> Iterator[None]:
+    def replacement(plain: Any) -> Any:
+        return lambda grads, trainable_variables=None: apply_with(plain, grads, trainable_variables)
+
+    for optimizer in optimizers:
+        optimizer.apply = replacement(optimizer.apply)  # on the instance
+    try:
+        yield
+    finally:
+        for optimizer in optimizers:
+            del optimizer.apply
+
+
+def _in_cross_replica_context(apply_plain: Any, gradients: Any, variables: Any) -> None:
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        apply_plain(gradients, variables)
+    else:
+        context.merge_call(lambda _strategy: apply_plain(gradients, variables))
