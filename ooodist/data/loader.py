@@ -1,0 +1,44 @@
+"""The one way in: from a kind's settings to one worker's datasets."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+
+from ooodist.data.config import KINDS, DataConfig
+from ooodist.data.result import Data
+
+log = logging.getLogger("ooodist")
+
+
+def load(
+    config: DataConfig, *, batch: int, rank: int, size: int, seed: int, start_step: int = 0
+) -> Data:
+    """This worker's part of the data.
+
+    ``batch``: samples of one worker in one step; ``rank`` of ``size`` workers; ``seed`` decides
+    the order of the samples and must be the same on all workers; ``start_step``: the step
+    at which a resumed run goes on. Raises UserError for what a person can put right: missing,
+    unreadable or empty data, fewer samples than a step needs, labels out of range.
+    """
+    import tensorflow as tf
+
+    from ooodist.data.stream import Share
+
+    share = Share(batch, rank, size, seed, start_step)
+    start = time.perf_counter()
+    # Only the kind in use is imported: each has packages of its own.
+    kind = importlib.import_module(f"ooodist.data.{_module_of(config)}")
+    # Data stays in host memory where there is a GPU.
+    with tf.device("CPU:0"):
+        data: Data = kind.source(config).build(share)
+    log.info("data %s (%.1f s)", data.description, time.perf_counter() - start)
+    return data
+
+
+def _module_of(config: DataConfig) -> str:
+    """Each kind's module is named as the kind."""
+    if type(config) is not KINDS.get(config.name):
+        raise TypeError(f"{config!r} is no data config")
+    return config.name

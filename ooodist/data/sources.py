@@ -1,0 +1,158 @@
+"""From a kind's samples to one worker's datasets.
+
+A kind of data gives either an :class:`IndexedSource` (samples can be read by number) or a
+:class:`SequentialSource` (they can only be read one after the other).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ooodist.data.result import Data
+from ooodist.data.stream import Share, shuffled_elements, shuffled_indices
+from ooodist.errors import UserError
+
+Pair = tuple[Any, tf.Tensor]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the samples are, for people and for the model."""
+
+    kind: str
+    description: str
+    task: str
+    num_classes: int | None
+
+
+@dataclass(frozen=True)
+class IndexedSource:
+    """Samples that can be read by number, such as arrays in memory or a list of files."""
+
+    meaning: Meaning
+    train: np.ndarray  # numbers of the training samples
+    validation: np.ndarray | None  # numbers of the validation samples; None: no validation
+    read: Callable[[tf.Tensor], Pair]  # numbers of shape (n,) -> x, y
+    one_by_one: bool = False  # `read` takes a single number; samples are then read in parallel
+    read_validation: Callable[[tf.Tensor], Pair] | None = None  # None: as `read`
+    augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None  # x, noise -> x
+
+    def build(self, share: Share) -> Data:
+        """The worker's datasets."""
+        num_validation = None if self.validation is None else len(self.validation)
+        check_enough(self.meaning.kind, len(self.train), num_validation, share)
+        numbers = tf.constant(self.train)
+
+        def read(indices: tf.Tensor, noise: tf.Tensor) -> Pair:
+            x, y = self.read(tf.gather(numbers, indices))
+            return (x, y) if self.augment is None else (self.augment(x, noise), y)
+
+        train = shuffled_indices(len(self.train), share)
+        if self.one_by_one:
+            train = train.unbatch()
+        train = _parallel_map(train, read)
+        if self.one_by_one:
+            train = train.batch(share.batch, drop_remainder=True)
+
+        validation = None
+        if self.validation is not None:
+            read_validation = self.read_validation or self.read
+            mine = tf.data.Dataset.from_tensor_slices(self.validation[share.rank :: share.size])
+            if self.one_by_one:
+                validation = _parallel_map(mine, read_validation).batch(share.batch)
+            else:
+                validation = _parallel_map(mine.batch(share.batch), read_validation)
+        return _data(self.meaning, share, train, len(self.train), validation, num_validation)
+
+
+@dataclass(frozen=True)
+class SequentialSource:
+    """Samples that can only be read in order; `decode` is done for the worker's own only."""
+
+    meaning: Meaning
+    read_epoch: Callable[[tf.Tensor], tf.data.Dataset]  # seed -> all training elements
+    num_samples: int
+    validation: tf.data.Dataset | None
+    num_validation: int | None
+    shuffle_buffer: int
+    decode: Callable[..., Pair] | None = None  # one element -> x, y; None: elements are (x, y)
+
+    def build(self, share: Share) -> Data:
+        """The worker's datasets."""
+        check_enough(self.meaning.kind, self.num_samples, self.num_validation, share)
+        train = shuffled_elements(self.read_epoch, self.num_samples, self.shuffle_buffer, share)
+        if self.decode is not None:
+            train = _parallel_map(train.unbatch(), self.decode)
+            train = train.batch(share.batch, drop_remainder=True)
+        validation = self.validation
+        if validation is not None:
+            validation = validation.shard(share.size, share.rank)
+            if self.decode is not None:
+                validation = _parallel_map(validation, self.decode)
+            validation = validation.batch(share.batch)
+        return _data(self.meaning, share, train, self.num_samples, validation, self.num_validation)
+
+
+def check_enough(kind: str, num_samples: int, num_validation: int | None, share: Share) -> None:
+    """Raise UserError unless a step and every worker's validation part can be filled."""
+    if num_samples < share.global_batch:
+        largest = num_samples // share.size
+        way_out = f"reduce batch (at most {largest})" if largest else "use fewer workers"
+        raise UserError(
+            f"batch {share.batch} x {share.size} workers needs at least {share.global_batch} "
+            f"training samples, {kind} has {num_samples}: {way_out}, or give more data"
+        )
+    if num_validation is not None and num_validation < share.size:
+        raise UserError(
+            f"{kind} has {num_validation} validation samples for {share.size} workers, each needs "
+            "at least one: give more validation data, or none (data.validation_fraction: 0)"
+        )
+
+
+def _parallel_map(dataset: tf.data.Dataset, function: Callable[..., Pair]) -> tf.data.Dataset:
+    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _data(
+    meaning: Meaning,
+    share: Share,
+    train: tf.data.Dataset,
+    num_samples: int,
+    validation: tf.data.Dataset | None,
+    num_validation: int | None,
+) -> Data:
+    options = tf.data.Options()
+    options.deterministic = True
+    # The stream is shared out here; a tf.distribute strategy must not do it again.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+
+    def finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+    x_spec = train.element_spec[0]
+    return Data(
+        train=finished(train),
+        validation=None if validation is None else finished(validation),
+        steps_per_epoch=num_samples // share.global_batch,
+        num_samples=num_samples,
+        num_validation_samples=num_validation or 0,
+        description=_describe(meaning, num_samples, num_validation),
+        task=meaning.task,
+        num_classes=meaning.num_classes,
+        input_spec=tf.nest.map_structure(
+            lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), x_spec
+        ),
+    )
+
+
+def _describe(meaning: Meaning, num_samples: int, num_validation: int | None) -> str:
+    validation = "no" if num_validation is None else f"{num_validation:,}"
+    return (
+        f"{meaning.kind}: {num_samples:,} training and {validation} validation samples, "
+        f"{meaning.description}"
+    )
