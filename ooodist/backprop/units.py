@@ -185,8 +185,13 @@ def _join_shared_inputs(
     """Joins the dW groups of a layer that read the same output gradient: kernel and bias.
 
     Nothing is gained by running them apart, and oneDNN computes both in one op: a control edge
-    between the two would then be a cycle.
+    between the two would then be a cycle. An early part of a weight with several uses is joined
+    with other early parts alone, so that no dW unit that completes a gradient needs another.
     """
+    last: dict[int, int] = {}
+    for group in group_of.values():
+        last[group.needed_by] = max(group.layer, last.get(group.needed_by, 0))
+    early = {group for group in group_of.values() if group.layer < last[group.needed_by]}
     joined: dict[_Group, _Group] = {}
 
     def root(group: _Group) -> _Group:
@@ -195,16 +200,17 @@ def _join_shared_inputs(
         return group
 
     for op in graph.ops:
-        if group_of[op].kind == "dX":
-            readers = {root(group_of[user]) for user in graph.successors[op]}
-            of_layer: dict[int, list[_Group]] = {}
-            for reader in readers:
-                if reader.kind == "dW":
-                    of_layer.setdefault(reader.layer, []).append(reader)
-            for layer, same in of_layer.items():
-                if len(same) > 1:
-                    whole = _Group("dW", layer, sum(group.needed_by for group in same))
-                    joined.update(dict.fromkeys(same, whole))
+        if group_of[op].kind == "dW":
+            continue
+        readers: dict[tuple[int, bool], set[_Group]] = {}
+        for user in graph.successors[op]:
+            group = group_of[user]
+            if group.kind == "dW":
+                readers.setdefault((group.layer, group in early), set()).add(root(group))
+        for (layer, _), same in readers.items():
+            if len(same) > 1:
+                whole = _Group("dW", layer, sum(group.needed_by for group in same))
+                joined.update(dict.fromkeys(same, whole))
     return {op: root(group) for op, group in group_of.items()}
 
 

@@ -211,7 +211,8 @@ class DistributedModel:
         # All ranks must shuffle alike, whatever they seeded NumPy with.
         seed = engine.broadcast([np.array([np.random.randint(2**31)])])[0]
         share = Share(batch_size, engine.rank, engine.size, int(seed[0]))
-        shuffle = given.pop("shuffle", True)
+        shuffle = given.get("shuffle", True)
+        given["shuffle"] = False  # the stream is shuffled; Keras is not to say that it is not
         given["x"], steps = arrays.training_stream(_present(data), share, shuffle)
         given["steps_per_epoch"] = given.get("steps_per_epoch") or steps
         validation = given.get("validation_data")

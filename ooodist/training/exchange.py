@@ -136,11 +136,8 @@ class GradientExchange:
             if self.credit is not None and len(earlier) >= self.credit:
                 with tf.control_dependencies([earlier[-self.credit].op]):
                     whole = tf.identity(whole)
-            # The same weights again are the next step of a launch: another exchange.
-            step = sum(record.weights == weights for record in earlier)
-            name = f"{label}.{step}"
-            total = self.engine.sum_in_graph(whole, name)
-            record = Exchanged(name, weights, num_bytes(whole), total.op)
+            total = self.engine.sum_in_graph(whole, label)
+            record = Exchanged(label, weights, num_bytes(whole), total.op)
             earlier.append(record)
         mean = total / tf.cast(self.engine.size, total.dtype)
         if len(tensors) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -63,7 +63,7 @@ def check_replicas(engine: Engine, model: keras.Model) -> None:
     checksum = 0
     for variable in model.trainable_variables:
         checksum = zlib.crc32(np.ascontiguousarray(variable).tobytes(), checksum)
-    engine.check_equal("the trained weights (they must be the same on all ranks)", str(checksum))
+    engine.check_equal("the checksum of the trained weights", str(checksum))
 
 
 def global_metrics(
@@ -88,7 +88,7 @@ def global_metrics(
     return merged
 
 
-def _reduce_together(engine: Engine, variables: Sequence[Any], operation: str) -> None:
+def _reduce_together(engine: Engine, variables: Sequence[Any], operation: Literal["sum", "mean"]) -> None:
     """Reduces small variables in one exchange, in float64: exact for float32 and counts."""
     if not variables:
         return
