@@ -1,0 +1,108 @@
+"""``python -m ooodist.train``: one training job from one YAML file; ``--help`` shows how."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ooodist import config as job_file
+from ooodist.config import Config
+from ooodist.errors import UserError
+
+USER_ERROR_CODE = 2
+
+EXAMPLES = """\
+examples:
+  # the default job, ResNet-20 on handwritten digits, in this one process
+  python -m ooodist.train
+
+  # two workers on this machine, TensorFlow's own collectives (nothing to build)
+  python launch/local.py -np 2 --engine collective -- python -m ooodist.train --config job.yaml
+
+  # Horovod with its own launcher, over gloo or over MPI
+  horovodrun -np 2 python -m ooodist.train --config job.yaml
+  horovodrun -np 2 --mpi python -m ooodist.train --config job.yaml
+
+  # BytePS: all processes of a job on this machine, or with BytePS' own launcher on each host
+  python launch/local.py -np 2 --engine byteps -- python -m ooodist.train --config job.yaml
+  bpslaunch python3 -m ooodist.train --config job.yaml
+
+  # other settings for once, and going on after an interruption
+  python -m ooodist.train --config job.yaml --set batch=32 --set optimizer.learning_rate=1e-3
+  python -m ooodist.train --config job.yaml --resume
+
+All keys with their defaults: python -m ooodist.train --print-config
+exit code: 0 when the training is complete, 2 for what you can put right, 1 for anything else.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the job of a command line and returns the exit code."""
+    options = _parse(arguments)
+    try:
+        config = _config(options)
+        if options.print_config:
+            print(job_file.to_yaml(config), end="")
+            return 0
+    except UserError as error:
+        print(f"ooodist: error: {error}", file=sys.stderr)
+        return USER_ERROR_CODE
+    # Later, because it imports TensorFlow, which takes seconds.
+    from ooodist.training import job
+
+    return job.run(config)
+
+
+def _config(options: argparse.Namespace) -> Config:
+    config = job_file.load(options.config, options.overrides)
+    if options.engine is not None:
+        config = replace(config, engine=options.engine)
+    if options.output is not None:
+        config = replace(config, output=options.output)
+    if options.resume:
+        config = replace(config, checkpoint=replace(config.checkpoint, resume=True))
+    return config
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m ooodist.train",
+        description="Train a model on one or more workers, from a YAML file.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file of the job")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        dest="overrides",
+        action="append",
+        default=[],
+        help="override a key, as optimizer.momentum=0.9; may be repeated",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "local", "collective", "horovod", "byteps"),
+        help="overrides the key engine; auto: by how the process was launched",
+    )
+    parser.add_argument("--output", metavar="DIR", help="overrides the key output")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint in the output"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print all keys as they would be used, and end"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="ooodist: %(message)s")
+    # TensorFlow's notes on its build; warnings and errors stay.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    sys.exit(main(sys.argv[1:]))

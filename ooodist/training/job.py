@@ -1,0 +1,206 @@
+"""One training job on one rank: set up, train, report.
+
+What fails on all ranks alike ends each with the same message. What fails on one rank while it
+trains ends that rank at once, and the others in their next exchange.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import keras
+
+from ooodist import engines, yaml_dataclass
+from ooodist.config import Config
+from ooodist.errors import UserError
+from ooodist.training import checkpoint, resume
+from ooodist.training.callbacks import (
+    Best,
+    EpochLog,
+    SaveCheckpoints,
+    SeedEachEpoch,
+    StopOnInvalidLoss,
+)
+from ooodist.training.preparation import Job, set_up
+from ooodist.training.progress import Progress, StepTimer
+from ooodist.training.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, TRACE_NAME, summary
+from ooodist.training.watchdog import Watchdog
+
+logger = logging.getLogger("ooodist")
+
+USER_ERROR_CODE = 2
+CRASH_CODE = 1
+INTERRUPTED_CODE = 130
+LINGER_SECONDS = 1.0  # before a rank ends: others may still be receiving what it last sent
+
+
+def run(config: Config) -> int:
+    """Runs the job; returns the exit code, or ends the process where others may not come along."""
+    started = time.monotonic()
+    try:
+        engine = engines.init(config.engine, workers=config.workers, stall_limit=config.stall_limit)
+    except UserError as error:
+        _print_error(str(error))
+        return USER_ERROR_CODE
+    logger.setLevel(logging.WARNING if engine.rank else logging.INFO)
+    try:
+        train(set_up(config, engine), started)
+        engines.shutdown()
+    except UserError as error:
+        _end(str(error), USER_ERROR_CODE)
+    except KeyboardInterrupt:
+        _end("interrupted", INTERRUPTED_CODE)
+    except Exception:
+        traceback.print_exc()
+        engines.abort(CRASH_CODE)
+    return 0
+
+
+def _end(message: str, code: int) -> None:
+    _print_error(message)
+    time.sleep(LINGER_SECONDS)
+    engines.abort(code)
+
+
+def _print_error(message: str) -> None:
+    # One write, or the lines of two ranks get mixed up.
+    sys.stderr.write(f"ooodist: error: {message}\n")
+    sys.stderr.flush()
+
+
+def train(job: Job, started: float) -> None:
+    """Trains, evaluates, and prints on rank 0 what came out. ``started``: time.monotonic()."""
+    config, engine = job.config, job.engine
+    timer = StepTimer()
+    watchdog = Watchdog(config.stall_limit, engine.rank, engine.name)
+    best = _best(job)
+    history = [] if job.source is None else job.source.state.history
+    epoch_log = EpochLog(history, _file(job, CSV_NAME, wanted=config.report.csv))
+    epochs = config.epochs
+    if best is not None and best.has_stopped():
+        epochs = job.first_epoch
+    if job.first_epoch >= epochs:
+        logger.info("nothing is left to train after epoch %d", job.first_epoch)
+    callbacks = [
+        StopOnInvalidLoss(),
+        SeedEachEpoch(config.seed, engine.rank),
+        *([best] if best is not None else []),
+        epoch_log,
+        *_savers(job, best, epoch_log, epochs),
+        timer,
+        *_reports(job, timer, epochs),
+        watchdog,
+    ]
+    watchdog.start()
+    job.model.fit(
+        job.data.train,
+        epochs=epochs,
+        initial_epoch=min(job.first_epoch, epochs),
+        steps_per_epoch=job.steps_per_epoch,
+        validation_data=job.data.validation,
+        callbacks=callbacks,
+        shuffle=False,  # the stream is shuffled already
+        verbose=0,
+    )
+    result = {}
+    if job.data.validation is not None:
+        result = job.model.evaluate(
+            job.data.validation, return_dict=True, verbose=0, callbacks=[watchdog]
+        )
+    watchdog.stop()
+    if engine.rank == 0:
+        if config.checkpoint.every_epochs:
+            job.model.save(job.folder / MODEL_NAME)
+        print(summary(job, result, best, timer.median(), time.monotonic() - started), flush=True)
+
+
+def _best(job: Job) -> Best | None:
+    """What finds the best epoch, and ends the run early where that is wanted."""
+    config = job.config
+    if config.early_stopping is not None:
+        best = Best(**yaml_dataclass.plain(config.early_stopping))
+    elif job.data.validation is not None and config.checkpoint.every_epochs:
+        best = Best(monitor="val_loss", patience=Best.NEVER)
+    else:
+        return None
+    state = None if job.source is None else job.source.state.best
+    if state is not None and state["monitor"] == best.monitor:
+        best.restore(state, job.best_weights)
+    return best
+
+
+def _file(job: Job, name: str, *, wanted: bool) -> Path | None:
+    """Where rank 0 writes something; None on the other ranks and where it is not wanted."""
+    return job.folder / name if wanted and job.engine.rank == 0 else None
+
+
+def _savers(
+    job: Job, best: Best | None, epoch_log: EpochLog, epochs: int
+) -> list[keras.callbacks.Callback]:
+    config = job.config.checkpoint
+    if not config.every_epochs:
+        return []
+
+    def state(epoch: int) -> checkpoint.State:
+        variables, fingerprint = checkpoint.describe(job.model)
+        return checkpoint.State(
+            epoch=epoch,
+            step=job.first_step + (epoch - job.first_epoch) * job.steps_per_epoch,
+            seed=job.config.seed,
+            size=job.engine.size,
+            batch=job.config.batch,
+            config=yaml_dataclass.plain(job.config),
+            variables=variables,
+            fingerprint=fingerprint,
+            history=epoch_log.history,
+            best=None if best is None else best.state(),
+            versions=resume.versions(),
+        )
+
+    return [
+        SaveCheckpoints(
+            _file(job, "", wanted=True),
+            state,
+            best,
+            epochs=epochs,
+            every=config.every_epochs,
+            keep=config.keep,
+            agree=job.engine.agree,
+        )
+    ]
+
+
+def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:
+    """What rank 0 shows and writes for people."""
+    report = job.config.report
+    if job.engine.rank:
+        return []
+    callbacks: list[keras.callbacks.Callback] = [
+        Progress(
+            timer,
+            global_batch=job.config.batch * job.engine.size,
+            epochs=epochs,
+            steps_per_epoch=job.steps_per_epoch,
+        )
+    ]
+    if report.tensorboard:
+        log_folder = str(job.folder / TENSORBOARD_NAME)
+        callbacks.append(
+            keras.callbacks.TensorBoard(log_folder, update_freq="epoch", write_graph=False)
+        )
+    if report.trace:
+        from ooodist.report.trace import Trace
+
+        callbacks.append(
+            Trace(
+                output=job.folder / TRACE_NAME,
+                num_launches=report.trace,
+                model=job.model,
+                engine=job.engine,
+            )
+        )
+    return callbacks

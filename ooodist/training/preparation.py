@@ -1,0 +1,184 @@
+"""Setting up a job: checkpoint, data and model, on all ranks together.
+
+Whatever fails here on some rank is agreed on, so that all ranks end with the same message.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from ooodist import config as job_file
+from ooodist import data as data_kinds
+from ooodist import models, yaml_dataclass
+from ooodist.config import Config
+from ooodist.data.result import Data
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.training import checkpoint, keras_objects, resume
+from ooodist.training.distribute import distribute
+
+logger = logging.getLogger("ooodist")
+
+CONFIG_NAME = "config.yaml"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that is ready to train."""
+
+    config: Config
+    engine: Engine
+    folder: Path  # the output; only rank 0 writes to it
+    source: resume.Source | None  # the checkpoint it goes on from
+    data: Data
+    model: keras.Model
+    steps_per_epoch: int
+    first_step: int  # of the stream of samples
+    best_weights: list[np.ndarray] | None  # from the checkpoint
+
+    @property
+    def first_epoch(self) -> int:
+        """How many epochs were complete when this run began."""
+        return 0 if self.source is None else self.source.state.epoch
+
+
+def set_up(config: Config, engine: Engine) -> Job:
+    """Everything before the first step. Raises UserError, the same on all ranks."""
+    engine.check_equal("the job (--config, --set)", job_file.digest(config))
+    folder = Path(config.output)
+    found = None
+    with _agreed(engine):
+        if engine.rank == 0:
+            _check_writable(folder)
+            found = resume.find(config, folder)
+    source = resume.share(engine, found)
+    first_step = resume.start_step(source, config, engine.size)
+    if source is not None:
+        resume.warn_of_changes(source, config, engine.size)
+    with _agreed(engine):
+        data = data_kinds.load(
+            config.data,
+            batch=config.batch,
+            rank=engine.rank,
+            size=engine.size,
+            seed=config.seed,
+            start_step=first_step,
+        )
+        steps = _steps_per_epoch(config, data)
+    with _agreed(engine):
+        model = _build(config, engine, data)
+    best_weights = None
+    if source is not None:
+        scheduled = isinstance(config.optimizer.arguments.get("learning_rate"), dict)
+        best_weights = resume.restore(engine, source, model, scheduled)
+        logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
+    if engine.rank == 0:
+        (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
+    return Job(config, engine, folder, source, data, model, steps, first_step, best_weights)
+
+
+@contextmanager
+def _agreed(engine: Engine) -> Iterator[None]:
+    """If the block fails on any rank, it raises UserError on all of them."""
+    error = None
+    try:
+        yield
+    except UserError as caught:
+        error = str(caught)
+    except Exception as caught:
+        traceback.print_exc()
+        error = f"{type(caught).__name__}: {caught} (its traceback stands above)"
+    engine.agree(error)
+
+
+def _check_writable(folder: Path) -> None:
+    probe = folder / f"{checkpoint.INCOMPLETE_PREFIX}probe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"output is {folder}, where nothing can be written ({error.strerror}); "
+            "give a folder that can be written to, as --output DIR"
+        ) from error
+
+
+def _steps_per_epoch(config: Config, data: Data) -> int:
+    steps = config.steps_per_epoch or data.steps_per_epoch
+    whole = steps - steps % config.accumulate
+    if whole == 0:
+        raise UserError(
+            f"accumulate is {config.accumulate}, but an epoch has only {steps} steps; "
+            "lower accumulate or batch, or raise steps_per_epoch"
+        )
+    if whole != steps:
+        logger.info("an epoch is %d steps, not %d: whole updates only", whole, steps)
+    return whole
+
+
+def _build(config: Config, engine: Engine, data: Data) -> keras.Model:
+    keras.config.set_dtype_policy(config.precision)
+    # Layers draw the seeds of their generators here: every rank makes the same model.
+    keras.utils.set_random_seed(config.seed)
+    model = models.build(config.model, data)
+    keras.utils.set_random_seed(config.seed + engine.rank)
+    metrics = keras_objects.make_metrics(config.metrics, data.task)
+    _check_monitor(config, data, metrics, model)
+    model.compile(
+        optimizer=keras_objects.make_optimizer(config.optimizer),
+        loss=keras_objects.make_loss(config.loss, data.task),
+        metrics=metrics,
+        jit_compile=False,
+    )
+    if config.checkpoint.every_epochs:
+        _check_can_be_saved(model)
+    exchange = {
+        key: value
+        for key, value in yaml_dataclass.plain(config.exchange).items()
+        if value is not None
+    }
+    return distribute(
+        model,
+        order=config.order.name,
+        k=config.order.k or 0,
+        steps_per_launch=config.steps_per_launch,
+        accumulate=config.accumulate,
+        **exchange,
+    )
+
+
+def _check_monitor(
+    config: Config, data: Data, metrics: list[keras.metrics.Metric], model: keras.Model
+) -> None:
+    if config.early_stopping is None or type(model).train_step is not keras.Model.train_step:
+        return  # a train_step of the user's own may log anything
+    monitor = config.early_stopping.monitor
+    names = ["loss", *(metric.name for metric in metrics)]
+    if data.validation is not None:
+        names += [f"val_{name}" for name in names]
+    if monitor not in names:
+        near = yaml_dataclass.did_you_mean(monitor, names)
+        raise UserError(
+            f"early_stopping.monitor is {monitor}{near}; it must be one of {', '.join(names)}"
+            + ("" if data.validation is not None else " (there is no validation data)")
+        )
+
+
+def _check_can_be_saved(model: keras.Model) -> None:
+    try:
+        keras.saving.serialize_keras_object(model)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise UserError(
+            f"model {model.name} cannot be saved as a Keras file, so it cannot have checkpoints "
+            f"({str(error).strip().splitlines()[0]}); give its classes a get_config method, or "
+            "set checkpoint.every_epochs to 0"
+        ) from error

@@ -1,0 +1,134 @@
+"""Rank 0's report while training: where it is, how fast, how much longer.
+
+    epoch  3/10 step   7/11 | loss 0.3312 accuracy 0.9023 | 41.2 ms/step 3107 samples/s | 0:03 left
+
+On a terminal one line that is written over; elsewhere (a log file, the output of a launcher) a
+whole line every few seconds. Each epoch ends with a line that stays.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import deque
+from typing import Any, TextIO
+
+import keras
+
+RECENT_LAUNCHES = 50
+SECONDS_BETWEEN_UPDATES = 0.1  # on a terminal
+SECONDS_BETWEEN_LINES = 5.0  # elsewhere
+
+
+class StepTimer(keras.callbacks.Callback):
+    """Measures steps. A launch counts from the end of the one before, so that fetching data and
+    other callbacks count too; the first of each epoch, with what happens between epochs, does not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._all: list[float] = []
+        self._recent: deque[float] = deque(maxlen=RECENT_LAUNCHES)
+        self._last: tuple[int, float] | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._last = None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        now = time.perf_counter()
+        if self._last is not None and batch > self._last[0]:
+            seconds = (now - self._last[1]) / (batch - self._last[0])
+            self._all.append(seconds)
+            self._recent.append(seconds)
+        self._last = (batch, now)
+
+    def recent(self) -> float | None:
+        """Median seconds of a step in the last launches."""
+        return statistics.median(self._recent) if self._recent else None
+
+    def median(self) -> float | None:
+        """Median seconds of a step in the whole run."""
+        return statistics.median(self._all) if self._all else None
+
+
+class Progress(keras.callbacks.Callback):
+    """Prints the progress of rank 0.
+
+    Args:
+        timer: stands before this callback.
+        global_batch: samples of all workers in a step.
+        epochs, steps_per_epoch: of the whole run.
+        stream: where to; stdout by default.
+    """
+
+    def __init__(
+        self,
+        timer: StepTimer,
+        *,
+        global_batch: int,
+        epochs: int,
+        steps_per_epoch: int,
+        stream: TextIO | None = None,
+    ) -> None:
+        super().__init__()
+        self._timer = timer
+        self._global_batch = global_batch
+        self._epochs = epochs
+        self._steps = steps_per_epoch
+        self._stream = stream or sys.stdout
+        self._is_terminal = self._stream.isatty()
+        self._pause = SECONDS_BETWEEN_UPDATES if self._is_terminal else SECONDS_BETWEEN_LINES
+        self._epoch = 0
+        self._epoch_start = 0.0
+        self._epoch_seconds: float | None = None  # of the last epoch, all included
+        self._written = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        self._epoch_start = time.monotonic()
+        self._written = self._epoch_start
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if time.monotonic() - self._written >= self._pause:
+            # Only here, not at every launch: reading the logs waits for the device.
+            self._write(self._line(batch + 1, logs), is_last=False)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._epoch_seconds = time.monotonic() - self._epoch_start
+        self._write(self._line(self._steps, logs), is_last=True)
+
+    def _line(self, step: int, logs: Any) -> str:
+        epoch_width, step_width = len(str(self._epochs)), len(str(self._steps))
+        parts = [
+            f"epoch {self._epoch + 1:{epoch_width}}/{self._epochs} "
+            f"step {step:{step_width}}/{self._steps}",
+            " ".join(f"{name} {float(value):.4f}" for name, value in (logs or {}).items()),
+        ]
+        seconds = self._timer.recent()
+        if seconds:
+            speed = self._global_batch / seconds
+            parts.append(f"{seconds * 1000:.1f} ms/step {speed:.0f} samples/s")
+            parts.append(f"{duration(self._seconds_left(step, seconds))} left")
+        return " | ".join(part for part in parts if part)
+
+    def _seconds_left(self, step: int, step_seconds: float) -> float:
+        steps = step_seconds * (self._steps - step)
+        epoch = self._epoch_seconds or step_seconds * self._steps
+        return steps + epoch * (self._epochs - self._epoch - 1)
+
+    def _write(self, line: str, is_last: bool) -> None:
+        self._written = time.monotonic()
+        if self._is_terminal:
+            clear_to_end = "\x1b[K"
+            self._stream.write(f"\r{line}{clear_to_end}" + ("\n" if is_last else ""))
+        else:
+            self._stream.write(f"{line}\n")
+        self._stream.flush()
+
+
+def duration(seconds: float) -> str:
+    """``75`` -> ``1:15``, ``3675`` -> ``1:01:15``."""
+    minutes, second = divmod(round(seconds), 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"

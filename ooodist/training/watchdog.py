@@ -1,0 +1,98 @@
+"""Ends this process when training stands still.
+
+Engines may wait for a dead worker for ever (BytePS does), inside a TensorFlow call that no Python
+signal interrupts. So a thread watches, and ends the process hard; the launcher ends the others.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import keras
+
+FIRST_TIME_FACTOR = 10  # tracing and the first launch may take so many times the limit
+EXIT_CODE = 1
+
+
+class Watchdog(keras.callbacks.Callback):
+    """Wants a sign of progress every ``limit`` seconds: a launch or an evaluation step that ended.
+
+    The first launch and the first evaluation are traced, and may take ten times as long.
+
+    Args:
+        limit: seconds.
+        rank, engine: for the message.
+    """
+
+    def __init__(self, limit: float, rank: int, engine: str) -> None:
+        super().__init__()
+        self._limit = limit
+        self._who = f"rank {rank} (engine {engine})"
+        self._where = "start"
+        self._epoch = 0
+        self._traced: set[str] = set()
+        self._factor = 1
+        self._last = time.monotonic()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._progress("start", FIRST_TIME_FACTOR)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends watching."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _progress(self, where: str, factor: int = 1) -> None:
+        self._where = where
+        self._factor = factor
+        self._last = time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(min(0.5, self._limit / 4)):
+            waited = time.monotonic() - self._last
+            if waited > self._limit * self._factor:
+                # One write: print() would put the line feed of two ranks after both lines.
+                sys.stderr.write(
+                    f"ooodist: error: {self._who} has made no progress for {waited:.0f} s "
+                    f"since {self._where}; ending it. Another rank may have died or be stuck; "
+                    f"if a launch may take that long, raise stall_limit ({self._limit:g} s)\n"
+                )
+                sys.stderr.flush()
+                os._exit(EXIT_CODE)
+
+    def _begin(self, what: str, where: str) -> None:
+        self._progress(where, 1 if what in self._traced else FIRST_TIME_FACTOR)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch + 1
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._begin("train", f"epoch {self._epoch}, step {batch + 1} began")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._traced.add("train")
+        self._progress(f"epoch {self._epoch}, step {batch + 1} ended")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._begin("test", f"the evaluation after epoch {self._epoch} began")
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._begin("test", f"the evaluation after epoch {self._epoch}, step {batch + 1} ended")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        # Only now: the last batch may be smaller and is then traced once more.
+        self._traced.add("test")
+        self._progress(f"the evaluation after epoch {self._epoch} ended")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._progress(f"epoch {epoch + 1} ended")
