@@ -1,0 +1,99 @@
+"""Models by name: a settings dataclass and a builder each.
+
+    config = MODELS["resnet20"].config(width=32)
+    model = build(config, data)
+
+``data`` gives the shape of a sample, the task and the number of classes
+(:class:`DataDescription`). Models are built under the global Keras dtype policy; their last
+layer gives float32 logits, and they are not compiled.
+"""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import keras
+
+from ooodist.errors import UserError
+from ooodist.models.applications import (
+    DenseNet121Config,
+    MobileNetV2Config,
+    MobileNetV3LargeConfig,
+    ResNet50Config,
+    ResNet101Config,
+    Vgg16Config,
+    build_densenet121,
+    build_mobilenet_v2,
+    build_mobilenet_v3_large,
+    build_resnet50,
+    build_resnet101,
+    build_vgg16,
+)
+from ooodist.models.base import IMAGENET, DataDescription, ModelConfig
+from ooodist.models.bert import Bert12Config, Bert24Config, build_bert
+from ooodist.models.function import FunctionConfig, build_from_function
+from ooodist.models.gpt import GptConfig, build_gpt
+from ooodist.models.lstm import LstmConfig, build_lstm
+from ooodist.models.mlp import MlpConfig, build_mlp
+from ooodist.models.resnet20 import ResNet20Config, build_resnet20
+from ooodist.models.vit import VitConfig, build_vit
+from ooodist.models.weights import load_start_weights
+
+__all__ = ["MODELS", "DataDescription", "FunctionConfig", "ModelConfig", "build", "config_class"]
+
+
+class Registered(NamedTuple):
+    """A model that YAML can name."""
+
+    config: type[ModelConfig]
+    build: Callable[[Any, DataDescription], keras.Model]
+
+
+_ALL = (
+    Registered(MlpConfig, build_mlp),
+    Registered(ResNet20Config, build_resnet20),
+    Registered(ResNet50Config, build_resnet50),
+    Registered(ResNet101Config, build_resnet101),
+    Registered(Vgg16Config, build_vgg16),
+    Registered(DenseNet121Config, build_densenet121),
+    Registered(MobileNetV2Config, build_mobilenet_v2),
+    Registered(MobileNetV3LargeConfig, build_mobilenet_v3_large),
+    Registered(VitConfig, build_vit),
+    Registered(Bert12Config, build_bert),
+    Registered(Bert24Config, build_bert),
+    Registered(GptConfig, build_gpt),
+    Registered(LstmConfig, build_lstm),
+)
+
+MODELS: dict[str, Registered] = {entry.config.name: entry for entry in _ALL}
+
+_BUILDERS = {entry.config: entry.build for entry in _ALL} | {FunctionConfig: build_from_function}
+
+
+def config_class(name: str) -> type[ModelConfig]:
+    """The settings dataclass of ``model: {name: ...}``.
+
+    A name with a colon is a user's function: FunctionConfig, whose field ``function`` is that
+    name. Raises UserError when there is no model of this name.
+    """
+    if ":" in name:
+        return FunctionConfig
+    if name not in MODELS:
+        close = get_close_matches(name, MODELS, n=1)
+        raise UserError(
+            f"model.name is {name!r}{f' (did you mean {close[0]}?)' if close else ''}; it must be "
+            f"one of {', '.join(MODELS)}, or your own package.module:function."
+        )
+    return MODELS[name].config
+
+
+def build(config: ModelConfig, data: DataDescription) -> keras.Model:
+    """The uncompiled model of these settings for this data, with its start weights.
+
+    Raises UserError when model and data do not go together, and when start weights cannot be
+    loaded.
+    """
+    model = _BUILDERS[type(config)](config, data)
+    if config.weights is not None and config.weights != IMAGENET:
+        load_start_weights(model, config.weights)
+    return model

@@ -1,0 +1,146 @@
+"""The image models of keras.applications, at any input size that they allow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import keras
+
+from ooodist.errors import UserError
+from ooodist.models import checks
+from ooodist.models.base import IMAGENET, DataDescription, ModelConfig, finish
+from ooodist.models.imagenet import copy_imagenet_weights
+from ooodist.models.interface import image_input, num_outputs
+
+MIN_IMAGE_SIZE = 32
+"""Pixels a side: keras.applications refuses smaller images, which five halvings leave empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplicationConfig(ModelConfig):
+    """Common to all: ``weights`` may be ``imagenet``."""
+
+    has_imagenet_weights: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet50Config(ApplicationConfig):
+    """ResNet-50 (He et al. 2015)."""
+
+    name: ClassVar[str] = "resnet50"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet101Config(ApplicationConfig):
+    """ResNet-101 (He et al. 2015)."""
+
+    name: ClassVar[str] = "resnet101"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vgg16Config(ApplicationConfig):
+    """VGG-16 (Simonyan and Zisserman 2014); as in Keras without dropout."""
+
+    name: ClassVar[str] = "vgg16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseNet121Config(ApplicationConfig):
+    """DenseNet-121 (Huang et al. 2016)."""
+
+    name: ClassVar[str] = "densenet121"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileNetV2Config(ApplicationConfig):
+    """MobileNetV2 (Sandler et al. 2018). ``alpha`` multiplies the number of channels."""
+
+    name: ClassVar[str] = "mobilenet_v2"
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_alpha(self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MobileNetV3LargeConfig(ApplicationConfig):
+    """MobileNetV3-Large (Howard et al. 2019). ``alpha`` multiplies the number of channels;
+    ``minimalistic`` leaves out squeeze-and-excite, hard-swish and 5x5 convolutions.
+    """
+
+    name: ClassVar[str] = "mobilenet_v3_large"
+
+    alpha: float = 1.0
+    minimalistic: bool = False
+    dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_alpha(self.alpha)
+        checks.dropout_rate("dropout", self.dropout)
+
+
+def build_resnet50(config: ResNet50Config, data: DataDescription) -> keras.Model:
+    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    return _build(keras.applications.ResNet50, {}, config, data)
+
+
+def build_resnet101(config: ResNet101Config, data: DataDescription) -> keras.Model:
+    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    return _build(keras.applications.ResNet101, {}, config, data)
+
+
+def build_vgg16(config: Vgg16Config, data: DataDescription) -> keras.Model:
+    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    return _build(keras.applications.VGG16, {}, config, data)
+
+
+def build_densenet121(config: DenseNet121Config, data: DataDescription) -> keras.Model:
+    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    return _build(keras.applications.DenseNet121, {}, config, data)
+
+
+def build_mobilenet_v2(config: MobileNetV2Config, data: DataDescription) -> keras.Model:
+    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    return _build(keras.applications.MobileNetV2, {"alpha": config.alpha}, config, data)
+
+
+def build_mobilenet_v3_large(config: MobileNetV3LargeConfig, data: DataDescription) -> keras.Model:
+    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    options = {
+        "alpha": config.alpha,
+        "minimalistic": config.minimalistic,
+        "dropout_rate": config.dropout,
+        # The data is scaled where it is loaded, for all models alike.
+        "include_preprocessing": False,
+    }
+    return _build(keras.applications.MobileNetV3Large, options, config, data)
+
+
+def _build(
+    application: Callable[..., keras.Model],
+    options: dict[str, Any],
+    config: ApplicationConfig,
+    data: DataDescription,
+) -> keras.Model:
+    inputs = image_input(config.name, data, MIN_IMAGE_SIZE)
+    outputs = num_outputs(config.name, data, ("classification", "regression"))
+    model = application(
+        weights=None,
+        input_tensor=inputs,
+        # Read by some of the models even though the input tensor has the same shape.
+        input_shape=inputs.shape[1:],
+        classes=outputs,
+        classifier_activation=None,
+        **options,
+    )
+    if config.weights == IMAGENET:
+        copy_imagenet_weights(model, application, options, config.name)
+    return finish(inputs, model.outputs[0], config.name)
+
+
+def _check_alpha(alpha: float) -> None:
+    if alpha <= 0:
+        raise UserError(f"model.alpha is {alpha}; it must be more than 0 (1 is the usual width).")

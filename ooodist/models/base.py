@@ -1,0 +1,67 @@
+"""What every model has in common: its settings, and what it needs to know about the data."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import keras
+
+from ooodist.errors import UserError
+
+IMAGENET = "imagenet"
+WEIGHT_FILES = (".keras", ".weights.h5")
+
+
+class DataDescription(Protocol):
+    """The part of the data that decides a model's first and last layer."""
+
+    @property
+    def input_spec(self) -> Any:
+        """tf.TensorSpec of one sample (no batch dimension), or a structure of them."""
+
+    @property
+    def task(self) -> str:
+        """ "classification", "language" (a class at every position) or "regression"."""
+
+    @property
+    def num_classes(self) -> int | None:
+        """Classes, or size of the vocabulary; for regression the numbers to predict (None: 1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Settings of a model; subclasses add their sizes.
+
+    ``weights``: start weights, a ``.keras`` or ``.weights.h5`` file, or None for random ones.
+    Models of keras.applications also take ``imagenet``.
+    """
+
+    name: ClassVar[str]
+    """How the model is called in YAML."""
+    has_imagenet_weights: ClassVar[bool] = False
+
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a value that no data can make work."""
+        if self.weights is None or self.weights.endswith(WEIGHT_FILES):
+            return
+        if self.weights != IMAGENET:
+            raise UserError(
+                f"model.weights is {self.weights!r}; it must name a file that ends in "
+                f"{' or '.join(WEIGHT_FILES)} (written by model.save or model.save_weights)."
+            )
+        if not self.has_imagenet_weights:
+            raise UserError(
+                f"model.weights is {IMAGENET!r}, but there are no such weights for "
+                f"{self.name}; name a file that ends in {' or '.join(WEIGHT_FILES)}, or leave "
+                "model.weights out."
+            )
+
+
+def finish(inputs: Any, outputs: keras.KerasTensor, name: str) -> keras.Model:
+    """The model from ``inputs`` to ``outputs``, logits cast to float32.
+
+    Losses on float16 logits overflow, so the last layer is float32 whatever the precision.
+    """
+    logits = keras.layers.Activation("linear", dtype="float32", name="float32_logits")(outputs)
+    return keras.Model(inputs, logits, name=name)

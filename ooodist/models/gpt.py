@@ -1,0 +1,65 @@
+"""The transformer decoder of Radford et al. 2019 (GPT-2)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import keras
+
+from ooodist.models import checks
+from ooodist.models.base import DataDescription, finish
+from ooodist.models.interface import num_outputs, token_input, vocabulary_size
+from ooodist.models.layers import PositionEmbedding, TokenEmbedding
+from ooodist.models.transformer import (
+    INITIAL_STDDEV,
+    BlockStyle,
+    TransformerConfig,
+    dropout,
+    initializer,
+    transformer_block,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptConfig(TransformerConfig):
+    """By default GPT-2 small. ``vocabulary_size``: None takes the data's; ``tie_embeddings``: the
+    head scores tokens with the embedding's own table.
+    """
+
+    name: ClassVar[str] = "gpt"
+
+    vocabulary_size: int | None = None
+    tie_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("vocabulary_size", self.vocabulary_size, 1)
+
+
+def build_gpt(config: GptConfig, data: DataDescription) -> keras.Model:
+    """Tokens (batch, length) to logits of each next token (batch, length, vocabulary)."""
+    inputs = token_input(config.name, data)
+    num_outputs(config.name, data, ("language",))
+    vocabulary = vocabulary_size(config.name, data, config.vocabulary_size)
+    style = BlockStyle(
+        normalize_first=True,
+        causal=True,
+        epsilon=1e-5,
+        stddev=INITIAL_STDDEV,
+        # Each block adds two branches to its input: smaller start weights where they are added
+        # keep the variance of the sum independent of the depth.
+        last_stddev=INITIAL_STDDEV / math.sqrt(2 * config.layers),
+    )
+    tokens = TokenEmbedding(vocabulary, config.width, initializer=initializer(), name="tokens")
+    x = PositionEmbedding(INITIAL_STDDEV, name="positions")(tokens(inputs))
+    x = dropout(x, config.dropout, "embedding_dropout")
+    for index in range(config.layers):
+        x = transformer_block(x, config, style, f"block_{index}")
+    x = keras.layers.LayerNormalization(epsilon=style.epsilon, name="norm")(x)
+    if config.tie_embeddings:
+        x = tokens(x, reverse=True)
+    else:
+        x = keras.layers.Dense(
+            vocabulary, use_bias=False, kernel_initializer=initializer(), name="predictions"
+        )(x)
+    return finish(inputs, x, config.name)

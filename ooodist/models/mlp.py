@@ -1,0 +1,40 @@
+"""A multilayer perceptron: dense layers on the flattened sample."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import keras
+
+from ooodist.models import checks
+from ooodist.models.base import DataDescription, ModelConfig, finish
+from ooodist.models.interface import feature_input, num_outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlpConfig(ModelConfig):
+    """``layers``: widths of the hidden layers; ``dropout`` follows each of them."""
+
+    name: ClassVar[str] = "mlp"
+
+    layers: tuple[int, ...] = (128, 128)
+    activation: str = "relu"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for width in self.layers:
+            checks.at_least("layers", width, 1)
+        checks.activation("activation", self.activation)
+        checks.dropout_rate("dropout", self.dropout)
+
+
+def build_mlp(config: MlpConfig, data: DataDescription) -> keras.Model:
+    """Samples (batch, ...) of floating-point numbers to logits (batch, outputs)."""
+    inputs = feature_input(config.name, data)
+    outputs = num_outputs(config.name, data, ("classification", "regression"))
+    x = keras.layers.Flatten(name="flatten")(inputs)
+    for index, width in enumerate(config.layers):
+        x = keras.layers.Dense(width, activation=config.activation, name=f"dense_{index}")(x)
+        if config.dropout:
+            x = keras.layers.Dropout(config.dropout, name=f"dropout_{index}")(x)
+    return finish(inputs, keras.layers.Dense(outputs, name="predictions")(x), config.name)

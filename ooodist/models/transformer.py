@@ -1,0 +1,123 @@
+"""The transformer block that ViT, BERT and GPT share, of stock Keras layers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+
+from ooodist.errors import UserError
+from ooodist.models import checks
+from ooodist.models.base import ModelConfig
+
+INITIAL_STDDEV = 0.02
+"""Standard deviation of the start weights of BERT and GPT-2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(ModelConfig):
+    """``layers`` blocks of ``width`` numbers a position, ``heads`` attention heads (which divide
+    the width), ``mlp_width`` hidden units (None: 4 x width); ``dropout`` behind the embedding
+    and each branch, ``attention_dropout`` on the attention weights.
+    """
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    mlp_width: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("layers", self.layers, 1)
+        checks.at_least("width", self.width, 1)
+        checks.at_least("heads", self.heads, 1)
+        checks.dropout_rate("dropout", self.dropout)
+        checks.dropout_rate("attention_dropout", self.attention_dropout)
+        checks.at_least("mlp_width", self.mlp_width, 1)
+        if self.width % self.heads:
+            raise UserError(
+                f"model.width is {self.width} and model.heads is {self.heads}; the heads must "
+                "divide the width: change one of them."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockStyle:
+    """In what the blocks of the three models differ."""
+
+    normalize_first: bool
+    """Normalize what enters a branch (GPT, ViT) instead of its sum with the input (BERT)."""
+    causal: bool
+    """A position attends only to itself and those before it."""
+    epsilon: float
+    """Of layer normalization."""
+    stddev: float | None = None
+    """Standard deviation of the start weights; None: Glorot's uniform distribution."""
+    last_stddev: float | None = None
+    """The same, of the MLP's second layer, whose output is added to the input."""
+
+
+def transformer_block(
+    x: keras.KerasTensor, config: TransformerConfig, style: BlockStyle, name: str
+) -> keras.KerasTensor:
+    """Attention and an MLP, each added to its input: (batch, length, width) to the same."""
+    x = _residual(x, _attention(config, style, f"{name}_attention"), config, style)
+    return _residual(x, _mlp(config, style, f"{name}_mlp"), config, style)
+
+
+def dropout(x: keras.KerasTensor, rate: float, name: str) -> keras.KerasTensor:
+    """``x`` behind a dropout layer, or ``x`` when the rate is 0."""
+    return keras.layers.Dropout(rate, name=name)(x) if rate else x
+
+
+def initializer(stddev: float | None = INITIAL_STDDEV) -> keras.initializers.Initializer:
+    """Start weights of one layer; None: Glorot's uniform distribution.
+
+    Each layer needs its own: an unseeded Keras initializer gives the same values each time.
+    """
+    if stddev is None:
+        return keras.initializers.GlorotUniform()
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+@dataclass(frozen=True)
+class _Branch:
+    name: str
+    apply: Callable[[keras.KerasTensor], keras.KerasTensor]
+
+
+def _residual(
+    x: keras.KerasTensor, branch: _Branch, config: TransformerConfig, style: BlockStyle
+) -> keras.KerasTensor:
+    normalize = keras.layers.LayerNormalization(epsilon=style.epsilon, name=f"{branch.name}_norm")
+    y = branch.apply(normalize(x) if style.normalize_first else x)
+    y = dropout(y, config.dropout, f"{branch.name}_dropout")
+    x = keras.layers.Add(name=f"{branch.name}_add")([x, y])
+    return x if style.normalize_first else normalize(x)
+
+
+def _attention(config: TransformerConfig, style: BlockStyle, name: str) -> _Branch:
+    attention = keras.layers.MultiHeadAttention(
+        config.heads,
+        config.width // config.heads,
+        dropout=config.attention_dropout,
+        kernel_initializer=initializer(style.stddev),
+        name=name,
+    )
+    return _Branch(name, lambda x: attention(x, x, use_causal_mask=style.causal))
+
+
+def _mlp(config: TransformerConfig, style: BlockStyle, name: str) -> _Branch:
+    expand = keras.layers.Dense(
+        config.mlp_width or 4 * config.width,
+        activation="gelu",
+        kernel_initializer=initializer(style.stddev),
+        name=f"{name}_expand",
+    )
+    contract = keras.layers.Dense(
+        config.width,
+        kernel_initializer=initializer(style.last_stddev),
+        name=f"{name}_contract",
+    )
+    return _Branch(name, lambda x: contract(expand(x)))

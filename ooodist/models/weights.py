@@ -1,0 +1,134 @@
+"""Start weights from a file."""
+
+import logging
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import keras
+
+from ooodist.errors import UserError
+
+logger = logging.getLogger("ooodist")
+
+WEIGHTS_IN_ARCHIVE = "model.weights.h5"
+"""Name of the weights inside a .keras file."""
+
+
+@dataclass(frozen=True)
+class _SavedLayer:
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def load_start_weights(model: keras.Model, path: str) -> None:
+    """Sets all weights of ``model`` to those in the ``.keras`` or ``.weights.h5`` file.
+
+    Raises UserError when the file cannot be read, and when it does not hold exactly the weights
+    of this model; the error names the first layer that differs.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"model.weights is {path!r}, but there is no such file; check the path.")
+    try:
+        saved = _saved_layers(file)
+        fits = _load(model, file) and _num_weights(saved) == len(model.weights)
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"model.weights is {path!r}, which is no complete Keras weights file ({error}); "
+            "write it again with model.save or model.save_weights."
+        ) from error
+    if not fits:
+        raise UserError(
+            f"model.weights is {path!r}, which does not fit model {model.name}: "
+            f"{_first_difference(model, saved)}. Give the model the sizes that the file was "
+            "written with, or leave model.weights out."
+        )
+    logger.info("model %s starts from the weights in %s", model.name, file)
+
+
+def _load(model: keras.Model, file: Path) -> bool:
+    """Whether every weight of the model was found in the file, with its shape."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            model.load_weights(file)
+        except ValueError:
+            return False
+    for warning in caught:
+        logger.warning("while reading %s: %s", file, warning.message)
+    return True
+
+
+def _saved_layers(file: Path) -> dict[str, _SavedLayer]:
+    """The layers in a weights file by their place in it, such as ``layers/dense_1``."""
+    layers: dict[str, _SavedLayer] = {}
+
+    def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
+        place, _, last = path.rpartition("/")
+        if isinstance(node, h5py.Group) and last == "vars" and not path.startswith("optimizer/"):
+            shapes = tuple(node[key].shape for key in sorted(node, key=_variable_order))
+            name = str(node.attrs.get("name", place))
+            layers[place] = _SavedLayer(name, shapes)
+
+    with _open(file) as content:
+        content.visititems(visit)
+    return {place: layer for place, layer in layers.items() if layer.shapes}
+
+
+def _variable_order(key: str) -> tuple[int, str]:
+    """Keras numbers a layer's variables 0, 1, … 10; layers of a user may use words."""
+    return (int(key), key) if key.isdecimal() else (-1, key)
+
+
+@contextmanager
+def _open(file: Path) -> Iterator[h5py.File]:
+    if file.suffix == ".keras":
+        with (
+            zipfile.ZipFile(file) as archive,
+            archive.open(WEIGHTS_IN_ARCHIVE) as member,
+            h5py.File(member) as content,
+        ):
+            yield content
+    else:
+        with h5py.File(file) as content:
+            yield content
+
+
+def _num_weights(layers: dict[str, _SavedLayer]) -> int:
+    return sum(len(layer.shapes) for layer in layers.values())
+
+
+def _first_difference(model: keras.Model, saved: dict[str, _SavedLayer]) -> str:
+    """The first layer, in the model's order, that the file has otherwise or not at all."""
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Path(folder) / "expected.weights.h5"
+        model.save_weights(reference)
+        expected = _saved_layers(reference)
+    rank = {layer.name: index for index, layer in enumerate(model.layers)}
+
+    def order(place: str) -> tuple[int, str]:
+        outermost = "/".join(place.split("/")[:2])
+        layer = expected.get(outermost) or expected.get(place)
+        return (rank.get(layer.name, len(rank)) if layer else len(rank), place)
+
+    for place in sorted(expected.keys() | saved.keys(), key=order):
+        wanted, found = expected.get(place), saved.get(place)
+        if wanted is None and found is not None:
+            return f"the file has layer {found.name} with {_shapes(found)}, the model does not"
+        if wanted is not None and found is None:
+            return f"the model has layer {wanted.name} with {_shapes(wanted)}, the file does not"
+        if wanted is not None and found is not None and wanted.shapes != found.shapes:
+            return (
+                f"layer {wanted.name} has {_shapes(wanted)} in the model, but "
+                f"{_shapes(found)} in the file"
+            )
+    return "Keras could not assign them"
+
+
+def _shapes(layer: _SavedLayer) -> str:
+    return f"shapes {', '.join(map(str, layer.shapes))}"

@@ -1,0 +1,59 @@
+"""The default sizes are those of the papers."""
+
+import keras
+import numpy as np
+import pytest
+
+from ooodist.models import MODELS, ModelConfig, build
+
+from .samples import Description, images, tokens
+
+IMAGENET = images(224, num_classes=1000)
+
+
+def _count(config: ModelConfig, data: Description) -> int:
+    count = build(config, data).count_params()
+    keras.backend.clear_session()  # Gives the memory back before the next big model.
+    return count
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("resnet50", 25_636_712),
+        ("resnet101", 44_707_176),
+        ("vgg16", 138_357_544),
+        ("densenet121", 8_062_504),
+        ("mobilenet_v2", 3_538_984),
+        ("mobilenet_v3_large", 5_507_432),
+    ],
+)
+def test_applications(name: str, count: int) -> None:
+    assert _count(MODELS[name].config(), IMAGENET) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "layers", "count"),
+    [
+        ("vit_b16", IMAGENET, 12, 86_567_656),
+        # 109,514,298 in the published masked-language model, less its 2 x 768 segment vectors.
+        ("bert_12", tokens(512, num_classes=30_522), 12, 109_512_762),
+        # 335,174,458 there, less 2 x 1024.
+        ("bert_24", tokens(512, num_classes=30_522), 24, 335_172_410),
+        ("gpt", tokens(1024, num_classes=50_257), 12, 124_439_808),
+    ],
+)
+def test_transformers(name: str, data: Description, layers: int, count: int) -> None:
+    """All blocks are alike, so one and two of them tell the size of all (in little memory)."""
+    config = MODELS[name].config
+    assert config().layers == layers
+    one, two = (_count(config(layers=layers), data) for layers in (1, 2))
+    assert one + (layers - 1) * (two - one) == count
+
+
+@pytest.mark.parametrize(("blocks", "count"), [(3, 269_722), (9, 853_018)])
+def test_small_resnets(blocks: int, count: int) -> None:
+    """0.27M and 0.85M in table 6 of the paper: ResNet-20 and ResNet-56 for CIFAR-10."""
+    config = MODELS["resnet20"].config(blocks_per_stage=blocks)
+    model = build(config, images(32, num_classes=10))
+    assert sum(int(np.prod(v.shape)) for v in model.trainable_variables) == count

@@ -1,0 +1,127 @@
+"""Start weights from a file."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from ooodist.errors import UserError
+from ooodist.models import build
+from ooodist.models.gpt import GptConfig
+from ooodist.models.mlp import MlpConfig
+
+from .samples import SMALL, SMALL_BLOCKS, images, loss_of, random_batch, tokens
+
+MLP = MlpConfig(layers=(8, 6))
+
+
+@pytest.mark.parametrize(
+    "name", ["mlp", "resnet20_batch", "vit_token", "bert_language", "gpt_untied", "lstm_language"]
+)
+def test_every_family_starts_from_its_own_file(name: str, tmp_path: Path) -> None:
+    config, data = SMALL[name]
+    first = build(config, data)
+    path = tmp_path / "start.weights.h5"
+    first.save_weights(path)
+    second = build(replace(config, weights=str(path)), data)
+    for one, other in zip(first.weights, second.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("file_name", ["start.keras", "start.weights.h5"])
+def test_file_of_a_trained_model(file_name: str, tmp_path: Path) -> None:
+    """Such a file also holds the optimizer's variables, which are not start weights."""
+    data = images()
+    trained = build(MLP, data)
+    trained.compile("adam", loss_of(data), metrics=["accuracy"])
+    trained.train_on_batch(*random_batch(data))
+    path = tmp_path / file_name
+    trained.save(path) if path.suffix == ".keras" else trained.save_weights(path)
+    started = build(replace(MLP, weights=str(path)), data)
+    for one, other in zip(trained.weights, started.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    build(MLP, images()).save_weights(tmp_path / "mlp.weights.h5")
+    build(replace(MLP, weights="~/mlp.weights.h5"), images())
+
+
+def _error(config, data) -> str:
+    with pytest.raises(UserError) as error:
+        build(config, data)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("file_name", ["mlp.keras", "mlp.weights.h5"])
+def test_other_sizes_name_the_first_layer_and_both_shapes(file_name: str, tmp_path: Path) -> None:
+    model = build(MLP, images())
+    path = tmp_path / file_name
+    model.save(path) if path.suffix == ".keras" else model.save_weights(path)
+    message = _error(MlpConfig(layers=(8, 7), weights=str(path)), images())
+    assert (
+        "layer dense_1 has shapes (8, 7), (7,) in the model, but shapes (8, 6), (6,) in the file"
+        in message
+    )
+    assert str(path) in message
+
+
+def test_other_number_of_classes(tmp_path: Path) -> None:
+    path = tmp_path / "mlp.keras"
+    build(MLP, images(num_classes=5)).save(path)
+    message = _error(replace(MLP, weights=str(path)), images(num_classes=9))
+    assert "layer predictions has shapes (6, 9), (9,) in the model" in message
+
+
+def test_more_layers_in_the_file_are_not_dropped(tmp_path: Path) -> None:
+    """Keras itself would load the first layers and say nothing."""
+    path = str(tmp_path / "gpt.keras")
+    build(GptConfig(**SMALL_BLOCKS), tokens()).save(path)
+    message = _error(GptConfig(**(SMALL_BLOCKS | {"layers": 1}), weights=path), tokens())
+    assert "the file has layer" in message
+    assert "block_1" in message
+
+
+def test_more_layers_in_the_model(tmp_path: Path) -> None:
+    path = str(tmp_path / "gpt.keras")
+    build(GptConfig(**SMALL_BLOCKS), tokens()).save(path)
+    message = _error(GptConfig(**(SMALL_BLOCKS | {"layers": 3}), weights=path), tokens())
+    assert "the model has layer block_2" in message
+
+
+def test_shape_inside_a_composite_layer(tmp_path: Path) -> None:
+    path = str(tmp_path / "gpt.weights.h5")
+    build(GptConfig(**SMALL_BLOCKS), tokens()).save_weights(path)
+    message = _error(GptConfig(**(SMALL_BLOCKS | {"heads": 4}), weights=path), tokens())
+    assert "(16, 4, 4)" in message
+    assert "(16, 2, 8)" in message
+
+
+def test_missing_file() -> None:
+    assert "there is no such file" in _error(MlpConfig(weights="nowhere.keras"), images())
+
+
+@pytest.mark.parametrize("file_name", ["mlp.keras", "mlp.weights.h5"])
+def test_truncated_file(file_name: str, tmp_path: Path) -> None:
+    model = build(MLP, images())
+    path = tmp_path / file_name
+    model.save(path) if path.suffix == ".keras" else model.save_weights(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    message = _error(replace(MLP, weights=str(path)), images())
+    assert "no complete Keras weights file" in message
+
+
+def test_something_else_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "text.keras"
+    path.write_text("not a model")
+    message = _error(replace(MLP, weights=str(path)), images())
+    assert "no complete Keras weights file" in message
+
+
+def test_file_of_another_model(tmp_path: Path) -> None:
+    path = tmp_path / "other.weights.h5"
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save_weights(path)
+    assert "does not fit model mlp" in _error(replace(MLP, weights=str(path)), images())
