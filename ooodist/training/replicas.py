@@ -35,7 +35,7 @@ def broadcast_variables(engine: Engine, variables: Sequence[Any], root: int = 0)
         return
     signature = ";".join(f"{v.dtype}{tuple(v.shape)}" for v in variables)
     engine.check_equal("the model (kinds and shapes of its variables)", signature)
-    values = [np.asarray(v) for v in variables]
+    values = [_numpy(v) for v in variables]
     for variable, value in zip(variables, engine.broadcast(values, root), strict=True):
         variable.assign(value)
 
@@ -62,7 +62,7 @@ def check_replicas(engine: Engine, model: keras.Model) -> None:
         return
     checksum = 0
     for variable in model.trainable_variables:
-        checksum = zlib.crc32(np.ascontiguousarray(variable).tobytes(), checksum)
+        checksum = zlib.crc32(_numpy(variable).tobytes(), checksum)
     engine.check_equal("the checksum of the trained weights", str(checksum))
 
 
@@ -80,7 +80,7 @@ def global_metrics(
     state = [v for metric in model.metrics for v in metric.variables]
     if engine.size == 1 or not state:
         return result()
-    local = [np.asarray(v) for v in state]
+    local = [_numpy(v) for v in state]
     _reduce_together(engine, state, "sum")
     merged = {name: np.asarray(value) for name, value in result().items()}
     for variable, value in zip(state, local, strict=True):
@@ -88,11 +88,13 @@ def global_metrics(
     return merged
 
 
-def _reduce_together(engine: Engine, variables: Sequence[Any], operation: Literal["sum", "mean"]) -> None:
+def _reduce_together(
+    engine: Engine, variables: Sequence[Any], operation: Literal["sum", "mean"]
+) -> None:
     """Reduces small variables in one exchange, in float64: exact for float32 and counts."""
     if not variables:
         return
-    values = [np.asarray(v) for v in variables]
+    values = [_numpy(v) for v in variables]
     flat = np.concatenate([value.astype(np.float64).ravel() for value in values])
     flat = engine.all_reduce(flat, operation)
     parts = np.split(flat, np.cumsum([value.size for value in values])[:-1])
@@ -102,3 +104,7 @@ def _reduce_together(engine: Engine, variables: Sequence[Any], operation: Litera
 
 def _is_random_state(variable: Any) -> bool:
     return "seed_generator_state" in variable.path
+
+
+def _numpy(variable: Any) -> np.ndarray:
+    return np.asarray(variable.numpy())  # a scalar's numpy() may be a plain number

@@ -1,0 +1,41 @@
+"""Starting a job of real processes from a test."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINES = ("collective", "horovod", "byteps")
+
+
+def needs_built(engine: str) -> None:
+    """Skips the test, saying what to run, if the engine's library is not installed."""
+    if engine in ("horovod", "byteps") and importlib.util.find_spec(engine) is None:
+        pytest.skip(f"{engine} is not built here: run scripts/install_engines.sh {engine}")
+
+
+def run_job(
+    engine: str, size: int, script: Path, *arguments: str, seconds: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``script`` on ``size`` workers through launch/local.py.
+
+    Returns:
+        the finished launcher, with the output of all workers.
+    """
+    command = [sys.executable, str(ROOT / "launch/local.py"), "-np", str(size), "--engine", engine]
+    return subprocess.run(
+        [*command, "--", sys.executable, str(script), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )

@@ -1,0 +1,362 @@
+"""One worker of the job in test_distributed.py: checks, each on all ranks together.
+
+Usage: worker.py NAME...   (names of functions below; `all` for every one)
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooodist
+
+engine = ooodist.init()
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+layers = keras.layers
+rank, size = ooodist.rank(), ooodist.size()
+CHECKS: dict[str, Callable[[], None]] = {}
+BATCH = 4
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def images(count: int) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(3)
+    x = numbers.normal(size=(count, 8, 8, 3)).astype(np.float32)
+    return x, (x.mean(axis=(1, 2)) @ np.ones((3,)) > 0).astype(np.int32)
+
+
+def convolutional(frozen_norm: bool = True) -> keras.Model:
+    image = keras.Input((8, 8, 3))
+    x = layers.Conv2D(8, 3, padding="same", activation="relu")(image)
+    norm = layers.BatchNormalization()
+    norm.trainable = not frozen_norm
+    y = layers.Conv2D(8, 3, padding="same")(norm(x))
+    x = layers.GlobalAveragePooling2D()(layers.ReLU()(layers.Add()([x, y])))
+    return keras.Model(image, layers.Dense(2)(x))
+
+
+def compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"metrics": ["accuracy"], **options}
+    model.compile(optimizer, loss, jit_compile=False, **options)
+    return model
+
+
+def fresh(make: Callable[[], keras.Model], seed: int) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    return make()
+
+
+def values(model: keras.Model) -> list[np.ndarray]:
+    return [v.numpy() for v in model.trainable_variables]
+
+
+def assert_equal_ranks(model: keras.Model) -> None:
+    engine.check_equal("weights", b"".join(w.tobytes() for w in values(model)))
+
+
+def assert_close(ours: list[np.ndarray], theirs: list[np.ndarray], relative: float = 1e-6) -> None:
+    """Over all weights together, in the Euclidean norm."""
+    far = np.sqrt(sum(float(np.sum((a - b) ** 2.0)) for a, b in zip(ours, theirs, strict=True)))
+    scale = np.sqrt(sum(float(np.sum(b**2.0)) for b in theirs))
+    assert far <= relative * scale, f"relative difference {far / scale:.2e} > {relative:.0e}"
+
+
+def trained_like_one_process(
+    make: Callable[[], keras.Model], optimizer: Callable[[], Any], **options: Any
+) -> None:
+    """20 steps here against 20 steps of plain Keras on the concatenated batches."""
+    accumulate = options.get("accumulate", 1)
+    x, y = images(20 * BATCH * size * accumulate)
+    ours = compiled(fresh(make, 100 + rank), optimizer())  # other weights on each rank
+    ooodist.distribute(ours, **options)
+    history = ours.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0).history
+    assert_equal_ranks(ours)
+    alone = compiled(fresh(make, 100), optimizer())
+    plain = alone.fit(x, y, batch_size=BATCH * size * accumulate, shuffle=False, verbose=0).history
+    assert len(ours.ooodist.backward.steps) >= 1
+    assert int(ours.optimizer.iterations) == 20
+    assert_close(values(ours), values(alone))
+    for name in plain:
+        np.testing.assert_allclose(history[name], plain[name], rtol=1e-5)
+
+
+@check
+def sgd_momentum() -> None:
+    trained_like_one_process(convolutional, lambda: keras.optimizers.SGD(0.05, momentum=0.9))
+
+
+@check
+def adam_with_schedule_clipping_and_decay() -> None:
+    schedule = keras.optimizers.schedules.CosineDecay(1e-3, 40)
+    trained_like_one_process(
+        convolutional,
+        lambda: keras.optimizers.AdamW(
+            schedule, weight_decay=0.01, global_clipnorm=1.0, use_ema=True, epsilon=1e-3
+        ),
+        order="first_k",
+        k=2,
+    )
+
+
+@check
+def several_steps_a_launch() -> None:
+    trained_like_one_process(
+        convolutional,
+        lambda: keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.5),
+        order="first_k",
+        k=3,
+        steps_per_launch=3,  # 20 = 6 launches of 3 steps, and 2 steps
+        credit=1,
+        bucket_bytes=0,
+    )
+
+
+@check
+def accumulated_batches() -> None:
+    trained_like_one_process(
+        convolutional,
+        lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+        order="first_k",
+        k=1,
+        accumulate=2,
+        steps_per_launch=2,
+    )
+
+
+@check
+def embeddings_and_tied_weights() -> None:
+    from tests.backprop.models import tied_and_shared_weights
+
+    def make() -> keras.Model:
+        return tied_and_shared_weights()[0]
+
+    tokens = np.random.default_rng(5).integers(0, 11, (10 * BATCH * size, 6)).astype(np.int32)
+    labels = tokens[:, 0]
+    ours = compiled(fresh(make, 7 + rank), keras.optimizers.SGD(0.1))
+    ooodist.distribute(ours, order="first_k", k=2, steps_per_launch=2)
+    ours.fit(tokens, labels, batch_size=BATCH, shuffle=False, verbose=0)
+    assert_equal_ranks(ours)
+    alone = compiled(fresh(make, 7), keras.optimizers.SGD(0.1))
+    alone.fit(tokens, labels, batch_size=BATCH * size, shuffle=False, verbose=0)
+    assert_close(values(ours), values(alone))
+
+
+@check
+def mixed_precision() -> None:
+    for policy in ("mixed_float16", "mixed_bfloat16"):
+        keras.config.set_dtype_policy(policy)
+        try:
+            model = compiled(fresh(convolutional, rank), keras.optimizers.SGD(0.05))
+        finally:
+            keras.config.set_dtype_policy("float32")
+        ooodist.distribute(model, order="first_k", k=2, steps_per_launch=2)
+        x, y = images(6 * BATCH * size)
+        history = model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0).history
+        assert_equal_ranks(model)
+        assert history["loss"][-1] < history["loss"][0]
+
+
+@check
+def own_train_step_with_two_optimizers() -> None:
+    class Twice(keras.Model):
+        """Two parts, a tape and an optimiser for each, and a gradient penalty."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = layers.Dense(8, activation="relu"), layers.Dense(2)
+            self.first_optimizer = keras.optimizers.SGD(0.1)
+
+        def call(self, x: Any) -> Any:
+            return self.second(self.first(x))
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape(persistent=True) as tape:
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    loss = self.compute_loss(x, y, self(x, training=True))
+                penalty = tf.reduce_mean(tf.square(inner.gradient(loss, x)))
+                total = loss + 0.1 * penalty
+            for part, optimizer in (
+                (self.first, self.first_optimizer),
+                (self.second, self.optimizer),
+            ):
+                weights = part.trainable_variables
+                optimizer.apply_gradients(zip(tape.gradient(total, weights), weights, strict=True))
+            return {"total": total}
+
+    x = np.random.default_rng(1).normal(size=(12 * BATCH * size, 5)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int32)
+    ours = compiled(fresh(Twice, 3 + rank), keras.optimizers.SGD(0.2, momentum=0.5), metrics=None)
+    ooodist.distribute(ours, steps_per_launch=2)
+    logs = ours.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, epochs=2).history
+    assert_equal_ranks(ours)
+    alone = compiled(fresh(Twice, 3), keras.optimizers.SGD(0.2, momentum=0.5), metrics=None)
+    alone.fit(x, y, batch_size=BATCH * size, shuffle=False, verbose=0, epochs=2)
+    engine.check_equal("logs", str(logs))
+    # The penalty squares each worker's mean, so batches are not quite additive here.
+    assert_close(values(ours), values(alone), relative=0.05)
+
+
+@check
+def tape_in_a_loop_of_ones_own() -> None:
+    x, y = images(12 * BATCH * size)
+    ours, alone = fresh(convolutional, 50 + rank), fresh(convolutional, 50)
+    optimizer, other = keras.optimizers.Adam(1e-3, epsilon=1e-3), None
+    optimizer.build(ours.trainable_variables)
+    ooodist.broadcast(ours.variables)
+
+    def loss_of(model: keras.Model, first: int, count: int) -> tf.Tensor:
+        logits = model(x[first : first + count], training=True)
+        labels = y[first : first + count]
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+    @tf.function(autograph=False)
+    def steps() -> None:
+        for step in range(12):
+            with tf.GradientTape() as tape:
+                loss = loss_of(ours, (step * size + rank) * BATCH, BATCH)
+            tape = ooodist.DistributedGradientTape(tape, order="first_k", k=2, credit=2)
+            gradients = tape.gradient(loss, ours.trainable_variables)
+            ooodist.apply(optimizer, gradients, ours.trainable_variables)
+
+    steps()
+    assert_equal_ranks(ours)
+    other = keras.optimizers.Adam(1e-3, epsilon=1e-3)
+    for step in range(12):
+        with tf.GradientTape() as tape:
+            loss = loss_of(alone, step * size * BATCH, BATCH * size)
+        weights = alone.trainable_variables
+        other.apply(tape.gradient(loss, weights), weights)
+    assert_close(values(ours), values(alone))
+
+    with ooodist.DistributedGradientTape() as eager:  # eagerly, and recording by itself
+        loss = loss_of(ours, rank * BATCH, BATCH)
+    ours_now = eager.gradient(loss, ours.trainable_variables)
+    with tf.GradientTape() as tape:
+        loss = loss_of(ours, 0, BATCH * size)
+    for a, b in zip(ours_now, tape.gradient(loss, ours.trainable_variables), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@check
+def metrics_and_statistics_of_all_ranks() -> None:
+    count = 10 * BATCH * size + 3  # not a whole number of samples a rank
+    x, y = images(count)
+    model = fresh(lambda: convolutional(frozen_norm=False), 9)
+    weighted = [keras.metrics.SparseCategoricalAccuracy(name="weighted")]
+    compiled(model, keras.optimizers.SGD(0.05), weighted_metrics=weighted)
+    ooodist.distribute(model)
+    model.fit(
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=2,
+        verbose=0,
+        validation_data=(x, y),
+        class_weight={0: 1.0, 1: 3.0},
+    )
+    statistics = b"".join(v.numpy().tobytes() for v in model.non_trainable_variables)
+    engine.check_equal("batch-norm statistics", statistics)
+    ours = model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+    engine.check_equal("metrics", str(sorted(ours.items())))
+    alone = compiled(keras.models.clone_model(model), "sgd")
+    alone.set_weights(model.get_weights())
+    whole = alone.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+    np.testing.assert_allclose(ours["accuracy"], whole["accuracy"], rtol=1e-6)
+    np.testing.assert_allclose(ours["loss"], whole["loss"], rtol=1e-5)
+    assert model.predict(x[:3], verbose=0).shape == (3, 2)
+
+
+@check
+def data_sets_of_different_lengths() -> None:
+    x, y = images(64)
+    for known in (True, False):
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).take(5 + rank)
+        if not known:
+            data = data.filter(lambda *_: True)
+        model = compiled(fresh(convolutional, 4), keras.optimizers.SGD(0.05))
+        ooodist.distribute(model, steps_per_launch=2)
+        model.fit(data, epochs=2, verbose=0)
+        assert int(model.optimizer.iterations) == 10, int(model.optimizer.iterations)
+        assert_equal_ranks(model)
+
+
+@check
+def callbacks_decide_alike_and_write_once() -> None:
+    x, y = images(8 * BATCH * size)
+    x[-1] = np.nan  # one rank alone sees it
+    folder = Path(tempfile.gettempdir()) / f"ooodist-test-{engine.name}-{size}-{rank}"
+    folder.mkdir(exist_ok=True)
+    # (A ReLU would make a zero of the NaN.)
+    linear = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2)])
+    model = compiled(linear, keras.optimizers.SGD(0.05))
+    ooodist.distribute(model)
+    seen: list[float] = []
+    model.fit(
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=5,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.TerminateOnNaN(),
+            keras.callbacks.CSVLogger(folder / "log.csv"),
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda _batch, logs: seen.append(float(logs["loss"]))
+            ),
+        ],
+    )
+    engine.check_equal("losses", str(seen))
+    assert len(seen) == 8, seen  # the first epoch's last step is the first with a NaN
+    assert np.isnan(seen[-1])
+    assert (folder / "log.csv").exists() == (rank == 0)
+
+
+@check
+def a_step_without_gradients_is_refused() -> None:
+    class Silent(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            return {"loss": tf.reduce_mean(self(data[0]))}
+
+    model = compiled(Silent(), "sgd", metrics=None)
+    ooodist.distribute(model)
+    with pytest.raises(ooodist.UserError, match="drift apart"):
+        model.fit(np.ones((BATCH * size, 3)), np.ones(BATCH * size), batch_size=BATCH, verbose=0)
+
+
+def main(names: list[str]) -> None:
+    for name in CHECKS if names == ["all"] else names:
+        started = time.perf_counter()
+        CHECKS[name]()
+        engine.barrier()
+        if rank == 0:
+            print(f"passed {name} ({time.perf_counter() - started:.1f} s)", flush=True)
+    ooodist.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
