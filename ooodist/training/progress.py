@@ -80,22 +80,22 @@ class Progress(keras.callbacks.Callback):
         self._is_terminal = self._stream.isatty()
         self._pause = SECONDS_BETWEEN_UPDATES if self._is_terminal else SECONDS_BETWEEN_LINES
         self._epoch = 0
-        self._epoch_start = 0.0
-        self._epoch_seconds: float | None = None  # of the last epoch, all included
+        self._after_last_step = 0.0
+        self._pause_seconds = 0.0  # of the last epoch, after its last step: evaluation, saving
         self._written = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
-        self._epoch_start = time.monotonic()
-        self._written = self._epoch_start
+        self._written = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if time.monotonic() - self._written >= self._pause:
+        self._after_last_step = time.monotonic()
+        if self._after_last_step - self._written >= self._pause:
             # Only here, not at every launch: reading the logs waits for the device.
             self._write(self._line(batch + 1, logs), is_last=False)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._epoch_seconds = time.monotonic() - self._epoch_start
+        self._pause_seconds = time.monotonic() - self._after_last_step
         self._write(self._line(self._steps, logs), is_last=True)
 
     def _line(self, step: int, logs: Any) -> str:
@@ -113,9 +113,9 @@ class Progress(keras.callbacks.Callback):
         return " | ".join(part for part in parts if part)
 
     def _seconds_left(self, step: int, step_seconds: float) -> float:
-        steps = step_seconds * (self._steps - step)
-        epoch = self._epoch_seconds or step_seconds * self._steps
-        return steps + epoch * (self._epochs - self._epoch - 1)
+        epochs = self._epochs - self._epoch - 1
+        steps = self._steps - step + self._steps * epochs
+        return step_seconds * steps + self._pause_seconds * epochs
 
     def _write(self, line: str, is_last: bool) -> None:
         self._written = time.monotonic()

@@ -51,7 +51,7 @@ def test_elsewhere_than_on_a_terminal_it_prints_whole_lines(
     assert lines[1] == (
         "epoch 1/2 step  8/20 | loss 0.1250 | 1000.0 ms/step 64 samples/s | 0:32 left"
     )
-    assert [line for line in lines if "val_loss" in line][0].endswith("| 0:23 left")
+    assert next(line for line in lines if "val_loss" in line).endswith("| 0:23 left")
     assert lines[-1] == (
         "epoch 2/2 step 20/20 | loss 0.0500 val_loss 0.2500 | 1000.0 ms/step 64 samples/s"
         " | 0:00 left"
