@@ -1,0 +1,181 @@
+"""Reading which op ran when from the files of TensorFlow's profiler.
+
+The profiler writes one ``*.xplane.pb`` a recording: planes (the host's CPUs, each GPU) hold lines
+(threads, streams), and these hold events. On ``/host:CPU`` the executor leaves, with
+``host_tracer_level=3``::
+
+    a thread   |-- ExecutorState::Process (id 17) ------------------------------------|
+                  |- dense/MatMul:MatMul -|       |- ProcessAsync::Start (id 17) -|
+                                                     of the op exchange/a, say
+    another                                                 |- ProcessAsync::Done (id 17) -|
+
+The id tells one call of a function from the next. An op that completes later, such as an exchange,
+runs from its Start to its Done. On ``/device:GPU:n`` an event is a kernel, and its statistic
+``tf_op`` names the op.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from ooodist.errors import UserError
+
+_HOST = "/host:CPU"
+_GPU = "/device:GPU:"
+_PROCESS = "ExecutorState::Process"
+_START = "ExecutorState::ProcessAsync::Start"
+_DONE = "ExecutorState::ProcessAsync::Done"
+# As in "gradient_tape/dense/MatMul_1:MatMul". No op name or type has a colon itself.
+_OP = re.compile(r"([A-Za-z0-9.][\w.\\/>-]*):([A-Z_]\w*)")
+
+
+@dataclass(frozen=True)
+class OpEvent:
+    """One op that ran, or one of its kernels.
+
+    Attributes:
+        name: the op's name in its graph.
+        type: the op's type; that of a fused op where TensorFlow has fused several into this one.
+        start, end: seconds since the recording began.
+        line: plane and thread, or stream.
+        execution: the same for all ops of one call of a function; None for kernels of a GPU.
+    """
+
+    name: str
+    type: str
+    start: float
+    end: float
+    line: str
+    execution: int | None
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.end - self.start
+
+
+def start_recording(folder: Path) -> None:
+    """Starts TensorFlow's profiler; ``tf.profiler.experimental.stop()`` writes the recording.
+
+    Raises:
+        tf.errors.AlreadyExistsError: the profiler is running.
+    """
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=3,  # also ops that TensorFlow holds cheap
+        python_tracer_level=0,
+        device_tracer_level=1 if tf.config.get_visible_devices("GPU") else 0,
+    )
+    tf.profiler.experimental.start(str(folder), options)
+
+
+def read_op_events(folder: Path) -> list[OpEvent]:
+    """The op events of the newest recording below ``folder``, by their start.
+
+    Args:
+        folder: what :func:`start_recording` or ``tf.profiler.experimental.start`` was given.
+
+    Raises:
+        UserError: there is no recording, or it cannot be read.
+    """
+    files = sorted(Path(folder).rglob("*.xplane.pb"))
+    if not files:
+        raise UserError(
+            f"{folder} holds no recording (*.xplane.pb) of TensorFlow's profiler; give the folder "
+            "that tf.profiler.experimental.start was given"
+        )
+    space = _xspace_message()()
+    try:
+        space.ParseFromString(files[-1].read_bytes())
+    except (DecodeError, OSError) as error:
+        raise UserError(
+            f"{files[-1]} cannot be read ({error}); it is damaged or was cut off: record it again"
+        ) from error
+    planes = [p for p in space.planes if p.name == _HOST or p.name.startswith(_GPU)]
+    # Some versions count from 1970: subtracted here, where numbers are still exact.
+    origin = min((line.timestamp_ns for p in planes for line in p.lines), default=0)
+    found: list[OpEvent] = []
+    for plane in planes:
+        events = [event for line in plane.lines for event in _events(plane, line, origin)]
+        if plane.name == _HOST:
+            found += _host_ops(events)
+            found += _asynchronous_ops(events)
+        else:
+            found += _device_ops(events)
+    return sorted(found, key=lambda event: event.start)
+
+
+def _xspace_message() -> Any:
+    """The class of the profiler's files: TensorFlow brings it, but not in its public API."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    return xplane_pb2.XSpace
+
+
+class _Event(NamedTuple):
+    """An event as it is recorded; start and end in seconds."""
+
+    name: str
+    start: float
+    end: float
+    line: str
+    statistics: dict[str, Any]
+
+
+def _events(plane: Any, line: Any, origin: int) -> Iterator[_Event]:
+    """The events of a line; what encloses others comes before them."""
+    begin = (line.timestamp_ns - origin) * 1000
+    label = f"{plane.name} {line.display_name or line.name}"
+    for event in sorted(line.events, key=lambda e: (e.offset_ps, -e.duration_ps)):
+        start = begin + event.offset_ps
+        name = plane.event_metadata[event.metadata_id].name
+        statistics = {}
+        for statistic in event.stats:
+            kind = statistic.WhichOneof("value")
+            value = getattr(statistic, kind) if kind else None
+            if kind == "ref_value":
+                value = plane.stat_metadata[value].name
+            statistics[plane.stat_metadata[statistic.metadata_id].name] = value
+        yield _Event(name, start / 1e12, (start + event.duration_ps) / 1e12, label, statistics)
+
+
+def _host_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
+    """The ops that ran within an executor's Process events."""
+    enclosing: list[_Event] = []
+    for event in events:
+        while enclosing and (enclosing[-1].line != event.line or enclosing[-1].end <= event.start):
+            enclosing.pop()
+        if event.name == _PROCESS and "id" in event.statistics:
+            enclosing.append(event)
+        elif enclosing and (op := _OP.fullmatch(event.name)):
+            execution = int(enclosing[-1].statistics["id"])
+            yield OpEvent(op[1], op[2], event.start, event.end, event.line, execution)
+
+
+def _asynchronous_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
+    """The ops that completed later than they returned: from each Start to its Done."""
+    starts: dict[tuple[str, int], list[_Event]] = {}
+    ends: dict[tuple[str, int], list[_Event]] = {}
+    for event in events:
+        if event.name in (_START, _DONE):
+            key = (str(event.statistics["name"]), int(event.statistics["step_id"]))
+            (starts if event.name == _START else ends).setdefault(key, []).append(event)
+    for (name, execution), begun in starts.items():
+        # An op in a loop runs several times, one after the other.
+        done = sorted(ends.get((name, execution), []), key=lambda event: event.start)
+        for first, last in zip(sorted(begun, key=lambda e: e.start), done, strict=False):
+            type_ = str(first.statistics["kernel_type"])
+            yield OpEvent(name, type_, first.start, last.start, first.line, execution)
+
+
+def _device_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
+    """The kernels that belong to an op. Copies and the like belong to none."""
+    for event in events:
+        if op := _OP.fullmatch(str(event.statistics.get("tf_op"))):
+            yield OpEvent(op[1], op[2], event.start, event.end, event.line, None)

@@ -1,0 +1,148 @@
+"""What was imposed is what runs: the order of the units is read back from the profiler."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+
+from ooodist.backprop.order import first_k_order, stock_order
+from ooodist.backprop.units import Unit
+from ooodist.report.timeline import executed_order, make_timeline, merge_intervals
+from ooodist.report.xplane import OpEvent, read_op_events, start_recording
+from tests.report.recording import (
+    convolutional_model,
+    dense_model,
+    distributed,
+    fit,
+    record,
+    record_timeline,
+    samples,
+)
+
+Order = Callable[[Sequence[Unit]], list[str]]
+
+
+def random_order(seed: int) -> Order:
+    """A legal order, any of them."""
+
+    def order(units: Sequence[Unit]) -> list[str]:
+        chance = random.Random(seed)
+        left, done = list(units), []
+        while left:
+            ready = [unit for unit in left if unit.needs <= set(done)]
+            unit = chance.choice(ready)
+            left.remove(unit)
+            done.append(unit.name)
+        return done
+
+    return order
+
+
+def first_k(k: int) -> Order:
+    return lambda units: first_k_order(units, k)
+
+
+ORDERS = {
+    "stock": stock_order,
+    **{f"first {k}": first_k(k) for k in (2, 3, 4)},
+    **{f"random {seed}": random_order(seed) for seed in range(3)},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
+@pytest.mark.parametrize("make", [dense_model, convolutional_model])
+def test_executed_order_is_the_imposed_one(
+    make: Callable[[], keras.Model], order: Order, tmp_path: Path
+) -> None:
+    model = distributed(make, order=order, steps_per_launch=2)
+    timeline = record_timeline(model, 4, tmp_path)
+    assert timeline.num_steps == 4
+    imposed = list(model.ooodist.backward.steps[0].order)
+    for step in range(4):
+        assert executed_order(timeline, step) == imposed
+        # Not only the longest ops: each unit ended before the next began.
+        runs = {run.name: run for run in timeline.units if run.step == step}
+        for first, second in itertools.pairwise(imposed):
+            assert runs[first].end <= runs[second].start, (first, second)
+
+
+def test_the_orders_differ() -> None:
+    model = distributed(dense_model)
+    fit(model, 1)
+    units = model.ooodist.backward.steps[0].backward
+    orders = {name: tuple(order(units)) for name, order in ORDERS.items()}
+    assert len(set(orders.values())) > 4
+    assert [name for name in orders if orders[name] == orders["stock"]] == ["stock"]
+
+
+def test_first_k_by_name(tmp_path: Path) -> None:
+    model = distributed(dense_model, order="first_k", k=3)
+    timeline = record_timeline(model, 2, tmp_path)
+    weights = [name for name in executed_order(timeline, 1) if name.startswith("dW")]
+    layers = [name.rpartition("/")[2] for name in weights]
+    assert layers == ["layer4", "layer1", "layer2", "layer3"]
+
+
+def test_another_launch_of_the_same_model_is_told_apart(tmp_path: Path) -> None:
+    # Five steps by two: the last is traced as a launch of its own, with names of the first.
+    model = distributed(dense_model, order=first_k(2), steps_per_launch=2)
+    timeline = record_timeline(model, 5, tmp_path)
+    assert len({s.backward[0].ops[0].graph for s in model.ooodist.backward.steps}) == 2
+    assert timeline.num_steps == 5
+    imposed = list(model.ooodist.backward.steps[0].order)
+    assert [executed_order(timeline, step) for step in range(5)] == [imposed] * 5
+
+
+def test_evaluation_is_no_step(tmp_path: Path) -> None:
+    model = distributed(dense_model)
+    fit(model, 1)
+    start_recording(tmp_path)
+    try:
+        model.evaluate(*samples(2), verbose=0)
+    finally:
+        tf.profiler.experimental.stop()
+    events = read_op_events(tmp_path)
+    assert any("Relu" in event.name for event in events)
+    assert make_timeline(events, model.ooodist.backward.steps).num_steps == 0
+
+
+def test_forward_runs_layer_by_layer(tmp_path: Path) -> None:
+    model = distributed(dense_model, order="first_k", k=4, steps_per_launch=3)
+    timeline = record_timeline(model, 3, tmp_path)
+    for step in range(3):
+        runs = [run for run in timeline.units if run.step == step]
+        forward = [run for run in runs if run.kind == "F"]
+        assert len(forward) >= 4
+        # Reads of weights and the value of the loss, which run at any time, are not counted.
+        assert max(run.end for run in forward) <= min(run.start for run in runs if run.kind != "F")
+        assert all(a.end <= b.start for a, b in itertools.pairwise(forward))
+
+
+def test_kernels_take_the_place_of_the_host(tmp_path: Path) -> None:
+    model = distributed(dense_model)
+    events = record(model, 2, tmp_path)
+    steps = model.ooodist.backward.steps
+    before = make_timeline(events, steps)
+    run = next(run for run in before.units if run.step == 1 and run.kind == "dW")
+    # As on a GPU: two kernels of this op of the second step, later than its launch.
+    host = run.events[0]
+    kernels = [
+        OpEvent(host.name, host.type, host.end + late, host.end + late + 0.25, "GPU", None)
+        for late in (1.0, 2.0)
+    ]
+    after = make_timeline([*events, *kernels], steps)
+    (changed,) = [r for r in after.units if (r.step, r.name) == (1, run.name)]
+    assert changed.end == pytest.approx(host.end + 2.25)
+    assert host not in changed.events
+    unchanged = [r for r in after.units if (r.step, r.name) == (0, run.name)]
+    assert unchanged == [r for r in before.units if (r.step, r.name) == (0, run.name)]
+
+
+def test_merge_intervals() -> None:
+    assert merge_intervals([(3, 4), (0, 2), (1, 2.5), (2.5, 2.6)]) == [(0, 2.6), (3, 4)]
