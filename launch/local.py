@@ -1,0 +1,190 @@
+"""Starts the processes of one training job on this machine: ``python launch/local.py --help``.
+
+On several hosts, start the processes by hand or by your cluster's own launcher. The same program,
+``python -m ooodist.train …``, runs on every host; what differs is how the processes meet.
+
+collective (TensorFlow's own, nothing to build). One process a worker, each with
+
+    TF_CONFIG='{"cluster": {"worker": ["a:2222", "b:2222"]},
+                "task": {"type": "worker", "index": I}}'
+
+where a and b are host names, 2222 a free port there, and I is 0 on a and 1 on b. TensorFlow listens
+on all networks of the host and asks nobody who they are: use a network that is closed to others.
+
+horovod. Its launcher, run on one host, starts all processes through ssh:
+
+    horovodrun -np 4 -H a:2,b:2 python -m ooodist.train …
+
+byteps. One scheduler and some servers (on CPU hosts or beside the workers), then the workers.
+All processes have
+
+    DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_URI=<address of the scheduler's host>
+    DMLC_PS_ROOT_PORT=<a free port there> DMLC_INTERFACE=<network interface to use, as eth0>
+
+and, each on its host,
+
+    DMLC_ROLE=scheduler python -c 'import byteps.server'
+    DMLC_ROLE=server    python -c 'import byteps.server'
+    DMLC_ROLE=worker DMLC_WORKER_ID=I BYTEPS_LOCAL_RANK=0 BYTEPS_LOCAL_SIZE=1 \\
+        BYTEPS_SOCKET_PATH=<an empty folder> python -m ooodist.train …
+
+Two workers on one host need different folders. BytePS notices no failure: if one process dies,
+end the others, and remove /dev/shm/BytePS_ShM_<port>_* on every host.
+
+Add OOODIST_ENGINE=<engine> to name the engine instead of having it found by these variables.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import environment
+from cleaner import Cleaner
+from output import Output
+from supervise import Supervisor
+
+from ooodist.errors import UserError
+
+ENGINES = ("collective", "horovod", "byteps", "local")
+DESCRIPTION = """\
+Start the processes of one training job on this machine, show their output with the rank in front,
+and end all of them when one fails. Nothing is left behind: no process, temporary folder or shared
+memory, not even if this launcher is killed."""
+EXAMPLES = """\
+Every worker finds its place in OOODIST_ENGINE, OOODIST_RANK, OOODIST_SIZE, OOODIST_LOCAL_RANK and
+OOODIST_LOCAL_SIZE, and in the variables of its engine. Everything else of this environment is
+passed on as it is.
+
+exit code: 0 if all workers ended with 0, else that of the process that failed first; 128 + n if
+signal n ended it or this launcher; 124 if --timeout was reached; 2 for wrong use.
+
+examples:
+  # two workers, TensorFlow's own collectives (nothing to build)
+  python launch/local.py -np 2 --engine collective -- python -m ooodist.train --config digits.yaml
+
+  # four workers and two servers, a log file for each, one hour at most
+  python launch/local.py -np 4 --engine byteps --servers 2 --log-dir logs --timeout 3600 \\
+      -- python -m ooodist.train --config digits.yaml
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one job and returns the exit code."""
+    options, command = _parse(arguments)
+    try:
+        return _launch(options, command)
+    except UserError as error:
+        with suppress(OSError):  # nobody reads any more: that was the error
+            print(f"ooodist: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _launch(options: argparse.Namespace, command: list[str]) -> int:
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"command not found: {command[0]}; give a program on PATH, or a path to one, "
+            f"for example {sys.executable}"
+        )
+    cores = _split_cores(options.num_workers) if options.bind else None
+    output = Output(_writable_folder(options.log_dir) if options.log_dir else None)
+    with Cleaner() as cleaner, ExitStack() as resources:
+        processes = environment.processes(
+            options.engine,
+            command,
+            options.num_workers,
+            options.servers or 1,
+            cleaner,
+            resources,
+        )
+        return Supervisor(cleaner, output).run(processes, cores, options.timeout)
+
+
+def _split_cores(num_workers: int) -> list[list[int]]:
+    cores = sorted(os.sched_getaffinity(0))
+    if num_workers > len(cores):
+        raise UserError(
+            f"--bind with -np {num_workers}: there are only {len(cores)} cores; "
+            "give each worker at least one, or leave out --bind"
+        )
+    bounds = [rank * len(cores) // num_workers for rank in range(num_workers + 1)]
+    return [cores[bounds[rank] : bounds[rank + 1]] for rank in range(num_workers)]
+
+
+def _writable_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--log-dir {folder}: {error.strerror}; give a folder to write to"
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"--log-dir {folder}: no permission to write there; give another folder")
+    return folder
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        prog="launch/local.py",
+        usage="%(prog)s -np N --engine ENGINE [options] -- COMMAND ...",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-np", dest="num_workers", metavar="N", type=_count, required=True, help="number of workers"
+    )
+    parser.add_argument(
+        "--engine", choices=ENGINES, required=True, help="the library that exchanges gradients"
+    )
+    parser.add_argument(
+        "--servers", metavar="S", type=_count, help="number of byteps servers (default: 1)"
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        help="end the job when it has run for so long (default: no limit)",
+    )
+    parser.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        type=Path,
+        help="also write the output of each process to DIR/0.log, DIR/server-0.log, ...",
+    )
+    parser.add_argument(
+        "--bind",
+        action="store_true",
+        help="give each worker its own equal share of the cores (default: all use all)",
+    )
+    # Split here and not by argparse: what stands after the first `--` is the command's alone.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, unknown = parser.parse_known_args(arguments[:end])
+    command = arguments[end + 1 :]
+    if unknown:
+        parser.error(f"unknown: {' '.join(unknown)} (the command to start goes after --)")
+    if not command:
+        parser.error("no command to start: give it after --, as in: -- python -m ooodist.train ...")
+    if options.servers and options.engine != "byteps":
+        parser.error(f"--servers is for --engine byteps; {options.engine} has no servers")
+    return options, command
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

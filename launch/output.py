@@ -1,0 +1,94 @@
+"""Shows the lines of several processes on one screen or in one file, each with its label in front.
+
+A line is whole when it ends in a line feed. A text that ends in a carriage return is a progress
+line, which the next one overwrites: on a terminal it is shown at once, on the screen's last line;
+in a file or pipe only the last one before a line feed is of use, and only that is written.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+ERASE_LINE = b"\r\x1b[K"
+LONGEST_LINE = 1 << 20  # bytes; a longer one is cut here, lest it fill the launcher's memory
+
+
+class LineSplitter:
+    """Cuts the bytes that one process writes into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._progress = b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Yields (text, is whole) for each line and progress line that ``data`` completes."""
+        *lines, self._rest = re.split(rb"([\r\n])", self._rest + data)
+        for text, end in zip(lines[::2], lines[1::2], strict=True):
+            if end == b"\n":
+                # "text\r\n": the line feed makes the progress line before it a whole one.
+                yield text or self._progress, True
+                self._progress = b""
+            elif text:
+                self._progress = text
+                yield text, False
+        if len(self._rest) > LONGEST_LINE:
+            yield self._rest, True
+            self._rest = b""
+
+    def end(self) -> Iterator[tuple[bytes, bool]]:
+        """Yields what stands there without a line feed when the process has ended."""
+        if last := self._rest or self._progress:
+            yield last, True
+        self._rest = self._progress = b""
+
+
+class Output:
+    """Writes labelled lines to the launcher's own standard output and standard error.
+
+    ``failure`` is the error after which nothing more can be written, such as a full disk.
+    """
+
+    def __init__(self, log_folder: Path | None) -> None:
+        self.failure: OSError | None = None
+        self._log_folder = log_folder
+        self._logs: dict[str, BinaryIO] = {}
+        self._progress_on_screen = False
+
+    def open_log(self, label: str) -> None:
+        """Starts the log file of the process with this label, if logs are asked for."""
+        if self._log_folder is not None:
+            path = self._log_folder / f"{label.replace(' ', '-')}.log"
+            self._logs[label] = path.open("wb", buffering=0)
+
+    def close_logs(self) -> None:
+        """Ends all log files."""
+        for log in self._logs.values():
+            log.close()
+
+    def show(self, descriptor: int, label: str, text: bytes, whole: bool) -> None:
+        """Writes ``[label] text`` to file descriptor 1 or 2, and whole lines to the log."""
+        if self.failure:
+            return
+        try:
+            if whole and label in self._logs:
+                self._logs[label].write(text + b"\n")
+            if whole or os.isatty(descriptor):
+                self._write(descriptor, f"[{label}] ".encode() + text, whole)
+        except OSError as error:
+            self.failure = error
+
+    def say(self, text: str) -> None:
+        """Writes a message of the launcher itself to standard error."""
+        self.show(2, "launch", text.encode(), whole=True)
+
+    def _write(self, descriptor: int, line: bytes, whole: bool) -> None:
+        if os.isatty(descriptor):
+            if self._progress_on_screen:
+                line = ERASE_LINE + line
+            self._progress_on_screen = not whole
+        if whole:
+            line += b"\n"
+        while line:
+            line = line[os.write(descriptor, line) :]

@@ -1,0 +1,123 @@
+"""Starts real launchers, and checks after every test that they have left nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+LOCAL = Path(__file__).parents[2] / "launch" / "local.py"
+CLEAR_SECONDS = 10.0
+
+
+class Launchers:
+    """Starts ``launch/local.py`` in an environment by which all its descendants can be found."""
+
+    def __init__(self, temporary: Path, packages: Path) -> None:
+        self.temporary = temporary
+        self._packages = packages
+        mark = uuid.uuid4().hex
+        self._mark = f"OOODIST_TEST_MARK={mark}".encode()
+        self._started: list[subprocess.Popen[str]] = []
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("OOODIST_")
+        }
+        self.environment = inherited | {
+            "OOODIST_TEST_MARK": mark,
+            "TMPDIR": str(temporary),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        }
+
+    def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """A launcher with these arguments, running, in a process group of its own."""
+        launcher = subprocess.Popen(
+            [sys.executable, str(LOCAL), *arguments],
+            env=self.environment,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
+            # Tests run in the background of a script have SIGINT ignored, and would pass that on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        self._started.append(launcher)
+        return launcher
+
+    def run(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+        """What a launcher with these arguments ends with, at most ``timeout`` seconds later."""
+        launcher = self.start(*arguments)
+        stdout, stderr = launcher.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(arguments, launcher.returncode, stdout, stderr)
+
+    def stand_in(self, package: str, **modules: str) -> None:
+        """Puts a package before the installed one of the same name."""
+        folder = self._packages / package
+        folder.mkdir()
+        for module, source in modules.items():
+            (folder / f"{module}.py").write_text(source)
+        self.environment["PYTHONPATH"] = str(self._packages)
+
+    def processes(self) -> dict[int, str]:
+        """All running processes, by id, that come from one of these launchers."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if self._mark in (folder / "environ").read_bytes().split(b"\0"):
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(folder.name)] = command.decode()
+            except OSError:  # it has just ended
+                continue
+        return found
+
+    def check_nothing_is_left(self) -> None:
+        """Fails if a process or temporary file is still there after some seconds."""
+        wait_until(lambda: not self.processes(), lambda: f"still running: {self.processes()}")
+        assert not list(self.temporary.iterdir())
+
+    def kill_all(self) -> None:
+        """Ends all processes of this test, whatever happened."""
+        for launcher in self._started:
+            launcher.kill()
+            launcher.wait()
+            for stream in (launcher.stdout, launcher.stderr):
+                if stream is not None:
+                    stream.close()
+        deadline = time.monotonic() + CLEAR_SECONDS
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.02)  # the cleaner is at work
+        for process in self.processes():
+            os.kill(process, signal.SIGKILL)
+
+
+def wait_until(
+    condition: Callable[[], object], failure: Callable[[], str], seconds: float = CLEAR_SECONDS
+) -> None:
+    """Fails with the message when the condition is not met after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, failure()
+        time.sleep(0.02)
+
+
+def python(script: str) -> list[str]:
+    """The end of a launcher's command line: workers that run this."""
+    return ["--", sys.executable, "-c", script]
+
+
+@pytest.fixture
+def launchers(tmp_path: Path) -> Iterator[Launchers]:
+    """Launchers of which nothing may be left when the test has ended."""
+    # Not below tmp_path, which is too long for Unix sockets.
+    with tempfile.TemporaryDirectory(prefix="launch-", dir="/tmp") as temporary:
+        started = Launchers(Path(temporary), tmp_path)
+        try:
+            yield started
+            started.check_nothing_is_left()
+        finally:
+            started.kill_all()

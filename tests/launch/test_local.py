@@ -1,0 +1,185 @@
+"""The launcher with plain commands as workers: how a job ends, and wrong use."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Launchers, python, wait_until
+
+SERVER_THAT_WAITS = "import os, time; print(os.environ['DMLC_ROLE'], flush=True); time.sleep(600)"
+# A worker that has started something which outlives it, and has left shared memory.
+FAMILY = """
+import os, subprocess, sys, time
+rank = os.environ["OOODIST_RANK"]
+subprocess.Popen(["sleep", "600"])
+open(f"/dev/shm/BytePS_ShM_{os.environ['DMLC_PS_ROOT_PORT']}_{rank}_7", "w").close()
+open(os.environ["BYTEPS_SOCKET_PATH"] + "/socket_send_0", "w").close()
+print("port", os.environ["DMLC_PS_ROOT_PORT"])
+if rank == "1": ENDING
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "message"),
+    [
+        ("sys.exit(3)", 3, "worker 1 exited with code 3"),
+        ("os.kill(os.getpid(), 9)", 137, "worker 1 was killed by signal 9 (Killed)"),
+        ("os.abort()", 134, "worker 1 was killed by signal 6 (Aborted)"),
+    ],
+)
+def test_one_worker_fails(launchers: Launchers, ending: str, code: int, message: str) -> None:
+    launchers.stand_in("byteps", __init__="", server=SERVER_THAT_WAITS)
+    worker = python(FAMILY.replace("ENDING", ending))
+    done = launchers.run("-np", "3", "--engine", "byteps", *worker)
+    assert "still running" not in done.stderr  # SIGTERM was enough
+    assert done.returncode == code
+    assert f"[launch] {message}: ending the job" in done.stderr.splitlines()
+    check_no_shared_memory(done.stdout)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_launcher_is_told_to_end(launchers: Launchers, number: signal.Signals) -> None:
+    launcher, port = start_family(launchers)
+    os.killpg(launcher.pid, number)  # as Ctrl-C in a terminal does
+    _, stderr = launcher.communicate(timeout=20)
+    assert launcher.returncode == 128 + number
+    assert f"[launch] {number.name}: ending the job" in stderr
+    assert "still running" not in stderr
+    check_no_shared_memory(port)
+
+
+def test_what_is_ignored_from_outside_stays_ignored(launchers: Launchers) -> None:
+    script = "kill -HUP $PPID; sleep 0.5; echo goes on"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
+    try:
+        done = launchers.run("-np", "1", "--engine", "local", "--", "sh", "-c", script)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert done.returncode == 0
+    assert done.stdout == "[0] goes on\n"
+
+
+def test_the_launcher_is_killed(launchers: Launchers) -> None:
+    launcher, port = start_family(launchers)
+    # launcher, cleaner, scheduler, server, two workers, and what each of these has started
+    wait_until(lambda: len(launchers.processes()) == 8, lambda: str(launchers.processes()))
+    os.killpg(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    launchers.check_nothing_is_left()
+    check_no_shared_memory(port)
+
+
+def start_family(launchers: Launchers) -> tuple[subprocess.Popen[str], str]:
+    """A launcher whose two workers and their children run, and its line with the port."""
+    launchers.stand_in("byteps", __init__="", server=SERVER_THAT_WAITS)
+    script = FAMILY.replace("ENDING", "pass")
+    launcher = launchers.start("-np", "2", "--engine", "byteps", *python(script))
+    assert launcher.stdout is not None
+    lines = [launcher.stdout.readline() for _ in range(4)]
+    return launcher, "".join(line for line in lines if "port" in line)
+
+
+def check_no_shared_memory(output: str) -> None:
+    ports = {line.split("port ")[1] for line in output.splitlines() if "port " in line}
+    assert len(ports) == 1
+    assert not list(Path("/dev/shm").glob(f"BytePS_ShM_{ports.pop()}_*"))
+
+
+def test_a_process_that_ignores_sigterm_is_killed(launchers: Launchers) -> None:
+    script = "trap '' TERM; test $OOODIST_RANK = 0 && while :; do sleep 1; done; sleep 0.3; exit 4"
+    start = time.monotonic()
+    done = launchers.run("-np", "2", "--engine", "collective", "--", "sh", "-c", script)
+    assert 5 < time.monotonic() - start < 20
+    assert done.returncode == 4
+    assert "[launch] still running 5 s after SIGTERM, killed: worker 0" in done.stderr
+
+
+def test_children_of_a_worker_that_has_finished_end_with_the_job(launchers: Launchers) -> None:
+    done = launchers.run("-np", "2", "--engine", "collective", "--", "sh", "-c", "sleep 600 & :")
+    assert done.returncode == 0
+
+
+def test_a_server_fails(launchers: Launchers) -> None:
+    server = "import os, sys, time; os.environ['DMLC_ROLE'] == 'server' and sys.exit(5); "
+    launchers.stand_in("byteps", __init__="", server=server + "time.sleep(600)")
+    done = launchers.run("-np", "1", "--engine", "byteps", "--", "sleep", "600")
+    assert done.returncode == 5
+    assert "[launch] server 0 exited with code 5: ending the job" in done.stderr
+
+
+def test_servers_end_after_the_workers(launchers: Launchers) -> None:
+    launchers.stand_in("byteps", __init__="", server=SERVER_THAT_WAITS)
+    done = launchers.run("-np", "1", "--engine", "byteps", "--servers", "2", "--", "sleep", "0.5")
+    assert done.returncode == 0
+    expected = ["[scheduler] scheduler", "[server 0] server", "[server 1] server"]
+    assert sorted(done.stdout.splitlines()) == expected
+
+
+def test_timeout(launchers: Launchers) -> None:
+    done = launchers.run("-np", "1", "--engine", "local", "--timeout", "0.5", "--", "sleep", "600")
+    assert done.returncode == 124
+    assert "[launch] not finished after 0.5 s (--timeout)" in done.stderr
+
+
+GIVEN = ["-np", "1", "--engine", "local"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-np", "0", "--engine", "local", "--", "true"], "'0' is not a whole number"),
+        (["-np", "two", "--engine", "local", "--", "true"], "'two' is not a whole number"),
+        (["-np", "1", "--engine", "mpi", "--", "true"], "invalid choice: 'mpi'"),
+        (["-np", "2", "--engine", "local", "--", "true"], "-np 2 with --engine local"),
+        (["--engine", "local", "--", "true"], "required: -np"),
+        ([*GIVEN], "no command to start"),
+        ([*GIVEN, "--"], "no command to start"),
+        ([*GIVEN, "true"], "unknown: true (the command to start goes after --)"),
+        ([*GIVEN, "--", "no-such-command"], "command not found: no-such-command"),
+        ([*GIVEN, "--", "/etc/passwd"], "command not found: /etc/passwd"),
+        ([*GIVEN, "--servers", "2", "--", "true"], "--servers is for --engine byteps"),
+        ([*GIVEN, "--timeout", "nan", "--", "true"], "'nan' is not a number of seconds"),
+        ([*GIVEN, "--log-dir", "/etc/passwd/x", "--", "true"], "--log-dir /etc/passwd/x"),
+        (
+            ["-np", "4096", "--engine", "collective", "--bind", "--", "true"],
+            "--bind with -np 4096: there are only",
+        ),
+    ],
+)
+def test_wrong_use(launchers: Launchers, arguments: list[str], message: str) -> None:
+    done = launchers.run(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.parametrize("engine", ["horovod", "byteps"])
+def test_an_engine_that_is_not_installed(launchers: Launchers, engine: str) -> None:
+    launchers.stand_in(engine, __init__="raise ImportError('not here')")
+    done = launchers.run("-np", "2", "--engine", engine, "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"ooodist: error: --engine {engine}: it is not installed")
+    assert f"scripts/install_engines.sh {engine}" in done.stderr
+
+
+def test_a_temporary_folder_too_long_for_sockets(launchers: Launchers) -> None:
+    launchers.stand_in("byteps", __init__="", server="")
+    long = launchers.temporary / ("x" * 80)
+    long.mkdir()
+    launchers.environment["TMPDIR"] = str(long)
+    done = launchers.run("-np", "1", "--engine", "byteps", "--", "true")
+    assert done.returncode == 2
+    assert "set TMPDIR to a shorter one" in done.stderr
+    long.rmdir()  # fails if anything is in it
+
+
+def test_help(launchers: Launchers) -> None:
+    done = launchers.run("--help")
+    assert done.returncode == 0
+    assert "python launch/local.py -np 2 --engine collective -- python -m ooodist" in done.stdout

@@ -1,0 +1,106 @@
+"""How the bytes of a process become lines."""
+
+import importlib.util
+import os
+import pty
+from pathlib import Path
+
+import pytest
+
+from .conftest import LOCAL, Launchers
+
+_spec = importlib.util.spec_from_file_location("launch_output", LOCAL.parent / "output.py")
+assert _spec is not None
+assert _spec.loader is not None
+output = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(output)
+
+WHOLE, PROGRESS = True, False
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b"a\nb\n"], [(b"a", WHOLE), (b"b", WHOLE)]),
+        ([b"a", b"b", b"\n"], [(b"ab", WHOLE)]),
+        ([b"\n\n"], [(b"", WHOLE), (b"", WHOLE)]),
+        ([b"1 %\r2 %\rdone\n"], [(b"1 %", PROGRESS), (b"2 %", PROGRESS), (b"done", WHOLE)]),
+        ([b"1 %\r", b"\n"], [(b"1 %", PROGRESS), (b"1 %", WHOLE)]),
+        ([b"\r1 %", b"\r2 %"], [(b"1 %", PROGRESS), (b"2 %", WHOLE)]),
+        ([b"1 %\r"], [(b"1 %", PROGRESS), (b"1 %", WHOLE)]),
+        ([b"no line feed"], [(b"no line feed", WHOLE)]),
+        ([b"a\r\nb\r\n"], [(b"a", PROGRESS), (b"a", WHOLE), (b"b", PROGRESS), (b"b", WHOLE)]),
+        ([b"gr\xc3", b"\xb6\xc3\x9fe\n"], [("größe".encode(), WHOLE)]),
+        ([], []),
+    ],
+)
+def test_lines(chunks: list[bytes], lines: list[tuple[bytes, bool]]) -> None:
+    splitter = output.LineSplitter()
+    found = [line for chunk in chunks for line in splitter.feed(chunk)]
+    assert found + list(splitter.end()) == lines
+
+
+def test_a_line_without_end_does_not_fill_the_memory() -> None:
+    splitter = output.LineSplitter()
+    lines = [line for _ in range(64) for line in splitter.feed(b"x" * (1 << 16))]
+    lines += splitter.end()
+    assert sum(len(text) for text, _ in lines) == 64 << 16
+    assert len(lines) > 2
+
+
+def test_streams_and_files(launchers: Launchers, tmp_path: Path) -> None:
+    # A worker's Python would write ASCII here.
+    launchers.environment |= {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    logs = tmp_path / "made" / "here"
+    script = r"import sys; print('gr\u00f6\u00dfe'); print('next'); print('error', file=sys.stderr)"
+    done = launchers.run(
+        *("-np", "2", "--engine", "collective", "--log-dir", str(logs)),
+        *("--", "python3", "-c", script),
+    )
+    assert done.returncode == 0
+    for rank in ("0", "1"):
+        mine = [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        assert mine == [f"[{rank}] größe", f"[{rank}] next"]
+        log = (logs / f"{rank}.log").read_text(encoding="utf-8").splitlines()
+        assert sorted(log) == ["error", "größe", "next"]
+    assert sorted(done.stderr.splitlines()) == ["[0] error", "[1] error"]
+
+
+def test_a_line_without_end_is_shown_while_its_pipe_is_held_open(launchers: Launchers) -> None:
+    # A daemon, in a session of its own, goes on after the job.
+    script = "setsid sleep 3 & sleep 0.5; printf unfinished"
+    done = launchers.start("-np", "1", "--engine", "local", "--", "sh", "-c", script)
+    assert done.communicate(timeout=20)[0] == "[0] unfinished\n"
+
+
+def test_progress_in_a_file_is_only_its_last_state(launchers: Launchers) -> None:
+    done = launchers.run(
+        *("-np", "1", "--engine", "local", "--"), "printf", r"1 %%\r2 %%\rdone\n50 %%\r60 %%\r"
+    )
+    assert done.stdout == "[0] done\n[0] 60 %\n"
+
+
+def test_progress_on_a_terminal_is_shown_in_time(launchers: Launchers, tmp_path: Path) -> None:
+    go_on = tmp_path / "go_on"
+    script = f"printf '50 %%\\r'; while ! test -e {go_on}; do sleep 0.05; done; echo done"
+    terminal, other_end = pty.openpty()
+    launcher = launchers.start(
+        *("-np", "1", "--engine", "local", "--", "sh", "-c", script), stdout=other_end
+    )
+    os.close(other_end)
+    assert os.read(terminal, 100) == b"[0] 50 %"
+    assert launcher.poll() is None
+    go_on.touch()
+    assert launcher.wait(timeout=10) == 0
+    assert os.read(terminal, 100) == b"\r\x1b[K[0] done\r\n"
+    os.close(terminal)
+
+
+def test_the_job_ends_when_nobody_reads(launchers: Launchers) -> None:
+    launcher = launchers.start("-np", "2", "--engine", "collective", "--", "yes")
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline().endswith("] y\n")
+    assert launcher.stderr is not None
+    launcher.stdout.close()
+    assert "ooodist: error: cannot write the output of the job" in launcher.stderr.read()
+    assert launcher.wait(timeout=10) == 2
