@@ -1,0 +1,250 @@
+#!/usr/bin/env bash
+# Builds Horovod 0.28.1 and BytePS 0.2.5.post15 against the installed TensorFlow, with the patches
+# in patches/, and installs them and mpi4py. Each is checked with an exchange between two processes.
+#
+#   scripts/install_engines.sh                         all three
+#   scripts/install_engines.sh [horovod] [byteps] [mpi]
+#
+# What is built is kept, and used again for the same versions and patches. A build takes two to
+# five minutes. As root, it installs missing system packages with apt-get; else it names them.
+#
+#   OOODIST_VENV          the Python environment to install into (.venv of this repository)
+#   OOODIST_WHEEL_CACHE   where to keep what is built ($XDG_CACHE_HOME/ooodist/wheels, and
+#                         XDG_CACHE_HOME is ~/.cache); logs are in its folder logs
+set -euo pipefail
+# shellcheck source=scripts/environment.sh
+source "$(dirname "$0")/environment.sh"
+
+HOROVOD=0.28.1
+BYTEPS=0.2.5.post15
+MPI4PY=4.1.2
+CACHE=$(realpath -m "${OOODIST_WHEEL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ooodist/wheels}")
+CHECK_SECONDS=120 # a check takes about 10; it hangs if processes cannot reach each other
+
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+
+# One engine is handled by one subshell, which sets ENGINE, NAME, VERSION, LOG and so on, and which
+# `stop` ends.
+main() {
+  local engines=() failed=() argument code
+  for argument in "$@"; do
+    case $argument in
+      -h | --help)
+        sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+        exit
+        ;;
+      horovod | byteps | mpi) engines+=("$argument") ;;
+      *)
+        echo "install_engines.sh: unknown engine '$argument': give horovod, byteps or mpi" >&2
+        exit 2
+        ;;
+    esac
+  done
+  if [ ${#engines[@]} = 0 ]; then engines=(horovod byteps mpi); fi
+
+  [ "$(uname -s)" = Linux ] || fail "the engines run on Linux only, this is $(uname -s)"
+  [ -x "$VENV/bin/python" ] || make_environment cpu
+  PYTHON=$VENV/bin/python
+  "$PYTHON" -m pip --version >/dev/null 2>&1 ||
+    fail "$VENV has no pip: run '$PYTHON -m ensurepip', then this again"
+  if ! mkdir -p "$CACHE/logs" 2>/dev/null || ! [ -w "$CACHE" ]; then
+    fail "cannot write to $CACHE: set OOODIST_WHEEL_CACHE to a folder that can be written to"
+  fi
+  # Two of these at once would build the same and install over each other.
+  exec 9>"$CACHE/lock"
+  flock -n 9 || { echo "waiting for another install_engines.sh" && flock 9; }
+
+  for ENGINE in "${engines[@]}"; do
+    # Not in a condition: that would switch `set -e` off inside.
+    set +e
+    (set -e; install_engine)
+    code=$?
+    set -e
+    if [ $code != 0 ]; then failed+=("$ENGINE"); fi
+  done
+  [ ${#failed[@]} = 0 ] || fail "not installed: ${failed[*]}"
+}
+
+stop() {
+  echo "$ENGINE: $*" >&2
+  exit 1
+}
+
+install_engine() {
+  case $ENGINE in
+    horovod) NAME=horovod VERSION=$HOROVOD ;;
+    byteps) NAME=byteps VERSION=$BYTEPS ;;
+    mpi) NAME=mpi4py VERSION=$MPI4PY ;;
+  esac
+  LOG=$CACHE/logs/$NAME-$VERSION.log
+  : >"$LOG"
+  find_tensorflow
+  set_build
+  install_system_packages
+  KEY=$NAME-$VERSION-$(
+    "$PYTHON" -c 'import platform, sys; print(sys.implementation.cache_tag, platform.machine(), sep="-")'
+  )${TENSORFLOW:+-tensorflow-$TENSORFLOW}-$(fingerprint)
+
+  if ! is_installed; then
+    [ -d "$CACHE/$KEY" ] || build
+    echo "$NAME $VERSION: installing"
+    "$PYTHON" -m pip install --no-deps --force-reinstall "$CACHE/$KEY"/*.whl >>"$LOG" 2>&1 ||
+      stop_with_log "pip failed"
+    "$PYTHON" -m pip install "${NEEDS[@]}" >>"$LOG" 2>&1 || stop_with_log "pip failed"
+  fi
+  check_"$ENGINE"
+}
+
+find_tensorflow() {
+  TENSORFLOW=
+  if [ "$ENGINE" = mpi ]; then return; fi
+  TENSORFLOW=$("$PYTHON" - 2>/dev/null <<'PYTHON'
+from importlib.metadata import packages_distributions, version
+print(version(packages_distributions()["tensorflow"][0]))
+PYTHON
+  ) || stop "no TensorFlow in $VENV: run '$PYTHON -m pip install -e ${ROOT}[cpu]', then this again"
+}
+
+# PACKAGES: Debian packages and, for each, a command that fails if it is missing.
+# FLAGS: the environment of the build. NEEDS: what the engine imports.
+set_build() {
+  PATCH=/dev/null FLAGS=()
+  NEEDS=(numpy)
+  case $ENGINE in
+    horovod)
+      PATCH=$ROOT/patches/horovod-$HOROVOD.patch
+      FLAGS=(HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
+        HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1
+        CMAKE_POLICY_VERSION_MINIMUM=3.5) # CMake 4 refuses the versions that Horovod asks for
+      NEEDS=(cloudpickle packaging psutil pyyaml)
+      PACKAGES=("g++" "g++ --version" cmake "cmake --version" make "make --version"
+        patch "patch --version" libopenmpi-dev "mpicxx --version" openmpi-bin "mpirun --version")
+      ;;
+    byteps)
+      PATCH=$ROOT/patches/byteps-$BYTEPS.patch
+      FLAGS=(BYTEPS_CPU_ONLY=1 BYTEPS_WITHOUT_RDMA=1 BYTEPS_WITH_TENSORFLOW=1
+        BYTEPS_WITHOUT_PYTORCH=1 BYTEPS_WITHOUT_MXNET=1
+        CI=true) # makes its setup.py use pre_setup_local.py, which is in our patch
+      NEEDS=(cloudpickle packaging)
+      PACKAGES=("g++" "g++ --version" make "make --version" patch "patch --version"
+        libnuma-dev "has_header numa.h")
+      ;;
+    mpi) PACKAGES=(openmpi-bin "mpirun --version") ;;
+  esac
+  if [ "$ENGINE" != mpi ]; then PACKAGES+=(python3-dev has_python_header); fi
+}
+
+has_header() {
+  g++ -E -x c++ - <<<"#include <$1>"
+}
+
+has_python_header() {
+  "$PYTHON" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
+}
+
+missing_packages() {
+  local i
+  for ((i = 0; i < ${#PACKAGES[@]}; i += 2)); do
+    ${PACKAGES[i + 1]} >/dev/null 2>&1 || echo "${PACKAGES[i]}"
+  done
+}
+
+install_system_packages() {
+  local missing
+  missing=$(missing_packages | xargs)
+  if [ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "$NAME $VERSION: installing the system packages $missing"
+    # shellcheck disable=SC2086 # several words
+    { apt-get update && apt-get install -y --no-install-recommends $missing; } >>"$LOG" 2>&1 || true
+    missing=$(missing_packages | xargs)
+  fi
+  if [ -n "$missing" ]; then
+    stop "missing: $missing; run 'apt-get install $missing' as root (log: $LOG)"
+  fi
+}
+
+# Same fingerprint: same binary. The variables choose Horovod's GPU libraries.
+fingerprint() {
+  {
+    cat "$PATCH"
+    echo "${FLAGS[@]}"
+    env | grep -E '^HOROVOD_(GPU|NCCL|CUDA|ROCM)' | sort || true
+  } | sha256sum | cut -c1-12
+}
+
+# pip writes down where a package came from, and that path holds the key.
+is_installed() {
+  "$PYTHON" - "$NAME" "/$KEY/" 2>/dev/null <<'PYTHON'
+import importlib.metadata
+import sys
+origin = importlib.metadata.distribution(sys.argv[1]).read_text("direct_url.json") or ""
+sys.exit(sys.argv[2] not in origin)
+PYTHON
+}
+
+build() {
+  WORK=$(mktemp -d)
+  trap 'rm -rf "$WORK"' EXIT
+  mkdir "$WORK/wheel"
+  if [ "$ENGINE" = mpi ]; then
+    "$PYTHON" -m pip download --no-deps --dest "$WORK/wheel" "$NAME==$VERSION" >>"$LOG" 2>&1 ||
+      stop_with_log "pip cannot get $NAME $VERSION"
+  else
+    echo "$NAME $VERSION: building, some minutes (log: $LOG)"
+    # setuptools < 70: their setup.py use what later ones removed. Not installed: the environment
+    # may need another one.
+    "$PYTHON" -m pip install --target "$WORK/tools" 'setuptools<70' wheel >>"$LOG" 2>&1 ||
+      stop_with_log "pip cannot get setuptools"
+    local pip=(env PYTHONPATH="$WORK/tools" PATH="$VENV/bin:$PATH" "${FLAGS[@]}"
+      MAKEFLAGS="-j$(($(nproc) < 3 ? $(nproc) : 3))" "$PYTHON" -m pip)
+    "${pip[@]}" download --no-deps --no-build-isolation --no-binary "$NAME" --dest "$WORK" \
+      "$NAME==$VERSION" >>"$LOG" 2>&1 || stop_with_log "pip cannot get $NAME $VERSION"
+    tar -xzf "$WORK/$NAME-$VERSION.tar.gz" -C "$WORK" >>"$LOG" 2>&1 ||
+      stop_with_log "cannot unpack $NAME-$VERSION.tar.gz"
+    patch -d "$WORK/$NAME-$VERSION" -p1 <"$PATCH" >>"$LOG" 2>&1 ||
+      stop_with_log "the patch does not fit"
+    "${pip[@]}" wheel --verbose --no-deps --no-build-isolation --wheel-dir "$WORK/wheel" \
+      "$WORK/$NAME-$VERSION" >>"$LOG" 2>&1 || stop_with_log "the build failed"
+  fi
+  # The key's folder appears at once and whole.
+  mv "$WORK/wheel" "$CACHE/$KEY.$$" && mv -T "$CACHE/$KEY.$$" "$CACHE/$KEY"
+}
+
+# Says the first line of the log that looks like the reason.
+stop_with_log() {
+  local reason pattern
+  pattern='(([A-Za-z]*Error|fatal error|error|ERROR): |CMake Error|No space left|FAILED).*'
+  reason=$(grep -m1 -oE "$pattern" "$LOG" | cut -c1-200 || true)
+  stop "$1${reason:+: $reason} (log: $LOG)"
+}
+
+check_horovod() {
+  local with
+  for with in gloo mpi; do
+    check "$VENV/bin/horovodrun" -np 2 "--$with" "$PYTHON" "$ROOT/scripts/check_exchange.py" horovod
+  done
+  echo "horovod $VERSION: ready (TensorFlow $TENSORFLOW; two processes exchanged over gloo and MPI)"
+}
+
+check_byteps() {
+  check "$PYTHON" "$ROOT/launch/local.py" -np 2 --engine byteps -- \
+    "$PYTHON" "$ROOT/scripts/check_exchange.py" byteps
+  echo "byteps $VERSION: ready (TensorFlow $TENSORFLOW; two processes exchanged over one server)"
+}
+
+check_mpi() {
+  check mpirun -np 2 "$PYTHON" "$ROOT/scripts/check_exchange.py" mpi
+  echo "mpi4py $VERSION: ready (two processes exchanged)"
+}
+
+check() {
+  # Open MPI: as root and with fewer cores than processes only if told so; and processes that wait
+  # must not take the others' cores.
+  env PYTHONPATH="$ROOT" PATH="$VENV/bin:$PATH" TF_CPP_MIN_LOG_LEVEL=2 \
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 \
+    timeout --kill-after=10 "$CHECK_SECONDS" "$@" >>"$LOG" 2>&1 </dev/null 9>&- ||
+    stop "it is installed, but two processes failed to exchange with '$*' (log: $LOG)"
+}
+
+main "$@"
