@@ -65,8 +65,8 @@ def _find(path: str) -> Callable[..., Any]:
     for attribute in function_name.split("."):
         if not hasattr(target, attribute):
             raise UserError(
-                f"model {path}: module {module_name} ({target.__name__}) has no "
-                f"{function_name!r}; correct the name, or define the function there."
+                f"model {path}: module {module_name} has no {function_name!r}; correct the name, "
+                "or define the function there."
             )
         target = getattr(target, attribute)
     if not callable(target):
