@@ -34,7 +34,7 @@ def find_forward_units(
     """
     if len(names) != len(weights) or len(set(names)) != len(names):
         raise ValueError(f"{len(weights)} weights need as many unique names, got {names}")
-    targets = target if isinstance(target, list | tuple) else [target]
+    targets: list[tf.Tensor] = tf.nest.flatten(target)
     graph = graphs.Subgraph(graphs.ancestors(tensor.op for tensor in targets))
     group_of = _groups(graph, {weight.op: 1 << i for i, weight in enumerate(weights)})
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ooodist.backprop.graph import add_control_edges, producers
+from ooodist.backprop.light_ops import LIGHT_OPS
 from ooodist.backprop.units import Unit
 from ooodist.errors import UserError
 
@@ -85,6 +86,9 @@ def check_order(units: Sequence[Unit], order: Sequence[str]) -> None:
 def impose_order(units: Sequence[Unit], order: Sequence[str]) -> int:
     """Makes the units run one after the other in the given order, by control edges.
 
+    Edges lead from the last heavy ops of a unit to the first heavy ops of the next. A unit of
+    light ops alone (see LIGHT_OPS) is left to run when its data is there.
+
     Numbers do not change: no op is added, removed or altered. XLA drops control edges, so the
     function being traced must not be compiled with ``jit_compile=True``.
 
@@ -104,14 +108,29 @@ def impose_order(units: Sequence[Unit], order: Sequence[str]) -> int:
     last: list[tf.Operation] = []
     for name in order:
         first, ends = _ends(known[name])
-        added += sum(add_control_edges(op, last) for op in first)
-        last = ends
+        if first:
+            added += sum(add_control_edges(op, last) for op in first)
+            last = ends
     return added
 
 
+def carries_edges(unit: Unit) -> bool:
+    """Whether a unit has an op that can carry control edges; a unit of light ops has none."""
+    return any(op.type not in LIGHT_OPS for op in unit.ops)
+
+
 def _ends(unit: Unit) -> tuple[list[tf.Operation], list[tf.Operation]]:
-    """The ops that start a unit (they wait for no other op of it), and those that end it."""
+    """The heavy ops that start a unit (they wait for no other of it), and those that end it."""
     inside = set(unit.ops)
-    first = [op for op in unit.ops if not any(p in inside for p in producers(op))]
-    feeds = {producer for op in unit.ops for producer in producers(op) if producer in inside}
-    return first, [op for op in unit.ops if op not in feeds]
+    heavy = {op for op in unit.ops if op.type not in LIGHT_OPS}
+    waits: set[tf.Operation] = set()  # for a heavy op of this unit
+    for op in unit.ops:
+        before = [producer for producer in producers(op) if producer in inside]
+        if any(producer in heavy or producer in waits for producer in before):
+            waits.add(op)
+    feeds: set[tf.Operation] = set()  # a heavy op of this unit
+    for op in reversed(unit.ops):
+        if op in heavy or op in feeds:
+            feeds.update(producer for producer in producers(op) if producer in inside)
+    first = [op for op in unit.ops if op in heavy and op not in waits]
+    return first, [op for op in unit.ops if op in heavy and op not in feeds]

@@ -56,6 +56,15 @@ def convolution_with_batch_norm() -> Sample:
     return keras.Model(image, layers.Dense(CLASSES)(x)), _numbers(8, 8, 3), _labels()
 
 
+def batch_norm_under_dropout() -> Sample:
+    """Graph optimisation rewrites the sums in this batch norm's gradient."""
+    image = keras.Input((6, 6, 2))
+    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(image)))
+    x = layers.Dropout(0.25, seed=2)(layers.GlobalAveragePooling2D()(x))
+    x = layers.Dense(8, activation="gelu")(x)
+    return keras.Model(image, layers.Dense(CLASSES)(x)), _numbers(6, 6, 2), _labels()
+
+
 def depthwise_and_transposed() -> Sample:
     model = keras.Sequential(
         [
@@ -192,6 +201,7 @@ MODELS: dict[str, Callable[[], Sample]] = {
     for make in (
         dense_with_dropout,
         convolution_with_batch_norm,
+        batch_norm_under_dropout,
         depthwise_and_transposed,
         concatenating,
         attention_with_embeddings,

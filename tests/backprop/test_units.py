@@ -82,7 +82,9 @@ def test_dx_never_waits_for_dw(traced: Traced) -> None:
 def test_every_gradient_is_completed_once(traced: Traced) -> None:
     completed = [name for u in traced.backward for name in u.variables]
     assert sorted(completed) == sorted(traced.names)
-    size = {n: w.shape.num_elements() * 4 for n, w in zip(traced.names, traced.weights)}
+    size = {
+        n: w.shape.num_elements() * 4 for n, w in zip(traced.names, traced.weights, strict=True)
+    }
     for u in traced.backward:
         assert u.gradient_bytes == sum(size[name] for name in u.variables)
 
@@ -101,7 +103,7 @@ def test_dw_units_serve_their_own_weights_alone(traced: Traced) -> None:
         if u.kind == "dW" and u.variables:
             others = [
                 g
-                for n, g in zip(traced.names, traced.gradients)
+                for n, g in zip(traced.names, traced.gradients, strict=True)
                 if n not in u.variables and not isinstance(g, tf.IndexedSlices)
             ]
             assert not set(u.ops) & set(ancestors(g.op for g in others))
@@ -189,7 +191,7 @@ def test_ops_with_side_effects_keep_their_order() -> None:
     tf.function(step, autograph=False).get_concrete_function()
     effects = [(op, u.name) for u in found for op in u.ops if op.type == "AssignAddVariableOp"]
     assert len(effects) == 2
-    (early, early_unit), (late, late_unit) = sorted(effects, key=lambda e: e[0].name)
+    early_unit, late_unit = (name for _, name in sorted(effects, key=lambda e: e[0].name))
     if early_unit != late_unit:
         position = {u.name: at for at, u in enumerate(found)}
         assert position[early_unit] < position[late_unit]

@@ -1,0 +1,55 @@
+# Sourced by the scripts beside it: the project's virtual environment.
+#
+#   make_environment EXTRA...   creates .venv (OOODIST_VENV: elsewhere) with these extras of
+#                               pyproject.toml; does nothing if it is there and up to date.
+#
+# Sets ROOT (the repository) and VENV.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=${OOODIST_VENV:-$ROOT/.venv}
+
+fail() {
+  echo "$(basename "$0"): error: $*" >&2
+  exit 1
+}
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3.11 python3.12 python3; do
+    if [ -n "$candidate" ] && command -v "$candidate" >/dev/null &&
+      "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))'; then
+      echo "$candidate"
+      return
+    fi
+  done
+  fail "no Python 3.11 or 3.12 found: install it (Debian 12: apt-get install python3 python3-venv)," \
+    "or name one: PYTHON=/path/to/python3.11 $0"
+}
+
+make_environment() {
+  local extras stamp python
+  extras=$(IFS=,; echo "$*")
+  stamp="$VENV/.ooodist-$(cat "$ROOT/pyproject.toml" - <<<"$extras" | sha256sum | cut -c1-16)"
+  if [ -e "$stamp" ]; then return; fi
+  python=$(find_python) || exit 1
+  if [ ! -x "$VENV/bin/python" ]; then
+    echo "creating $VENV"
+    if ! "$python" -m venv "$VENV" >/dev/null 2>&1; then
+      # Debian ships Python without the venv module.
+      rm -rf "$VENV"
+      if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+      fi
+      "$python" -m venv "$VENV" || fail "cannot create a virtual environment:" \
+        "run 'apt-get install python3-venv' as root, then this again"
+    fi
+  fi
+  echo "installing ooodist and what it needs ($extras) into $VENV"
+  # setuptools < 70 for the builds of Horovod and BytePS, which use what later ones removed.
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check 'setuptools<70' wheel ||
+    fail "pip failed; see above"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -e "$ROOT[$extras]" ||
+    fail "pip failed; see above"
+  rm -f "$VENV"/.ooodist-*
+  touch "$stamp"
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Sets up everything, the engines included, and runs all checks and tests on the installed wheel.
+#
+#   scripts/test.sh            everything
+#   scripts/test.sh ARGS...    pytest gets ARGS, for example: scripts/test.sh tests/backprop -x
+set -euo pipefail
+source "$(dirname "$0")/environment.sh"
+
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+  exit
+fi
+
+SECONDS=0
+step() { echo "== $* ($SECONDS s)"; }
+
+step environment
+make_environment cpu,horovod,byteps,mpi,dev
+step engines
+"$ROOT/scripts/install_engines.sh" horovod byteps mpi
+
+step lint and types
+cd "$ROOT"
+"$VENV/bin/ruff" check .
+"$VENV/bin/ruff" format --check .
+"$VENV/bin/mypy" ooodist
+
+# What is tested is the wheel, not the checkout: the tests run in a copy that has no ooodist/.
+step wheel
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"; "$VENV/bin/python" -m pip install --quiet --no-deps --no-build-isolation -e "$ROOT"' EXIT
+"$VENV/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$copy/wheel" "$ROOT"
+"$VENV/bin/python" -m pip install --quiet --no-deps --force-reinstall "$copy"/wheel/*.whl
+git ls-files -z --cached --others --exclude-standard ':!ooodist' | xargs -0 cp --parents -t "$copy"
+
+step tests
+cd "$copy"
+"$VENV/bin/python" -m pytest "$@"
+step done
