@@ -1,0 +1,129 @@
+"""Who am I, how many are we, and how do we add up: ``init`` once, then ``current``."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn
+
+from ooodist.engines.detect import check_name, check_size, choose
+from ooodist.errors import UserError
+
+if TYPE_CHECKING:
+    from ooodist.engines.base import Engine
+
+_log = logging.getLogger("ooodist")
+_CLASSES = {
+    "local": "LocalEngine",
+    "collective": "CollectiveEngine",
+    "horovod": "HorovodEngine",
+    "byteps": "BytepsEngine",
+}
+_current: Engine | None = None
+_was_shut_down = False
+
+
+def init(engine: str = "auto", *, workers: int | None = None, stall_limit: float = 60.0) -> Engine:
+    """Connects this process with the others of the job; call it before TensorFlow does anything.
+
+    Args:
+        engine: "local", "collective", "horovod", "byteps", or "auto": as the process was started.
+        workers: how many there must be; None: as many as were started.
+        stall_limit: seconds to wait for the others before the process ends with exit code 1.
+
+    Raises:
+        UserError: no such engine; not built; not as the process was started; other number of
+            workers; another engine is in use.
+    """
+    global _current
+    if _current is not None:
+        if check_name(engine, "engine") not in ("auto", _current.name):
+            raise UserError(
+                f"engine {engine!r} was asked for, but engine {_current.name} is in use already; "
+                "a process has one engine: call ooodist.init once, before anything else"
+            )
+        check_size(_current.name, _current.size, os.environ, workers)
+        return _current
+    if _was_shut_down:
+        raise UserError("ooodist.init after ooodist.shutdown: start a new process instead")
+    name, reason = choose(engine, os.environ, workers)
+    made = _make(name, stall_limit)
+    check_size(name, made.size, os.environ, workers)
+    _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)
+    _current = made
+    return made
+
+
+def current() -> Engine:
+    """The engine in use. Raises UserError before ``init`` and after ``shutdown``."""
+    if _current is None:
+        raise UserError("no engine is in use: call ooodist.init() first")
+    return _current
+
+
+def shutdown() -> None:
+    """Ends the job cleanly on all ranks, which all call it. Does nothing the second time."""
+    global _current, _was_shut_down
+    if _current is not None:
+        made, _current = _current, None
+        _was_shut_down = True
+        made.shutdown()
+
+
+def abort(code: int) -> NoReturn:
+    """Ends this process at once: no waiting for other ranks, no clean-up that could hang.
+
+    The other ranks end with an error in their next exchange (byteps: at their stall limit).
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or its reader is gone
+            stream.flush()
+    logging.shutdown()
+    os._exit(code)
+
+
+def _make(name: str, stall_limit: float) -> Engine:
+    try:
+        module = importlib.import_module(f"ooodist.engines.{name}")
+    except Exception as error:  # a library built for another TensorFlow fails in many ways
+        if name == "local":
+            raise
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise UserError(
+            f"engine {name} is not built here ({type(error).__name__}: {reason}): run "
+            f"scripts/install_engines.sh {name}, or take engine: collective"
+        ) from error
+    with _patience(name, stall_limit):
+        made: Engine = getattr(module, _CLASSES[name])()
+    return made
+
+
+@contextlib.contextmanager
+def _patience(name: str, seconds: float) -> Iterator[None]:
+    """Ends the process if the body, which waits for the other processes, takes too long."""
+
+    def give_up() -> None:
+        print(
+            f"ooodist: error: engine {name}: the other workers did not come within {seconds:g} s; "
+            "look for errors of theirs, or raise stall_limit",
+            file=sys.stderr,
+        )
+        abort(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    # TensorFlow waits without letting other Python threads run; this timer needs no Python. It
+    # shows in which function the process was.
+    faulthandler.dump_traceback_later(seconds + 1, exit=True)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        faulthandler.cancel_dump_traceback_later()

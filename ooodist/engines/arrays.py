@@ -1,0 +1,140 @@
+"""Blocking exchanges of NumPy arrays, and agreement between ranks, built on one sum of integers.
+
+Every exchange here is a sum over ranks in which, at each place, all ranks but one have zero. So
+the bits of that one rank arrive unchanged, whatever they mean, on any engine. What is combined is
+combined after that, by each rank in the same order: results are exact and the same everywhere.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+
+from ooodist.errors import UserError
+
+Operation = Literal["sum", "mean", "max", "min"]
+TEXT_BYTES = 1000  # of a rank's error that the others see
+
+
+class ArrayExchange(ABC):
+    """What ranks do together outside of the traced step.
+
+    All ranks make the same calls in the same order, and return from each together. Not to be
+    called while a launch runs that exchanges. Meant for little: each rank receives all arrays.
+
+    Attributes:
+        rank, size: this process among all, 0 to size - 1.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @abstractmethod
+    def _sum_words(self, words: np.ndarray) -> np.ndarray:
+        """The sum of a 1-D int32 array over all ranks, of equal length on all."""
+
+    def gather(self, array: np.ndarray) -> np.ndarray:
+        """Stacks the arrays of all ranks, which have one shape and dtype: (size, …), by rank."""
+        own = _as_bytes(array)
+        num_words = -(-own.size // 4)
+        words = np.zeros((self.size, num_words), np.int32)
+        words[self.rank].view(np.uint8)[: own.size] = own
+        summed = self._sum_words(words.reshape(-1)).reshape(self.size, num_words)
+        content = summed.view(np.uint8)[:, : own.size].copy()
+        return content.reshape(-1).view(array.dtype).reshape((self.size, *array.shape))
+
+    def all_reduce(self, array: np.ndarray, operation: Operation) -> np.ndarray:
+        """Combines the arrays of all ranks, element by element.
+
+        The dtype stays, except that the mean of integers is float64. Integers are exact; floats
+        are added up in float64, in the order of the ranks.
+        """
+        stacked = self.gather(array)
+        if operation == "max":
+            return np.asarray(stacked.max(axis=0))
+        if operation == "min":
+            return np.asarray(stacked.min(axis=0))
+        is_integer = array.dtype.kind in "iu"
+        total = stacked.sum(axis=0, dtype=array.dtype if is_integer else np.float64)
+        if operation == "sum":
+            return np.asarray(total, array.dtype)
+        return np.asarray(total / self.size, np.float64 if is_integer else array.dtype)
+
+    def broadcast(self, arrays: list[np.ndarray], root: int = 0) -> list[np.ndarray]:
+        """The arrays of rank ``root``.
+
+        Raises:
+            RuntimeError: number, shapes or dtypes are not equal on all ranks.
+        """
+        kinds = str([(array.shape, str(array.dtype)) for array in arrays])
+        if different := self._ranks_that_differ(kinds.encode()):
+            raise RuntimeError(
+                f"broadcast: the arrays of ranks {different} have other shapes or dtypes than "
+                f"those of rank 0; here (rank {self.rank}) they are {kinds}"
+            )
+        num_bytes = sum(array.nbytes for array in arrays)
+        words = np.zeros(-(-num_bytes // 4), np.int32)
+        if self.rank == root and arrays:
+            content = np.concatenate([_as_bytes(array) for array in arrays])
+            words.view(np.uint8)[:num_bytes] = content
+        content = self._sum_words(words).view(np.uint8)
+        result, start = [], 0
+        for array in arrays:
+            part = content[start : start + array.nbytes].copy()
+            result.append(part.view(array.dtype).reshape(array.shape))
+            start += array.nbytes
+        return result
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        self.gather(np.zeros(1, np.int32))
+
+    def agree(self, error: str | None) -> None:
+        """Makes all ranks fail if one has; called after each part of the set-up that can fail.
+
+        Args:
+            error: what went wrong on this rank, None if nothing did.
+
+        Raises:
+            UserError: something went wrong on some rank: on all ranks, with the texts of those.
+        """
+        own = np.zeros(1 + TEXT_BYTES, np.uint8)  # whether it failed, then the text
+        if error is not None:
+            text = error.encode()
+            if len(text) > TEXT_BYTES:
+                text = text[: TEXT_BYTES - 4] + b" ..."
+            own[0] = 1
+            own[1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
+        failures = [
+            f"rank {rank}: " + row[1:].tobytes().rstrip(b"\0").decode(errors="replace")
+            for rank, row in enumerate(self.gather(own))
+            if row[0]
+        ]
+        if failures:
+            raise UserError(error if self.size == 1 else "; ".join(failures))
+
+    def check_equal(self, what: str, value: str | bytes) -> None:
+        """Makes sure that all ranks have the same ``value``.
+
+        Args:
+            what: names it in the message, such as "the configuration".
+
+        Raises:
+            UserError: some have not: on all ranks.
+        """
+        data = value.encode() if isinstance(value, str) else value
+        if different := self._ranks_that_differ(data):
+            raise UserError(
+                f"{what} differs between ranks: ranks {different} (of {self.size}) do not have "
+                "what rank 0 has; start all ranks with the same program, files and arguments"
+            )
+
+    def _ranks_that_differ(self, value: bytes) -> list[int]:
+        """The ranks whose value is not that of rank 0; the same list on all ranks."""
+        digests = self.gather(np.frombuffer(hashlib.sha256(value).digest(), np.uint8))
+        return [rank for rank in range(self.size) if (digests[rank] != digests[0]).any()]
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

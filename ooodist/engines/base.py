@@ -1,0 +1,158 @@
+"""What every engine offers: sums over all ranks in a traced graph, and exchanges of arrays.
+
+An engine only adds up. In which order, how many at a time and what is joined into one exchange is
+decided above it.
+"""
+
+import hashlib
+import re
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from ooodist.engines.arrays import ArrayExchange
+
+# Arrays travel in pieces of these sizes (32-bit words), because a name has one size for ever.
+PIECE_WORDS = (1 << 8, 1 << 14, 1 << 20)
+
+
+class Engine(ArrayExchange):
+    """The processes of one job, and how to add up over them.
+
+    Attributes:
+        name: "local", "collective", "horovod" or "byteps".
+        local_rank, local_size: this process among those of its host.
+        max_credit: how many exchanges may be in flight at a time; None: any number.
+        wire_dtypes: dtypes that the library does not add up, and as what they travel instead.
+    """
+
+    name: str
+    local_rank: int = 0
+    local_size: int = 1
+    max_credit: int | None = None
+    wire_dtypes: dict[tf.DType, tf.DType] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self._exchanges: dict[str, tuple[tf.DType, tf.TensorShape]] = {}
+        # Names of ops, not ops: those would keep their graph alive.
+        self._last_op: weakref.WeakKeyDictionary[tf.Graph, dict[str, str]]
+        self._last_op = weakref.WeakKeyDictionary()
+        self._eager: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {}
+        self._is_shut_down = False
+
+    @abstractmethod
+    def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+        """Adds the op that sums ``tensor`` over all ranks to the graph being traced.
+
+        Never called with one rank, with an empty tensor or with a dtype of ``wire_dtypes``. The
+        key consists of letters, digits, dots and underscores. The op runs even if its input is
+        constant or its result unused, and is joined with no other: the other ranks count on it.
+        """
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Leaves the job, in which no rank exchanges any more."""
+
+    def sum_in_graph(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The sum of ``tensor`` over all ranks, same shape and dtype.
+
+        Called while a tf.function is traced, or eagerly. The exchange starts when ``tensor`` and
+        the ops of surrounding ``tf.control_dependencies`` are computed, and is complete when the
+        returned tensor is.
+
+        Args:
+            tensor: dense, of the same shape and dtype on all ranks. An empty tensor is returned
+                as it is.
+            name: the exchange's key, equal on all ranks. A name may stand several times in one
+                graph: these exchanges run one after the other, in the order of the calls.
+
+        Raises:
+            RuntimeError: the name had another shape or dtype before.
+        """
+        if tf.executing_eagerly():
+            # Engines know an exchange by the name of its op, which only a graph can give.
+            traced = self._eager.setdefault(
+                name, tf.function(lambda tensor: self.sum_in_graph(tensor, name), autograph=False)
+            )
+            return traced(tensor)
+        key = self._register(name, tensor)
+        if self.size == 1 or tensor.shape.num_elements() == 0:
+            return tf.identity(tensor)
+        graph = tf.compat.v1.get_default_graph()
+        last_op = self._last_op.setdefault(graph, {})
+        earlier = [graph.get_operation_by_name(last_op[key])] if key in last_op else []
+        with tf.control_dependencies(earlier):
+            travelling = tf.cast(tensor, self.wire_dtypes.get(tensor.dtype, tensor.dtype))
+            result = tf.cast(self._sum(travelling, key), tensor.dtype)
+        last_op[key] = result.op.name
+        return result
+
+    def exchanges(self) -> list[str]:
+        """All exchanges so far, in the order of first use, as "name dtype shape".
+
+        Ranks that differ here would add up unlike tensors: compare it with ``check_equal``.
+        """
+        return [f"{name} {dtype.name} {shape}" for name, (dtype, shape) in self._exchanges.items()]
+
+    def shutdown(self) -> None:
+        """Ends the job cleanly: waits for all ranks, then leaves. The second call does nothing.
+
+        After an error use ``ooodist.engines.abort``: the other ranks would not come.
+        """
+        if not self._is_shut_down:
+            self._is_shut_down = True
+            self.barrier()
+            self._close()
+
+    def _register(self, name: str, tensor: tf.Tensor) -> str:
+        """Notes the exchange and returns its key: unique, and a name that an op can have."""
+        kind = (tensor.dtype, tensor.shape)
+        known = self._exchanges.setdefault(name, kind)
+        if str(known) != str(kind):
+            raise RuntimeError(
+                f"exchange {name!r} is of {kind[0].name} {kind[1]}, but was of {known[0].name} "
+                f"{known[1]} before: a name has one dtype and shape"
+            )
+        letters = re.sub(r"[^A-Za-z0-9_.]", "_", name)
+        if letters == name:
+            return f"exchange.{name}"
+        return f"exchange.{letters}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+    def _sum_words(self, words: np.ndarray) -> np.ndarray:
+        if self.size == 1:
+            return words
+        result = np.empty_like(words)
+        start = 0
+        while start < words.size:
+            left = words[start : start + PIECE_WORDS[-1]].size
+            size = next(size for size in PIECE_WORDS if size >= left)
+            piece = np.zeros(size, np.int32)
+            piece[:left] = words[start : start + left]
+            summed = self.sum_in_graph(tf.constant(piece), f"ooodist.words{size}")
+            result[start : start + left] = summed.numpy()[:left]
+            start += left
+        return result
+
+
+def keep(op: tf.Operation) -> None:
+    """Makes ``op`` run in each call of the traced function, used or not, chained to no other op.
+
+    Stateless ops whose result nobody uses are otherwise left out, and stateful ones are made to
+    wait for each other.
+    """
+    op.graph.experimental_acd_manager.run_independently(op)
+
+
+def as_new_value(tensor: tf.Tensor) -> tf.Tensor:
+    """``tensor``, of which TensorFlow does not know whether it is constant or equals another.
+
+    Otherwise a stateless op on a constant is executed once, while the graph is optimised, and two
+    of them on one tensor are joined. Only a branch that is chosen at run time, by an op with a
+    state, is left alone by all optimisers; it copies nothing.
+    """
+    now = tf.timestamp()
+    keep(now.op)
+    return tf.raw_ops.Switch(data=tensor, pred=now >= 0).output_true  # always: since 1970

@@ -1,0 +1,49 @@
+"""BytePS: workers that push to and pull from servers, started by bpslaunch or launch/local.py."""
+
+import os
+
+import byteps.tensorflow as bps
+import tensorflow as tf
+from byteps.tensorflow import ops as byteps_ops
+
+from ooodist.engines.base import Engine, as_new_value, keep
+from ooodist.engines.gpu import use_own_gpu
+
+
+class BytepsEngine(Engine):
+    """Sums with BytePS's push_pull.
+
+    Ranks know an exchange by its number, in the order in which names are first used (also its
+    priority: first is most urgent), so all ranks must trace the same exchanges in the same order.
+    Each name costs its size on the workers and twice its size on a server, until the end of the
+    job. A rank or server that dies leaves the others waiting for ever: only a limit on the time
+    without progress ends them.
+    """
+
+    name = "byteps"
+    wire_dtypes = {  # noqa: RUF012
+        tf.bfloat16: tf.float32,
+        tf.uint8: tf.int32,
+        tf.int8: tf.int32,
+        tf.int16: tf.int32,
+        tf.uint16: tf.int32,
+        tf.uint32: tf.int64,
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        bps.init(lazy=False)  # lazily, it would wait for the others in the first exchange
+        self.rank, self.size = bps.rank(), bps.size()
+        # One process is one "machine" to BytePS here, so it does not know who shares the host.
+        self.local_rank = int(os.environ.get("OOODIST_LOCAL_RANK", bps.local_rank()))
+        self.local_size = int(os.environ.get("OOODIST_LOCAL_SIZE", bps.local_size()))
+        use_own_gpu(self.local_rank, self.local_size)
+
+    def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+        # With an empty scope the key would depend on where in the model the op is created.
+        result = byteps_ops._push_pull(as_new_value(tensor), scope="ooodist.", name=key)
+        keep(result.op)
+        return result
+
+    def _close(self) -> None:
+        bps.shutdown()

@@ -1,0 +1,144 @@
+"""Which engine this process was started for: read from its environment. No TensorFlow here."""
+
+import json
+from collections.abc import Mapping
+
+from ooodist.errors import UserError
+
+ENGINES = ("local", "collective", "horovod", "byteps")
+_LAUNCH = {
+    "collective": "python launch/local.py -np 2 --engine collective -- python -m ooodist.train …",
+    "horovod": "horovodrun -np 2 python -m ooodist.train …",
+    "byteps": "python launch/local.py -np 2 --engine byteps -- python -m ooodist.train …",
+}
+# What tells the number of processes: those of horovodrun (gloo), Open MPI, and other MPIs.
+_HOROVOD_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def detect(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The engine that the environment asks for, and why.
+
+    Raises:
+        UserError: a variable has a value that cannot be.
+    """
+    named = environ.get("OOODIST_ENGINE")
+    if named is not None:
+        return check_name(named, "OOODIST_ENGINE"), f"OOODIST_ENGINE={named}"
+    found = _launched(environ)
+    for engine, (size, reason) in found.items():
+        # With HOROVOD_SIZE=1 somebody started one process and means it.
+        if size > 1 or reason.startswith(("HOROVOD", "DMLC")):
+            return engine, reason
+    return "local", "no launcher has set its variables"
+
+
+def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tuple[str, str]:
+    """The engine to use, and why: ``engine``, or the detected one if that is "auto".
+
+    Args:
+        workers: the number of workers that the user expects, if given.
+
+    Raises:
+        UserError: the environment belongs to another engine, so that each process would train
+            on its own.
+    """
+    if check_name(engine, "engine") == "auto":
+        name, reason = detect(environ)
+    else:
+        name, reason = engine, f"engine: {engine}"
+    found = _launched(environ)
+    if name == "byteps" and environ.get("DMLC_ROLE", "worker") != "worker":
+        raise UserError(
+            f"DMLC_ROLE={environ['DMLC_ROLE']}: this process is to be no worker; start it as "
+            "python -c 'import byteps.server'"
+        )
+    if name not in found and name != "local" and (workers != 1 or name == "byteps"):
+        others = "".join(f", but {why} (engine {other})" for other, (_, why) in found.items())
+        raise UserError(
+            f"{reason}, but this process was not started by a launcher of {name}{others}; start "
+            f"it with: {_LAUNCH[name]}" + ("" if found else " (or take engine: local)")
+        )
+    if name == "local":
+        for other, (size, why) in found.items():
+            if size > 1:
+                raise UserError(
+                    f"{reason}, but this process is one of {size} of engine {other} ({why}): each "
+                    f"would train on its own; take engine: {other} (or auto), or start one "
+                    "process with plain python"
+                )
+    return name, reason
+
+
+def check_size(name: str, size: int, environ: Mapping[str, str], workers: int | None) -> None:
+    """Raises UserError if ``size`` is not what the user or the launcher said."""
+    if workers is not None and workers != size:
+        raise UserError(
+            f"workers is {workers}, but engine {name} runs {size}: start {workers} processes, "
+            f"set workers to {size}, or leave it out"
+        )
+    launched = environ.get("OOODIST_SIZE")
+    if launched is not None and int(launched) != size:
+        raise UserError(
+            f"the launcher started {launched} workers (OOODIST_SIZE), but engine {name} sees "
+            f"{size}; remove variables of another launcher from the environment"
+        )
+
+
+def check_name(engine: str, where: str) -> str:
+    """Returns ``engine`` if it can be; raises UserError otherwise."""
+    allowed = ENGINES if where == "OOODIST_ENGINE" else ("auto", *ENGINES)
+    if engine not in allowed:
+        raise UserError(f"{where} is {engine!r}; it must be one of {', '.join(allowed)}")
+    return engine
+
+
+def cluster(environ: Mapping[str, str]) -> tuple[list[str], int] | None:
+    """The addresses of all workers in TF_CONFIG and this process's place; None without TF_CONFIG.
+
+    A chief counts as the first worker.
+    """
+    text = environ.get("TF_CONFIG")
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+        jobs = config.get("cluster", {})
+        if not jobs:
+            return None
+        addresses = [str(address) for job in ("chief", "worker") for address in jobs.get(job, [])]
+        task, index = config["task"]["type"], int(config["task"]["index"])
+        place = index + (len(jobs.get("chief", [])) if task == "worker" else 0)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"TF_CONFIG cannot be read ({type(error).__name__}: {error}): {text}; it must be like "
+            '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
+        ) from error
+    if task not in ("chief", "worker") or not 0 <= index < len(jobs.get(task, [])):
+        raise UserError(
+            f'TF_CONFIG: task is {task} {index}, which is no "chief" or "worker" of its cluster '
+            f"{jobs}"
+        )
+    return addresses, place
+
+
+def _launched(environ: Mapping[str, str]) -> dict[str, tuple[int, str]]:
+    """Engines whose launchers have set variables: number of processes and which variable."""
+    found = {}
+    for variable in _HOROVOD_SIZES:
+        if variable in environ:
+            size = _number(environ, variable)
+            found["horovod"] = (size, f"{variable}={size}")
+            break
+    if environ.get("DMLC_ROLE"):
+        size = _number(environ, "DMLC_NUM_WORKER")
+        found["byteps"] = (size, f"DMLC_ROLE={environ['DMLC_ROLE']}, DMLC_NUM_WORKER={size}")
+    if workers := cluster(environ):
+        found["collective"] = (len(workers[0]), f"TF_CONFIG with {len(workers[0])} workers")
+    return found
+
+
+def _number(environ: Mapping[str, str], variable: str) -> int:
+    text = environ.get(variable, "")
+    if not text.isdigit() or int(text) < 1:
+        raise UserError(f"{variable} is {text!r}; it must be the number of workers, from 1")
+    return int(text)

@@ -1,0 +1,32 @@
+"""One GPU a process."""
+
+import os
+
+import tensorflow as tf
+
+from ooodist.errors import UserError
+
+
+def use_own_gpu(local_rank: int, local_size: int) -> None:
+    """Leaves only GPU number ``local_rank`` of this host visible to TensorFlow, if it has GPUs.
+
+    Raises:
+        UserError: the host has too few, or TensorFlow has started before.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus or local_size == 1:
+        return
+    if len(gpus) == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
+        return  # the launcher has given this process its own already
+    if local_size > len(gpus):
+        raise UserError(
+            f"{local_size} workers on this host, but it has {len(gpus)} GPUs: start at most "
+            f"{len(gpus)} workers here, or train on the CPU with CUDA_VISIBLE_DEVICES=-1"
+        )
+    try:
+        tf.config.set_visible_devices(gpus[local_rank], "GPU")
+    except RuntimeError as error:
+        raise UserError(
+            "ooodist.init was called after TensorFlow had started on the GPUs; call it before "
+            "anything else that uses TensorFlow"
+        ) from error

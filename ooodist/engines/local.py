@@ -1,0 +1,17 @@
+"""One process on its own: every sum is its input."""
+
+import tensorflow as tf
+
+from ooodist.engines.base import Engine
+
+
+class LocalEngine(Engine):
+    """Training without a second process."""
+
+    name = "local"
+
+    def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+        raise AssertionError("one rank has nothing to exchange")
+
+    def _close(self) -> None:
+        pass
