@@ -1,0 +1,258 @@
+"""The program, as people start it: real processes, real engines."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import pytest
+
+from ooodist.training import checkpoint
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = [sys.executable, "-m", "ooodist.train"]
+SMALL = "model={name: mlp, layers: [8], dropout: 0.2}"
+SECONDS_TO_END = 30.0
+
+
+class Programs:
+    """Starts programs of which nothing may be left at the end."""
+
+    def __init__(self) -> None:
+        self._mark = f"OOODIST_TEST_MARK={uuid.uuid4().hex}"
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        name, value = self._mark.split("=")
+        inherited = {key: text for key, text in os.environ.items() if "OOODIST" not in key}
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**inherited, "PYTHONPATH": str(ROOT), name: value, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def run(
+        self, *command: str, seconds: float = 200, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        process = self.start(*command, **environment)
+        output, _ = process.communicate(timeout=seconds)
+        return subprocess.CompletedProcess(command, process.returncode, output)
+
+    def processes(self) -> list[int]:
+        """All that run and were started by this test."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:  # it has just ended
+                continue
+        return found
+
+    def wait_until_all_have_ended(self) -> None:
+        deadline = time.monotonic() + SECONDS_TO_END
+        while self.processes():
+            assert time.monotonic() < deadline, f"still running: {self.processes()}"
+            time.sleep(0.1)
+
+    def kill_all(self) -> None:
+        for process in self.processes():
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def programs() -> Iterator[Programs]:
+    started = Programs()
+    try:
+        yield started
+        started.wait_until_all_have_ended()
+    finally:
+        started.kill_all()
+
+
+def launched(engine: str, *command: str, size: int = 2) -> list[str]:
+    launcher = [sys.executable, "launch/local.py", "-np", str(size), "--engine", engine]
+    return [*launcher, "--timeout", "150", "--", *command]
+
+
+def settings(*overrides: str) -> list[str]:
+    return [part for override in overrides for part in ("--set", override)]
+
+
+def needs(engine: str) -> None:
+    if engine != "collective" and importlib.util.find_spec(engine) is None:
+        pytest.skip(f"{engine} is not built here: run scripts/install_engines.sh {engine}")
+
+
+def errors(output: str) -> list[str]:
+    return re.findall(r"ooodist: error: .*", output)
+
+
+def test_help_and_print_config(programs: Programs, tmp_path: Path) -> None:
+    text = programs.run(*PROGRAM, "--help").stdout
+    for command in ("launch/local.py", "horovodrun -np 2 python", "--mpi", "bpslaunch python3"):
+        assert command in text
+    file = tmp_path / "job.yaml"
+    file.write_text("batch: 32\nmodel: {name: mlp}\n")
+    arguments = ["--engine", "horovod", "--output", "x y", "--resume", "--print-config"]
+    printed = programs.run(
+        *PROGRAM, "--config", str(file), *settings("epochs=3"), *arguments
+    ).stdout
+    for line in ("engine: horovod", "batch: 32", "epochs: 3", "output: x y", "  resume: true"):
+        assert f"{line}\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config", "nowhere.yaml"], "--config nowhere.yaml cannot be read: "),
+        (settings("bacth=3"), "there is no key bacth (did you mean batch?)"),
+        (settings("batch=0"), "batch is 0; it must be a whole number, at least 1"),
+        (settings("epochs=ten"), "epochs is ten; it must be a whole number"),
+    ],
+)
+def test_mistakes_in_the_job_end_it_at_once(
+    arguments: list[str], message: str, programs: Programs
+) -> None:
+    start = time.monotonic()
+    result = programs.run(*PROGRAM, *arguments)
+    assert result.returncode == 2
+    assert result.stdout.splitlines() == [
+        f"ooodist: error: {message}" + result.stdout.split(message)[1].rstrip("\n")
+    ]
+    assert time.monotonic() - start < 10  # 0.3 s on an idle machine
+
+
+def test_an_engine_that_is_not_built_says_how_to_build_it(
+    programs: Programs, tmp_path: Path
+) -> None:
+    broken = tmp_path / "horovod"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('built for another TensorFlow')")
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}
+    result = programs.run(*PROGRAM, "--engine", "horovod", **environment)
+    assert result.returncode == 2
+    (error,) = errors(result.stdout)
+    assert "horovod" in error
+    assert "scripts/install_engines.sh horovod" in error
+
+
+def test_wrong_jobs_end_on_both_ranks_with_one_message(programs: Programs, tmp_path: Path) -> None:
+    script = [sys.executable, "-m", "tests.wrong_jobs", str(tmp_path)]
+    output = programs.run(*launched("collective", *script)).stdout
+    expected = {
+        "no data": "nowhere.npz does not exist",
+        "empty data": "empty.npz",
+        "unreadable data": "unreadable.npz",
+        "batch too large": "batch",
+        "model unlike data": "model gpt takes sequences of integer tokens",
+        "order": "first_k has k = 99, but this model has 2 layers",
+        "unwritable output": "output is /dev/null/runs, where nothing can be written",
+        "truncated checkpoint": "truncated.keras is damaged",
+        "nothing to resume": "there is no checkpoint in",
+        "one rank has another job": "the job (--config, --set) differs between ranks",
+        "one rank cannot build": "rank 1: RuntimeError: no luck",
+        "loss": "the loss is",
+    }
+    for name, part in expected.items():
+        messages = re.findall(rf"\[(\d)\] WRONG {name}: (.*)", output)
+        assert sorted(rank for rank, _ in messages) == ["0", "1"], output
+        assert messages[0][1] == messages[1][1]
+        assert part in messages[0][1]
+    assert sorted(re.findall(r"\[(\d)\] END", output)) == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "overrides", "message"),
+    [
+        ("collective", ["workers=3"], "workers"),
+        ("collective", ["optimizer.learning_rate=1e30"], "the loss is"),
+        ("horovod", ["model=tests.wrong_jobs:fails_on_rank_1"], "rank 1: RuntimeError: no luck"),
+        ("byteps", ["optimizer.learning_rate=1e30"], "the loss is"),
+    ],
+)
+def test_a_wrong_job_ends_the_program_on_every_rank(
+    engine: str, overrides: list[str], message: str, programs: Programs, tmp_path: Path
+) -> None:
+    needs(engine)
+    arguments = [*settings(SMALL, *overrides), "--output", str(tmp_path)]
+    result = programs.run(*launched(engine, *PROGRAM, *arguments))
+    assert result.returncode == 2, result.stdout
+    found = errors(result.stdout)
+    assert len(found) == 2, result.stdout  # one of each rank
+    assert all(message in error for error in found)
+    programs.wait_until_all_have_ended()
+
+
+@pytest.mark.parametrize("engine", ["collective", "horovod", "byteps"])
+def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
+    engine: str, programs: Programs, tmp_path: Path
+) -> None:
+    needs(engine)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    job = settings(
+        SMALL,
+        "data.augment=true",
+        "batch=32",
+        "epochs=40",
+        "optimizer={name: adam, learning_rate: 0.01}",
+        "order={name: first_k, k: 1}",
+        "steps_per_launch=4",
+        "report.tensorboard=false",
+        "stall_limit=10",
+    )
+    program = launched(engine, *PROGRAM, *job)
+    first = programs.run(*program, "--output", str(whole))
+    assert first.returncode == 0, first.stdout
+    assert "[1] epoch" not in first.stdout
+    assert re.search(rf"\[0\] workers +2 \(engine {engine}\)", first.stdout)
+
+    second = programs.start(*program, "--output", str(parts))
+    deadline = time.monotonic() + 120
+    while len(checkpoint.epochs(parts)) < 3:
+        assert second.poll() is None, second.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    victim = next(pid for pid in programs.processes() if is_rank_1(pid))
+    os.kill(victim, signal.SIGKILL)
+    programs.wait_until_all_have_ended()
+    assert second.wait() != 0
+    done = checkpoint.latest(parts)[1].epoch
+    assert done < 40
+
+    third = programs.run(*program, "--output", str(parts), "--resume")
+    assert third.returncode == 0, third.stdout
+    assert f"resuming after epoch {done} from" in third.stdout
+    assert (parts / "history.csv").read_text() == (whole / "history.csv").read_text()
+    expected, found = (checkpoint.latest(folder)[1] for folder in (whole, parts))
+    assert found.fingerprint == expected.fingerprint
+    keras.models.load_model(parts / "model.keras")
+
+
+def is_rank_1(process: int) -> bool:
+    try:
+        content = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"OOODIST_RANK=1" in content

@@ -1,0 +1,67 @@
+"""Run on every rank by test_train.py: jobs that fail, one after the other, on one engine.
+
+Prints for each a line ``WRONG name: message``. The last is printed only if all ranks still talk
+to each other, so each failure was agreed on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from ooodist import config as job_file
+from ooodist import engines
+from ooodist.errors import UserError
+from ooodist.training.job import train
+from ooodist.training.preparation import set_up
+
+FOLDER = Path(sys.argv[1])
+
+SMALL = ["model={name: mlp, layers: [4]}", "epochs=1", "report.tensorboard=false"]
+JOBS = {
+    "no data": ["data={name: npz, path: nowhere.npz}"],
+    "empty data": [f"data={{name: npz, path: {FOLDER}/empty.npz}}"],
+    "unreadable data": [f"data={{name: npz, path: {FOLDER}/unreadable.npz}}"],
+    "batch too large": ["batch=1000"],
+    "model unlike data": ["model=gpt"],
+    "order": ["order={name: first_k, k: 99}"],
+    "unwritable output": ["output=/dev/null/runs"],
+    "truncated checkpoint": [f"checkpoint.resume={FOLDER}/truncated.keras"],
+    "nothing to resume": ["checkpoint.resume=true"],
+    "one rank has another job": [f"seed={engines.init().rank}"],
+    "one rank cannot build": ["model=tests.wrong_jobs:fails_on_rank_1"],
+    "loss": ["optimizer.learning_rate=1e30"],
+}
+
+
+def fails_on_rank_1() -> keras.Model:
+    """A model function of a user, with a mistake that shows on one rank only."""
+    if engines.current().rank == 1:
+        raise RuntimeError("no luck")
+    return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten()])
+
+
+def main() -> None:
+    engine = engines.init()
+    if engine.rank == 0:
+        np.savez(FOLDER / "empty.npz", x=np.zeros((0, 3), "f"), y=np.zeros((0,), "i"))
+        (FOLDER / "unreadable.npz").write_bytes(b"no zip")
+        (FOLDER / "truncated.keras").write_bytes(b"PK\3\4")
+    engine.barrier()
+    for name, overrides in JOBS.items():
+        output = f"output={FOLDER}/{name.replace(' ', '-')}"
+        try:
+            config = job_file.load(None, [*SMALL, output, *overrides])
+            train(set_up(config, engine), time.monotonic())
+        except UserError as error:
+            print(f"WRONG {name}: {error}", flush=True)
+    engines.shutdown()
+    print("END", flush=True)
+
+
+if __name__ == "__main__":
+    main()
