@@ -49,7 +49,7 @@ def test_validation_split_is_that_of_keras(num: int, fraction: float) -> None:
         (xa, _, _), (xb, yb, none) = arrays.validation_split((x, y, None), fraction)
     except UserError:
         # Keras refuses an empty part too.
-        with pytest.raises(ValueError, match="validation_split|not sufficient"):
+        with pytest.raises(ValueError, match=r"validation_split|not sufficient"):
             array_slicing.train_validation_split((x, y, None), fraction)
         return
     (ka, _, _), (kb, _, _) = array_slicing.train_validation_split((x, y, None), fraction)
