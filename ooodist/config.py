@@ -88,7 +88,7 @@ class EarlyStoppingConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """What is written to the output folder; ``trace``: so many launches are traced (0: none)."""
+    """What is written to the output folder; ``trace``: so many steps are recorded (0: none)."""
 
     tensorboard: bool = True
     csv: bool = True

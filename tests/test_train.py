@@ -229,11 +229,7 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
     assert re.search(rf"\[0\] workers +2 \(engine {engine}\)", first.stdout)
 
     second = programs.start(*program, "--output", str(parts))
-    deadline = time.monotonic() + 120
-    while len(checkpoint.epochs(parts)) < 3:
-        assert second.poll() is None, second.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_checkpoints(parts, 3, second)
     victim = next(pid for pid in programs.processes() if is_rank_1(pid))
     os.kill(victim, signal.SIGKILL)
     programs.wait_until_all_have_ended()
@@ -248,6 +244,29 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
     expected, found = (checkpoint.latest(folder)[1] for folder in (whole, parts))
     assert found.fingerprint == expected.fingerprint
     keras.models.load_model(parts / "model.keras")
+
+
+def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> None:
+    job = settings(SMALL, "epochs=1000", "stall_limit=3", "report.tensorboard=false")
+    program = launched("collective", *PROGRAM, *job, "--output", str(tmp_path))
+    process = programs.start(*program)
+    wait_for_checkpoints(tmp_path, 2, process)
+    os.kill(next(pid for pid in programs.processes() if is_rank_1(pid)), signal.SIGSTOP)
+    start = time.monotonic()
+    output, _ = process.communicate(timeout=SECONDS_TO_END)
+    assert time.monotonic() - start < SECONDS_TO_END
+    assert process.returncode == 1, output
+    (error,) = errors(output)
+    assert "rank 0 (engine collective) has made no progress for 3 s since " in error
+    assert "raise stall_limit (3 s)" in error
+
+
+def wait_for_checkpoints(folder: Path, number: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while len(checkpoint.epochs(folder)) < number:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def is_rank_1(process: int) -> bool:

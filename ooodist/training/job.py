@@ -17,6 +17,7 @@ import keras
 from ooodist import engines, yaml_dataclass
 from ooodist.config import Config
 from ooodist.errors import UserError
+from ooodist.report.trace import Trace
 from ooodist.training import checkpoint, resume
 from ooodist.training.callbacks import (
     Best,
@@ -27,7 +28,7 @@ from ooodist.training.callbacks import (
 )
 from ooodist.training.preparation import Job, set_up
 from ooodist.training.progress import Progress, StepTimer
-from ooodist.training.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, TRACE_NAME, summary
+from ooodist.training.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
 from ooodist.training.watchdog import Watchdog
 
 logger = logging.getLogger("ooodist")
@@ -193,14 +194,5 @@ def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Ca
             keras.callbacks.TensorBoard(log_folder, update_freq="epoch", write_graph=False)
         )
     if report.trace:
-        from ooodist.report.trace import Trace
-
-        callbacks.append(
-            Trace(
-                output=job.folder / TRACE_NAME,
-                num_launches=report.trace,
-                model=job.model,
-                engine=job.engine,
-            )
-        )
+        callbacks.append(Trace(job.folder, report.trace))
     return callbacks

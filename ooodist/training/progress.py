@@ -8,6 +8,7 @@ whole line every few seconds. Each epoch ends with a line that stays.
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
@@ -77,7 +78,8 @@ class Progress(keras.callbacks.Callback):
         self._epochs = epochs
         self._steps = steps_per_epoch
         self._stream = stream or sys.stdout
-        self._is_terminal = self._stream.isatty()
+        # mpirun gives its processes terminals, but puts the rank before each line.
+        self._is_terminal = self._stream.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
         self._pause = SECONDS_BETWEEN_UPDATES if self._is_terminal else SECONDS_BETWEEN_LINES
         self._epoch = 0
         self._after_last_step = 0.0

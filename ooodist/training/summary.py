@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ooodist.report import trace
 from ooodist.training import checkpoint
 from ooodist.training.callbacks import Best
 from ooodist.training.preparation import CONFIG_NAME, Job
@@ -12,7 +13,6 @@ from ooodist.training.progress import duration
 CSV_NAME = "history.csv"
 MODEL_NAME = "model.keras"
 TENSORBOARD_NAME = "tensorboard"
-TRACE_NAME = "trace.json"
 
 
 def summary(
@@ -27,13 +27,15 @@ def summary(
     Args:
         result: of the final evaluation.
         step_seconds: median of a step; None where too few were run to tell.
-        total_seconds: from the start of the process.
+        total_seconds: from the start of the job, without the imports.
     """
     config, engine = job.config, job.engine
     model = f"{job.model.name}, {job.model.count_params():,} parameters"
+    order = config.order.name if config.order.k is None else f"first_k, k = {config.order.k}"
     facts = [
         ("trained", f"{model}, on {job.data.description}"),
         ("workers", f"{engine.size} (engine {engine.name}), batch {config.batch} each"),
+        ("order", f"{order}, {config.steps_per_launch} steps a launch"),
     ]
     if result:
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
@@ -56,7 +58,7 @@ _KIND_OF_FILE = {
     MODEL_NAME: "model",
     CSV_NAME: "log",
     TENSORBOARD_NAME: "tensorboard",
-    TRACE_NAME: "trace",
+    trace.FILE_NAME: "trace",
     CONFIG_NAME: "job file",
 }
 

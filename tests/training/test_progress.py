@@ -61,11 +61,19 @@ def test_elsewhere_than_on_a_terminal_it_prints_whole_lines(
 
 
 def test_on_a_terminal_it_updates_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
     stream = Terminal()
     run(Clock(monkeypatch), stream, step_seconds=1.0)
     written = stream.getvalue()
     assert written.count("\n") == 2
     assert len(re.findall(r"\repoch .*?\x1b\[K", written)) == 22
+
+
+def test_below_mpirun_it_prints_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    stream = Terminal()
+    run(Clock(monkeypatch), stream, step_seconds=1.0)
+    assert "\r" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(
