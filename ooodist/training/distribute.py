@@ -26,6 +26,7 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training import arrays, replicas
 from ooodist.training.backward import Order, OrderedBackward
+from ooodist.training.epochs import EpochCare, StopTogether
 from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
 from ooodist.training.launch import Batch, Launch
 
@@ -59,8 +60,8 @@ def distribute(
 
     Batch-norm statistics are each rank's own while training and are averaged over the ranks at
     the end of each epoch and before an evaluation. Callbacks run on every rank and see the same
-    logs; those that write files run on rank 0 alone. A callback of your own must decide alike on
-    all ranks if it stops the training.
+    logs; those that write files run on rank 0 alone. A callback of your own that stops the
+    training in the middle of an epoch must decide alike on all ranks.
 
     Args:
         model: a Keras model; compile it before or after.
@@ -96,6 +97,7 @@ class DistributedModel:
         engine: the engine.
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
         steps_per_launch, accumulate: as given to :func:`distribute`.
+        batches_left: how many are still to come in this epoch; None: nobody knows.
     """
 
     def __init__(
@@ -110,9 +112,15 @@ class DistributedModel:
         self.backward = backward
         self.steps_per_launch = steps_per_launch
         self.accumulate = accumulate
+        order = getattr(backward.order, "__qualname__", backward.order)
+        exchange = backward.exchange
+        self._arguments = (
+            f"{order} {backward.k} {steps_per_launch} {accumulate} {exchange.credit} "
+            f"{exchange.bucket_bytes}"
+        )
         self._model = model
         self._alike = False  # weights were broadcast since the last fit began
-        self._batches_left: int | None = None  # of this epoch; None: nobody knows
+        self.batches_left: int | None = None
         self._trained_since_average = False
         self._plain_fit = model.fit
         self._plain_evaluate = model.evaluate
@@ -147,26 +155,26 @@ class DistributedModel:
 
     def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
         wanted = self.steps_per_launch * self.accumulate
-        if self._batches_left is not None:
-            wanted = min(wanted, self._batches_left)
+        if self.batches_left is not None:
+            wanted = min(wanted, self.batches_left)
         batches = []
         for _ in range(wanted):
             batch = next(iterator, None)
             if batch is None:
                 break
             batches.append(_without_optionals(batch))
-        if self._batches_left is None and self.engine.size > 1:
+        if self.batches_left is None and self.engine.size > 1:
             # Nobody knows how many there are: all ranks go on as long as all have data.
             have = np.array([len(batches)])
             batches = batches[: int(self.engine.all_reduce(have, "min")[0])]
-        elif self._batches_left is not None:
+        elif self.batches_left is not None:
             if len(batches) < wanted and self.engine.size > 1:
                 raise UserError(
-                    f"rank {self.engine.rank} ran out of data {self._batches_left - len(batches)} "
+                    f"rank {self.engine.rank} ran out of data {self.batches_left - len(batches)} "
                     "batches before the end of the epoch; give every rank as many batches as its "
                     "data set promises, or repeat() it"
                 )
-            self._batches_left -= len(batches)
+            self.batches_left -= len(batches)
         batches = batches[: len(batches) // self.accumulate * self.accumulate]
         if not batches:
             raise StopIteration
@@ -176,6 +184,7 @@ class DistributedModel:
         model = self._model
         if not model.built or not model.optimizer.built:
             model._symbolic_build(data_batch=batch)
+        self.engine.check_equal("the arguments of ooodist.distribute", self._arguments)
         replicas.broadcast_weights(self.engine, model)
         self._alike = True
 
@@ -195,9 +204,24 @@ class DistributedModel:
         callbacks = given.pop("callbacks", None)
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = self._callbacks(callbacks)
-        self._model.steps_per_execution = self.steps_per_launch * self.accumulate
+        self._take_over_settings()
         self._alike = False
         return self._plain_fit(**given, callbacks=callbacks)
+
+    def _take_over_settings(self) -> None:
+        """Settings of compile() that mean something else here; no setting is ignored unsaid."""
+        model = self._model
+        batches = self.steps_per_launch * self.accumulate
+        if model.steps_per_execution not in (1, batches):
+            logger.warning(
+                "fit: steps_per_execution=%d of compile() does not count; steps_per_launch=%d of "
+                "ooodist.distribute() does",
+                model.steps_per_execution,
+                self.steps_per_launch,
+            )
+        model.steps_per_execution = batches
+        if model.jit_compile:
+            logger.info("fit: the training step is not compiled with XLA, which drops the order")
 
     def _share_out(self, given: dict[str, Any]) -> dict[str, Any]:
         """fit's arguments, with this rank's endless stream for arrays, and its validation rows."""
@@ -230,7 +254,7 @@ class DistributedModel:
                 names = sorted({type(callback).__name__ for callback in writers})
                 logger.info("fit: %s run on rank 0 alone", ", ".join(names))
             callbacks = [callback for callback in callbacks if callback not in writers]
-        return [_EpochCare(self), *callbacks]
+        return [EpochCare(self), *callbacks, StopTogether(self)]
 
     # Evaluation and metrics
 
@@ -260,42 +284,6 @@ class DistributedModel:
         if self._trained_since_average:
             replicas.average_statistics(self.engine, self._model)
             self._trained_since_average = False
-
-
-class _EpochCare(keras.callbacks.Callback):
-    """Runs before the user's callbacks: agrees on the length of an epoch and ends it in order."""
-
-    def __init__(self, distributed: DistributedModel) -> None:
-        super().__init__()
-        self._distributed = distributed
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        distributed = self._distributed
-        steps = self.params.get("steps")
-        if distributed.engine.size > 1:
-            mine = np.array([steps or 0, -(steps or 0)])
-            fewest, negative_most = distributed.engine.all_reduce(mine, "min")
-            if 0 < fewest < -negative_most and distributed.engine.rank == 0:
-                logger.warning(
-                    "fit: ranks have %d to %d batches; each does %d",
-                    fewest,
-                    -negative_most,
-                    fewest,
-                )
-            steps = int(fewest) or None
-        if steps is not None and steps % distributed.accumulate:
-            logger.info(
-                "fit: an epoch of %d batches makes %d updates of %d; what is left waits",
-                steps,
-                steps // distributed.accumulate,
-                distributed.accumulate,
-            )
-            steps -= steps % distributed.accumulate
-        distributed._batches_left = steps
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._distributed.average_statistics()
-        replicas.check_replicas(self._distributed.engine, self.model)
 
 
 def _same_shapes(batches: Sequence[Batch]) -> bool:

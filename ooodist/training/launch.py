@@ -123,9 +123,11 @@ class Launch:
 
     def _mean_logs(self, logs: dict[str, Any]) -> dict[str, tf.Tensor]:
         engine = self.backward.exchange.engine
+        if engine.size == 1 or not isinstance(logs, dict):
+            return logs
         logs = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
         scalars = sorted(name for name, value in logs.items() if value.shape.rank == 0)
-        if engine.size == 1 or not scalars:
+        if not scalars:
             return logs
         values = tf.stack([tf.cast(logs[name], tf.float32) for name in scalars])
         mean = engine.sum_in_graph(values, f"logs.{len(scalars)}") / engine.size
