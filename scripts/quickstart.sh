@@ -17,5 +17,6 @@ make_environment cpu
 echo "set-up: $SECONDS s"
 cd "$ROOT"
 "$VENV/bin/python" launch/local.py -np 2 --engine collective -- \
-  "$VENV/bin/python" -m ooodist.train --config expr/quickstart/config.yaml "$@"
+  "$VENV/bin/python" -m ooodist.train --config expr/quickstart/config.yaml \
+  --output "runs/quickstart/$(date +%Y%m%d-%H%M%S)" "$@"
 echo "in all: $SECONDS s"

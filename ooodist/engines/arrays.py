@@ -106,13 +106,16 @@ class ArrayExchange(ABC):
                 text = text[: TEXT_BYTES - 4] + b" ..."
             own[0] = 1
             own[1 : 1 + len(text)] = np.frombuffer(text, np.uint8)
-        failures = [
-            f"rank {rank}: " + row[1:].tobytes().rstrip(b"\0").decode(errors="replace")
-            for rank, row in enumerate(self.gather(own))
-            if row[0]
-        ]
-        if failures:
-            raise UserError(error if self.size == 1 else "; ".join(failures))
+        failed: dict[str, list[int]] = {}
+        for rank, row in enumerate(self.gather(own)):
+            if row[0]:
+                text = row[1:].tobytes().rstrip(b"\0").decode(errors="replace")
+                failed.setdefault(text, []).append(rank)
+        if list(failed.values()) == [list(range(self.size))]:
+            raise UserError(error)  # the same everywhere
+        if failed:
+            parts = [f"rank {', '.join(map(str, at))}: {text}" for text, at in failed.items()]
+            raise UserError("; ".join(parts))
 
     def check_equal(self, what: str, value: str | bytes) -> None:
         """Makes sure that all ranks have the same ``value``.

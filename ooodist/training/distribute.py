@@ -97,6 +97,8 @@ class DistributedModel:
         engine: the engine.
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
         steps_per_launch, accumulate: as given to :func:`distribute`.
+        data_is_shared_out: the caller sees to it that data sets yield each rank's own part; fit
+            then says nothing about it.
         batches_left: how many are still to come in this epoch; None: nobody knows.
     """
 
@@ -120,6 +122,7 @@ class DistributedModel:
         )
         self._model = model
         self._alike = False  # weights were broadcast since the last fit began
+        self.data_is_shared_out = False
         self.batches_left: int | None = None
         self._trained_since_average = False
         self._plain_fit = model.fit
@@ -194,7 +197,7 @@ class DistributedModel:
         if engine.size > 1:
             if arrays.is_arrays(given.get("x")):
                 given = self._share_out(given)
-            else:
+            elif not self.data_is_shared_out:
                 logger.info(
                     "fit: %s is used as it is on every rank; each must yield its own part",
                     type(given.get("x")).__name__,

@@ -146,7 +146,7 @@ def _build(config: Config, engine: Engine, data: Data) -> keras.Model:
         for key, value in yaml_dataclass.plain(config.exchange).items()
         if value is not None
     }
-    return distribute(
+    model = distribute(
         model,
         order=config.order.name,
         k=config.order.k or 0,
@@ -154,6 +154,8 @@ def _build(config: Config, engine: Engine, data: Data) -> keras.Model:
         accumulate=config.accumulate,
         **exchange,
     )
+    model.ooodist.data_is_shared_out = True  # by ooodist.data
+    return model
 
 
 def _check_monitor(
