@@ -8,6 +8,7 @@ is found, but the heavy ones are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ _CALLS = frozenset(
     {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
     | {"PartitionedCall", "StatefulPartitionedCall"}
 )
+
+# What TensorFlow puts into the name of an op that it has rewritten, as a matrix product that
+# transposes by itself: dense/ArithmeticOptimizer/FoldTransposeIntoMatMul_MatMul.
+_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def match_steps(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> list[
     return recorded
 
 
-def heavy_ops(step: TracedStep) -> dict[str, list[tf.Operation]]:
+def telling_ops(step: TracedStep) -> dict[str, list[tf.Operation]]:
     """For each unit of a step the ops that tell when it ran.
 
     Left out are forward ops that TensorFlow may run at any time, long before or after the rest
@@ -106,7 +111,8 @@ def _executions(events: Sequence[OpEvent]) -> list[EventsOfOp]:
     executions: dict[int, EventsOfOp] = {}
     for event in events:
         if event.execution is not None:
-            executions.setdefault(event.execution, {}).setdefault(event.name, []).append(event)
+            name = _REWRITTEN.sub("", event.name)
+            executions.setdefault(event.execution, {}).setdefault(name, []).append(event)
     kernels = [event for event in events if event.execution is None]
     return _with_kernels(list(executions.values()), kernels)
 

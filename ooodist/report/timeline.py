@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
+from ooodist.backprop.light_ops import LIGHT_OPS
 from ooodist.backprop.units import Kind
-from ooodist.report.matching import Recorded, heavy_ops, match_steps
+from ooodist.report.matching import Recorded, match_steps, telling_ops
 from ooodist.report.xplane import OpEvent
 from ooodist.training.backward import TracedStep
 
@@ -23,6 +24,7 @@ class UnitRun:
         start, end: seconds since the recording began: first op's start, last op's end.
         busy: seconds in which at least one op ran.
         events: the ops, by their start.
+        gated: those of them that can carry the control edges of an imposed order.
     """
 
     step: int
@@ -32,6 +34,7 @@ class UnitRun:
     end: float
     busy: float
     events: tuple[OpEvent, ...] = field(repr=False)
+    gated: tuple[OpEvent, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Tim
         steps: what was traced: ``model.ooodist.backward.steps``.
     """
     recorded = match_steps(events, steps)
-    ops = {id(item.step): heavy_ops(item.step) for item in recorded}
+    ops = {id(item.step): telling_ops(item.step) for item in recorded}
     runs = [_unit_runs(i, item, ops[id(item.step)]) for i, item in enumerate(recorded)]
     exchanges: list[ExchangeRun] = []
     for number, item in enumerate(recorded):
@@ -92,13 +95,18 @@ def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Tim
 
 
 def executed_order(timeline: Timeline, step: int) -> list[str]:
-    """Names of a step's backward units in the order in which their longest ops started."""
-    longest = {
-        run.name: max(run.events, key=lambda event: event.duration)
+    """Names of a step's backward units in the order in which they ran.
+
+    What counts is when the last of those ops of a unit started that an order can hold back. (Not
+    the first: a loop's counter, and its reads of saved tensors, run ahead of its data.) Units
+    without such an op are left out: they run when their data is there.
+    """
+    last = {
+        run.name: max(event.start for event in run.gated)
         for run in timeline.units
-        if run.step == step and run.kind != "F"
+        if run.step == step and run.kind != "F" and run.gated
     }
-    return sorted(longest, key=lambda name: longest[name].start)
+    return sorted(last, key=last.__getitem__)
 
 
 def merge_intervals(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -118,11 +126,12 @@ def _unit_runs(
     runs = {}
     for unit in (*recorded.step.forward, *recorded.step.backward):
         events = tuple(recorded.of_ops(ops[unit.name]))
+        gated = tuple(recorded.of_ops([op for op in unit.ops if op.type not in LIGHT_OPS]))
         if events:
             busy = merge_intervals((event.start, event.end) for event in events)
             seconds = sum(end - start for start, end in busy)
             runs[unit.name] = UnitRun(
-                number, unit.name, unit.kind, busy[0][0], busy[-1][1], seconds, events
+                number, unit.name, unit.kind, busy[0][0], busy[-1][1], seconds, events, gated
             )
     return runs
 

@@ -47,9 +47,13 @@ def samples(num_steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def distributed(make: Any, **options: Any) -> keras.Model:
-    ooodist.init("local")
     keras.utils.set_random_seed(1)
-    return ooodist.distribute(make(), **options)
+    return distribute(make(), **options)
+
+
+def distribute(model: keras.Model, **options: Any) -> keras.Model:
+    ooodist.init("local")
+    return ooodist.distribute(model, **options)
 
 
 def fit(model: keras.Model, num_steps: int, **options: Any) -> None:

@@ -12,7 +12,7 @@ from ooodist.report.xplane import OpEvent
 def unit(*spans: tuple[float, float]) -> UnitRun:
     events = tuple(OpEvent("op", "MatMul", start, end, "cpu", 1) for start, end in spans)
     busy = sum(end - start for start, end in spans)
-    return UnitRun(0, "dW:a", "dW", spans[0][0], spans[-1][1], busy, events)
+    return UnitRun(0, "dW:a", "dW", spans[0][0], spans[-1][1], busy, events, events)
 
 
 def exchange(start: float, end: float) -> ExchangeRun:

@@ -28,6 +28,9 @@ def test_forward_does_not_wait_for_the_last_exchange(engine: str, tmp_path: Path
     for number, (step, following) in enumerate(itertools.pairwise(steps), start=1):
         last_exchange_end = max(e["ts"] + e["dur"] for e in step["exchange"])
         first_forward_start = min(e["ts"] for e in following["forward"])
+        own = [e for e in step["exchange"] if "layer1/" in str(e["args"]["weights"])]
+        assert len(own) == 2  # kernel and bias
+        assert max(e["ts"] + e["dur"] for e in own) <= first_forward_start
         if number % STEPS_PER_LAUNCH:
             assert first_forward_start < last_exchange_end, (number, job.stdout[-1000:])
         else:  # a launch ends with all its updates applied

@@ -18,7 +18,7 @@ from ooodist.report.xplane import OpEvent
 def unit(step: int, name: str, start: float, end: float) -> UnitRun:
     event = OpEvent(name, "MatMul", start, end, "cpu", 1)
     kind: Any = name.partition(":")[0]
-    return UnitRun(step, name, kind, start, end, end - start, (event,))
+    return UnitRun(step, name, kind, start, end, end - start, (event,), (event,))
 
 
 TIMELINE = Timeline(

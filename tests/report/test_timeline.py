@@ -8,16 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from ooodist.backprop.order import first_k_order, stock_order
+from ooodist.backprop.order import carries_edges, first_k_order, stock_order
 from ooodist.backprop.units import Unit
 from ooodist.report.timeline import executed_order, make_timeline, merge_intervals
 from ooodist.report.xplane import OpEvent, read_op_events, start_recording
+from tests.backprop.models import MODELS
 from tests.report.recording import (
     convolutional_model,
     dense_model,
+    distribute,
     distributed,
     fit,
     record,
@@ -63,13 +66,43 @@ def test_executed_order_is_the_imposed_one(
     model = distributed(make, order=order, steps_per_launch=2)
     timeline = record_timeline(model, 4, tmp_path)
     assert timeline.num_steps == 4
-    imposed = list(model.ooodist.backward.steps[0].order)
+    imposed = held_back(model)
+    assert len(imposed) > 5
     for step in range(4):
         assert executed_order(timeline, step) == imposed
-        # Not only the longest ops: each unit ended before the next began.
-        runs = {run.name: run for run in timeline.units if run.step == step}
+        # Each unit ended before the next began.
+        runs = {run.name: run.gated for run in timeline.units if run.step == step}
         for first, second in itertools.pairwise(imposed):
-            assert runs[first].end <= runs[second].start, (first, second)
+            assert max(e.end for e in runs[first]) <= runs[second][0].start, (first, second)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_executed_order_of_every_kind_of_model(name: str, tmp_path: Path) -> None:
+    model, inputs, labels = MODELS[name]()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    losses = [loss] * len(model.outputs) if len(model.outputs) > 1 else loss
+    model.compile(keras.optimizers.SGD(0.01), losses, jit_compile=False)
+    distribute(model, order=random_order(3), steps_per_launch=2)
+    two_batches = [np.concatenate([x, x]) for x in tf.nest.flatten((inputs, labels))]
+    x, y = tf.nest.pack_sequence_as((inputs, labels), two_batches)
+
+    model.fit(x, y, batch_size=4, verbose=0)
+    start_recording(tmp_path)
+    try:
+        model.fit(x, y, batch_size=4, verbose=0)
+    finally:
+        tf.profiler.experimental.stop()
+    timeline = make_timeline(read_op_events(tmp_path), model.ooodist.backward.steps)
+    assert timeline.num_steps == 2
+    for step in range(2):
+        assert executed_order(timeline, step) == held_back(model)
+
+
+def held_back(model: keras.Model) -> list[str]:
+    """The imposed order, of the units that carry edges; others run when their data is there."""
+    step = model.ooodist.backward.steps[0]
+    carrying = {unit.name for unit in step.backward if carries_edges(unit)}
+    return [name for name in step.order if name in carrying]
 
 
 def test_the_orders_differ() -> None:
@@ -95,7 +128,7 @@ def test_another_launch_of_the_same_model_is_told_apart(tmp_path: Path) -> None:
     timeline = record_timeline(model, 5, tmp_path)
     assert len({s.backward[0].ops[0].graph for s in model.ooodist.backward.steps}) == 2
     assert timeline.num_steps == 5
-    imposed = list(model.ooodist.backward.steps[0].order)
+    imposed = held_back(model)
     assert [executed_order(timeline, step) for step in range(5)] == [imposed] * 5
 
 
