@@ -118,7 +118,7 @@ set_build() {
         CMAKE_POLICY_VERSION_MINIMUM=3.5) # CMake 4 refuses the versions that Horovod asks for
       NEEDS=(cloudpickle packaging psutil pyyaml)
       PACKAGES=("g++" "g++ --version" cmake "cmake --version" make "make --version"
-        patch "patch --version" libopenmpi-dev "mpicxx --version" openmpi-bin "mpirun --version")
+        patch "patch --version" libopenmpi-dev "mpicxx -show" openmpi-bin "mpirun --version")
       ;;
     byteps)
       PATCH=$ROOT/patches/byteps-$BYTEPS.patch
@@ -163,10 +163,11 @@ install_system_packages() {
   fi
 }
 
-# Same fingerprint: same binary. The variables choose Horovod's GPU libraries.
+# Same fingerprint, same binary: of the patch without its header, the flags of the build, and the
+# variables that choose Horovod's GPU libraries.
 fingerprint() {
   {
-    cat "$PATCH"
+    sed -n '/^diff/,$p' "$PATCH"
     echo "${FLAGS[@]}"
     env | grep -E '^HOROVOD_(GPU|NCCL|CUDA|ROCM)' | sort || true
   } | sha256sum | cut -c1-12

@@ -1,0 +1,120 @@
+"""What patches/byteps-*.patch promises beside right sums (test_byteps_stress.py)."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from .test_byteps_stress import pytestmark, run
+
+__all__ = ["pytestmark"]
+
+WORKER = """
+import numpy as np, tensorflow as tf, byteps.tensorflow as bps
+from byteps.tensorflow.ops import _push_pull
+bps.init()
+
+parts = [tf.cast(np.random.default_rng(rank).normal(size=10_001), tf.bfloat16) for rank in (0, 1)]
+total = _push_pull(parts[bps.rank()], "", "bfloat16")
+same = tf.bitcast(total, tf.uint16) == tf.bitcast(parts[0] + parts[1], tf.uint16)
+print("bfloat16 as TensorFlow adds it:", total.dtype == tf.bfloat16, bool(tf.reduce_all(same)))
+
+@tf.function
+def one_after_the_other(x):
+    return _push_pull(_push_pull(x, "", "x"), "", "x")
+
+@tf.function
+def at_once(x):
+    return [_push_pull(x, "", "big"), _push_pull(x + 1, "", "big")]
+
+@tf.function
+def sized(x):
+    return _push_pull(x, "", "sized")
+
+def error_of(call, *arguments):
+    try:
+        call(*arguments)
+    except tf.errors.InvalidArgumentError as error:
+        return error.message
+    return "none"
+
+print("one after the other:", one_after_the_other(tf.constant([1.0])).numpy())
+print("at once:", "in flight" in error_of(at_once, tf.ones([4_000_000])))
+sized(tf.ones([3]))
+print("another size:", "belongs to one size" in error_of(sized, tf.ones([2])))
+print("empty:", sized(tf.ones([0])).shape)
+"""
+
+
+def test_names_sizes_and_types() -> None:
+    job = run(2, 1, "-c", WORKER)
+    assert job.returncode == 0, job.stdout + job.stderr[-3000:]
+    for rank in range(2):
+        lines = [line for line in job.stdout.splitlines() if line.startswith(f"[{rank}]")]
+        assert lines == [
+            f"[{rank}] bfloat16 as TensorFlow adds it: True True",
+            f"[{rank}] one after the other: [4.]",
+            f"[{rank}] at once: True",
+            f"[{rank}] another size: True",
+            f"[{rank}] empty: (0,)",
+        ]
+
+
+ENDLESS_WORKER = """
+import time
+import byteps.tensorflow as bps
+bps.init(lazy=False)
+print("connected", flush=True)
+time.sleep(100)
+"""
+
+
+@contextmanager
+def processes(folder: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """A job of one worker, without a launcher, which would end it itself."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "DMLC_NUM_WORKER": "1",
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "DMLC_WORKER_ID": "0",
+        "BYTEPS_FORCE_DISTRIBUTED": "1",
+        "BYTEPS_LOCAL_RANK": "0",
+        "BYTEPS_LOCAL_SIZE": "1",
+        "BYTEPS_SOCKET_PATH": str(folder),
+        "PS_HEARTBEAT_TIMEOUT": "2",
+    }
+    programs = {"scheduler": "import byteps.server", "server": "import byteps.server"}
+    with ExitStack() as stack:
+        started = {}
+        for role, program in (programs | {"worker": ENDLESS_WORKER}).items():
+            started[role] = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", program],
+                    env=environment | {"DMLC_ROLE": role},
+                    stdout=subprocess.PIPE if role == "worker" else subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(started[role].kill)
+        yield started
+
+
+def test_a_dead_server_ends_the_job(tmp_path: Path) -> None:
+    with processes(tmp_path) as job:
+        assert job["worker"].stdout
+        assert job["worker"].stdout.readline() == "connected\n"
+        job["server"].send_signal(signal.SIGKILL)
+        for role, missing in (("scheduler", "a server"), ("worker", "the scheduler")):
+            _, errors = job[role].communicate(timeout=20)
+            assert job[role].returncode == 1
+            assert f"BytePS: no sign of life from {missing} for 2 s, ending" in errors
