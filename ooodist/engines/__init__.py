@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import importlib
 import logging
 import os
-import sys
-import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from ooodist.engines.detect import check_name, check_size, choose
+from ooodist.engines.patience import abort, at_most
 from ooodist.errors import UserError
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine
+
+__all__ = ["abort", "current", "init", "shutdown"]
 
 _log = logging.getLogger("ooodist")
 _CLASSES = {
@@ -76,54 +74,21 @@ def shutdown() -> None:
         made.shutdown()
 
 
-def abort(code: int) -> NoReturn:
-    """Ends this process at once: no waiting for other ranks, no clean-up that could hang.
-
-    The other ranks end with an error in their next exchange (byteps: at their stall limit).
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or its reader is gone
-            stream.flush()
-    logging.shutdown()
-    os._exit(code)
-
-
 def _make(name: str, stall_limit: float) -> Engine:
     try:
         module = importlib.import_module(f"ooodist.engines.{name}")
     except Exception as error:  # a library built for another TensorFlow fails in many ways
-        if name == "local":
+        if name in ("local", "collective"):  # nothing to build: TensorFlow itself is missing
             raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(
             f"engine {name} is not built here ({type(error).__name__}: {reason}): run "
             f"scripts/install_engines.sh {name}, or take engine: collective"
         ) from error
-    with _patience(name, stall_limit):
+    late = (
+        f"engine {name}: the other workers did not come within {stall_limit:g} s; look for errors "
+        "of theirs, or raise stall_limit"
+    )
+    with at_most(stall_limit, late):
         made: Engine = getattr(module, _CLASSES[name])()
     return made
-
-
-@contextlib.contextmanager
-def _patience(name: str, seconds: float) -> Iterator[None]:
-    """Ends the process if the body, which waits for the other processes, takes too long."""
-
-    def give_up() -> None:
-        print(
-            f"ooodist: error: engine {name}: the other workers did not come within {seconds:g} s; "
-            "look for errors of theirs, or raise stall_limit",
-            file=sys.stderr,
-        )
-        abort(1)
-
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
-    # TensorFlow waits without letting other Python threads run; this timer needs no Python. It
-    # shows in which function the process was.
-    faulthandler.dump_traceback_later(seconds + 1, exit=True)
-    try:
-        yield
-    finally:
-        timer.cancel()
-        faulthandler.cancel_dump_traceback_later()

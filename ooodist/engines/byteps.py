@@ -1,6 +1,8 @@
 """BytePS: workers that push to and pull from servers, started by bpslaunch or launch/local.py."""
 
+import atexit
 import os
+import sys
 
 import byteps.tensorflow as bps
 import tensorflow as tf
@@ -8,6 +10,9 @@ from byteps.tensorflow import ops as byteps_ops
 
 from ooodist.engines.base import Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
+from ooodist.engines.patience import abort, at_most
+
+LEAVE_SECONDS = 20.0  # between the first and the last rank that leaves the job
 
 
 class BytepsEngine(Engine):
@@ -33,6 +38,8 @@ class BytepsEngine(Engine):
     def __init__(self) -> None:
         super().__init__()
         bps.init(lazy=False)  # lazily, it would wait for the others in the first exchange
+        atexit.unregister(bps.shutdown)
+        atexit.register(self._close_at_exit)
         self.rank, self.size = bps.rank(), bps.size()
         # One process is one "machine" to BytePS here, so it does not know who shares the host.
         self.local_rank = int(os.environ.get("OOODIST_LOCAL_RANK", bps.local_rank()))
@@ -46,4 +53,16 @@ class BytepsEngine(Engine):
         return result
 
     def _close(self) -> None:
-        bps.shutdown()
+        atexit.unregister(self._close_at_exit)
+        error = (
+            f"engine byteps: not all workers ended within {LEAVE_SECONDS:g} s of each other, as "
+            "they must; look for errors of the others, or call ooodist.shutdown on all at the end"
+        )
+        with at_most(LEAVE_SECONDS, error):
+            bps.shutdown()
+
+    def _close_at_exit(self) -> None:
+        """BytePS does not end before all workers do: they will not, if this one has failed."""
+        if getattr(sys, "last_value", None) is not None:  # an exception that nobody caught
+            abort(1)
+        self._close()

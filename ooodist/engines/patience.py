@@ -1,0 +1,43 @@
+"""Ending a process that would otherwise wait for ever."""
+
+import contextlib
+import faulthandler
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import NoReturn
+
+
+def abort(code: int) -> NoReturn:
+    """Ends this process at once: no waiting for other ranks, no clean-up that could hang.
+
+    The other ranks end with an error in their next exchange (byteps: at their stall limit).
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or its reader is gone
+            stream.flush()
+    logging.shutdown()
+    os._exit(code)
+
+
+@contextlib.contextmanager
+def at_most(seconds: float, error: str) -> Iterator[None]:
+    """Ends the process with ``error`` and exit code 1 if the body takes longer."""
+
+    def give_up() -> None:
+        print(f"ooodist: error: {error}", file=sys.stderr)
+        abort(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    # TensorFlow connects without letting other Python threads run; this timer needs no Python.
+    # It shows in which function the process was.
+    faulthandler.dump_traceback_later(seconds + 1, exit=True)
+    try:
+        yield
+    finally:
+        timer.cancel()
+        faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,1 @@
+"""Tests of ooodist.engines, on real engines with real processes."""

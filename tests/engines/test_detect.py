@@ -1,0 +1,187 @@
+"""Which engine a process was started for."""
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from ooodist import engines
+from ooodist.engines.detect import check_size, choose, cluster, detect
+from ooodist.errors import UserError
+
+MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
+HOROVOD = {"HOROVOD_SIZE": "2", "HOROVOD_RANK": "0"}
+BYTEPS = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_WORKER_ID": "1"}
+
+
+def _tf_config(jobs: dict[str, list[str]], task: str = "worker", index: int = 0) -> dict[str, str]:
+    config = {"cluster": jobs, "task": {"type": task, "index": index}}
+    return {"TF_CONFIG": json.dumps(config)}
+
+
+TWO = _tf_config({"worker": ["a:1", "b:1"]}, index=1)
+ONE = _tf_config({"worker": ["a:1"]})
+
+
+@pytest.mark.parametrize(
+    ("environ", "engine", "reason"),
+    [
+        ({}, "local", "no launcher"),
+        ({"PATH": "/bin", "TF_CONFIG": ""}, "local", "no launcher"),
+        ({"TF_CONFIG": "{}"}, "local", "no launcher"),
+        (HOROVOD, "horovod", "HOROVOD_SIZE=2"),
+        ({"HOROVOD_SIZE": "1"}, "horovod", "HOROVOD_SIZE=1"),
+        (MPI, "horovod", "OMPI_COMM_WORLD_SIZE=4"),
+        ({"OMPI_COMM_WORLD_SIZE": "1"}, "local", "no launcher"),
+        ({"PMI_SIZE": "2"}, "horovod", "PMI_SIZE=2"),
+        (BYTEPS, "byteps", "DMLC_ROLE=worker, DMLC_NUM_WORKER=2"),
+        (TWO, "collective", "TF_CONFIG with 2 workers"),
+        (ONE, "local", "no launcher"),
+        (HOROVOD | TWO, "horovod", "HOROVOD_SIZE=2"),
+        ({"OOODIST_ENGINE": "collective"} | HOROVOD | TWO, "collective", "OOODIST_ENGINE"),
+        ({"OOODIST_ENGINE": "local"}, "local", "OOODIST_ENGINE=local"),
+    ],
+)
+def test_detects_by_environment(environ: dict[str, str], engine: str, reason: str) -> None:
+    found, why = detect(environ)
+    assert found == engine
+    assert reason in why
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"OOODIST_ENGINE": "nccl"}, "OOODIST_ENGINE is 'nccl'; it must be one of local, coll"),
+        ({"HOROVOD_SIZE": "two"}, "HOROVOD_SIZE is 'two'"),
+        ({"DMLC_ROLE": "worker"}, "DMLC_NUM_WORKER is ''"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG cannot be read"),
+        ({"TF_CONFIG": "[1]"}, "TF_CONFIG cannot be read"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "TF_CONFIG cannot be read (KeyError"),
+        (_tf_config({"worker": ["a:1"]}, index=1), "task is worker 1"),
+        (_tf_config({"worker": ["a:1"], "ps": ["b:1"]}, task="ps"), "task is ps 0"),
+    ],
+)
+def test_impossible_variables(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        detect(environ)
+
+
+def test_chief_is_the_first_worker() -> None:
+    jobs = {"worker": ["b:1", "c:1"], "chief": ["a:1"]}
+    assert cluster(_tf_config(jobs, "chief")) == (["a:1", "b:1", "c:1"], 0)
+    assert cluster(_tf_config(jobs, "worker", 1)) == (["a:1", "b:1", "c:1"], 2)
+    assert cluster({}) is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "environ", "workers"),
+    [
+        ("auto", {}, None),
+        ("local", {}, None),
+        ("local", ONE, None),
+        ("local", {"OMPI_COMM_WORLD_SIZE": "1"}, None),
+        ("horovod", HOROVOD, None),
+        ("horovod", {}, 1),
+        ("collective", TWO, 2),
+        ("collective", TWO | MPI, None),  # mpirun as a launcher of TF_CONFIG processes
+        ("collective", ONE, None),
+        ("collective", {}, 1),
+        ("byteps", BYTEPS, None),
+    ],
+)
+def test_possible_choices(engine: str, environ: dict[str, str], workers: int | None) -> None:
+    name, _ = choose(engine, environ, workers)
+    assert name == ("local" if engine == "auto" else engine)
+
+
+@pytest.mark.parametrize(
+    ("engine", "environ", "messages"),
+    [
+        ("mpi", {}, ["engine is 'mpi'", "auto, local, collective, horovod, byteps"]),
+        ("horovod", {}, ["engine: horovod", "not started by", "horovodrun -np 2", "engine: local"]),
+        ("horovod", TWO, ["engine: horovod", "TF_CONFIG with 2 workers (engine collective)"]),
+        ("collective", {}, ["launch/local.py -np 2 --engine collective"]),
+        ("collective", HOROVOD, ["but HOROVOD_SIZE=2 (engine horovod)"]),
+        ("byteps", {}, ["not started by a launcher of byteps", "--engine byteps"]),
+        ("local", HOROVOD, ["one of 2 of engine horovod", "train on its own"]),
+        ("local", MPI, ["one of 4 of engine horovod (OMPI_COMM_WORLD_SIZE=4)"]),
+        ("local", TWO, ["one of 2 of engine collective"]),
+        ("local", BYTEPS, ["one of 2 of engine byteps"]),
+        ("auto", BYTEPS | {"DMLC_ROLE": "server"}, ["DMLC_ROLE=server", "import byteps.server"]),
+        ("auto", {"OOODIST_ENGINE": "horovod"}, ["OOODIST_ENGINE=horovod, but this process"]),
+    ],
+)
+def test_contradictions(engine: str, environ: dict[str, str], messages: list[str]) -> None:
+    with pytest.raises(UserError) as raised:
+        choose(engine, environ, None)
+    for message in messages:
+        assert message in str(raised.value)
+
+
+def test_byteps_alone_needs_its_launcher() -> None:
+    with pytest.raises(UserError, match="not started by a launcher of byteps"):
+        choose("byteps", {}, 1)
+
+
+def test_sizes() -> None:
+    check_size("horovod", 2, {"OOODIST_SIZE": "2"}, 2)
+    with pytest.raises(UserError, match="workers is 4, but engine horovod runs 2: start 4"):
+        check_size("horovod", 2, {}, 4)
+    with pytest.raises(UserError, match=r"started 3 workers \(OOODIST_SIZE\), but engine local se"):
+        check_size("local", 1, {"OOODIST_SIZE": "3"}, None)
+
+
+def test_init_of_the_wrong_engine_or_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in list(os.environ):
+        if variable.startswith(("OOODIST_", "HOROVOD_", "DMLC_", "OMPI_", "TF_CONFIG")):
+            monkeypatch.delenv(variable)
+    with pytest.raises(UserError, match="engine is 'gloo'"):
+        engines.init("gloo")
+    with pytest.raises(UserError, match="workers is 2, but engine local runs 1"):
+        engines.init(workers=2)
+    with pytest.raises(UserError, match="no engine is in use"):
+        engines.current()
+
+
+@pytest.mark.parametrize(
+    ("engine", "environ", "module"),
+    [("horovod", HOROVOD, "horovod.tensorflow"), ("byteps", BYTEPS, "byteps.tensorflow")],
+)
+def test_engine_that_is_not_built(
+    monkeypatch: pytest.MonkeyPatch, engine: str, environ: dict[str, str], module: str
+) -> None:
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"ooodist.engines.{engine}", raising=False)
+    with pytest.raises(UserError, match=f"engine {engine} is not built here .*No module|import of"):
+        engines.init()
+    with pytest.raises(UserError, match=rf"run scripts/install_engines.sh {engine}"):
+        engines.init(engine)
+
+
+def test_a_contradiction_costs_no_tensorflow() -> None:
+    program = (
+        "import sys, ooodist.engines as e; assert 'tensorflow' not in sys.modules; e.init('byteps')"
+    )
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("DMLC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environ, timeout=60
+    )
+    assert "UserError: engine: byteps, but this process was not started by" in done.stderr
+
+
+def test_init_says_which_engine_and_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engines, "_current", None)
+    monkeypatch.setattr(engines, "_was_shut_down", False)
+    with caplog.at_level(logging.INFO, "ooodist"):
+        engines.init()
+    assert caplog.messages == [
+        "engine local (no launcher has set its variables): rank 0 of 1",
+    ]
