@@ -23,6 +23,11 @@ from ooodist.backprop.units import Unit
 from ooodist.errors import UserError
 
 
+def carries_edges(unit: Unit) -> bool:
+    """Whether a unit has an op that can carry control edges; a unit of light ops has none."""
+    return any(op.type not in LIGHT_OPS for op in unit.ops)
+
+
 def stock_order(units: Sequence[Unit]) -> list[str]:
     """Layer after layer from the loss down, each dX followed by the dW of its layer."""
     return [unit.name for unit in units]
@@ -33,8 +38,9 @@ def first_k_order(units: Sequence[Unit], k: int) -> list[str]:
 
     Args:
         units: the backward units in stock order.
-        k: 0 (stock order) to the number of layers with a dW of their own. A layer is the dW
-            units that wait for the same dX unit, such as a kernel and its bias.
+        k: 0 (stock order) to the number of layers with a dW worth moving: one with a heavy op
+            (see light_ops.py). A layer is the dW units that wait for the same dX unit, such as a
+            kernel and its bias.
 
     Raises:
         UserError: k is out of range.
@@ -42,12 +48,12 @@ def first_k_order(units: Sequence[Unit], k: int) -> list[str]:
     Source: Oh et al., EuroSys 2022, section 5.1 ("reverse first-k scheduling").
     """
     # An early part of a weight that has several uses completes nothing and stays where it is.
-    own = [unit for unit in units if unit.kind == "dW" and unit.variables]
+    own = [unit for unit in units if unit.kind == "dW" and unit.variables and carries_edges(unit)]
     layers = sorted({unit.layer for unit in own}, reverse=True)
     if not 0 <= k <= len(layers):
         raise UserError(
-            f"order: first_k has k = {k}, but this model has {len(layers)} layers with a weight "
-            f"gradient of their own; choose k from 0 to {len(layers)}"
+            f"order: first_k has k = {k}, but this model has {len(layers)} layers whose weight "
+            f"gradient can be moved; choose k from 0 to {len(layers)}"
         )
     deferred = {layer: rank for rank, layer in enumerate(layers[:k])}  # from the input up
     late = [unit for unit in own if unit.layer in deferred]
@@ -112,11 +118,6 @@ def impose_order(units: Sequence[Unit], order: Sequence[str]) -> int:
             added += sum(add_control_edges(op, last) for op in first)
             last = ends
     return added
-
-
-def carries_edges(unit: Unit) -> bool:
-    """Whether a unit has an op that can carry control edges; a unit of light ops has none."""
-    return any(op.type not in LIGHT_OPS for op in unit.ops)
 
 
 def _ends(unit: Unit) -> tuple[list[tf.Operation], list[tf.Operation]]:

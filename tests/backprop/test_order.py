@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -13,7 +15,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooodist.backprop.order import check_order, first_k_order, impose_order, stock_order
+from ooodist.backprop.order import (
+    carries_edges,
+    check_order,
+    first_k_order,
+    impose_order,
+    stock_order,
+)
 from ooodist.backprop.units import Unit, find_backward_units
 from ooodist.errors import UserError
 from tests.backprop.models import MODELS, loss_of
@@ -24,12 +32,13 @@ Order = Callable[[Sequence[Unit]], Sequence[str]]
 def chain(num_layers: int) -> tuple[Unit, ...]:
     """Units of a chain of layers, the last layer's first, as in the docstring of order.py."""
     units = []
+    product = SimpleNamespace(type="MatMul")
     for depth in range(1, num_layers + 1):
         layer = num_layers + 1 - depth
         above = frozenset({f"dX{layer + 1}"} if depth > 1 else set())
-        units.append(Unit(f"dX{layer}", "dX", (), 0, (), above, depth))
+        units.append(Unit(f"dX{layer}", "dX", (), 0, (product,), above, depth))
         needs = frozenset({f"dX{layer}"})
-        units.append(Unit(f"dW{layer}", "dW", (f"w{layer}",), 4, (), needs, depth))
+        units.append(Unit(f"dW{layer}", "dW", (f"w{layer}",), 4, (product,), needs, depth))
     return tuple(units)
 
 
@@ -66,6 +75,15 @@ def test_first_k_is_what_the_paper_draws(k: int, expected: str) -> None:
 def test_first_k_out_of_range_names_what_is_allowed(k: int) -> None:
     with pytest.raises(UserError, match=rf"k = {k}, .* 3 layers .* from 0 to 3"):
         first_k_order(chain(3), k)
+
+
+def test_first_k_does_not_count_layers_whose_weight_gradient_costs_nothing() -> None:
+    units = list(chain(3))
+    light = (SimpleNamespace(type="Mul"),)  # as of a batch norm's gamma
+    units[3] = replace(units[3], ops=light)
+    assert " ".join(first_k_order(units, 2)) == "dX3 dX2 dW2 dX1 dW1 dW3"
+    with pytest.raises(UserError, match="2 layers"):
+        first_k_order(units, 3)
 
 
 @given(st.integers(1, 12), st.data())
@@ -148,7 +166,7 @@ def train(name: str, order: Order | None) -> dict[str, Any]:
 
 
 def halfway(units: Sequence[Unit]) -> list[str]:
-    layers = {unit.layer for unit in units if unit.kind == "dW" and unit.variables}
+    layers = {u.layer for u in units if u.kind == "dW" and u.variables and carries_edges(u)}
     return first_k_order(units, (len(layers) + 1) // 2)
 
 
