@@ -28,8 +28,8 @@ and, each on its host,
     DMLC_ROLE=worker DMLC_WORKER_ID=I BYTEPS_LOCAL_RANK=0 BYTEPS_LOCAL_SIZE=1 \\
         BYTEPS_SOCKET_PATH=<an empty folder> python -m ooodist.train …
 
-Two workers on one host need different folders. BytePS notices no failure: if one process dies,
-end the others, and remove /dev/shm/BytePS_ShM_<port>_* on every host.
+Two workers on one host need different folders. If a process dies, our build of BytePS ends the
+others some 10 to 25 seconds later (PS_HEARTBEAT_TIMEOUT, in seconds; 0 switches it off).
 
 Add OOODIST_ENGINE=<engine> to name the engine instead of having it found by these variables.
 """

@@ -13,7 +13,8 @@ from typing import NoReturn
 def abort(code: int) -> NoReturn:
     """Ends this process at once: no waiting for other ranks, no clean-up that could hang.
 
-    The other ranks end with an error in their next exchange (byteps: at their stall limit).
+    The other ranks end with an error in their next exchange (byteps: when the heartbeat of this
+    one has been missing for some seconds).
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # closed, or its reader is gone
