@@ -143,7 +143,10 @@ def keep(op: tf.Operation) -> None:
     Stateless ops whose result nobody uses are otherwise left out, and stateful ones are made to
     wait for each other.
     """
-    op.graph.experimental_acd_manager.run_independently(op)
+    manager = getattr(op.graph, "experimental_acd_manager", None)
+    if manager is None:
+        raise RuntimeError(f"{op.name}: exchanges can only be part of a tf.function")
+    manager.run_independently(op)
 
 
 def as_new_value(tensor: tf.Tensor) -> tf.Tensor:

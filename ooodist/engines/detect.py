@@ -52,6 +52,12 @@ def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tupl
             f"DMLC_ROLE={environ['DMLC_ROLE']}: this process is to be no worker; start it as "
             "python -c 'import byteps.server'"
         )
+    if name == "byteps" and environ.get("BYTEPS_LOCAL_SIZE", "1") != "1":
+        raise UserError(
+            f"BYTEPS_LOCAL_SIZE={environ['BYTEPS_LOCAL_SIZE']}: the BytePS built here runs one "
+            "process for each DMLC_WORKER_ID; give every process its own DMLC_WORKER_ID and "
+            "BYTEPS_LOCAL_SIZE=1, as launch/local.py does"
+        )
     if name not in found and name != "local" and (workers != 1 or name == "byteps"):
         others = "".join(f", but {why} (engine {other})" for other, (_, why) in found.items())
         raise UserError(
@@ -76,11 +82,10 @@ def check_size(name: str, size: int, environ: Mapping[str, str], workers: int | 
             f"workers is {workers}, but engine {name} runs {size}: start {workers} processes, "
             f"set workers to {size}, or leave it out"
         )
-    launched = environ.get("OOODIST_SIZE")
-    if launched is not None and int(launched) != size:
+    if "OOODIST_SIZE" in environ and _number(environ, "OOODIST_SIZE") != size:
         raise UserError(
-            f"the launcher started {launched} workers (OOODIST_SIZE), but engine {name} sees "
-            f"{size}; remove variables of another launcher from the environment"
+            f"the launcher started {environ['OOODIST_SIZE']} workers (OOODIST_SIZE), but "
+            f"engine {name} sees {size}; remove variables of another launcher from the environment"
         )
 
 
@@ -116,7 +121,7 @@ def cluster(environ: Mapping[str, str]) -> tuple[list[str], int] | None:
     if task not in ("chief", "worker") or not 0 <= index < len(jobs.get(task, [])):
         raise UserError(
             f'TF_CONFIG: task is {task} {index}, which is no "chief" or "worker" of its cluster '
-            f"{jobs}"
+            f"{jobs}; correct it, or unset TF_CONFIG if it is not for this program"
         )
     return addresses, place
 

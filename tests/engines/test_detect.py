@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from ooodist import engines
 from ooodist.engines.detect import check_size, choose, cluster, detect
@@ -16,6 +17,16 @@ from ooodist.errors import UserError
 MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
 HOROVOD = {"HOROVOD_SIZE": "2", "HOROVOD_RANK": "0"}
 BYTEPS = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_WORKER_ID": "1"}
+
+
+@pytest.fixture(autouse=True)
+def plain_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that no launcher has started and that has no engine yet."""
+    for variable in list(os.environ):
+        if variable.startswith(("OOODIST_", "HOROVOD_", "DMLC_", "OMPI_", "PMI_", "TF_CONFIG")):
+            monkeypatch.delenv(variable)
+    monkeypatch.setattr(engines, "_current", None)
+    monkeypatch.setattr(engines, "_was_shut_down", False)
 
 
 def _tf_config(jobs: dict[str, list[str]], task: str = "worker", index: int = 0) -> dict[str, str]:
@@ -112,6 +123,7 @@ def test_possible_choices(engine: str, environ: dict[str, str], workers: int | N
         ("local", TWO, ["one of 2 of engine collective"]),
         ("local", BYTEPS, ["one of 2 of engine byteps"]),
         ("auto", BYTEPS | {"DMLC_ROLE": "server"}, ["DMLC_ROLE=server", "import byteps.server"]),
+        ("auto", BYTEPS | {"BYTEPS_LOCAL_SIZE": "2"}, ["BYTEPS_LOCAL_SIZE=2", "=1, as launch"]),
         ("auto", {"OOODIST_ENGINE": "horovod"}, ["OOODIST_ENGINE=horovod, but this process"]),
     ],
 )
@@ -135,10 +147,7 @@ def test_sizes() -> None:
         check_size("local", 1, {"OOODIST_SIZE": "3"}, None)
 
 
-def test_init_of_the_wrong_engine_or_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in list(os.environ):
-        if variable.startswith(("OOODIST_", "HOROVOD_", "DMLC_", "OMPI_", "TF_CONFIG")):
-            monkeypatch.delenv(variable)
+def test_init_of_the_wrong_engine_or_size() -> None:
     with pytest.raises(UserError, match="engine is 'gloo'"):
         engines.init("gloo")
     with pytest.raises(UserError, match="workers is 2, but engine local runs 1"):
@@ -164,22 +173,24 @@ def test_engine_that_is_not_built(
         engines.init(engine)
 
 
+def test_collective_after_tensorflow_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    tf.ones([1])
+    monkeypatch.setenv("TF_CONFIG", TWO["TF_CONFIG"])
+    with pytest.raises(UserError, match=r"ooodist.init was called after TensorFlow had started"):
+        engines.init("collective", stall_limit=20)
+
+
 def test_a_contradiction_costs_no_tensorflow() -> None:
     program = (
         "import sys, ooodist.engines as e; assert 'tensorflow' not in sys.modules; e.init('byteps')"
     )
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("DMLC_")}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environ, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert "UserError: engine: byteps, but this process was not started by" in done.stderr
 
 
-def test_init_says_which_engine_and_why(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(engines, "_current", None)
-    monkeypatch.setattr(engines, "_was_shut_down", False)
+def test_init_says_which_engine_and_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "ooodist"):
         engines.init()
     assert caplog.messages == [

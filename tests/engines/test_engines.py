@@ -1,10 +1,13 @@
 """Every engine does the same: the checks of worker.py, and ways to end."""
 
+import os
 import shlex
+import shutil
+import subprocess
 
 import pytest
 
-from tests.engines.jobs import run_job, script
+from tests.engines.jobs import need, run_job, script
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,29 @@ def test_checks(engine: str, num_workers: int, options: list[str]) -> None:
     job = run_job(engine, num_workers, script("worker.py", engine, num_workers), *options)
     assert job.returncode == 0, job.stdout + job.stderr
     assert job.stdout.count("held: check_") == 16
+
+
+def test_mpirun_is_detected() -> None:
+    need("horovod")
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun here: run scripts/install_engines.sh horovod")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    job = subprocess.run(
+        [
+            "mpirun",
+            "-np",
+            "2",
+            "--oversubscribe",
+            *script("worker.py", "horovod", 2, "check_places"),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | root | {"OMPI_MCA_mpi_yield_when_idle": "1"},
+        timeout=60,
+        check=False,
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "held: check_places" in job.stdout
 
 
 @pytest.mark.parametrize("engine", ["collective", "horovod", "byteps"])

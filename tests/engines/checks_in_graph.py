@@ -1,0 +1,177 @@
+"""Checks of sums in a traced graph; worker.py runs them on all ranks of a job."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.engines.base import Engine
+
+DTYPES = (
+    tf.float32,
+    tf.float64,
+    tf.float16,
+    tf.bfloat16,
+    tf.int32,
+    tf.int64,
+    tf.int8,
+    tf.uint8,
+    tf.int16,
+    tf.uint16,
+    tf.uint32,
+)
+SHAPES = ((), (0,), (1,), (2, 0, 3), (3, 5), (1001,), (7, 11, 13))
+
+
+def _mine(engine: Engine, shape: tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
+    """A tensor of small integers that differs between the ranks."""
+    count = int(np.prod(shape))
+    values = (np.arange(count) % 7 + 1) * (engine.rank + 1)
+    return tf.cast(tf.reshape(tf.constant(values, tf.int32), shape), dtype)
+
+
+def _total(engine: Engine, shape: tuple[int, ...]) -> np.ndarray:
+    ranks = sum(range(1, engine.size + 1))
+    return ((np.arange(int(np.prod(shape))) % 7 + 1) * ranks).reshape(shape)
+
+
+def check_dtypes_and_shapes(engine: Engine) -> None:
+    cases = [(dtype, shape) for dtype in DTYPES for shape in SHAPES]
+
+    @tf.function
+    def sums(tensors):
+        return [engine.sum_in_graph(t, f"kind/{i}") for i, t in enumerate(tensors)]
+
+    tensors = [_mine(engine, shape, dtype) for dtype, shape in cases]
+    for _ in range(3):
+        for (dtype, shape), result in zip(cases, sums(tensors), strict=True):
+            assert result.dtype == dtype
+            assert tuple(result.shape) == shape
+            np.testing.assert_array_equal(result.numpy().astype(np.int64), _total(engine, shape))
+
+
+def check_large(engine: Engine) -> None:
+    num_elements = 6_000_011  # 24 MB, which engines split in parts of unlike sizes
+    each = [
+        np.random.default_rng(rank).standard_normal(num_elements, np.float32)
+        for rank in range(engine.size)
+    ]
+
+    @tf.function
+    def total(tensor):
+        return engine.sum_in_graph(tensor, "large")
+
+    expected = np.sum(each, axis=0, dtype=np.float64)
+    for _ in range(3):
+        result = total(tf.constant(each[engine.rank])).numpy()
+        np.testing.assert_allclose(result, expected, atol=1e-5)
+        engine.check_equal("the sum", result.tobytes())
+
+
+def check_many_names_in_any_order(engine: Engine) -> None:
+    """Ranks may start exchanges in different orders: nothing orders these."""
+    num_names = 200
+
+    @tf.function
+    def sums(tensor):
+        return tf.stack(
+            [engine.sum_in_graph(tensor * i, f"many/{i}.x+1") for i in range(num_names)]
+        )
+
+    for repeat in range(20):
+        result = sums(tf.fill([3], float(engine.rank + repeat)))
+        expected = sum(range(engine.size)) + engine.size * repeat
+        np.testing.assert_array_equal(result[:, 0], np.arange(num_names) * float(expected))
+
+
+def check_constants(engine: Engine) -> None:
+    """A constant gradient is exchanged in each call, not once while the graph is optimised."""
+
+    @tf.function
+    def total():
+        return engine.sum_in_graph(tf.constant([engine.rank + 1.0] * 5), "constant")
+
+    for _ in range(3):
+        engine.barrier()
+        if engine.rank == 0:
+            time.sleep(0.5)
+        start = time.monotonic()
+        result = total().numpy()
+        assert engine.rank == 0 or time.monotonic() - start > 0.4, "not exchanged with rank 0"
+        np.testing.assert_array_equal(result, np.full(5, sum(range(1, engine.size + 1))))
+
+
+def check_unused(engine: Engine) -> None:
+    """An exchange whose sum one rank does not use takes place: the others wait for it."""
+
+    @tf.function
+    def total(tensor):
+        result = engine.sum_in_graph(tensor, "unused")
+        return result if engine.rank else tensor
+
+    for _ in range(3):
+        result = total(tf.ones([4]))
+        np.testing.assert_array_equal(result, np.full(4, engine.size if engine.rank else 1))
+
+
+def check_equal_tensors(engine: Engine) -> None:
+    """Two exchanges of one tensor are not joined: on another rank they are of two tensors."""
+
+    @tf.function
+    def total(tensor):
+        other = tensor + 1 if engine.rank else tensor
+        pair = [engine.sum_in_graph(tensor, "twice/a"), engine.sum_in_graph(other, "twice/b")]
+        constant = tf.constant([3.0, 3.0])
+        other = constant + 1 if engine.rank else constant
+        return [*pair, engine.sum_in_graph(constant, "c"), engine.sum_in_graph(other, "d")]
+
+    size, others = engine.size, engine.size - 1
+    for _ in range(3):
+        for result, expected in zip(
+            total(tf.ones([2])), (size, size + others, 3 * size, 3 * size + others), strict=True
+        ):
+            np.testing.assert_array_equal(result, np.full(2, expected))
+
+
+def check_name_used_again(engine: Engine) -> None:
+    """One name for the exchanges of several steps in one graph: they follow each other."""
+
+    @tf.function
+    def steps(tensor):
+        results = []
+        for step in range(4):
+            with tf.name_scope(f"step{step}"):
+                results.append(engine.sum_in_graph(tensor + step, "again"))
+        return results
+
+    for _ in range(10):
+        for step, result in enumerate(steps(tf.ones([1000]))):
+            np.testing.assert_array_equal(result, np.full(1000, engine.size * (1 + step)))
+
+
+def check_order_is_followed(engine: Engine) -> None:
+    """An exchange that depends on another starts after it, also across control edges."""
+
+    @tf.function
+    def chain(tensor):
+        first = engine.sum_in_graph(tensor, "chain/first")
+        with tf.control_dependencies([first.op]):
+            second = engine.sum_in_graph(tf.identity(tensor), "chain/second")
+        return engine.sum_in_graph(first + second, "chain/third")
+
+    np.testing.assert_array_equal(chain(tf.ones([2])), np.full(2, 2 * engine.size**2))
+
+
+def check_eager(engine: Engine) -> None:
+    for repeat in range(3):
+        result = engine.sum_in_graph(tf.fill([2, 2], float(repeat)), "eager")
+        np.testing.assert_array_equal(result, np.full((2, 2), repeat * engine.size))
+
+
+def check_wrong_reuse_of_a_name(engine: Engine) -> None:
+    engine.sum_in_graph(tf.ones([2]), "fixed")
+    with pytest.raises(RuntimeError, match=r"'fixed' is of float32 \(3,\), but was of float32"):
+        engine.sum_in_graph(tf.ones([3]), "fixed")
+    with pytest.raises(RuntimeError, match=r"is of int32 \(2,\)"):
+        engine.sum_in_graph(tf.ones([2], tf.int32), "fixed")
