@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import platform
 import statistics
 import time
@@ -76,8 +77,10 @@ def main() -> None:
             callbacks = [times[name]] if block >= 0 else []
             models[name].fit(x, y, batch_size=BATCH, verbose=0, callbacks=callbacks)
 
-    print(f"ResNet-50, {IMAGE[0]} x {IMAGE[1]}, batch {BATCH}; {platform.processor() or 'CPU'}, ")
-    print(f"TensorFlow {tf.__version__}, Keras {keras.__version__}")
+    print(
+        f"ResNet-50, {IMAGE[0]} x {IMAGE[1]}, batch {BATCH}; {os.cpu_count()} cores "
+        f"({platform.machine()}), TensorFlow {tf.__version__}, Keras {keras.__version__}"
+    )
     medians = {}
     for name, record in times.items():
         medians[name] = statistics.median(record.seconds)
