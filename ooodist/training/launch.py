@@ -13,6 +13,7 @@ is stale, none is lost.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from ooodist.errors import UserError
 from ooodist.training.backward import OrderedBackward
 from ooodist.training.optimizer import not_updating, updating_one_by_one
 from ooodist.training.tape import watch_gradients
+
+logger = logging.getLogger("ooodist")
 
 Batch = Any
 
@@ -88,7 +91,7 @@ class Launch:
     def _update(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
         weights = self.model.trainable_variables
         held: list[Gradient] = []
-        exchanged: list[str] = []
+        seen: set[int] = set()
 
         def hold(_target: Any, _seeds: Any, gradients: Sequence[Gradient], _v: Any) -> list[Any]:
             held[:] = add_gradients(held, gradients)
@@ -100,7 +103,8 @@ class Launch:
             gradients: Sequence[Gradient],
             variables: Sequence[Any],
         ) -> list[Gradient]:
-            exchanged.extend(variable.path for variable in variables)
+            seen.update(id(variable.handle) for variable in variables)
+            self._name_strangers(variables)
             if not held:
                 return self.backward(target, seeds, gradients, variables)
             total = add_gradients(held, gradients)
@@ -108,11 +112,11 @@ class Launch:
             return self.backward(target, seeds, mean, variables)
 
         for batch in batches[:-1]:
-            with watch_gradients(hold, weights), not_updating(self.model):
+            with watch_gradients(hold), not_updating(self.model):
                 self.model.train_step(batch)
-        with watch_gradients(finish, weights), updating_one_by_one(self.model):
+        with watch_gradients(finish), updating_one_by_one(self.model):
             logs = self.model.train_step(batches[-1])
-        if weights and not exchanged:
+        if weights and not seen:
             raise UserError(
                 f"{type(self.model).__name__}.train_step computed no gradient of the model's "
                 "trainable variables with tf.GradientTape where ooodist could see it, so workers "
@@ -120,6 +124,18 @@ class Launch:
                 "itself (not in another thread)"
             )
         return logs
+
+    def _name_strangers(self, variables: Sequence[Any]) -> None:
+        """Names the variables that are trained but are no part of the model."""
+        own = {id(variable.handle) for variable in self.model.variables}
+        strangers = [variable.name for variable in variables if id(variable.handle) not in own]
+        if strangers and self.backward.exchange.engine.size > 1:
+            logger.warning(
+                "train_step trains %s, not among the model's variables: their gradients are "
+                "averaged, but they are not given rank 0's first values; see to it that they "
+                "start alike (ooodist.broadcast)",
+                ", ".join(strangers),
+            )
 
     def _mean_logs(self, logs: dict[str, Any]) -> dict[str, tf.Tensor]:
         engine = self.backward.exchange.engine

@@ -130,18 +130,15 @@ def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
 
 
 @contextlib.contextmanager
-def watch_gradients(handler: Handler, weights: Sequence[Any]) -> Iterator[None]:
+def watch_gradients(handler: Handler) -> Iterator[None]:
     """Passes the gradients that any ``tf.GradientTape`` computes in this block through a handler.
 
     So that a model's ``train_step``, Keras's or the user's own, needs no change. Gradients with
-    respect to anything but ``weights`` (a gradient penalty, say) are left alone, and so are other
-    threads.
+    respect to tensors (a gradient penalty, say) are left alone, and so are other threads.
 
     Args:
         handler: see :func:`gradient_with`.
-        weights: the trainable variables of the model.
     """
-    own = {id(weight.handle) for weight in weights}
     thread = threading.get_ident()
 
     def gradient(
@@ -152,11 +149,25 @@ def watch_gradients(handler: Handler, weights: Sequence[Any]) -> Iterator[None]:
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
         flat = tf.nest.flatten(sources)
-        ours = [id(getattr(source, "handle", None)) in own for source in flat]
+        variables = [index for index, source in enumerate(flat) if hasattr(source, "handle")]
         options = {"unconnected_gradients": unconnected_gradients}
-        if threading.get_ident() != thread or not flat or not all(ours):
+        if threading.get_ident() != thread or not variables:
             return _plain_gradient(tape, target, sources, output_gradients, **options)
-        return gradient_with(handler, tape, target, sources, output_gradients, **options)
+
+        def handle_variables(
+            targets: Sequence[tf.Tensor],
+            seeds: Sequence[tf.Tensor],
+            gradients: Sequence[Gradient],
+            given: Sequence[Any],
+        ) -> list[Gradient]:
+            own = [gradients[index] for index in variables]
+            result = list(gradients)
+            handled = handler(targets, seeds, own, [given[index] for index in variables])
+            for index, value in zip(variables, handled, strict=True):
+                result[index] = value
+            return result
+
+        return gradient_with(handle_variables, tape, target, sources, output_gradients, **options)
 
     tf.GradientTape.gradient = gradient
     try:

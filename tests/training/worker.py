@@ -214,6 +214,32 @@ def own_train_step_with_two_optimizers() -> None:
 
 
 @check
+def a_trained_variable_that_is_no_part_of_the_model() -> None:
+    class Scaled(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, temperature * self(x, training=True))
+            weights = self.trainable_variables
+            *gradients, slope, of_input = tape.gradient(loss, [*weights, temperature, x])
+            assert of_input is None  # not watched: tensors are none of our business
+            temperature.assign_sub(0.1 * slope)
+            self.optimizer.apply(gradients, weights)
+            return {"loss": loss}
+
+    temperature = tf.Variable(1.0)
+    x = np.random.default_rng(1).normal(size=(6 * BATCH * size, 5)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int32)
+    model = compiled(
+        fresh(lambda: Scaled([keras.Input((5,)), layers.Dense(2)]), rank), "sgd", metrics=None
+    )
+    ooodist.distribute(model).fit(x, y, batch_size=BATCH, verbose=0)
+    assert_equal_ranks(model)
+    engine.check_equal("temperature", temperature.numpy().tobytes())
+    assert temperature.numpy() != 1.0
+
+
+@check
 def tape_in_a_loop_of_ones_own() -> None:
     x, y = images(12 * BATCH * size)
     ours, alone = fresh(convolutional, 50 + rank), fresh(convolutional, 50)
