@@ -31,7 +31,7 @@ class Exchanged:
     """One exchange of a traced step.
 
     Attributes:
-        name: its key, the same on every rank.
+        name: the same on every rank.
         weights: names of the weights whose gradients it carries.
         num_bytes: bytes that each rank contributes.
         op: the op whose completion is the exchange's completion.
@@ -129,14 +129,16 @@ class GradientExchange:
         whole = tensors[0]
         if len(tensors) > 1:
             whole = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+        # Another model of this process may have weights of the same names and other sizes.
+        key = f"{label}.{whole.dtype.name}.{whole.shape.num_elements()}"
         if tf.executing_eagerly():
-            total, record = self.engine.sum_in_graph(whole, label), None
+            total, record = self.engine.sum_in_graph(whole, key), None
         else:
             earlier = self._issued(whole.graph)
             if self.credit is not None and len(earlier) >= self.credit:
                 with tf.control_dependencies([earlier[-self.credit].op]):
                     whole = tf.identity(whole)
-            total = self.engine.sum_in_graph(whole, label)
+            total = self.engine.sum_in_graph(whole, key)
             record = Exchanged(label, weights, num_bytes(whole), total.op)
             earlier.append(record)
         mean = total / tf.cast(self.engine.size, total.dtype)
