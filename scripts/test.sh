@@ -28,7 +28,13 @@ cd "$ROOT"
 # What is tested is the wheel, not the checkout: the tests run in a copy that has no ooodist/.
 step wheel
 copy=$(mktemp -d)
-trap 'rm -rf "$copy"; "$VENV/bin/python" -m pip install --quiet --no-deps --no-build-isolation -e "$ROOT"' EXIT
+restore() {
+  cd "$ROOT"
+  rm -rf "$copy"
+  "$VENV/bin/python" -m pip install --quiet --no-deps --no-build-isolation -e "$ROOT"
+}
+trap restore EXIT
+rm -rf "$ROOT/build" # setuptools would put what lies there into the wheel
 "$VENV/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$copy/wheel" "$ROOT"
 "$VENV/bin/python" -m pip install --quiet --no-deps --force-reinstall "$copy"/wheel/*.whl
 git ls-files -z --cached --others --exclude-standard ':!ooodist' | xargs -0 cp --parents -t "$copy"

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "install_engines.sh"
 
 
 def install(*arguments: str, path: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": path, "OOODIST_WHEEL_CACHE": str(cache)}
+    environment = os.environ | {
+        "PATH": path,
+        "OOODIST_VENV": sys.prefix,
+        "OOODIST_WHEEL_CACHE": str(cache),
+    }
     return subprocess.run(
         ["/bin/bash", str(SCRIPT), *arguments],
         env=environment,

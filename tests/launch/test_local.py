@@ -44,7 +44,11 @@ def test_one_worker_fails(launchers: Launchers, ending: str, code: int, message:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_launcher_is_told_to_end(launchers: Launchers, number: signal.Signals) -> None:
-    launcher, port = start_family(launchers)
+    before = signal.signal(number, signal.SIG_DFL)  # should these tests run under nohup
+    try:
+        launcher, port = start_family(launchers)
+    finally:
+        signal.signal(number, before)
     os.killpg(launcher.pid, number)  # as Ctrl-C in a terminal does
     _, stderr = launcher.communicate(timeout=20)
     assert launcher.returncode == 128 + number
