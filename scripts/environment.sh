@@ -13,6 +13,11 @@ fail() {
   exit 1
 }
 
+# A script's --help is the comment at its beginning.
+show_help() {
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+}
+
 find_python() {
   local candidate
   for candidate in "${PYTHON:-}" python3.11 python3.12 python3; do

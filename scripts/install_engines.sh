@@ -30,7 +30,7 @@ main() {
   for argument in "$@"; do
     case $argument in
       -h | --help)
-        sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+        show_help
         exit
         ;;
       horovod | byteps | mpi) engines+=("$argument") ;;

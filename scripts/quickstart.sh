@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
 if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
-  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+  show_help
   exit
 fi
 

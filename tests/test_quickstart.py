@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.training.jobs import ROOT
+from tests.jobs import ROOT
 
 
 def test_two_workers_learn_the_digits_and_say_where_everything_is(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -17,8 +16,8 @@ import keras
 import pytest
 
 from ooodist.training import checkpoint
+from tests.jobs import ROOT, needs_built
 
-ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "-m", "ooodist.train"]
 SMALL = "model={name: mlp, layers: [8], dropout: 0.2}"
 SECONDS_TO_END = 30.0
@@ -98,11 +97,6 @@ def launched(engine: str, *command: str, size: int = 2) -> list[str]:
 
 def settings(*overrides: str) -> list[str]:
     return [part for override in overrides for part in ("--set", override)]
-
-
-def needs(engine: str) -> None:
-    if engine != "collective" and importlib.util.find_spec(engine) is None:
-        pytest.skip(f"{engine} is not built here: run scripts/install_engines.sh {engine}")
 
 
 def errors(output: str) -> list[str]:
@@ -195,7 +189,7 @@ def test_wrong_jobs_end_on_both_ranks_with_one_message(programs: Programs, tmp_p
 def test_a_wrong_job_ends_the_program_on_every_rank(
     engine: str, overrides: list[str], message: str, programs: Programs, tmp_path: Path
 ) -> None:
-    needs(engine)
+    needs_built(engine)
     arguments = [*settings(SMALL, *overrides), "--output", str(tmp_path)]
     result = programs.run(*launched(engine, *PROGRAM, *arguments))
     assert result.returncode == 2, result.stdout
@@ -209,7 +203,7 @@ def test_a_wrong_job_ends_the_program_on_every_rank(
 def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
     engine: str, programs: Programs, tmp_path: Path
 ) -> None:
-    needs(engine)
+    needs_built(engine)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     job = settings(
         SMALL,

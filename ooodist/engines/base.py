@@ -19,6 +19,16 @@ from ooodist.engines.arrays import ArrayExchange
 PIECE_WORDS = (1 << 8, 1 << 14, 1 << 20)
 
 
+# What libraries without sums of small integers carry them as.
+SMALL_INTEGERS = {
+    tf.uint8: tf.int32,
+    tf.int8: tf.int32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+}
+
+
 class Engine(ArrayExchange):
     """The processes of one job, and how to add up over them.
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from byteps.tensorflow import ops as byteps_ops
 
-from ooodist.engines.base import PIECE_WORDS, Engine, as_new_value, keep
+from ooodist.engines.base import PIECE_WORDS, SMALL_INTEGERS, Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.engines.patience import abort, at_most
 
@@ -27,14 +27,7 @@ class BytepsEngine(Engine):
     """
 
     name = "byteps"
-    wire_dtypes = {  # noqa: RUF012
-        tf.bfloat16: tf.float32,
-        tf.uint8: tf.int32,
-        tf.int8: tf.int32,
-        tf.int16: tf.int32,
-        tf.uint16: tf.int32,
-        tf.uint32: tf.int64,
-    }
+    wire_dtypes = {tf.bfloat16: tf.float32, **SMALL_INTEGERS}  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ import os
 
 import tensorflow as tf
 
-from ooodist.engines.base import Engine, keep
+from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
 from ooodist.engines.detect import cluster
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.errors import UserError
@@ -28,13 +28,7 @@ class CollectiveEngine(Engine):
     """
 
     name = "collective"
-    wire_dtypes = {  # noqa: RUF012
-        tf.uint8: tf.int32,
-        tf.int8: tf.int32,
-        tf.int16: tf.int32,
-        tf.uint16: tf.int32,
-        tf.uint32: tf.int64,
-    }
+    wire_dtypes = SMALL_INTEGERS
 
     def __init__(self) -> None:
         super().__init__()

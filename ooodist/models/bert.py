@@ -6,14 +6,13 @@ from typing import ClassVar
 
 import keras
 
-from ooodist.models import checks
 from ooodist.models.base import DataDescription, finish
 from ooodist.models.interface import num_outputs, token_input, vocabulary_size
 from ooodist.models.layers import PositionEmbedding, TokenEmbedding
 from ooodist.models.transformer import (
     INITIAL_STDDEV,
     BlockStyle,
-    TransformerConfig,
+    TokenTransformerConfig,
     dropout,
     initializer,
     transformer_block,
@@ -23,21 +22,13 @@ logger = logging.getLogger("ooodist")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bert12Config(TransformerConfig):
-    """By default BERT-base. ``vocabulary_size``: None takes the data's (language only);
-    ``tie_embeddings``: the language head scores tokens with the embedding's own table.
+class Bert12Config(TokenTransformerConfig):
+    """By default BERT-base.
 
     There is no padding mask and no segment embedding: every position of a sequence is used.
     """
 
     name: ClassVar[str] = "bert_12"
-
-    vocabulary_size: int | None = None
-    tie_embeddings: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("vocabulary_size", self.vocabulary_size, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,13 @@ from typing import ClassVar
 
 import keras
 
-from ooodist.models import checks
 from ooodist.models.base import DataDescription, finish
 from ooodist.models.interface import num_outputs, token_input, vocabulary_size
 from ooodist.models.layers import PositionEmbedding, TokenEmbedding
 from ooodist.models.transformer import (
     INITIAL_STDDEV,
     BlockStyle,
-    TransformerConfig,
+    TokenTransformerConfig,
     dropout,
     initializer,
     transformer_block,
@@ -21,19 +20,10 @@ from ooodist.models.transformer import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class GptConfig(TransformerConfig):
-    """By default GPT-2 small. ``vocabulary_size``: None takes the data's; ``tie_embeddings``: the
-    head scores tokens with the embedding's own table.
-    """
+class GptConfig(TokenTransformerConfig):
+    """By default GPT-2 small."""
 
     name: ClassVar[str] = "gpt"
-
-    vocabulary_size: int | None = None
-    tie_embeddings: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("vocabulary_size", self.vocabulary_size, 1)
 
 
 def build_gpt(config: GptConfig, data: DataDescription) -> keras.Model:

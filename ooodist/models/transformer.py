@@ -43,6 +43,20 @@ class TransformerConfig(ModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenTransformerConfig(TransformerConfig):
+    """``vocabulary_size``: None takes the data's (language only); ``tie_embeddings``: the
+    language head scores tokens with the embedding's own table.
+    """
+
+    vocabulary_size: int | None = None
+    tie_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least("vocabulary_size", self.vocabulary_size, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockStyle:
     """In what the blocks of the three models differ."""
 

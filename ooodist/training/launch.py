@@ -89,9 +89,8 @@ class Launch:
             self.model.jit_compile = before
 
     def _update(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
-        weights = self.model.trainable_variables
         held: list[Gradient] = []
-        seen: set[int] = set()
+        gradients_seen = False
 
         def hold(_target: Any, _seeds: Any, gradients: Sequence[Gradient], _v: Any) -> list[Any]:
             held[:] = add_gradients(held, gradients)
@@ -103,7 +102,8 @@ class Launch:
             gradients: Sequence[Gradient],
             variables: Sequence[Any],
         ) -> list[Gradient]:
-            seen.update(id(variable.handle) for variable in variables)
+            nonlocal gradients_seen
+            gradients_seen = True
             self._name_strangers(variables)
             if not held:
                 return self.backward(target, seeds, gradients, variables)
@@ -116,7 +116,7 @@ class Launch:
                 self.model.train_step(batch)
         with watch_gradients(finish), updating_one_by_one(self.model):
             logs = self.model.train_step(batches[-1])
-        if weights and not seen:
+        if self.model.trainable_variables and not gradients_seen:
             raise UserError(
                 f"{type(self.model).__name__}.train_step computed no gradient of the model's "
                 "trainable variables with tf.GradientTape where ooodist could see it, so workers "

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.engines.jobs import need, run_job, script
+from tests.engines.jobs import run_job, script
+from tests.jobs import needs_built
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_checks(engine: str, num_workers: int, options: list[str]) -> None:
 
 
 def test_mpirun_is_detected() -> None:
-    need("horovod")
+    needs_built("horovod")
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun here: run scripts/install_engines.sh horovod")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

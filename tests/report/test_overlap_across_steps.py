@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.training.jobs import ENGINES, needs_built, run_job
+from tests.jobs import ENGINES, needs_built, run_job
 
 WORKER = Path(__file__).with_name("overlap_worker.py")
 STEPS_PER_LAUNCH = 4

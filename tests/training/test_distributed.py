@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.jobs import ENGINES, needs_built, run_job
+from tests.jobs import ENGINES, needs_built, run_job
 
 WORKER = Path(__file__).with_name("worker.py")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.training.jobs import needs_built, run_job
+from tests.jobs import needs_built, run_job
 
 WORKER = Path(__file__).with_name("hole_worker.py")
 
