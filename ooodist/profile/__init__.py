@@ -1,0 +1,1 @@
+"""What things cost here: seconds and bytes of a model's units, and of the network."""

@@ -1,0 +1,1 @@
+"""Costs, plans, and what a plan takes: pure Python, without TensorFlow."""
