@@ -69,7 +69,7 @@ def share(engine: Engine, source: Source | None) -> Source | None:
     text = ""
     if source is not None:
         text = json.dumps([str(source.file), yaml_dataclass.plain(source.state)])
-    content = _broadcast_text(engine, text)
+    content = engine.broadcast_text(text)
     if not content:
         return None
     file, state = json.loads(content)
@@ -141,7 +141,7 @@ def restore(
     replicas.broadcast_weights(engine, model)
     if rate is not None:
         model.optimizer.learning_rate = rate
-    if not _broadcast_text(engine, "yes" if best_weights is not None else ""):
+    if not engine.broadcast_text("yes" if best_weights is not None else ""):
         return None
     return engine.broadcast(model.get_weights() if best_weights is None else best_weights)
 
@@ -173,12 +173,3 @@ def _differences(
         elif old != new:
             found.append((place, old, new))
     return found
-
-
-def _broadcast_text(engine: Engine, text: str) -> str:
-    """Rank 0's text."""
-    content = np.frombuffer(text.encode(), np.uint8)
-    length = int(engine.broadcast([np.array([content.size], np.int64)])[0][0])
-    if engine.rank:
-        content = np.zeros(length, np.uint8)
-    return engine.broadcast([content])[0].tobytes().decode()

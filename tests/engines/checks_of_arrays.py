@@ -61,6 +61,7 @@ def check_broadcast(engine: Engine) -> None:
         assert received[4][0] == 2**63 - 1 - root
         np.testing.assert_array_equal(received[5], random.standard_normal((3, 4)))
     assert engine.broadcast([]) == []
+    assert engine.broadcast_text("ä plan" if engine.rank == 0 else "") == "ä plan"
     if engine.size > 1:
         with pytest.raises(RuntimeError, match="have other shapes"):
             engine.broadcast([np.zeros(1 + engine.rank)])
