@@ -1,16 +1,23 @@
-"""How much of the exchange was hidden behind computation."""
+"""How much of the exchange is hidden behind computation: as recorded, and as simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ooodist.report.timeline import Timeline, merge_intervals
+from ooodist.report.intervals import Interval, common_intervals, merge_intervals, total_length
+
+if TYPE_CHECKING:
+    from ooodist.report.timeline import Timeline  # imports TensorFlow
+    from ooodist.schedule.simulate import Simulation
+
+UNIT_KINDS = ("F", "dX", "dW")
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Seconds of a whole recording on this rank.
+    """Seconds of all the steps that were looked at, on one rank.
 
     Attributes:
         exchange: in which at least one exchange was in flight.
@@ -32,22 +39,27 @@ def measure_overlap(timeline: Timeline) -> Overlap:
     An exchange counts from when it was handed to the engine: waiting for slower ranks, and for
     the engine's own queue, is in it. Computation is the ops of the units, not their gaps.
     """
-    exchange = merge_intervals((run.start, run.end) for run in timeline.exchanges)
-    compute = merge_intervals(
-        (event.start, event.end) for run in timeline.units for event in run.events
+    return _overlap(
+        ((run.start, run.end) for run in timeline.exchanges),
+        ((event.start, event.end) for run in timeline.units for event in run.events),
     )
-    return Overlap(sum(end - start for start, end in exchange), _common(exchange, compute))
 
 
-def _common(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> float:
-    """The length that two sorted lists of intervals have in common."""
-    total = 0.0
-    i = j = 0
-    while i < len(first) and j < len(second):
-        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        total += max(0.0, end - start)
-        if first[i][1] < second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return total
+def simulated_overlap(simulation: Simulation, latency: float) -> Overlap:
+    """The same of a simulated launch: what a recording would show if all went as predicted.
+
+    Args:
+        latency: seconds from handing an exchange over until its bytes move, as in
+            :class:`ooodist.schedule.costs.Network`. (An exchange that waits longer does so
+            behind another that is in flight.)
+    """
+    return _overlap(
+        ((span.start - latency, span.end) for span in simulation.exchanges),
+        ((span.start, span.end) for span in simulation.units if span.kind in UNIT_KINDS),
+    )
+
+
+def _overlap(exchanges: Iterable[Interval], computation: Iterable[Interval]) -> Overlap:
+    exchange = merge_intervals(exchanges)
+    hidden = common_intervals(exchange, merge_intervals(computation))
+    return Overlap(total_length(exchange), total_length(hidden))

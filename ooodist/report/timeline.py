@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
 from ooodist.backprop.light_ops import LIGHT_OPS
 from ooodist.backprop.units import Kind
+from ooodist.report.intervals import merge_intervals
 from ooodist.report.matching import Recorded, match_steps, telling_ops
 from ooodist.report.xplane import OpEvent
 from ooodist.training.backward import TracedStep
@@ -65,14 +67,20 @@ class Timeline:
     """What was recorded, in the order of the steps and, within one, by start.
 
     Attributes:
-        num_steps: how many steps; they are numbered from 0. A step is one backward pass.
+        launches: how many steps each launch had. A step is one backward pass; they are numbered
+            from 0 throughout.
         units, exchanges: their runs. Units of which no op was found (TensorFlow had made its
             ops a part of others) have none.
     """
 
-    num_steps: int
+    launches: tuple[int, ...]
     units: tuple[UnitRun, ...]
     exchanges: tuple[ExchangeRun, ...]
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps in all."""
+        return sum(self.launches)
 
 
 def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Timeline:
@@ -91,7 +99,9 @@ def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Tim
         uses = _first_uses(recorded[later].step, runs[later]) if later < len(recorded) else {}
         exchanges += _exchange_runs(number, item, runs[number], uses)
     units = [run for of_step in runs for run in sorted(of_step.values(), key=lambda run: run.start)]
-    return Timeline(len(recorded), tuple(units), tuple(exchanges))
+    by_launch = itertools.groupby(recorded, key=lambda item: id(item.events))
+    launches = tuple(len(list(items)) for _, items in by_launch)
+    return Timeline(launches, tuple(units), tuple(exchanges))
 
 
 def executed_order(timeline: Timeline, step: int) -> list[str]:
@@ -107,17 +117,6 @@ def executed_order(timeline: Timeline, step: int) -> list[str]:
         if run.step == step and run.kind != "F" and run.gated
     }
     return sorted(last, key=last.__getitem__)
-
-
-def merge_intervals(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The union of intervals (start, end), as intervals that do not touch, in order."""
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _unit_runs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -13,15 +14,18 @@ import keras
 import tensorflow as tf
 
 from ooodist.errors import UserError
+from ooodist.report.comparison import Comparison, RecordedPlan, recorded_plan
 from ooodist.report.overlap import measure_overlap
 from ooodist.report.perfetto import write_perfetto
 from ooodist.report.timeline import make_timeline
+from ooodist.report.tracks import recorded
 from ooodist.report.xplane import read_op_events, start_recording
 
 logger = logging.getLogger("ooodist")
 
 FILE_NAME = "trace.json.gz"
 WARM_UP_LAUNCHES = 2
+MEASURED_LAUNCHES = 5
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,16 @@ class Trace(keras.callbacks.Callback):
     evaluation. It costs some microseconds an op while it lasts, and nothing before and after.
     What goes wrong with it is logged as a warning and does not end the training.
 
+    If the model has a plan, the file shows beside the recording what was predicted. The next
+    ``MEASURED_LAUNCHES`` full launches, which run without the profiler, tell what a step takes.
+
     Args:
         output: the folder for ``trace.json.gz``; it is made if need be.
         num_steps: how many steps to record. Launches are recorded as a whole.
 
     Attributes:
         summary: what was recorded; None as long as nothing is, and always on other ranks.
+        comparison: predicted and measured; None as long as it is not known, and without a plan.
 
     Raises:
         UserError: ``num_steps`` is less than 1.
@@ -79,6 +87,7 @@ class Trace(keras.callbacks.Callback):
         if num_steps < 1:
             raise UserError(f"report.trace is {num_steps}; record at least 1 step, or set it to 0")
         self.summary: TraceSummary | None = None
+        self.comparison: Comparison | None = None
         self._path = Path(output) / FILE_NAME
         self._num_steps = num_steps
         self._finished = False
@@ -88,8 +97,10 @@ class Trace(keras.callbacks.Callback):
         self._steps_done = 0
         self._is_warm = False
         self._steps_before = 0  # recording began behind so many steps
-        self._timed_steps = 0
-        self._timed_seconds = 0.0
+        # Steps and seconds of each launch, without those that were traced:
+        self._recorded: list[tuple[int, float]] = []
+        self._after: list[tuple[int, float]] = []  # full ones, without the profiler
+        self._to_compare: RecordedPlan | None = None  # between the recording and the comparison
         # Of the launch that runs now:
         self._first_batch = 0
         self._num_traced = 0
@@ -101,7 +112,8 @@ class Trace(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._finished:
             return
-        if self._folder is None and self._is_warm and self._launches_done >= WARM_UP_LAUNCHES:
+        is_warm = self._is_warm and self._launches_done >= WARM_UP_LAUNCHES
+        if is_warm and self._folder is None and self._to_compare is None:
             self._start()
         self._first_batch = batch
         self._num_traced = len(self.model.ooodist.backward.steps)
@@ -110,6 +122,7 @@ class Trace(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._finished:
             return
+        keras.tree.map_structure(float, logs or {})  # waits for the device
         seconds = time.perf_counter() - self._began
         # Keras gives the last batch of a full launch, also where the epoch ends before.
         end = min(batch + 1, self.params.get("steps") or batch + 1)
@@ -119,16 +132,22 @@ class Trace(keras.callbacks.Callback):
         self._is_warm = self._num_traced == len(self.model.ooodist.backward.steps)
         if self._folder is not None:
             if self._is_warm:
-                self._timed_steps += steps
-                self._timed_seconds += seconds
+                self._recorded.append((steps, seconds))
             if self._steps_recorded() >= self._num_steps:
                 self._stop()
+        elif self._to_compare is not None:
+            if self._is_warm and steps == self.model.ooodist.steps_per_launch:
+                self._after.append((steps, seconds))
+            if len(self._after) == MEASURED_LAUNCHES:
+                self._compare(self._to_compare)
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._stop_early("an evaluation began")
 
     def on_train_end(self, logs: Any = None) -> None:
         self._stop_early("the training ended")
+        if self._to_compare is not None:
+            self._compare(self._to_compare)
         if not self._finished:
             logger.warning(
                 "trace: nothing was recorded: the training ran %d launches, the first %d or more "
@@ -179,6 +198,7 @@ class Trace(keras.callbacks.Callback):
                 logger.warning("trace: not written: %s", error)
             else:
                 logger.info("%s", self.summary)
+                self._finished = self._to_compare is None
 
     def _write(self, folder: Path) -> TraceSummary:
         steps = self.model.ooodist.backward.steps
@@ -187,13 +207,30 @@ class Trace(keras.callbacks.Callback):
             raise UserError(
                 "the profiler's recording holds no traced step (run_eagerly=True leaves none)"
             )
+        first_step = self._steps_before + 1
+        to_compare = recorded_plan(self.model.ooodist.planned, timeline)
+        processes = [recorded(timeline, first_step=first_step, title="measured, rank 0")]
+        processes += to_compare.beside(first_step=first_step) if to_compare else []
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_perfetto(timeline, self._path, first_step=self._steps_before + 1)
+        write_perfetto(processes, self._path)
+        self._to_compare = to_compare
         overlap = measure_overlap(timeline)
         return TraceSummary(
             path=self._path,
             num_steps=timeline.num_steps,
-            step_seconds=self._timed_seconds / max(self._timed_steps, 1),
+            step_seconds=sum(seconds for _, seconds in self._recorded)
+            / max(sum(steps for steps, _ in self._recorded), 1),
             exchange_seconds=overlap.exchange / timeline.num_steps,
             hidden_share=overlap.share,
         )
+
+    def _compare(self, recorded: RecordedPlan) -> None:
+        self._to_compare = None
+        self._finished = True
+        full = [item for item in self._recorded if item[0] == self.model.ooodist.steps_per_launch]
+        launches = self._after or full
+        if launches:
+            median = statistics.median(seconds / steps for steps, seconds in launches)
+            note = "" if self._after else " (while it was recorded)"
+            self.comparison = recorded.compare(median, note)
+            logger.info("%s", self.comparison)

@@ -12,6 +12,7 @@ import pytest
 
 from ooodist.report.perfetto import write_perfetto
 from ooodist.report.timeline import ExchangeRun, Timeline, UnitRun
+from ooodist.report.tracks import recorded
 from ooodist.report.xplane import OpEvent
 
 
@@ -22,7 +23,7 @@ def unit(step: int, name: str, start: float, end: float) -> UnitRun:
 
 
 TIMELINE = Timeline(
-    num_steps=2,
+    launches=(2,),
     units=(
         unit(0, "F:a", 0, 1),
         unit(0, "dX:a", 1, 2),
@@ -41,7 +42,7 @@ TIMELINE = Timeline(
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     path = tmp_path_factory.mktemp("trace") / "trace.json"
-    write_perfetto(TIMELINE, path, rank=3, first_step=9)
+    write_perfetto([recorded(TIMELINE, rank=3, first_step=9)], path)
     document = json.loads(path.read_text())
     assert "https://ui.perfetto.dev" in document["otherData"].values()
     assert all(event["pid"] == 3 for event in document["traceEvents"])
@@ -106,12 +107,12 @@ def test_arrows_lead_from_gradient_to_exchange_to_forward(events: list[dict[str,
 
 
 def test_compressed(tmp_path: Path) -> None:
-    write_perfetto(TIMELINE, tmp_path / "plain.json")
-    write_perfetto(TIMELINE, tmp_path / "small.json.gz")
+    write_perfetto([recorded(TIMELINE)], tmp_path / "plain.json")
+    write_perfetto([recorded(TIMELINE)], tmp_path / "small.json.gz")
     with gzip.open(tmp_path / "small.json.gz") as file:
         assert json.load(file) == json.loads((tmp_path / "plain.json").read_text())
 
 
 def test_folder_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_perfetto(TIMELINE, tmp_path / "nowhere" / "trace.json")
+        write_perfetto([recorded(TIMELINE)], tmp_path / "nowhere" / "trace.json")

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from ooodist.backprop.order import carries_edges, first_k_order, stock_order
 from ooodist.backprop.units import Unit
-from ooodist.report.timeline import executed_order, make_timeline, merge_intervals
+from ooodist.report.timeline import executed_order, make_timeline
 from ooodist.report.xplane import OpEvent, read_op_events, start_recording
 from tests.backprop.models import MODELS
 from tests.report.recording import (
@@ -175,7 +175,3 @@ def test_kernels_take_the_place_of_the_host(tmp_path: Path) -> None:
     assert host not in changed.events
     unchanged = [r for r in after.units if (r.step, r.name) == (0, run.name)]
     assert unchanged == [r for r in before.units if (r.step, r.name) == (0, run.name)]
-
-
-def test_merge_intervals() -> None:
-    assert merge_intervals([(3, 4), (0, 2), (1, 2.5), (2.5, 2.6)]) == [(0, 2.6), (3, 4)]
