@@ -4,10 +4,11 @@ A launcher that is killed with SIGKILL can do nothing more, and asking the kerne
 children (PR_SET_PDEATHSIG) reaches neither what those have started nor files. So the launcher
 starts one small helper process, this file run as a script, tells it through a pipe what to clear,
 and closes the pipe when it ends. The kernel closes the pipe if the launcher is killed. Either way
-the helper then kills the process groups and after that removes the folders and files.
+the helper then kills the process groups and after that removes the networks, folders and files.
 
-What goes through the pipe is one JSON line an item: ``["group", 1234]``,
-``["folder", "/tmp/…"]``, ``["files", "/dev/shm/name_"]`` (every file whose path begins so).
+What goes through the pipe is one JSON line an item: ``["group", 1234]``, ``["forget", 1234]`` (that
+group), ``["folder", "/tmp/…"]``, ``["files", "/dev/shm/name_"]`` (every file whose path begins so),
+``["namespace", "name"]`` (of a network: its processes too, and with it go its interfaces).
 """
 
 import json
@@ -53,14 +54,26 @@ class Cleaner:
         """
         self._tell("group", os.getpgrp())
 
+    def forget_group(self, group: int) -> None:
+        """Has the group left alone. Call it before the group's id can become somebody else's."""
+        self._tell("forget", group)
+
+    def add_namespace(self, name: str) -> None:
+        """Has a network namespace of ``ip netns`` removed, and ended what runs in it."""
+        self._tell("namespace", name)
+
     def add_files(self, prefix: str) -> None:
         """Has the files removed whose absolute path begins with ``prefix``."""
         self._tell("files", prefix)
 
+    def add_folder(self, folder: Path) -> None:
+        """Has a folder removed, with what is in it."""
+        self._tell("folder", str(folder))
+
     def new_folder(self) -> Path:
         """Makes a temporary folder that is removed, with what is in it, after the job."""
         folder = Path(tempfile.gettempdir()) / f"ooodist-{secrets.token_hex(6)}"
-        self._tell("folder", str(folder))
+        self.add_folder(folder)
         folder.mkdir(mode=0o700)
         return folder
 
@@ -68,7 +81,7 @@ class Cleaner:
         os.write(self._pipe, json.dumps([kind, value]).encode() + b"\n")
 
 
-def _kill(groups: set[int]) -> None:
+def kill_groups(groups: set[int]) -> None:
     """Kills the groups and waits until their processes, which could still write, are gone."""
     for group in groups:
         with suppress(ProcessLookupError, PermissionError):  # nobody's, or by now a stranger's
@@ -90,6 +103,28 @@ def _are_running(groups: set[int]) -> bool:
     return False
 
 
+def _remove_namespace(name: str) -> None:
+    """Kills what runs in the network and has left the groups, and removes the network."""
+    if not Path("/run/netns", name).exists():
+        return
+    deadline = time.monotonic() + GROUP_END_SECONDS
+    while inside := _ip("pids", name).split():
+        for process in inside:
+            with suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    _ip("delete", name)
+
+
+def _ip(command: str, namespace: str) -> str:
+    done = subprocess.run(
+        ["ip", "netns", command, namespace], stdout=subprocess.PIPE, text=True, check=False
+    )
+    return done.stdout
+
+
 def _remove_files(prefix: str) -> None:
     folder, name = os.path.split(prefix)
     for entry in os.listdir(folder):
@@ -102,11 +137,16 @@ def main() -> None:
     # Whoever ends a whole service by signal ends the launcher too, and this comes after it.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    items: dict[str, list[Any]] = {"group": [], "folder": [], "files": []}
+    items: dict[str, list[Any]] = {"group": [], "folder": [], "files": [], "namespace": []}
     for line in sys.stdin:
         kind, value = json.loads(line)
-        items[kind].append(value)
-    _kill(set(items["group"]))
+        if kind == "forget":
+            items["group"].remove(value)
+        else:
+            items[kind].append(value)
+    kill_groups(set(items["group"]))
+    for name in items["namespace"]:
+        _remove_namespace(name)
     for prefix in items["files"]:
         _remove_files(prefix)
     for folder in items["folder"]:

@@ -5,18 +5,31 @@ ExitStack that ends with the job.
 """
 
 import json
-import socket
 import sys
 import threading
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from cleaner import Cleaner
+from host import Host
 
 from ooodist.errors import UserError
 
-HOST = "127.0.0.1"
+MACHINE = Host()
 LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has 107 bytes; BytePS cuts off what is longer
+
+
+@dataclass(frozen=True)
+class Places:
+    """The hosts of a job: of each worker, of each server, and of the launcher's own service.
+
+    BytePS's scheduler runs on the host of the first server.
+    """
+
+    workers: list[Host]
+    servers: list[Host]
+    launcher: Host = MACHINE
 
 
 @dataclass(frozen=True)
@@ -24,6 +37,7 @@ class Process:
     """One process of the job.
 
     ``label`` stands in front of its output, ``environment`` is added to the launcher's own.
+    ``command`` starts it from the launcher, whichever host it is for.
     """
 
     label: str
@@ -40,8 +54,7 @@ class Process:
 def processes(
     engine: str,
     command: list[str],
-    num_workers: int,
-    num_servers: int,
+    places: Places,
     cleaner: Cleaner,
     resources: ExitStack,
 ) -> list[Process]:
@@ -49,6 +62,7 @@ def processes(
 
     Raises UserError if the engine is not installed or cannot run so many workers.
     """
+    num_workers = len(places.workers)
     helpers: list[Process] = []
     if engine == "local":
         if num_workers != 1:
@@ -58,55 +72,72 @@ def processes(
             )
         own: list[dict[str, str]] = [{}]
     elif engine == "collective":
-        own = _collective(num_workers, resources)
+        own = _collective(places, resources)
     elif engine == "horovod":
-        own = _horovod(num_workers, resources)
+        own = _horovod(places, resources)
     else:
-        own, helpers = _byteps(num_workers, num_servers, cleaner, resources)
+        own, helpers = _byteps(places, cleaner, resources)
+    addresses = [host.address for host in places.workers]
     workers = []
-    for rank, environment in enumerate(own):
+    for rank, (host, environment) in enumerate(zip(places.workers, own, strict=True)):
         position = {
             "OOODIST_ENGINE": engine,
             "OOODIST_RANK": str(rank),
             "OOODIST_SIZE": str(num_workers),
-            "OOODIST_LOCAL_RANK": str(rank),
-            "OOODIST_LOCAL_SIZE": str(num_workers),
+            "OOODIST_LOCAL_RANK": str(addresses[:rank].count(host.address)),
+            "OOODIST_LOCAL_SIZE": str(addresses.count(host.address)),
         }
-        workers.append(Process(str(rank), command, position | environment, is_worker=True))
+        given = position | environment
+        workers.append(Process(str(rank), host.wrap(command), given, is_worker=True))
     return helpers + workers
 
 
-def _reserve_port(resources: ExitStack) -> int:
-    """A free port of this host that nobody else is given as long as the job lasts.
+def _reserve_port(host: Host, resources: ExitStack) -> int:
+    """A free port of the host that nobody else is given as long as the job lasts.
 
     The socket stays bound but does not listen, and allows to reuse its address. Linux then lets
     a server that allows the same (those of TensorFlow and BytePS do) listen there, but never
     hands the port out as a free one. A port that is let go before the server starts, seconds
     later, can be taken by another launcher.
+
+    On the host of an emulated network the port is reserved on this machine's own network as
+    well. So no other job of the machine has it, which matters to what is named after it:
+    the shared memory of BytePS.
     """
-    reserved = resources.enter_context(socket.socket())
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind((HOST, 0))
-    return int(reserved.getsockname()[1])
+    while True:
+        reserved = resources.enter_context(MACHINE.bound_socket())
+        port = int(reserved.getsockname()[1])
+        if host.address == MACHINE.address:
+            return port
+        with suppress(OSError):  # an outgoing connection on that host has the number: another one
+            resources.enter_context(host.bound_socket(port))
+            return port
 
 
-def _collective(num_workers: int, resources: ExitStack) -> list[dict[str, str]]:
-    cluster = {"worker": [f"{HOST}:{_reserve_port(resources)}" for _ in range(num_workers)]}
+def _collective(places: Places, resources: ExitStack) -> list[dict[str, str]]:
+    addresses = [f"{host.address}:{_reserve_port(host, resources)}" for host in places.workers]
+    cluster = {"worker": addresses}
     return [
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})}
-        for rank in range(num_workers)
+        for rank in range(len(addresses))
     ]
 
 
-def _horovod(num_workers: int, resources: ExitStack) -> list[dict[str, str]]:
+def _horovod(places: Places, resources: ExitStack) -> list[dict[str, str]]:
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ImportError as error:
         raise _not_installed("horovod", str(error)) from error
-    slots = get_host_assignments(parse_hosts(f"{HOST}:{num_workers}"), num_workers, num_workers)
+    addresses = [host.address for host in places.workers]
+    # "a:1,b:2": the addresses in their order, and how many workers each has
+    hosts = ",".join(f"{address}:{count}" for address, count in Counter(addresses).items())
+    slots = get_host_assignments(parse_hosts(hosts), len(addresses), len(addresses))
+    own = places.launcher
     # Not RendezvousServer, which listens on every network of the machine.
-    server = resources.enter_context(RendezvousHTTPServer((HOST, 0), RendezvousHandler, 0))
+    with own.inside():
+        server = RendezvousHTTPServer((own.address, 0), RendezvousHandler, 0)
+    resources.enter_context(server)
     server.daemon_threads = True
     server.init(slots)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -122,16 +153,16 @@ def _horovod(num_workers: int, resources: ExitStack) -> list[dict[str, str]]:
             "HOROVOD_HOSTNAME": slot.hostname,
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_IFACE": "lo",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": HOST,
+            "HOROVOD_GLOO_IFACE": host.interface,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": own.address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
         }
-        for slot in slots
+        for host, slot in zip(places.workers, slots, strict=True)
     ]
 
 
 def _byteps(
-    num_workers: int, num_servers: int, cleaner: Cleaner, resources: ExitStack
+    places: Places, cleaner: Cleaner, resources: ExitStack
 ) -> tuple[list[dict[str, str]], list[Process]]:
     try:
         import byteps  # noqa: F401
@@ -143,34 +174,40 @@ def _byteps(
             f"{folder}: BytePS puts Unix sockets into the temporary folder, whose path may have "
             f"at most {LONGEST_SOCKET_FOLDER} bytes: set TMPDIR to a shorter one"
         )
-    port = _reserve_port(resources)
+    root, *_ = places.servers
+    port = _reserve_port(root, resources)
     cleaner.add_files(f"/dev/shm/BytePS_ShM_{port}_")  # workers that are killed leave them
-    everyone = {
-        "DMLC_NUM_WORKER": str(num_workers),
-        "DMLC_NUM_SERVER": str(num_servers),
-        "DMLC_PS_ROOT_URI": HOST,
-        "DMLC_PS_ROOT_PORT": str(port),
-        "DMLC_NODE_HOST": HOST,
-        # One worker alone would otherwise not use the servers, which would wait for ever.
-        "BYTEPS_FORCE_DISTRIBUTED": "1",
-    }
-    serve = [sys.executable, "-c", "import byteps.server"]
-    helpers = [Process("scheduler", serve, everyone | {"DMLC_ROLE": "scheduler"}, is_worker=False)]
-    for index in range(num_servers):
-        role = {"DMLC_ROLE": "server"}
-        helpers.append(Process(f"server {index}", serve, everyone | role, is_worker=False))
+
+    def everyone(host: Host, role: str) -> dict[str, str]:
+        return {
+            "DMLC_ROLE": role,
+            "DMLC_NUM_WORKER": str(len(places.workers)),
+            "DMLC_NUM_SERVER": str(len(places.servers)),
+            "DMLC_PS_ROOT_URI": root.address,
+            "DMLC_PS_ROOT_PORT": str(port),
+            "DMLC_NODE_HOST": host.address,
+            # One worker alone would otherwise not use the servers, which would wait for ever.
+            "BYTEPS_FORCE_DISTRIBUTED": "1",
+        }
+
+    def helper(label: str, host: Host, role: str) -> Process:
+        serve = [sys.executable, "-c", "import byteps.server"]
+        return Process(label, host.wrap(serve), everyone(host, role), is_worker=False)
+
+    helpers = [helper("scheduler", root, "scheduler")]
+    for index, host in enumerate(places.servers):
+        helpers.append(helper(f"server {index}", host, "server"))
     workers = []
-    for rank in range(num_workers):
+    for rank, host in enumerate(places.workers):
         sockets = folder / str(rank)
         sockets.mkdir()
-        role = {
-            "DMLC_ROLE": "worker",
+        own = {
             "DMLC_WORKER_ID": str(rank),
             "BYTEPS_LOCAL_RANK": "0",
             "BYTEPS_LOCAL_SIZE": "1",
             "BYTEPS_SOCKET_PATH": str(sockets),
         }
-        workers.append(everyone | role)
+        workers.append(everyone(host, "worker") | own)
     return workers, helpers
 
 

@@ -36,19 +36,19 @@ Add OOODIST_ENGINE=<engine> to name the engine instead of having it found by the
 
 import argparse
 import os
-import shutil
 import sys
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import ExitStack
 
 import environment
+from arguments import check_command, count, log_folder, new_parser, parse, reporting
 from cleaner import Cleaner
+from environment import Places
+from host import Host
 from output import Output
 from supervise import Supervisor
 
 from ooodist.errors import UserError
 
-ENGINES = ("collective", "horovod", "byteps", "local")
 DESCRIPTION = """\
 Start the processes of one training job on this machine, show their output with the rank in front,
 and end all of them when one fails. Nothing is left behind: no process, temporary folder or shared
@@ -74,35 +74,23 @@ examples:
 def main(arguments: list[str]) -> int:
     """Runs one job and returns the exit code."""
     options, command = _parse(arguments)
-    try:
-        return _launch(options, command)
-    except UserError as error:
-        with suppress(OSError):  # nobody reads any more: that was the error
-            print(f"ooodist: error: {error}", file=sys.stderr)
-        return 2
+    return reporting(lambda: _launch(options, command))
 
 
 def _launch(options: argparse.Namespace, command: list[str]) -> int:
-    if shutil.which(command[0]) is None:
-        raise UserError(
-            f"command not found: {command[0]}; give a program on PATH, or a path to one, "
-            f"for example {sys.executable}"
-        )
-    cores = _split_cores(options.num_workers) if options.bind else None
-    output = Output(_writable_folder(options.log_dir) if options.log_dir else None)
+    check_command(command)
+    if options.bind:
+        workers = [Host(cores=share) for share in _split_cores(options.num_workers)]
+    else:
+        workers = [Host()] * options.num_workers
+    places = Places(workers, servers=[Host()] * (options.servers or 1))
+    output = Output(log_folder(options.log_dir))
     with Cleaner() as cleaner, ExitStack() as resources:
-        processes = environment.processes(
-            options.engine,
-            command,
-            options.num_workers,
-            options.servers or 1,
-            cleaner,
-            resources,
-        )
-        return Supervisor(cleaner, output).run(processes, cores, options.timeout)
+        processes = environment.processes(options.engine, command, places, cleaner, resources)
+        return Supervisor(cleaner, output).run(processes, options.timeout)
 
 
-def _split_cores(num_workers: int) -> list[list[int]]:
+def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
     cores = sorted(os.sched_getaffinity(0))
     if num_workers > len(cores):
         raise UserError(
@@ -110,80 +98,20 @@ def _split_cores(num_workers: int) -> list[list[int]]:
             "give each worker at least one, or leave out --bind"
         )
     bounds = [rank * len(cores) // num_workers for rank in range(num_workers + 1)]
-    return [cores[bounds[rank] : bounds[rank + 1]] for rank in range(num_workers)]
-
-
-def _writable_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"--log-dir {folder}: {error.strerror}; give a folder to write to"
-        ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"--log-dir {folder}: no permission to write there; give another folder")
-    return folder
+    return [tuple(cores[bounds[rank] : bounds[rank + 1]]) for rank in range(num_workers)]
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(
-        prog="launch/local.py",
-        usage="%(prog)s -np N --engine ENGINE [options] -- COMMAND ...",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = new_parser("launch/local.py", DESCRIPTION, EXAMPLES)
     parser.add_argument(
-        "-np", dest="num_workers", metavar="N", type=_count, required=True, help="number of workers"
-    )
-    parser.add_argument(
-        "--engine", choices=ENGINES, required=True, help="the library that exchanges gradients"
-    )
-    parser.add_argument(
-        "--servers", metavar="S", type=_count, help="number of byteps servers (default: 1)"
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=_seconds,
-        help="end the job when it has run for so long (default: no limit)",
-    )
-    parser.add_argument(
-        "--log-dir",
-        metavar="DIR",
-        type=Path,
-        help="also write the output of each process to DIR/0.log, DIR/server-0.log, ...",
+        "--servers", metavar="S", type=count, help="number of byteps servers (default: 1)"
     )
     parser.add_argument(
         "--bind",
         action="store_true",
         help="give each worker its own equal share of the cores (default: all use all)",
     )
-    # Split here and not by argparse: what stands after the first `--` is the command's alone.
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    options, unknown = parser.parse_known_args(arguments[:end])
-    command = arguments[end + 1 :]
-    if unknown:
-        parser.error(f"unknown: {' '.join(unknown)} (the command to start goes after --)")
-    if not command:
-        parser.error("no command to start: give it after --, as in: -- python -m ooodist.train ...")
-    if options.servers and options.engine != "byteps":
-        parser.error(f"--servers is for --engine byteps; {options.engine} has no servers")
-    return options, command
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return parse(parser, arguments)
 
 
 if __name__ == "__main__":

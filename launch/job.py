@@ -1,0 +1,134 @@
+"""The processes of one job: starting them, how the job stands, and ending them."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO
+
+from cleaner import Cleaner, kill_groups
+from environment import Process
+
+from ooodist.errors import UserError
+
+GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+
+
+@dataclass
+class Running:
+    """One process that was started. ``code``: as subprocess has it, None while it runs."""
+
+    process: Process
+    popen: subprocess.Popen[bytes]
+    code: int | None = None
+
+    def look(self) -> None:
+        """Finds out whether it has ended, but leaves it a zombie.
+
+        So its id, which is also its group's, cannot be given to somebody else's process before
+        the end of the job, when the whole group is ended.
+        """
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if self.code is None and (end := os.waitid(os.P_PID, self.popen.pid, options)):
+            exited = end.si_code == os.CLD_EXITED
+            self.code = end.si_status if exited else -end.si_status
+
+
+class Job:
+    """One job; each of its processes has a process group of its own.
+
+    Attributes:
+        running: every process that was started, in that order, until and after ``end``.
+    """
+
+    def __init__(self, cleaner: Cleaner) -> None:
+        self.running: list[Running] = []
+        self._cleaner = cleaner
+        self._has_ended = False
+
+    def start(
+        self, process: Process, stdout: int | IO[bytes], stderr: int | IO[bytes]
+    ) -> subprocess.Popen[bytes]:
+        """Starts one of its processes. Raises UserError if that cannot be done."""
+        # Output comes line by line, and in UTF-8 whatever the locale.
+        output = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+        try:
+            popen = subprocess.Popen(
+                process.command,
+                env=os.environ | output | process.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=self._cleaner.add_own_group,
+            )
+        except OSError as error:
+            raise UserError(f"cannot start {process.name}: {error}") from error
+        self.running.append(Running(process, popen))
+        return popen
+
+    def look(self) -> None:
+        """Finds out which processes have ended."""
+        for running in self.running:
+            running.look()
+
+    def alive(self) -> list[Running]:
+        """The processes that ran when last looked at."""
+        return [running for running in self.running if running.code is None]
+
+    def failed(self) -> list[Running]:
+        """The processes that have ended with another code than 0."""
+        return [running for running in self.running if running.code]
+
+    def code(self) -> int | None:
+        """The exit code of the job, None while it goes on.
+
+        It is 0 if every worker ended with 0, else that of the process that failed first, and
+        128 + n if signal n ended that.
+        """
+        codes = [running.code for running in self.running if running.process.is_worker]
+        if all(code == 0 for code in codes):
+            return 0
+        if failed := self.failed():
+            code = failed[0].code
+            assert code is not None
+            return code if code > 0 else 128 - code
+        return None
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to every process of the job and to what those have started."""
+        # Those too whose first process has ended: what it has started may still run.
+        if not self._has_ended:
+            for running in self.running:
+                os.killpg(running.popen.pid, number)
+
+    def end(self, wait: Callable[[float], None]) -> list[Running]:
+        """Ends whatever still runs: SIGTERM to every group, SIGKILL after the grace.
+
+        Args:
+            wait: waits until no process is alive, for so many seconds at most.
+
+        Returns:
+            The processes that SIGTERM did not end.
+        """
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # should it be stopped
+        wait(GRACE_SECONDS)
+        stubborn = self.alive()
+        kill_groups({running.popen.pid for running in self.running})
+        self._has_ended = True
+        for running in self.running:
+            self._cleaner.forget_group(running.popen.pid)
+            running.popen.wait()
+        return stubborn
+
+
+def how(running: Running) -> str:
+    """How a process has ended, for a message."""
+    code = running.code
+    assert code is not None
+    if code > 0:
+        return f"{running.process.name} exited with code {code}"
+    return f"{running.process.name} was killed by signal {-code} ({signal.strsignal(-code)})"
