@@ -1,0 +1,154 @@
+"""The network of the simulator: when exchanges enter it, and when they are complete.
+
+An exchange passes two lanes, each of which serves one at a time, first come, first served
+(see :class:`ooodist.schedule.costs.Network`), so exchanges complete in the order in which they
+enter. What decides when they enter, and in which order, is the plan::
+
+    in sequence   1 2 3 4: each as soon as it is ready, those ahead of it have entered, and fewer
+                  than `credit` exchanges are on their way
+    by urgency    whenever fewer than `credit` pieces are on their way: the next piece of the
+                  exchange that stands first in the plan, of those that are ready
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from typing import NamedTuple
+
+from ooodist.schedule.costs import Network
+from ooodist.schedule.indexed import Piece
+from ooodist.schedule.plan import Plan
+
+
+class Arrival(NamedTuple):
+    """A piece that has passed the network, or that is sure to.
+
+    Attributes:
+        end: when it is complete; seconds.
+        begin: when its bytes begin to move.
+        step, exchange: what it is a piece of.
+        is_last: whether the exchange is complete with it.
+    """
+
+    end: float
+    begin: float
+    piece: Piece
+    step: int
+    exchange: int
+    is_last: bool
+
+
+class Lanes:
+    """The two lanes, and all that has entered them.
+
+    Attributes:
+        arrivals: in the order in which they enter, which is that in which they complete.
+    """
+
+    def __init__(self, network: Network, pieces: list[tuple[Piece, ...]]) -> None:
+        self.arrivals: list[Arrival] = []
+        self._pieces = pieces
+        self._latency = network.latency
+        self._push_free = 0.0
+        self._pull_free = 0.0
+
+    def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
+        """These exchanges of a step have become ready. ``now`` never decreases."""
+        raise NotImplementedError
+
+    def next_end(self, taken: int, now: float) -> float:
+        """When the arrival with the number ``taken`` is complete; infinite if there is none.
+
+        Those before it must be complete by ``now``, and what is ready by now handed over.
+        """
+        raise NotImplementedError
+
+    def _enter(self, time: float, step: int, exchange: int, number: int) -> float:
+        pieces = self._pieces[exchange]
+        piece = pieces[number]
+        begin = max(time + self._latency, self._push_free)
+        self._push_free = begin + piece.push_seconds
+        self._pull_free = end = max(self._push_free, self._pull_free) + piece.pull_seconds
+        self.arrivals.append(Arrival(end, begin, piece, step, exchange, number == len(pieces) - 1))
+        return end
+
+
+class InSequence(Lanes):
+    """Exchanges enter in the order in which they are handed over."""
+
+    def __init__(
+        self, network: Network, pieces: list[tuple[Piece, ...]], credit: int | None
+    ) -> None:
+        super().__init__(network, pieces)
+        self._credit = credit or sys.maxsize
+        self._ends: list[float] = []  # of whole exchanges
+
+    def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
+        for exchange in exchanges:
+            time = now
+            if len(self._ends) >= self._credit:
+                time = max(now, self._ends[-self._credit])
+            end = 0.0
+            for number in range(len(self._pieces[exchange])):
+                end = self._enter(time, step, exchange, number)
+            self._ends.append(end)
+
+    def next_end(self, taken: int, now: float) -> float:
+        return self.arrivals[taken].end if taken < len(self.arrivals) else float("inf")
+
+
+class ByUrgency(Lanes):
+    """Whenever there is room, the most urgent piece of those that are ready enters.
+
+    What becomes ready at the instant at which there is room competes for it.
+    """
+
+    def __init__(
+        self, network: Network, pieces: list[tuple[Piece, ...]], credit: int | None
+    ) -> None:
+        super().__init__(network, pieces)
+        self._credit = credit or sys.maxsize
+        self._waiting: list[tuple[int, int]] = []  # heap of (exchange, step)
+        self._entered = [0] * len(pieces)  # pieces of the exchange that waits or of its earliest
+        self._last_ready = 0.0
+
+    def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
+        while self._waiting and self._next_entry() < now:
+            self._enter_next()
+        for exchange in exchanges:
+            heapq.heappush(self._waiting, (exchange, step))
+        self._last_ready = now
+        self._fill(now)
+
+    def next_end(self, taken: int, now: float) -> float:
+        self._fill(now)
+        return self.arrivals[taken].end if taken < len(self.arrivals) else float("inf")
+
+    def _fill(self, now: float) -> None:
+        while self._waiting and self._next_entry() <= now:
+            self._enter_next()
+
+    def _next_entry(self) -> float:
+        """When the next piece enters, if nothing more becomes ready before."""
+        if len(self.arrivals) < self._credit:
+            return self._last_ready
+        return max(self._last_ready, self.arrivals[-self._credit].end)
+
+    def _enter_next(self) -> None:
+        exchange, step = self._waiting[0]
+        number = self._entered[exchange]
+        self._enter(self._next_entry(), step, exchange, number)
+        if number + 1 < len(self._pieces[exchange]):
+            self._entered[exchange] = number + 1
+        else:
+            self._entered[exchange] = 0
+            heapq.heappop(self._waiting)
+
+
+def make_lanes(network: Network, plan: Plan, pieces: list[tuple[Piece, ...]]) -> Lanes:
+    """Empty lanes for a launch; with one worker they cost nothing."""
+    if network.workers == 1:
+        return InSequence(Network(network.engine, workers=1), pieces, credit=None)
+    kind = ByUrgency if plan.by_urgency else InSequence
+    return kind(network, pieces, plan.credit)

@@ -1,0 +1,289 @@
+"""What a plan takes: a step on one compute stream and a network, played through.
+
+Two steps of a launch, three layers, exchanges in sequence; ``F2`` of the second step has to wait
+(``..``) for the gradient of layer 2, is updated (``u``), and runs while layer 3 still travels::
+
+    compute  F1 F2 F3 X3 W3 X2 W1 W2 | u1F1 .. u2F2 ..... u3F3 X3 W3 X2 W1 W2 | ...
+    lane                        [ 1 ] [   2   ] [    3    ]
+    ready                       1   2,3 (3 was ready first, but is last in this plan's sequence)
+
+The rules, where the docstrings of costs.py and plan.py leave something open:
+
+* The compute stream does one thing at a time, and nothing is interrupted. A step is its F units,
+  ``middle_seconds``, its backward units in the plan's order. Steps follow without a gap.
+* Whenever a thing ends, the stream first deals with the exchanges that have arrived by then, in
+  order of arrival, also those that arrive while it does so; then it starts its next unit. To deal
+  with an arrival is to pay for its CPU time and to update the weights of which it is the last part.
+* An F unit waits for the updates of its weights with the previous step's gradients. While the
+  stream waits, and when it has no unit left, it idles until the next arrival.
+* An arrival costs CPU time only if the stream is not idle. What arrives at the very instant at
+  which an idle time ends is free; at the instant at which it begins, it is not.
+* A gradient is ready at the end of the backward unit that names its weight, or before the first
+  backward unit if none does; an exchange when all its gradients are. An exchange that no network
+  takes part in (one worker) is an arrival, free of cost, at that time.
+* Latency holds for each piece. In sequence, ``credit`` counts exchanges, whose pieces all enter
+  together; by urgency, it counts pieces.
+* At one instant the network comes first: what is complete makes room, what is ready enters, and
+  then the stream starts its next thing.
+* The launch ends with the last update; ``launch_seconds`` come on top.
+
+At 160 units, 55 exchanges and three steps a launch, ...
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ooodist.schedule.costs import Network, StepCosts
+from ooodist.schedule.indexed import IndexedCosts, IndexedPlan
+from ooodist.schedule.lanes import Arrival, make_lanes
+from ooodist.schedule.memory import Memory
+from ooodist.schedule.plan import Plan, PlannedExchange
+
+UnitKind = Literal["F", "dX", "dW", "update", "middle"]
+
+
+@dataclass(frozen=True)
+class UnitSpan:
+    """What the compute stream does for a while; seconds from the start of the launch.
+
+    Attributes:
+        step: of the launch, from 0.
+        name: of the unit; of the weight, if ``kind`` is ``update``; else ``middle``.
+    """
+
+    step: int
+    name: str
+    kind: UnitKind
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class ExchangeSpan:
+    """The way of an exchange, or of one piece of it; seconds from the start of the launch.
+
+    Attributes:
+        step: of the launch, from 0.
+        num_bytes: of the piece.
+        ready: the exchange's gradients are.
+        start: its bytes begin to move.
+        end: it is complete.
+    """
+
+    step: int
+    exchange: PlannedExchange
+    num_bytes: int
+    ready: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A launch, played through.
+
+    Attributes:
+        units: in the order in which they run. A gap between two is idle time, or CPU time of
+            exchanges.
+        exchanges: in the order in which they enter the network; empty with one worker.
+        memory: (time, bytes that are alive from then on), ``base_bytes`` included. Where something
+            comes and something goes at one time, both are counted first.
+        launch_seconds: of the whole launch, with the costs' own ``launch_seconds``.
+        step_seconds: ``launch_seconds`` by the number of steps.
+    """
+
+    units: tuple[UnitSpan, ...]
+    exchanges: tuple[ExchangeSpan, ...]
+    memory: tuple[tuple[float, int], ...]
+    launch_seconds: float
+    step_seconds: float
+    steps: int
+
+
+class Simulator:
+    """Plays plans through, for one model and one network.
+
+    All methods raise UserError for a plan that does not fit the costs.
+    """
+
+    def __init__(self, costs: StepCosts, network: Network) -> None:
+        """Raises UserError for costs with names that are not unique, or stand for nothing."""
+        self.costs = costs
+        self.network = network
+        self._indexed = IndexedCosts(costs, network)
+        self._memory = Memory(costs)
+
+    def step_seconds(self, plan: Plan) -> float:
+        """Seconds of one step: those of a launch by its number of steps."""
+        launch = _Launch(self._indexed, self._indexed.index(plan), plan, self.network)
+        return (launch.play() + self.costs.launch_seconds) / plan.steps_per_launch
+
+    def run(self, plan: Plan) -> Simulation:
+        """The same with all that happens."""
+        indexed = self._indexed.index(plan)
+        launch = _Launch(self._indexed, indexed, plan, self.network, recorded=[])
+        seconds = launch.play() + self.costs.launch_seconds
+        units = self._unit_spans(indexed, launch)
+        return Simulation(
+            units=tuple(units),
+            exchanges=tuple(self._exchange_spans(plan, indexed, launch)),
+            memory=tuple(self._memory.track(units)),
+            launch_seconds=seconds,
+            step_seconds=seconds / plan.steps_per_launch,
+            steps=plan.steps_per_launch,
+        )
+
+    def peak_bytes(self, plan: Plan) -> int:
+        """The most bytes that are alive at one time, however slow the network is."""
+        self._indexed.index_order(plan)
+        return self._memory.peak_bytes(plan)
+
+    def _unit_spans(self, indexed: IndexedPlan, launch: _Launch) -> list[UnitSpan]:
+        spans = []
+        for step, kind, number, start, end in launch.recorded or ():
+            if kind == "F":
+                spans.append(UnitSpan(step, self.costs.forward[number].name, "F", start, end))
+            elif kind == "backward":
+                unit = self.costs.backward[indexed.order[number]]
+                spans.append(UnitSpan(step, unit.name, unit.kind, start, end))
+            elif kind == "update":
+                name = self.costs.weights[number].name
+                spans.append(UnitSpan(step, name, "update", start, end))
+            elif end > start:
+                spans.append(UnitSpan(step, "middle", "middle", start, end))
+        return spans
+
+    def _exchange_spans(
+        self, plan: Plan, indexed: IndexedPlan, launch: _Launch
+    ) -> list[ExchangeSpan]:
+        if self.network.workers == 1:
+            return []
+        ends = {  # of the units after which gradients are ready
+            (step, 0 if kind == "middle" else number + 1): end
+            for step, kind, number, _, end in launch.recorded or ()
+            if kind in ("middle", "backward")
+        }
+        return [
+            ExchangeSpan(
+                step=arrival.step,
+                exchange=plan.exchanges[arrival.exchange],
+                num_bytes=arrival.piece.num_bytes,
+                ready=max(
+                    ends[arrival.step, indexed.ready_after[weight]]
+                    for weight in indexed.weights[arrival.exchange]
+                ),
+                start=arrival.begin,
+                end=arrival.end,
+            )
+            for arrival in launch.lanes.arrivals
+        ]
+
+
+class _Launch:
+    """One launch as it is played through; times are seconds from its start.
+
+    Attributes:
+        recorded: (step, kind, number, start, end) of all that the compute stream does; None: it
+            is not recorded, which is faster.
+    """
+
+    def __init__(
+        self,
+        costs: IndexedCosts,
+        plan: IndexedPlan,
+        settings: Plan,
+        network: Network,
+        recorded: list[tuple[int, str, int, float, float]] | None = None,
+    ) -> None:
+        self.recorded = recorded
+        self.lanes = make_lanes(network, settings, plan.pieces)
+        self._costs = costs
+        self._plan = plan
+        self._steps = settings.steps_per_launch
+        self._parts_left = [list(plan.num_parts) for _ in range(self._steps)]
+        self._steps_applied = [0] * len(plan.num_parts)
+        self._taken = 0  # arrivals that the compute stream has dealt with
+        self._next_end = math.inf  # when the next of them is complete
+        self._idle_until = 0.0  # when the last idle time has ended
+
+    def play(self) -> float:
+        """When the last update has ended."""
+        costs, plan, lanes, recorded = self._costs, self._plan, self.lanes, self.recorded
+        applied = self._steps_applied
+        backward = [
+            (costs.backward_seconds[unit], exchanges)
+            for unit, exchanges in zip(plan.order, plan.handed_over[1:], strict=True)
+        ]
+        now = 0.0
+        for step in range(self._steps):
+            for number, (seconds, weights) in enumerate(costs.forward):
+                for weight in weights:
+                    if applied[weight] < step:
+                        now = self._wait(weight, step, now)
+                start = now
+                now += seconds
+                if recorded is not None:
+                    recorded.append((step, "F", number, start, now))
+                if self._next_end <= now:
+                    now = self._settle(now)
+            start = now
+            now += costs.middle_seconds
+            if recorded is not None:
+                recorded.append((step, "middle", 0, start, now))
+            if plan.handed_over[0]:
+                lanes.hand_over(step, plan.handed_over[0], now)
+                self._next_end = lanes.next_end(self._taken, now)
+            if self._next_end <= now:
+                now = self._settle(now)
+            for number, (seconds, exchanges) in enumerate(backward):
+                start = now
+                now += seconds
+                if recorded is not None:
+                    recorded.append((step, "backward", number, start, now))
+                if exchanges:
+                    lanes.hand_over(step, exchanges, now)
+                    self._next_end = lanes.next_end(self._taken, now)
+                if self._next_end <= now:
+                    now = self._settle(now)
+        while self._next_end < math.inf:
+            now = self._idle(now)
+        return now
+
+    def _wait(self, weight: int, step: int, now: float) -> float:
+        """When the weight has the gradients of so many steps, and nothing else is to be done."""
+        while self._steps_applied[weight] < step:
+            now = self._idle(now)
+        return now
+
+    def _idle(self, now: float) -> float:
+        """When the next arrival, and those that come meanwhile, have been dealt with."""
+        self._idle_until = self._next_end
+        return self._settle(self._next_end)
+
+    def _settle(self, now: float) -> float:
+        """When all that has arrived by then has been dealt with."""
+        while self._next_end <= now:
+            arrival = self.lanes.arrivals[self._taken]
+            if arrival.end > self._idle_until:
+                now += arrival.piece.cpu_seconds
+            if arrival.is_last:
+                now = self._apply(arrival, now)
+            self._taken += 1
+            self._next_end = self.lanes.next_end(self._taken, now)
+        return now
+
+    def _apply(self, arrival: Arrival, now: float) -> float:
+        """Updates the weights of which this was the last part; when that has ended."""
+        parts_left = self._parts_left[arrival.step]
+        for weight in self._plan.weights[arrival.exchange]:
+            parts_left[weight] -= 1
+            if not parts_left[weight]:
+                start = now
+                now += self._costs.update_seconds[weight]
+                self._steps_applied[weight] += 1
+                if self.recorded is not None:
+                    self.recorded.append((arrival.step, "update", weight, start, now))
+        return now
