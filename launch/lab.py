@@ -1,0 +1,215 @@
+"""An emulated network: hosts on one machine, joined by links of a given rate. Linux and root only.
+
+Each host is a network namespace with a network interface ``eth0`` of its own, an address and a host
+name; a cable (veth pair) leads to a switch (a bridge), which is in a namespace of its own. So
+nothing of it is seen in the machine's own network, and nothing of that from within: a process on a
+host reaches the other hosts and itself, but neither the machine nor the internet. Everything else
+is the machine's: files, memory, processes.
+"""
+
+import ipaddress
+import os
+import secrets
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cleaner import Cleaner
+from environment import Places
+from host import Host
+from shaping import MTU, parse_delay, parse_rate, segment_bytes, token_bucket
+
+from ooodist.errors import UserError
+
+NETWORK = ipaddress.ip_network("10.77.0.0/16")
+MOST_HOSTS = 1000  # a bridge has 1023 ports
+NAMES = Path("/etc/netns")  # where `ip netns exec` looks for a host's own files of /etc
+# Settings that differ between machines, below /proc/sys/net.
+SETTINGS = {
+    # Addresses that nobody gave it, and packets about them.
+    "ipv6/conf/all/disable_ipv6": "1",
+    "ipv6/conf/default/disable_ipv6": "1",
+    # The only one that every kernel has and allows in every namespace.
+    "ipv4/tcp_congestion_control": "reno",
+}
+
+
+class Lab:
+    """Hosts with shaped links: a context manager, after which nothing of it is left.
+
+    Attributes:
+        hosts: in order; worker i of a job runs on ``hosts[i]``.
+        cleaner: removes everything, however this process ends.
+    """
+
+    def __init__(
+        self, num_hosts: int, rate: str, delay: str | None = None, cores: list[int] | None = None
+    ) -> None:
+        """Describes the lab; it is built when the context is entered.
+
+        Args:
+            rate: of every link, each way, as ``250Mbit``.
+            delay: from host to host, as ``1ms``; it needs a kernel with netem.
+            cores: that the hosts are bound to, host i to ``cores[i % len(cores)]``; None: all that
+                this process may use.
+
+        Raises:
+            UserError: if a value is none that is possible here.
+        """
+        usable = sorted(os.sched_getaffinity(0))
+        if unusable := set(cores or []) - set(usable):
+            raise UserError(
+                f"cores {sorted(unusable)}: this process may use {usable}; give some of these"
+            )
+        if not 1 <= num_hosts <= MOST_HOSTS:
+            raise UserError(f"{num_hosts} hosts: give a number from 1 to {MOST_HOSTS}")
+        self._rate = parse_rate(rate)
+        self._delay = None if delay is None else parse_delay(delay)
+        self._cores = cores or usable
+        name = f"ooodist-{secrets.token_hex(3)}"
+        self.hosts = [
+            Host(
+                address=str(NETWORK[index + 1]),
+                interface="eth0",
+                cores=(self._cores[index % len(self._cores)],),
+                name=f"host{index}",
+                namespace=f"{name}-host{index}",
+            )
+            for index in range(num_hosts)
+        ]
+        self._switch = Host(
+            address=str(NETWORK[-2]), interface="bridge", name="switch", namespace=f"{name}-switch"
+        )
+        self.cleaner = Cleaner()
+
+    @property
+    def cores(self) -> list[int]:
+        """The cores in use."""
+        return self._cores[: len(self.hosts)]
+
+    def places(self, num_servers: int | None = None) -> Places:
+        """Where the processes of a job go: a worker a host, and the servers beside them in turn.
+
+        Args:
+            num_servers: of BytePS; None: one a host.
+        """
+        servers = len(self.hosts) if num_servers is None else num_servers
+        return Places(
+            workers=self.hosts,
+            servers=[self.hosts[index % len(self.hosts)] for index in range(servers)],
+            launcher=self._switch,
+        )
+
+    def set_rate(self, rate: str) -> None:
+        """Gives every link another rate, at once, both ways. Raises UserError."""
+        self._rate = parse_rate(rate)
+        for host in self.hosts:
+            self._shape(host, "change")
+
+    def __enter__(self) -> Self:
+        _check_machine()
+        self.cleaner.__enter__()
+        try:
+            self._build()
+        except BaseException:
+            self.cleaner.__exit__()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cleaner.__exit__()
+
+    def _build(self) -> None:
+        switch = self._switch
+        self._add_namespace(switch)
+        _ip(switch, "link", "add", switch.interface, "mtu", str(MTU), "type", "bridge")
+        self._address(switch)
+        for host in self.hosts:
+            self._add_namespace(host)
+            self._write_names(host)
+            cable = ["mtu", str(MTU), "type", "veth", "peer", "name", host.interface]
+            end = ["mtu", str(MTU), "netns", host.namespace]
+            _ip(switch, "link", "add", host.name, *cable, *end)
+            _ip(switch, "link", "set", host.name, "master", switch.interface, "up")
+            self._address(host)
+            self._shape(host, "add")
+            self._delay_what_leaves(host)
+
+    def _add_namespace(self, host: Host) -> None:
+        self.cleaner.add_namespace(host.namespace)
+        _run(["ip", "netns", "add", host.namespace])
+        with host.inside():
+            for setting, value in SETTINGS.items():
+                path = Path("/proc/sys/net", setting)
+                if path.exists():
+                    path.write_text(value)
+        _ip(host, "link", "set", "lo", "up")
+
+    def _write_names(self, host: Host) -> None:
+        folder = NAMES / host.namespace
+        self.cleaner.add_folder(folder)
+        folder.mkdir(parents=True)
+        lines = ["127.0.0.1 localhost", *(f"{other.address} {other.name}" for other in self.hosts)]
+        (folder / "hosts").write_text("\n".join(lines) + "\n")
+
+    def _address(self, host: Host) -> None:
+        _ip(host, "addr", "add", f"{host.address}/{NETWORK.prefixlen}", "dev", host.interface)
+        _ip(host, "link", "set", host.interface, "up")
+
+    def _shape(self, host: Host, action: str) -> None:
+        size = str(segment_bytes(self._rate))
+        for end, device in ((host, host.interface), (self._switch, host.name)):
+            _ip(end, "link", "set", device, "gso_max_size", size)
+            _tc(end, action, device, "root", "handle", "1:", *token_bucket(self._rate))
+
+    def _delay_what_leaves(self, host: Host) -> None:
+        if self._delay is None:
+            return
+        delay = f"{self._delay * 1e6:.0f}us"
+        try:
+            _tc(host, "add", host.interface, "parent", "1:1", "netem", "delay", delay)
+        except UserError as error:
+            raise UserError(
+                f"delay {delay}: this machine's kernel has no netem, which delays packets "
+                f"({error}); leave the delay out, or use a kernel with CONFIG_NET_SCH_NETEM"
+            ) from error
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        raise UserError(
+            "the emulated network needs root: run this with sudo, or use launch/local.py, which "
+            "does not"
+        )
+    missing = [tool for tool in ("ip", "tc", "unshare", "taskset") if shutil.which(tool) is None]
+    if missing:
+        raise UserError(
+            f"the emulated network needs {' and '.join(missing)}, not found on PATH: run "
+            "apt-get install iproute2 util-linux"
+        )
+
+
+def _ip(host: Host, *arguments: str) -> None:
+    _run(["ip", "-n", host.namespace, *arguments])
+
+
+def _tc(host: Host, action: str, device: str, *arguments: str) -> None:
+    _run(["tc", "-n", host.namespace, "qdisc", action, "dev", device, *arguments])
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise UserError(
+            f"`{' '.join(command)}` failed: {' '.join(done.stderr.split())}; the emulated network "
+            "needs the rights to change networks (in a container: --privileged)"
+        )
