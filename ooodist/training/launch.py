@@ -71,6 +71,10 @@ class Launch:
             return self._run(tuple(batches))
         return self._traced(tuple(batches))
 
+    def trace(self, batches: Sequence[Batch]) -> Any:
+        """Traces a launch on such batches without running it; returns its graph (a FuncGraph)."""
+        return self._traced.get_concrete_function(tuple(batches)).graph
+
     def _run(self, batches: tuple[Batch, ...]) -> dict[str, tf.Tensor]:
         with self._uncompiled():
             logs: dict[str, tf.Tensor] = {}

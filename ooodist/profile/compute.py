@@ -1,0 +1,160 @@
+"""Seconds and bytes of a model's units, updates and launches on this machine.
+
+A few steps are trained, in stock order, one unit after the other. TensorFlow's profiler tells
+which op ran when; its seconds are scaled so that they add up to those of steps without it::
+
+    a call    |launch| F a | F b | middle | dX b | dW b | dW a | updates |launch|
+
+Afterwards the model is as it was before.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from ooodist.backprop.graph import num_bytes
+from ooodist.backprop.units import Unit
+from ooodist.errors import UserError
+from ooodist.profile.attribution import seconds_by_owner
+from ooodist.profile.memory import kept_tensors
+from ooodist.profile.owners import Owner
+from ooodist.profile.state import preserved
+from ooodist.profile.step import StepToMeasure, trace_step
+from ooodist.report.matching import match_steps
+from ooodist.report.xplane import read_op_events, start_recording
+from ooodist.schedule.costs import StepCosts, UnitCost, WeightCost
+from ooodist.training.launch import Batch
+
+logger = logging.getLogger("ooodist")
+
+WARM_UP_STEPS = 3  # libraries tune themselves in the first ones
+LEAST_STEPS = 3
+MOST_SECONDS = 10.0  # for steps of each kind, timed and recorded; LEAST_STEPS may take longer
+
+
+def measure_compute(
+    model: keras.Model, batch: Batch, *, accumulate: int = 1, dense: bool = True, steps: int = 12
+) -> StepCosts:
+    """Measures one training step on this worker. Nothing is exchanged; the model stays as it is.
+
+    Args:
+        model: compiled; built or not.
+        batch: as its data set yields it.
+        accumulate: batches an update; each is as ``batch``.
+        dense: gradients of embeddings become dense, as they do where workers exchange them.
+        steps: how many are timed, and how many recorded; fewer if they take long.
+
+    Raises:
+        UserError: the step runs eagerly, trains nothing, or has several backward passes; or
+            TensorFlow's profiler is in use.
+    """
+    return measure_step(trace_step(model, batch, accumulate=accumulate, dense=dense), steps=steps)
+
+
+def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
+    """Measures a step that was traced; see :func:`measure_compute`."""
+    with preserved(traced.variables):
+        first_seconds = _call(traced)
+        warm_seconds = [_call(traced) for _ in range(WARM_UP_STEPS)][-1]
+        steps = max(LEAST_STEPS, min(steps, int(MOST_SECONDS / warm_seconds)))
+        # Half before and half after, so that a machine that changes its speed meets both.
+        timed = [_call(traced) for _ in range(steps)]
+        recorded, launch_seconds = _record(traced, steps)
+        timed += [_call(traced) for _ in range(steps)]
+    call_seconds = statistics.median(timed)
+    scale = (call_seconds - launch_seconds) / sum(recorded.values())
+    logger.debug(
+        "profile: a step takes %.2f ms, %.2f ms of it the launch; recorded seconds x %.3f",
+        call_seconds * 1e3,
+        launch_seconds * 1e3,
+        scale,
+    )
+    seconds = {owner: scale * recorded[owner] for owner in recorded}
+    return StepCosts(
+        forward=_unit_costs(traced.step.forward, seconds),
+        backward=_unit_costs(traced.step.backward, seconds),
+        weights=_weight_costs(traced, seconds),
+        tensors=kept_tensors(traced.step, traced.owner_of, traced.weights),
+        middle_seconds=seconds.get(None, 0.0),
+        launch_seconds=launch_seconds,
+        trace_seconds=traced.trace_seconds + max(0.0, first_seconds - call_seconds),
+        base_bytes=sum(v.shape.num_elements() * v.dtype.size for v in traced.variables),
+    )
+
+
+def _call(traced: StepToMeasure) -> float:
+    """Seconds of a launch of one step, to the end of all that it does."""
+    began = time.perf_counter()
+    traced.launch(traced.batches)
+    tf.test.experimental.sync_devices()
+    return time.perf_counter() - began
+
+
+def _record(traced: StepToMeasure, steps: int) -> tuple[dict[Owner | None, float], float]:
+    """Medians over recorded steps: seconds by owner, and those of a call outside of its ops."""
+    with tempfile.TemporaryDirectory(prefix="ooodist-profile-") as folder:
+        try:
+            start_recording(Path(folder))
+        except tf.errors.AlreadyExistsError as error:
+            raise UserError(
+                "TensorFlow's profiler is in use, so the steps cannot be measured; end its "
+                "recording before (TensorBoard's profile_batch), or profile before the training"
+            ) from error
+        try:
+            calls = [_call(traced) for _ in range(steps)]
+        finally:
+            tf.profiler.experimental.stop()
+        found = match_steps(read_op_events(Path(folder)), [traced.step])
+    by_step = [seconds_by_owner(step.events, traced.owner_of) for step in found]
+    if len(by_step) != len(calls):
+        raise UserError(
+            f"TensorFlow's profiler has recorded {len(by_step)} of {len(calls)} steps, so they "
+            "cannot be measured; profile while nothing else trains in this process"
+        )
+    outside = [call - sum(step.values()) for call, step in zip(calls, by_step, strict=True)]
+    owners = dict.fromkeys(owner for step in by_step for owner in step)
+    medians = {
+        owner: statistics.median(step.get(owner, 0.0) for step in by_step) for owner in owners
+    }
+    return medians, max(0.0, statistics.median(outside))
+
+
+def _unit_costs(
+    units: Sequence[Unit], seconds: Mapping[Owner | None, float]
+) -> tuple[UnitCost, ...]:
+    return tuple(
+        UnitCost(
+            unit.name,
+            unit.kind,
+            seconds.get(unit.name, 0.0),
+            tuple(sorted(unit.needs)),
+            unit.variables,
+        )
+        for unit in units
+    )
+
+
+def _weight_costs(
+    traced: StepToMeasure, seconds: Mapping[Owner | None, float]
+) -> tuple[WeightCost, ...]:
+    """What several weights need together is shared out by their bytes."""
+    sizes = {weight.name: num_bytes(weight.gradient) for weight in traced.weights}
+    updates = dict.fromkeys(sizes, 0.0)
+    for owner, spent in seconds.items():
+        if isinstance(owner, frozenset):
+            total = sum(sizes[name] for name in owner)
+            for name in owner:
+                share = sizes[name] / total if total else 1 / len(owner)
+                updates[name] += spent * share
+    return tuple(
+        WeightCost(name, sizes[name], weight.gradient.dtype.name, updates[name])
+        for name, weight in zip(sizes, traced.weights, strict=True)
+    )

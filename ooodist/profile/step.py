@@ -1,0 +1,125 @@
+"""Tracing one training step in order to measure it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.backprop.order import stock_order
+from ooodist.backprop.units import Gradient
+from ooodist.engines.local import LocalEngine
+from ooodist.errors import UserError
+from ooodist.profile.digest import model_digest
+from ooodist.profile.owners import Owner, Weight, find_owners
+from ooodist.profile.state import all_variables
+from ooodist.training.backward import OrderedBackward, TracedStep, variable_names
+from ooodist.training.exchange import GradientExchange
+from ooodist.training.launch import Batch, Launch
+
+
+@dataclass(frozen=True)
+class StepToMeasure:
+    """A launch of one step, in stock order and without an exchange, that can be run.
+
+    Attributes:
+        launch: runs it on ``batches``.
+        batches: those of one update.
+        step: its units.
+        weights: that it trains.
+        owner_of: its ops' owners.
+        variables: all that it may change.
+        trace_seconds: that tracing took, without TensorFlow's optimising of the graph.
+    """
+
+    launch: Launch
+    batches: tuple[Batch, ...]
+    step: TracedStep
+    weights: tuple[Weight, ...]
+    owner_of: Mapping[tf.Operation, Owner]
+    variables: tuple[tf.Variable, ...]
+    trace_seconds: float
+
+    @property
+    def digest(self) -> str:
+        """Of the model, as in :func:`ooodist.profile.digest.model_digest`."""
+        return model_digest(self.step.backward)
+
+
+def trace_step(
+    model: keras.Model, batch: Batch, *, accumulate: int = 1, dense: bool = True
+) -> StepToMeasure:
+    """Traces one step and runs nothing.
+
+    Args:
+        model: compiled; built or not.
+        batch: as its data set yields it.
+        accumulate: batches an update; each is as ``batch``.
+        dense: gradients of embeddings become dense, as they do where workers exchange them.
+
+    Raises:
+        UserError: the step runs eagerly, trains nothing, or has several backward passes.
+    """
+    if model.run_eagerly:
+        raise UserError(
+            f"model {model.name} runs eagerly, so its step has no graph that could be measured "
+            "and ordered; compile it with run_eagerly=False"
+        )
+    batch = tf.nest.map_structure(
+        lambda leaf: tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, batch
+    )
+    if not model.built or not model.optimizer.built:
+        model._symbolic_build(data_batch=batch)
+    backward = _WatchedBackward(dense)
+    launch = Launch(model, backward, accumulate=accumulate)
+    batches = (batch,) * accumulate
+    began = time.perf_counter()
+    graph = launch.trace(batches)
+    seconds = time.perf_counter() - began
+    if len(backward.steps) != 1 or not backward.steps[0].backward:
+        raise UserError(
+            f"a step of model {model.name} has {len(backward.steps)} backward passes that reach "
+            "weights; a plan needs exactly one: take order inorder or first_k with a k"
+        )
+    step, weights = backward.steps[0], tuple(backward.weights)
+    return StepToMeasure(
+        launch=launch,
+        batches=batches,
+        step=step,
+        weights=weights,
+        owner_of=find_owners(step, weights),
+        variables=tuple(all_variables(model, graph)),
+        trace_seconds=seconds,
+    )
+
+
+class _WatchedBackward(OrderedBackward):
+    """Imposes the stock order, exchanges nothing, and notes the weights."""
+
+    def __init__(self, dense: bool) -> None:
+        super().__init__(GradientExchange(LocalEngine()), stock_order)
+        self.weights: list[Weight] = []
+        self._dense = dense
+
+    def __call__(
+        self,
+        target: Sequence[tf.Tensor],
+        seeds: Sequence[tf.Tensor],
+        gradients: Sequence[Gradient],
+        variables: Sequence[Any],
+    ) -> list[Gradient]:
+        result = super().__call__(target, seeds, gradients, variables)
+        graph = tf.compat.v1.get_default_graph()
+        for name, variable, gradient in zip(
+            variable_names(variables), variables, gradients, strict=True
+        ):
+            if gradient is not None:
+                self.weights.append(Weight(name, gradient, graph.capture(variable.handle)))
+        if not self._dense:
+            return result
+        return [None if g is None else tf.convert_to_tensor(g) for g in result]
