@@ -38,7 +38,7 @@ from typing import Literal
 
 from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.indexed import IndexedCosts, IndexedPlan
-from ooodist.schedule.lanes import Arrival, make_lanes
+from ooodist.schedule.lanes import make_lanes
 from ooodist.schedule.memory import Memory
 from ooodist.schedule.plan import Plan, PlannedExchange
 
@@ -168,17 +168,16 @@ class Simulator:
         }
         return [
             ExchangeSpan(
-                step=arrival.step,
-                exchange=plan.exchanges[arrival.exchange],
-                num_bytes=arrival.piece.num_bytes,
+                step=step,
+                exchange=plan.exchanges[number],
+                num_bytes=piece.num_bytes,
                 ready=max(
-                    ends[arrival.step, indexed.ready_after[weight]]
-                    for weight in indexed.weights[arrival.exchange]
+                    ends[step, indexed.ready_after[weight]] for weight in indexed.weights[number]
                 ),
-                start=arrival.begin,
-                end=arrival.end,
+                start=begin,
+                end=end,
             )
-            for arrival in launch.lanes.arrivals
+            for end, begin, piece, step, number, _ in launch.lanes.arrivals
         ]
 
 
@@ -207,7 +206,7 @@ class _Launch:
         self._steps_applied = [0] * len(plan.num_parts)
         self._taken = 0  # arrivals that the compute stream has dealt with
         self._next_end = math.inf  # when the next of them is complete
-        self._idle_until = 0.0  # when the last idle time has ended
+        self._idle_until = -math.inf  # when the last idle time has ended
 
     def play(self) -> float:
         """When the last update has ended."""
@@ -265,25 +264,26 @@ class _Launch:
 
     def _settle(self, now: float) -> float:
         """When all that has arrived by then has been dealt with."""
+        lanes = self.lanes
         while self._next_end <= now:
-            arrival = self.lanes.arrivals[self._taken]
-            if arrival.end > self._idle_until:
-                now += arrival.piece.cpu_seconds
-            if arrival.is_last:
-                now = self._apply(arrival, now)
+            end, _, piece, step, exchange, is_last = lanes.arrivals[self._taken]
+            if end > self._idle_until:
+                now += piece.cpu_seconds
+            if is_last:
+                now = self._apply(step, exchange, now)
             self._taken += 1
-            self._next_end = self.lanes.next_end(self._taken, now)
+            self._next_end = lanes.next_end(self._taken, now)
         return now
 
-    def _apply(self, arrival: Arrival, now: float) -> float:
-        """Updates the weights of which this was the last part; when that has ended."""
-        parts_left = self._parts_left[arrival.step]
-        for weight in self._plan.weights[arrival.exchange]:
+    def _apply(self, step: int, exchange: int, now: float) -> float:
+        """Updates the weights that are complete with this exchange; when that has ended."""
+        parts_left = self._parts_left[step]
+        for weight in self._plan.weights[exchange]:
             parts_left[weight] -= 1
             if not parts_left[weight]:
                 start = now
                 now += self._costs.update_seconds[weight]
                 self._steps_applied[weight] += 1
                 if self.recorded is not None:
-                    self.recorded.append((arrival.step, "update", weight, start, now))
+                    self.recorded.append((step, "update", weight, start, now))
         return now
