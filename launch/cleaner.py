@@ -46,6 +46,10 @@ class Cleaner:
         os.close(self._pipe)
         self._process.wait()
 
+    def fileno(self) -> int:
+        """The pipe. The helper waits for the end of a child that is handed it, too."""
+        return self._pipe
+
     def add_own_group(self) -> None:
         """Has the process group of the calling process killed.
 

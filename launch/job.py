@@ -13,6 +13,7 @@ from environment import Process
 from ooodist.errors import UserError
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+HELPERS_END_SECONDS = 3.0  # that servers have to end by themselves after the last worker
 
 
 @dataclass
@@ -113,6 +114,8 @@ class Job:
         Returns:
             The processes that SIGTERM did not end.
         """
+        if self._has_ended:
+            return []
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # should it be stopped
         wait(GRACE_SECONDS)

@@ -12,10 +12,16 @@ import os
 import secrets
 import shutil
 import subprocess
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import environment
+from arguments import check_command
+from background_job import BackgroundJob
 from cleaner import Cleaner
 from environment import Places
 from host import Host
@@ -34,6 +40,9 @@ SETTINGS = {
     # The only one that every kernel has and allows in every namespace.
     "ipv4/tcp_congestion_control": "reno",
 }
+# Engines give up on a peer that is silent for long. Here it may be paused, and the starter sees it
+# if it dies.
+PATIENCE = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "86400", "PS_HEARTBEAT_TIMEOUT": "0"}
 
 
 class Lab:
@@ -83,6 +92,7 @@ class Lab:
             address=str(NETWORK[-2]), interface="bridge", name="switch", namespace=f"{name}-switch"
         )
         self.cleaner = Cleaner()
+        self._jobs: list[BackgroundJob] = []
 
     @property
     def cores(self) -> list[int]:
@@ -101,6 +111,40 @@ class Lab:
             servers=[self.hosts[index % len(self.hosts)] for index in range(servers)],
             launcher=self._switch,
         )
+
+    def start(
+        self,
+        engine: str,
+        command: list[str],
+        log_folder: Path,
+        variables: Mapping[str, str] | None = None,
+        num_servers: int | None = None,
+    ) -> BackgroundJob:
+        """Starts a job with a worker on each host and does not wait for it.
+
+        Args:
+            engine: ``collective``, ``horovod`` or ``byteps``.
+            command: what each worker runs.
+            log_folder: gets a file with the output of each process.
+            variables: of the environment, besides those of this process and of the engine.
+            num_servers: of BytePS; None: one a host.
+
+        Raises:
+            UserError: if the engine is not installed or the command not found.
+        """
+        resources = ExitStack()
+        try:
+            check_command(command)
+            places = self.places(num_servers)
+            processes = environment.processes(engine, command, places, self.cleaner, resources)
+        except BaseException:
+            resources.close()
+            raise
+        own = {**PATIENCE, **(variables or {})}
+        processes = [replace(each, environment=each.environment | own) for each in processes]
+        job = BackgroundJob(processes, self.cleaner, log_folder, resources)
+        self._jobs.append(job)
+        return job
 
     def set_rate(self, rate: str) -> None:
         """Gives every link another rate, at once, both ways. Raises UserError."""
@@ -124,33 +168,37 @@ class Lab:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.cleaner.__exit__()
+        try:
+            for job in self._jobs:
+                job.end()
+        finally:
+            self.cleaner.__exit__()
 
     def _build(self) -> None:
         switch = self._switch
         self._add_namespace(switch)
-        _ip(switch, "link", "add", switch.interface, "mtu", str(MTU), "type", "bridge")
+        self._ip(switch, "link", "add", switch.interface, "mtu", str(MTU), "type", "bridge")
         self._address(switch)
         for host in self.hosts:
             self._add_namespace(host)
             self._write_names(host)
             cable = ["mtu", str(MTU), "type", "veth", "peer", "name", host.interface]
             end = ["mtu", str(MTU), "netns", host.namespace]
-            _ip(switch, "link", "add", host.name, *cable, *end)
-            _ip(switch, "link", "set", host.name, "master", switch.interface, "up")
+            self._ip(switch, "link", "add", host.name, *cable, *end)
+            self._ip(switch, "link", "set", host.name, "master", switch.interface, "up")
             self._address(host)
             self._shape(host, "add")
             self._delay_what_leaves(host)
 
     def _add_namespace(self, host: Host) -> None:
         self.cleaner.add_namespace(host.namespace)
-        _run(["ip", "netns", "add", host.namespace])
+        self._run("ip", "netns", "add", host.namespace)
         with host.inside():
             for setting, value in SETTINGS.items():
                 path = Path("/proc/sys/net", setting)
                 if path.exists():
                     path.write_text(value)
-        _ip(host, "link", "set", "lo", "up")
+        self._ip(host, "link", "set", "lo", "up")
 
     def _write_names(self, host: Host) -> None:
         folder = NAMES / host.namespace
@@ -160,26 +208,48 @@ class Lab:
         (folder / "hosts").write_text("\n".join(lines) + "\n")
 
     def _address(self, host: Host) -> None:
-        _ip(host, "addr", "add", f"{host.address}/{NETWORK.prefixlen}", "dev", host.interface)
-        _ip(host, "link", "set", host.interface, "up")
+        self._ip(host, "addr", "add", f"{host.address}/{NETWORK.prefixlen}", "dev", host.interface)
+        self._ip(host, "link", "set", host.interface, "up")
 
     def _shape(self, host: Host, action: str) -> None:
         size = str(segment_bytes(self._rate))
         for end, device in ((host, host.interface), (self._switch, host.name)):
-            _ip(end, "link", "set", device, "gso_max_size", size)
-            _tc(end, action, device, "root", "handle", "1:", *token_bucket(self._rate))
+            self._ip(end, "link", "set", device, "gso_max_size", size)
+            self._tc(end, action, device, "root", "handle", "1:", *token_bucket(self._rate))
 
     def _delay_what_leaves(self, host: Host) -> None:
         if self._delay is None:
             return
         delay = f"{self._delay * 1e6:.0f}us"
         try:
-            _tc(host, "add", host.interface, "parent", "1:1", "netem", "delay", delay)
+            self._tc(host, "add", host.interface, "parent", "1:1", "netem", "delay", delay)
         except UserError as error:
             raise UserError(
                 f"delay {delay}: this machine's kernel has no netem, which delays packets "
                 f"({error}); leave the delay out, or use a kernel with CONFIG_NET_SCH_NETEM"
             ) from error
+
+    def _ip(self, host: Host, *arguments: str) -> None:
+        self._run("ip", "-n", host.namespace, *arguments)
+
+    def _tc(self, host: Host, action: str, device: str, *arguments: str) -> None:
+        self._run("tc", "-n", host.namespace, "qdisc", action, "dev", device, *arguments)
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            start_new_session=True,  # not for Ctrl-C
+            pass_fds=[self.cleaner.fileno()],  # which does not clear before this has ended
+        )
+        if done.returncode != 0:
+            raise UserError(
+                f"`{' '.join(command)}` failed: {' '.join(done.stderr.split())}; the emulated "
+                "network needs the rights to change networks (in a container: --privileged)"
+            )
 
 
 def _check_machine() -> None:
@@ -193,23 +263,4 @@ def _check_machine() -> None:
         raise UserError(
             f"the emulated network needs {' and '.join(missing)}, not found on PATH: run "
             "apt-get install iproute2 util-linux"
-        )
-
-
-def _ip(host: Host, *arguments: str) -> None:
-    _run(["ip", "-n", host.namespace, *arguments])
-
-
-def _tc(host: Host, action: str, device: str, *arguments: str) -> None:
-    _run(["tc", "-n", host.namespace, "qdisc", action, "dev", device, *arguments])
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise UserError(
-            f"`{' '.join(command)}` failed: {' '.join(done.stderr.split())}; the emulated network "
-            "needs the rights to change networks (in a container: --privileged)"
         )

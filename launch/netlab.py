@@ -31,6 +31,7 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
     check_command(command)
     lab = Lab(options.num_workers, options.rate, options.delay, options.cores)
     output = Output(log_folder(options.log_dir))
+    supervisor = Supervisor(lab.cleaner, output)  # from here on a signal ends the job in order
     with lab, ExitStack() as resources:
         if options.num_workers > len(lab.cores):
             output.say(
@@ -40,7 +41,7 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
         processes = environment.processes(
             options.engine, command, lab.places(options.servers), lab.cleaner, resources
         )
-        return Supervisor(lab.cleaner, output).run(processes, options.timeout)
+        return supervisor.run(processes, options.timeout)
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

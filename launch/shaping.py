@@ -2,8 +2,9 @@
 
 The rate is kept by a token bucket (tbf) at each end of the link, for the direction in which that
 end sends. A full bucket lets its content (the burst) pass at once, which no real link does, so it
-is a millisecond's worth, or one segment. Its queue is so long that nothing is dropped where one worker sends
-to another; where several send to one, the switch in front of that one drops, as real switches do.
+is a millisecond's worth, or one segment. Its queue is so long that nothing is dropped where one
+worker sends to another; where several send to one, the switch in front of that one drops, as real
+switches do.
 """
 
 import re

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 
 from cleaner import Cleaner
 from environment import Process
-from job import GRACE_SECONDS, Job, Running, how
+from job import GRACE_SECONDS, HELPERS_END_SECONDS, Job, Running, how
 from output import LineSplitter, Output
 
 from ooodist.errors import UserError
 
-HELPERS_END_SECONDS = 3.0  # that servers have to end by themselves after the last worker
 READ_SIZE = 1 << 20  # no less than a pipe holds, so that one read empties it
 TIMEOUT_CODE = 124  # as timeout(1) has it
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
