@@ -38,18 +38,44 @@ class NamedArguments:
 
 @dataclass(frozen=True)
 class OrderConfig:
-    """The order of the backward units; ``k`` (for first_k): how many layers' weight gradients
-    are put off."""
+    """The order of the backward units and of the exchanges: ``inorder`` (TensorFlow's),
+    ``first_k`` (the weight gradients of the first k layers last; without ``k`` the best k is
+    found), ``priority`` (exchanges by the next forward pass's need), ``planned`` (the best that
+    the planner finds; ``plan``: a file of ``python -m ooodist.plan`` instead of planning here).
+    """
 
-    name: Literal["inorder", "first_k"] = "inorder"
+    name: Literal["inorder", "first_k", "priority", "planned"] = "inorder"
     k: Annotated[int, Range(0)] | None = None
+    plan: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.k is None) == (self.name == "first_k"):
+        if self.k is not None and self.name != "first_k":
             raise UserError(
                 f"order.name is {self.name} and order.k is {self.k}; "
-                "give k with first_k, and only there, as {name: first_k, k: 4}"
+                "give k with first_k only, as {name: first_k, k: 4}"
             )
+        if self.plan is not None and self.name != "planned":
+            raise UserError(
+                f"order.name is {self.name} and order.plan is {self.plan}; "
+                "give a plan's file with planned only, as {name: planned, plan: FILE}"
+            )
+
+    @property
+    def is_a_plan(self) -> bool:
+        """Whether order and exchanges come from a plan."""
+        return self.name in ("priority", "planned") or (self.name == "first_k" and self.k is None)
+
+
+@dataclass(frozen=True)
+class PlanningConfig:
+    """``memory_bytes``: what a worker may use at most; null: no limit. ``max_steps_per_launch``:
+    the planner takes no more. ``profiles``: the folder in which measured costs are kept; null:
+    ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits."""
+
+    memory_bytes: Annotated[int, Range(1)] | None = None
+    max_steps_per_launch: Annotated[int, Range(1)] = 8
+    profiles: str | None = None
+    profile_anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,7 +205,8 @@ def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """One job. ``batch``: samples per worker and step; ``workers``: if given, the world size must
-    be this; ``stall_limit``: seconds without progress after which the job ends."""
+    be this; ``steps_per_launch``: null is the plan's choice, or 1 without one; ``stall_limit``:
+    seconds without progress after which the job ends."""
 
     engine: Engine = "auto"
     workers: Annotated[int, Range(1)] | None = None
@@ -198,7 +225,8 @@ class Config:
         default=None, metadata={"reader": _read_metrics, "writer": _write_metrics}
     )
     order: OrderConfig = OrderConfig()
-    steps_per_launch: Annotated[int, Range(1)] = 1
+    planning: PlanningConfig = PlanningConfig()
+    steps_per_launch: Annotated[int, Range(1)] | None = None
     accumulate: Annotated[int, Range(1)] = 1
     exchange: ExchangeConfig = ExchangeConfig()
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
@@ -208,6 +236,23 @@ class Config:
     early_stopping: EarlyStoppingConfig | None = None
     report: ReportConfig = ReportConfig()
     stall_limit: Annotated[float, Range(1)] = 60.0
+
+    def __post_init__(self) -> None:
+        given = {
+            key: value
+            for key, value in yaml_dataclass.plain(self.exchange).items()
+            if value is not None
+        }
+        if self.order.is_a_plan and given:
+            raise UserError(
+                f"exchange is {given}, but the order {self.order.name} is a plan, which has its "
+                "own; leave exchange out, or choose another order"
+            )
+        if self.order.plan is not None and self.steps_per_launch is not None:
+            raise UserError(
+                f"steps_per_launch is {self.steps_per_launch}, but the plan {self.order.plan} has "
+                "its own; leave steps_per_launch out"
+            )
 
 
 def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ooodist import config as job_file
-from ooodist.config import Config
+from ooodist.config import Config, OrderConfig
 from ooodist.errors import UserError
 
 USER_ERROR_CODE = 2
@@ -31,6 +31,12 @@ examples:
   # BytePS: all processes of a job on this machine, or with BytePS' own launcher on each host
   python launch/local.py -np 2 --engine byteps -- python -m ooodist.train --config job.yaml
   bpslaunch python3 -m ooodist.train --config job.yaml
+
+  # let the planner find the order, or carry out a plan that was made before
+  python launch/local.py -np 2 --engine horovod -- python -m ooodist.train \\
+      --config job.yaml --set order.name=planned
+  python launch/local.py -np 2 --engine horovod -- python -m ooodist.train \\
+      --config job.yaml --plan plans/plan.yaml
 
   # other settings for once, and going on after an interruption
   python -m ooodist.train --config job.yaml --set batch=32 --set optimizer.learning_rate=1e-3
@@ -64,6 +70,11 @@ def _config(options: argparse.Namespace) -> Config:
         config = replace(config, engine=options.engine)
     if options.output is not None:
         config = replace(config, output=options.output)
+    if options.plan is not None:
+        order = OrderConfig(name="planned", plan=str(options.plan))
+        config = replace(config, order=order, steps_per_launch=None)
+    if options.profile:
+        config = replace(config, planning=replace(config.planning, profile_anew=True))
     if options.resume:
         config = replace(config, checkpoint=replace(config.checkpoint, resume=True))
     return config
@@ -92,6 +103,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="overrides the key engine; auto: by how the process was launched",
     )
     parser.add_argument("--output", metavar="DIR", help="overrides the key output")
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        type=Path,
+        help="carry out this plan of python -m ooodist.plan; overrides the key order",
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="for order planned: measure anew, even if there is a profile that fits",
+    )
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest checkpoint in the output"
     )

@@ -275,6 +275,14 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # Unicode's own line breaks are read back as they are only if they are escaped.
+        style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
 
 _SCALARS = (
     ("null", r"~|null|", ["~", "n", ""]),

@@ -76,13 +76,29 @@ def test_users_own_functions() -> None:
         (["model.width=32"], lambda c: (c.model.name, c.model.width) == ("resnet20", 32)),
         (["model=mlp", "model.layers=[4, 4]"], lambda c: c.model.layers == (4, 4)),
         (["early_stopping.patience=3"], lambda c: c.early_stopping.patience == 3),
-        (["order={name: first_k, k: 2}"], lambda c: c.order.k == 2),
+        (["order={name: first_k, k: 2}"], lambda c: c.order.k == 2 and not c.order.is_a_plan),
+        (["order.name=first_k"], lambda c: c.order.is_a_plan),
+        (["order.name=planned"], lambda c: c.order.is_a_plan and c.steps_per_launch is None),
+        (["order={name: planned, plan: x.yaml}"], lambda c: c.order.plan == "x.yaml"),
         (["report.trace=4", "report.csv=false"], lambda c: c.report.trace == 4),
         (["output=a=b"], lambda c: c.output == "a=b"),
     ],
 )
 def test_overrides(overrides: list[str], of_config: Any) -> None:
     assert of_config(job.load(None, overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["order.name=planned", "exchange.credit=2"], "exchange is {'credit': 2}, but the order"),
+        (["order={name: planned, plan: x}", "steps_per_launch=2"], "but the plan x has its own"),
+    ],
+)
+def test_settings_that_a_plan_has_itself(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        job.load(None, overrides)
+    assert message in str(caught.value)
 
 
 rates = st.floats(0, 1) | st.builds(
@@ -149,7 +165,9 @@ def test_any_config_survives_yaml(
             "precision=float16",
             "precision is float16 (did you mean float32?); it must be one of float32, mixed_",
         ),
-        ("order.name=first_k", "order.name is first_k and order.k is None"),
+        ("order={name: inorder, plan: x.yaml}", "order.name is inorder and order.plan is x.yaml"),
+        ("order={name: fastest}", "order.name is fastest; it must be one of inorder, first_k"),
+        ("planning.memory_bytes=0", "planning.memory_bytes is 0; it must be"),
         ("order.k=3", "order.name is inorder and order.k is 3"),
         ("order={name: first_k, k: -1}", "order.k is -1; it must be a whole number, at least 0"),
         ("early_stopping.patience=x", "early_stopping.patience is x; it must be a whole number"),

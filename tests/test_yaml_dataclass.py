@@ -148,3 +148,8 @@ def test_an_int_is_a_float() -> None:
 def test_nan_is_in_no_range() -> None:
     with pytest.raises(UserError, match="at least 0"):
         read(Annotated[float, Range(0)], float("nan"), "x")
+
+
+@pytest.mark.parametrize("text", ["\x85", "a\u2028b", " \u2029\n", "1e-3", "no", "\n\n", "-"])
+def test_any_text_survives(text: str) -> None:
+    assert parse(dump({"text": text}), "a test") == {"text": text}

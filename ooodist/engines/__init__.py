@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ooodist.engines.detect import check_name, check_size, choose
 from ooodist.engines.patience import abort, at_most
+from ooodist.engines.settings import planned_settings
 from ooodist.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,13 +28,22 @@ _current: Engine | None = None
 _was_shut_down = False
 
 
-def init(engine: str = "auto", *, workers: int | None = None, stall_limit: float = 60.0) -> Engine:
+def init(
+    engine: str = "auto",
+    *,
+    workers: int | None = None,
+    stall_limit: float = 60.0,
+    planned: bool = False,
+    partition_bytes: int | None = None,
+) -> Engine:
     """Connects this process with the others of the job; call it before TensorFlow does anything.
 
     Args:
         engine: "local", "collective", "horovod", "byteps", or "auto": as the process was started.
         workers: how many there must be; None: as many as were started.
         stall_limit: seconds to wait for the others before the process ends with exit code 1.
+        planned: the exchanges will follow a plan: sets the engine up for that (see settings.py).
+        partition_bytes: that of the plan, if it is known already.
 
     Raises:
         UserError: no such engine; not built; not as the process was started; other number of
@@ -51,6 +61,8 @@ def init(engine: str = "auto", *, workers: int | None = None, stall_limit: float
     if _was_shut_down:
         raise UserError("ooodist.init after ooodist.shutdown: start a new process instead")
     name, reason = choose(engine, os.environ, workers)
+    if planned:
+        _set_up_for_plans(name, partition_bytes)
     made = _make(name, stall_limit)
     check_size(name, made.size, os.environ, workers)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)
@@ -72,6 +84,13 @@ def shutdown() -> None:
         made, _current = _current, None
         _was_shut_down = True
         made.shutdown()
+
+
+def _set_up_for_plans(name: str, partition_bytes: int | None) -> None:
+    settings = planned_settings(name, partition_bytes)
+    for variable, value in settings.items():
+        if os.environ.setdefault(variable, value) != value:
+            _log.info("%s=%s is kept (a plan wants %s)", variable, os.environ[variable], value)
 
 
 def _make(name: str, stall_limit: float) -> Engine:

@@ -127,7 +127,10 @@ def from_yaml(text: str, source: str) -> Plan:
         plan = yaml_dataclass.read_dataclass(Plan, value, "")
     except UserError as error:
         raise UserError(f"plan {source}: {error}") from error
-    _check_exchanges(plan, source)
+    try:
+        check_exchanges(plan)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from error
     return plan
 
 
@@ -149,16 +152,16 @@ def write(plan: Plan, file: Path) -> None:
     incomplete.replace(file)
 
 
-def _check_exchanges(plan: Plan, source: str) -> None:
-    """Raises UserError unless each weight's parts are there once."""
+def check_exchanges(plan: Plan) -> None:
+    """Raises UserError unless each part of each weight that the plan exchanges is there once."""
     seen: dict[str, set[int]] = {}
     parts: dict[str, int] = {}
     for exchange in plan.exchanges:
         if not exchange.weights:
-            raise UserError(f"plan {source}: an exchange has no weights; remove it")
+            raise UserError("the plan has an exchange without weights; remove it")
         if exchange.part >= exchange.parts or (exchange.parts > 1 and len(exchange.weights) > 1):
             raise UserError(
-                f"plan {source}: exchange {exchange.name} has part {exchange.part} of "
+                f"the plan's exchange {exchange.name} has part {exchange.part} of "
                 f"{exchange.parts} of {len(exchange.weights)} weights; a part is less than parts, "
                 "and only a single weight has parts"
             )
@@ -166,11 +169,11 @@ def _check_exchanges(plan: Plan, source: str) -> None:
             known = parts.setdefault(weight, exchange.parts)
             if known != exchange.parts or exchange.part in seen.setdefault(weight, set()):
                 raise UserError(
-                    f"plan {source}: the parts of {weight} are not each there once; "
+                    f"the plan does not have each part of {weight} once; "
                     "give all of its exchanges the same parts, and each a part of its own"
                 )
             seen[weight].add(exchange.part)
     for weight, found in seen.items():
         if len(found) != parts[weight]:
             missing = sorted(set(range(parts[weight])) - found)
-            raise UserError(f"plan {source}: parts {missing} of {weight} are missing; add them")
+            raise UserError(f"the plan lacks parts {missing} of {weight}; add them")

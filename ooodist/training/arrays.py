@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -89,6 +90,28 @@ def training_stream(
 
     stream = numbers.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return stream.prefetch(tf.data.AUTOTUNE), steps
+
+
+def first_batch(given: Mapping[str, Any]) -> Any:
+    """The first batch that ``fit(**given)`` would train on; the data is left as it was.
+
+    Raises:
+        UserError: the data is of a kind that cannot be looked at without using it up.
+    """
+    x = given.get("x")
+    if isinstance(x, tf.data.Dataset):
+        return next(iter(x))
+    if isinstance(x, keras.utils.PyDataset):
+        return x[0]
+    if not is_arrays(x):
+        raise UserError(
+            f"fit was given a {type(x).__name__}, which cannot be looked at without using it up, "
+            "but the order is to be planned; give arrays, a tf.data.Dataset or a "
+            "keras.utils.PyDataset, or a plan that was made before"
+        )
+    data = tuple(given[name] for name in ("x", "y", "sample_weight") if given.get(name) is not None)
+    rows = slice(0, given.get("batch_size") or 32)
+    return tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[rows]), data)
 
 
 def evaluation_part(arrays: Any, rank: int, size: int) -> Any:

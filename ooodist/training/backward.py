@@ -17,12 +17,15 @@ from ooodist.backprop.forward_units import find_forward_units
 from ooodist.backprop.order import first_k_order, impose_order, stock_order
 from ooodist.backprop.units import Gradient, Unit, find_backward_units
 from ooodist.errors import UserError
+from ooodist.profile.digest import model_digest
+from ooodist.schedule.plan import Plan
 from ooodist.training.exchange import Exchanged, GradientExchange
 
 logger = logging.getLogger("ooodist")
 
-# An order by name, as a list of unit names, or as a function from the units to such a list.
-Order = str | Sequence[str] | Callable[[Sequence[Unit]], Sequence[str]]
+# An order by name, as a list of unit names, as a function from the units to such a list, or a plan
+# of order and exchanges.
+Order = str | Sequence[str] | Callable[[Sequence[Unit]], Sequence[str]] | Plan
 ORDERS = ("inorder", "first_k")
 
 
@@ -48,11 +51,13 @@ class OrderedBackward:
     Args:
         exchange: averages over the ranks.
         order: ``inorder`` (as TensorFlow would: no edge is added), ``first_k``, a list of unit
-            names, or a function that makes one from the units in stock order.
+            names, a function that makes one from the units in stock order, or a plan, which says
+            how to exchange as well.
         k: for ``first_k``, how many layers.
 
     Attributes:
         steps: what was traced, step by step.
+        plan: the plan that is carried out, None if there is none.
 
     Raises:
         UserError: there is no such order.
@@ -61,8 +66,8 @@ class OrderedBackward:
     def __init__(self, exchange: GradientExchange, order: Order = "inorder", k: int = 0) -> None:
         if isinstance(order, str) and order not in ORDERS:
             raise UserError(
-                f"order is {order!r}; choose one of {', '.join(ORDERS)}, a list of unit names, "
-                "or a function from units to unit names"
+                f"order is {order!r}; choose one of {', '.join(ORDERS)}, a plan, a list of unit "
+                "names, or a function from units to unit names (ooodist.distribute knows more)"
             )
         if k and order != "first_k":
             raise UserError(f"order: k = {k} is for first_k alone, but the order is {order!r}")
@@ -70,7 +75,26 @@ class OrderedBackward:
         self.order = order
         self.k = k
         self.steps: list[TracedStep] = []
+        self.plan: Plan | None = None
         self._warned_eager = False
+        if isinstance(order, Plan):
+            self.carry_out(order)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Takes order and exchanges of the steps that are traced from now on from a plan.
+
+        Raises UserError if the plan is for another number of workers or kind of engine.
+        """
+        engine = self.exchange.engine
+        if plan.engine and (plan.engine, plan.workers) != (engine.name, engine.size):
+            raise UserError(
+                f"the plan is for {plan.workers} workers with engine {plan.engine}, but this job "
+                f"has {engine.size} with engine {engine.name}; make one for it with "
+                "python -m ooodist.plan"
+            )
+        self.plan = plan
+        self.order = "inorder" if plan.order is None else plan.order
+        self.exchange = GradientExchange(engine, plan=plan)
 
     def __call__(
         self,
@@ -95,15 +119,16 @@ class OrderedBackward:
         """
         names = variable_names(variables)
         if tf.executing_eagerly():
-            if self.order != "inorder" and not self._warned_eager:
+            if (self.order != "inorder" or self.plan) and not self._warned_eager:
                 logger.warning(
                     "order %s has no effect: the step runs eagerly; trace it with tf.function",
-                    self.order,
+                    self.plan.name if self.plan else self.order,
                 )
                 self._warned_eager = True
             return self.exchange.mean(gradients, names)[0]
 
         backward = find_backward_units(seeds, gradients, names)
+        self._check_model(backward)
         graph = tf.compat.v1.get_default_graph()
         handles = [graph.capture(variable.handle) for variable in variables]
         forward = find_forward_units(target, handles, names)
@@ -128,6 +153,13 @@ class OrderedBackward:
             result[index] = mean
         return result
 
+    def _check_model(self, backward: Sequence[Unit]) -> None:
+        if self.plan is not None and self.plan.model not in ("", model_digest(backward)):
+            raise UserError(
+                f"the plan is for another model (digest {self.plan.model}; this one has "
+                f"{model_digest(backward)}); make one for it with python -m ooodist.plan"
+            )
+
     def _order(self, units: Sequence[Unit]) -> Sequence[str] | None:
         if self.order == "inorder":
             return None
@@ -135,6 +167,7 @@ class OrderedBackward:
             return first_k_order(units, self.k)
         if callable(self.order):
             return self.order(units)
+        assert not isinstance(self.order, Plan)  # carry_out has taken the order out of it
         return self.order
 
 

@@ -21,14 +21,17 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist import engines
+from ooodist.config import PlanningConfig
 from ooodist.data.stream import Share
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.schedule.plan import Plan
 from ooodist.training import arrays, replicas
 from ooodist.training.backward import Order, OrderedBackward
 from ooodist.training.epochs import EpochCare, StopTogether
 from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
 from ooodist.training.launch import Batch, Launch
+from ooodist.training.planning import FROM_COSTS, Planned, find_plan
 
 logger = logging.getLogger("ooodist")
 
@@ -44,11 +47,12 @@ def distribute(
     model: keras.Model,
     *,
     order: Order = "inorder",
-    k: int = 0,
-    steps_per_launch: int = 1,
+    k: int | None = None,
+    steps_per_launch: int | None = None,
     accumulate: int = 1,
     credit: int | None = None,
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    bucket_bytes: int | None = None,
+    planning: PlanningConfig | None = None,
 ) -> keras.Model:
     """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
 
@@ -65,14 +69,18 @@ def distribute(
 
     Args:
         model: a Keras model; compile it before or after.
-        order: ``inorder``, ``first_k``, a list of unit names, or a function from the backward
-            units to such a list.
-        k: for ``first_k``: the dW of how many layers run last.
+        order: ``inorder`` (as TensorFlow would), ``first_k``, ``priority`` (exchanges by the
+            next forward pass's need), ``planned`` (the best that the planner finds), a plan, a
+            list of unit names, or a function from the backward units to such a list.
+        k: for ``first_k``: the dW of how many layers run last; None for the best k.
         steps_per_launch: training steps traced into one function. The exchange of one overlaps
-            the forward pass of the next; tracing takes that many times as long.
+            the forward pass of the next; tracing takes that many times as long. None is the
+            plan's choice, or 1 without one.
         accumulate: batches per update and exchange.
-        credit: exchanges in flight; None for the engine's own.
-        bucket_bytes: small gradients travel together up to this size in bytes.
+        credit: exchanges in flight; None for the engine's own. A plan has its own.
+        bucket_bytes: small gradients travel together up to this size in bytes; None for 1 MiB.
+            A plan has its own.
+        planning: limits of what is planned here, and where profiles are kept.
 
     Returns:
         the same model.
@@ -81,13 +89,37 @@ def distribute(
         UserError: ``ooodist.init()`` was not called, or an argument is impossible.
     """
     for name, value in (("steps_per_launch", steps_per_launch), ("accumulate", accumulate)):
-        if not isinstance(value, int) or value < 1:
+        if value is not None and (not isinstance(value, int) or value < 1):
             raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1")
     engine = engines.current()
-    exchange = GradientExchange(engine, credit=credit, bucket_bytes=bucket_bytes)
-    backward = OrderedBackward(exchange, order, k)
-    model.ooodist = DistributedModel(model, engine, backward, steps_per_launch, accumulate)
+    to_find = _to_find(order, k)
+    if (to_find or isinstance(order, Plan)) and (credit, bucket_bytes) != (None, None):
+        raise UserError(
+            f"credit is {credit} and bucket_bytes is {bucket_bytes}, but the order is a plan, "
+            "which has its own; leave them out"
+        )
+    if isinstance(order, Plan) and steps_per_launch not in (None, order.steps_per_launch):
+        raise UserError(
+            f"steps_per_launch is {steps_per_launch}, but the plan has "
+            f"{order.steps_per_launch}; leave it out"
+        )
+    exchange = GradientExchange(
+        engine,
+        credit=credit,
+        bucket_bytes=DEFAULT_BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
+    )
+    backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
+    model.ooodist = DistributedModel(
+        model, engine, backward, steps_per_launch, accumulate, to_find, planning or PlanningConfig()
+    )
     return model
+
+
+def _to_find(order: Order, k: int | None) -> str | None:
+    """The name of an order that is found from what things cost."""
+    if not isinstance(order, str) or order not in FROM_COSTS or (order == "first_k" and k):
+        return None
+    return None if order == "first_k" and k == 0 else order
 
 
 class DistributedModel:
@@ -96,7 +128,8 @@ class DistributedModel:
     Attributes:
         engine: the engine.
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
-        steps_per_launch, accumulate: as given to :func:`distribute`.
+        steps_per_launch, accumulate: as given to :func:`distribute`, or by the plan.
+        planned: the plan that is carried out, with what it was made from; None if there is none.
         data_is_shared_out: the caller sees to it that data sets yield each rank's own part; fit
             then says nothing about it.
         batches_left: how many are still to come in this epoch; None: nobody knows.
@@ -107,18 +140,26 @@ class DistributedModel:
         model: keras.Model,
         engine: Engine,
         backward: OrderedBackward,
-        steps_per_launch: int,
+        steps_per_launch: int | None,
         accumulate: int,
+        to_find: str | None,
+        planning: PlanningConfig,
     ) -> None:
         self.engine = engine
         self.backward = backward
-        self.steps_per_launch = steps_per_launch
         self.accumulate = accumulate
+        self.planned: Planned | None = None
+        self._to_find = to_find
+        self._planning = planning
+        self._given_steps_per_launch = steps_per_launch
+        self.steps_per_launch = steps_per_launch or 1
+        if backward.plan is not None:
+            self._carry_out(Planned(backward.plan))
         order = getattr(backward.order, "__qualname__", backward.order)
         exchange = backward.exchange
         self._arguments = (
-            f"{order} {backward.k} {steps_per_launch} {accumulate} {exchange.credit} "
-            f"{exchange.bucket_bytes}"
+            f"{to_find or order} {backward.k} {steps_per_launch} {accumulate} {exchange.credit} "
+            f"{exchange.bucket_bytes} {backward.plan and backward.plan.digest()}"
         )
         self._model = model
         self._alike = False  # weights were broadcast since the last fit began
@@ -132,6 +173,45 @@ class DistributedModel:
         model.fit = self._fit
         model.evaluate = self._evaluate
         model.get_metrics_result = self._metrics_result
+
+    # Planning
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether the order is still to be found."""
+        return self._to_find is not None and self.planned is None
+
+    def plan(self, batch: Batch, total_steps: int | None = None) -> None:
+        """Finds the order and carries it out from now on; fit does so by itself.
+
+        All ranks call it. The model stays as it is, except that its weights are rank 0's.
+
+        Args:
+            batch: one batch as the training data yields it.
+            total_steps: of the training, if known.
+
+        Raises:
+            UserError: no plan fits into the memory limit.
+        """
+        assert self._to_find is not None
+        self._make_alike(batch)
+        self._carry_out(
+            find_plan(
+                self._model,
+                batch,
+                self.engine,
+                self._to_find,
+                settings=self._planning,
+                steps_per_launch=self._given_steps_per_launch,
+                total_steps=total_steps,
+                accumulate=self.accumulate,
+            )
+        )
+
+    def _carry_out(self, planned: Planned) -> None:
+        self.backward.carry_out(planned.plan)
+        self.planned = planned
+        self.steps_per_launch = planned.plan.steps_per_launch
 
     # Training
 
@@ -207,6 +287,8 @@ class DistributedModel:
         callbacks = given.pop("callbacks", None)
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = self._callbacks(callbacks)
+        if self.needs_plan:
+            self.plan(_without_optionals(arrays.first_batch(given)), _num_steps(given))
         self._take_over_settings()
         self._alike = False
         return self._plain_fit(**given, callbacks=callbacks)
@@ -287,6 +369,16 @@ class DistributedModel:
         if self._trained_since_average:
             replicas.average_statistics(self.engine, self._model)
             self._trained_since_average = False
+
+
+def _num_steps(given: dict[str, Any]) -> int | None:
+    """How many steps fit will do, if that is known."""
+    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
+    steps = given.get("steps_per_epoch")
+    if steps is None and isinstance(given.get("x"), tf.data.Dataset):
+        cardinality = int(given["x"].cardinality())
+        steps = cardinality if cardinality > 0 else None
+    return None if steps is None else steps * epochs
 
 
 def _same_shapes(batches: Sequence[Batch]) -> bool:

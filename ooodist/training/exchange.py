@@ -1,19 +1,26 @@
-"""The exchange of gradients inside a traced step: order, credit, buckets and the mean.
+"""The exchange of gradients inside a traced step: order, credit, buckets, chunks and the mean.
 
-Exchanges are issued in the order in which they are given. With a credit of c at most c are in
-flight: exchange i starts when exchange i - c is complete. The window reaches across the steps of
-a launch. With c = 2::
+What is exchanged, and in which order, is a list of :class:`ooodist.schedule.plan.PlannedExchange`:
+that of a plan, or the gradients in the order in which they become ready, small ones in buckets.
+
+In sequence, with a credit of c, exchange i starts when its gradients are ready, exchange i - 1 has
+started and exchange i - c is complete. The window reaches across the steps of a launch. With
+c = 2::
 
     gradient ready   0   1   2   3
     exchange         |--0--||--2--|
                          |--1--||--3--|
+
+By urgency, each is handed over when it is ready, and the engine (BytePS) sends the one first that
+stands first in the list.
 
 An engine adds up; everything else is here, so that all engines behave alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -22,6 +29,13 @@ from ooodist.backprop.graph import num_bytes
 from ooodist.backprop.units import Gradient
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.schedule.plan import (
+    ALIGNMENT,
+    Plan,
+    PlannedExchange,
+    check_exchanges,
+    split_evenly,
+)
 
 DEFAULT_BUCKET_BYTES = 1 << 20
 
@@ -51,9 +65,10 @@ class GradientExchange:
         credit: how many exchanges may be in flight; None for as many as there are.
         bucket_bytes: gradients that follow each other and have one dtype travel together up to
             this size (bytes); 0 sends each alone. Fewer, larger exchanges save latency.
+        plan: says what is exchanged when, instead of ``credit`` and ``bucket_bytes``.
 
     Raises:
-        UserError: credit or bucket_bytes is impossible with this engine.
+        UserError: credit, bucket_bytes or the plan is impossible with this engine.
     """
 
     def __init__(
@@ -62,7 +77,11 @@ class GradientExchange:
         *,
         credit: int | None = None,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        plan: Plan | None = None,
     ) -> None:
+        if plan is not None:
+            check_exchanges(plan)
+            credit = None if plan.by_urgency else plan.credit
         if credit is not None and credit < 1:
             raise UserError(f"exchange.credit is {credit}; it must be at least 1, or null")
         if bucket_bytes < 0:
@@ -76,11 +95,12 @@ class GradientExchange:
         self.engine = engine
         self.credit = credit
         self.bucket_bytes = bucket_bytes
+        self.plan = plan
 
     def mean(
         self, gradients: Sequence[Gradient], names: Sequence[str]
     ) -> tuple[list[Gradient], list[Exchanged]]:
-        """The mean over all ranks of each gradient, exchanged in the given order.
+        """The mean over all ranks of each gradient, exchanged in the planned or the given order.
 
         Args:
             gradients: of any shape; None stays None. IndexedSlices become dense, because ranks
@@ -89,58 +109,83 @@ class GradientExchange:
 
         Returns:
             the means, in the same places, and what was exchanged (nothing with one rank).
+
+        Raises:
+            UserError: the plan is not for these gradients.
         """
         if self.engine.size == 1:
             return list(gradients), []
-        result: list[Gradient] = list(gradients)
         dense = {
-            index: tf.convert_to_tensor(gradient)
-            for index, gradient in enumerate(gradients)
+            name: tf.convert_to_tensor(gradient)
+            for name, gradient in zip(names, gradients, strict=True)
             if gradient is not None
         }
+        pieces: dict[str, list[tf.Tensor]] = {}
+        arrived: dict[str, list[tf.Tensor]] = {name: [] for name in dense}
         records = []
-        for bucket in self._buckets(dense):
-            label = names[bucket[0]] + (f"+{len(bucket) - 1}" if len(bucket) > 1 else "")
-            tensors = [dense[index] for index in bucket]
-            means, record = self._exchange(tensors, label, tuple(names[i] for i in bucket))
-            for index, mean in zip(bucket, means, strict=True):
-                result[index] = mean
+        for exchange in self._exchanges(dense):
+            first = exchange.weights[0]
+            tensors = [dense[weight] for weight in exchange.weights]
+            if exchange.parts > 1:
+                if first not in pieces:
+                    pieces[first] = _split(dense[first], exchange)
+                    arrived[first] = pieces[first].copy()
+                tensors = [pieces[first][exchange.part]]
+            means, record = self._exchange(tensors, exchange)
             if record:
                 records.append(record)
-        return result, records
+            if exchange.parts > 1:
+                arrived[first][exchange.part] = means[0]
+            else:
+                for weight, mean in zip(exchange.weights, means, strict=True):
+                    arrived[weight] = [mean]
+        means_of = {
+            name: parts[0] if len(parts) == 1 else _join(parts, dense[name])
+            for name, parts in arrived.items()
+        }
+        return [means_of.get(name) for name in names], records
 
-    def _buckets(self, tensors: dict[int, tf.Tensor]) -> list[list[int]]:
-        buckets: list[list[int]] = []
+    def _exchanges(self, tensors: Mapping[str, tf.Tensor]) -> Sequence[PlannedExchange]:
+        if self.plan is None:
+            return self._buckets(tensors)
+        planned = {weight for exchange in self.plan.exchanges for weight in exchange.weights}
+        if planned != set(tensors):
+            unknown, missing = sorted(planned - set(tensors)), sorted(set(tensors) - planned)
+            raise UserError(
+                f"the plan exchanges {unknown or 'nothing'} that this step does not train, and "
+                f"leaves out {missing or 'nothing'} that it does; make a plan for this model with "
+                "python -m ooodist.plan"
+            )
+        return self.plan.exchanges
+
+    def _buckets(self, tensors: Mapping[str, tf.Tensor]) -> list[PlannedExchange]:
+        buckets: list[list[str]] = []
         room = 0
-        for index, tensor in tensors.items():
+        for name, tensor in tensors.items():
             size = num_bytes(tensor)
             same = bool(buckets) and tensors[buckets[-1][-1]].dtype == tensor.dtype
             if same and 0 < size <= room:  # a size of 0 is an open shape: it travels alone
-                buckets[-1].append(index)
+                buckets[-1].append(name)
                 room -= size
             else:
-                buckets.append([index])
+                buckets.append([name])
                 room = self.bucket_bytes - size if size else 0
-        return buckets
+        return [PlannedExchange(tuple(bucket)) for bucket in buckets]
 
     def _exchange(
-        self, tensors: list[tf.Tensor], label: str, weights: tuple[str, ...]
+        self, tensors: list[tf.Tensor], exchange: PlannedExchange
     ) -> tuple[list[tf.Tensor], Exchanged | None]:
         whole = tensors[0]
         if len(tensors) > 1:
             whole = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
-        # Another model of this process may have weights of the same names and other sizes.
-        key = f"{label}.{whole.dtype.name}.{whole.shape.num_elements()}"
         if tf.executing_eagerly():
-            total, record = self.engine.sum_in_graph(whole, key), None
+            total, record = self.engine.sum_in_graph(whole, self._key(exchange, whole)), None
         else:
-            earlier = self._issued(whole.graph)
-            if self.credit is not None and len(earlier) >= self.credit:
-                with tf.control_dependencies([earlier[-self.credit].op]):
-                    whole = tf.identity(whole)
-            total = self.engine.sum_in_graph(whole, key)
-            record = Exchanged(label, weights, num_bytes(whole), total.op)
-            earlier.append(record)
+            graph = whole.graph
+            whole = self._in_its_turn(whole)
+            total = self.engine.sum_in_graph(whole, self._key(exchange, whole))
+            record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
+            self._issued(graph).append((whole.op, record))
         mean = total / tf.cast(self.engine.size, total.dtype)
         if len(tensors) == 1:
             return [mean], record
@@ -148,9 +193,56 @@ class GradientExchange:
         pairs = zip(parts, tensors, strict=True)
         return [tf.reshape(part, tensor.shape) for part, tensor in pairs], record
 
-    def _issued(self, graph: tf.Graph) -> list[Exchanged]:
-        """What was issued in this graph so far. Kept with the graph, so that it dies with it."""
+    def _key(self, exchange: PlannedExchange, tensor: tf.Tensor) -> str:
+        """What the engine knows the exchange by.
+
+        Another model of this process may have weights of the same names and other sizes; and an
+        engine that goes by urgency takes it from the first use of a key, so each plan has its own.
+        """
+        own = f"{self.plan.digest()[:8]}." if self.plan and self.plan.by_urgency else ""
+        return f"{own}{exchange.name}.{tensor.dtype.name}.{tensor.shape.num_elements()}"
+
+    def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor, when its exchange may start."""
+        if self.plan is not None and self.plan.by_urgency:
+            return tensor
+        issued = self._issued(tensor.graph)
+        waits: list[tf.Operation] = []
+        if self.credit is not None and len(issued) >= self.credit:
+            waits.append(issued[-self.credit][1].op)
+        if self.plan is not None and issued and self.credit != 1:
+            waits.append(issued[-1][0])  # that it has started; with a credit of 1 it is complete
+        if not waits:
+            return tensor
+        with tf.control_dependencies(waits):
+            return tf.identity(tensor)
+
+    def _issued(self, graph: tf.Graph) -> list[tuple[tf.Operation, Exchanged]]:
+        """What was issued in this graph so far: the op that started each, and its record.
+
+        Kept with the graph, so that it dies with it.
+        """
         key = f"ooodist/exchanges/{id(self)}"
-        issued: list[Exchanged] = graph.get_collection_ref(key)
-        issued[:] = [record for record in issued if record.op.graph is graph]
+        issued: list[tuple[tf.Operation, Exchanged]] = graph.get_collection_ref(key)
+        issued[:] = [pair for pair in issued if pair[0].graph is graph]
         return issued
+
+
+def _split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
+    try:
+        count = gradient.shape.num_elements()
+        sizes = split_evenly(count, gradient.dtype.size, exchange.parts)
+    except ValueError as error:
+        raise UserError(
+            f"the plan splits {exchange.weights[0]} into {exchange.parts} parts, but it has "
+            f"{count} elements ({ALIGNMENT} bytes a part at least); give it fewer parts"
+        ) from error
+    # Slices, not tf.split: TensorFlow's optimiser hoists what follows all parts of a split, and so
+    # would let the first part wait for what only the last has to wait for.
+    flat = tf.reshape(gradient, [-1])
+    begins = itertools.accumulate(sizes[:-1], initial=0)
+    return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
+
+
+def _join(parts: Sequence[tf.Tensor], gradient: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.concat(parts, axis=0), gradient.shape)

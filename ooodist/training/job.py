@@ -18,6 +18,7 @@ from ooodist import engines, yaml_dataclass
 from ooodist.config import Config
 from ooodist.errors import UserError
 from ooodist.report.trace import Trace
+from ooodist.schedule import plan as plans
 from ooodist.training import checkpoint, resume
 from ooodist.training.callbacks import (
     Best,
@@ -43,7 +44,13 @@ def run(config: Config) -> int:
     """Runs the job; returns the exit code, or ends the process where others may not come along."""
     started = time.monotonic()
     try:
-        engine = engines.init(config.engine, workers=config.workers, stall_limit=config.stall_limit)
+        engine = engines.init(
+            config.engine,
+            workers=config.workers,
+            stall_limit=config.stall_limit,
+            planned=config.order.is_a_plan,
+            partition_bytes=_partition_bytes(config),
+        )
     except UserError as error:
         _print_error(str(error))
         return USER_ERROR_CODE
@@ -59,6 +66,13 @@ def run(config: Config) -> int:
         traceback.print_exc()
         engines.abort(CRASH_CODE)
     return 0
+
+
+def _partition_bytes(config: Config) -> int | None:
+    """What the plan's file says of it: the engine must know before it starts."""
+    if config.order.plan is None:
+        return None
+    return plans.read(Path(config.order.plan)).partition_bytes
 
 
 def _end(message: str, code: int) -> None:

@@ -22,12 +22,15 @@ from ooodist.config import Config
 from ooodist.data.result import Data
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.training import checkpoint, keras_objects, resume
+from ooodist.schedule import plan as plans
+from ooodist.schedule.plan import Plan
+from ooodist.training import checkpoint, keras_objects, planning, resume
 from ooodist.training.distribute import distribute
 
 logger = logging.getLogger("ooodist")
 
 CONFIG_NAME = "config.yaml"
+PLAN_NAME = "plan.yaml"
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,23 @@ def set_up(config: Config, engine: Engine) -> Job:
             start_step=first_step,
         )
         steps = _steps_per_epoch(config, data)
+    plan = None
+    if config.order.plan is not None:
+        plan = planning.read_plan(Path(config.order.plan), engine).plan
     with _agreed(engine):
-        model = _build(config, engine, data)
+        model = _build(config, engine, data, plan)
     best_weights = None
     if source is not None:
         scheduled = isinstance(config.optimizer.arguments.get("learning_rate"), dict)
         best_weights = resume.restore(engine, source, model, scheduled)
         logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
+    if model.ooodist.needs_plan:
+        logger.info("planning: measuring the model and the network")
+        left = config.epochs - (0 if source is None else source.state.epoch)
+        model.ooodist.plan(next(iter(data.train)), max(0, left) * steps)
     if engine.rank == 0:
+        if model.ooodist.planned is not None:
+            plans.write(model.ooodist.planned.plan, folder / PLAN_NAME)
         (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
     return Job(config, engine, folder, source, data, model, steps, first_step, best_weights)
 
@@ -125,7 +137,7 @@ def _steps_per_epoch(config: Config, data: Data) -> int:
     return whole
 
 
-def _build(config: Config, engine: Engine, data: Data) -> keras.Model:
+def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> keras.Model:
     keras.config.set_dtype_policy(config.precision)
     # Layers draw the seeds of their generators here: every rank makes the same model.
     keras.utils.set_random_seed(config.seed)
@@ -148,10 +160,11 @@ def _build(config: Config, engine: Engine, data: Data) -> keras.Model:
     }
     model = distribute(
         model,
-        order=config.order.name,
-        k=config.order.k or 0,
+        order=config.order.name if plan is None else plan,
+        k=config.order.k,
         steps_per_launch=config.steps_per_launch,
         accumulate=config.accumulate,
+        planning=config.planning,
         **exchange,
     )
     model.ooodist.data_is_shared_out = True  # by ooodist.data

@@ -25,7 +25,10 @@ from ooodist.training.checkpoint import State
 logger = logging.getLogger("ooodist")
 
 # Keys that say where and how long to train, not what is trained.
-_FREE_KEYS = ("engine", "workers", "epochs", "output", "checkpoint", "report", "stall_limit")
+_FREE_KEYS = (
+    *("engine", "workers", "epochs", "output", "checkpoint", "report", "stall_limit"),
+    "planning",
+)
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,12 @@ def summary(
     config, engine = job.config, job.engine
     model = f"{job.model.name}, {job.model.count_params():,} parameters"
     order = config.order.name if config.order.k is None else f"first_k, k = {config.order.k}"
-    plural = "s" if config.steps_per_launch > 1 else ""
+    steps_per_launch = job.model.ooodist.steps_per_launch
+    plural = "s" if steps_per_launch > 1 else ""
     facts = [
         ("trained", f"{model}, on {job.data.description}"),
         ("workers", f"{engine.size} (engine {engine.name}), batch {config.batch} each"),
-        ("order", f"{order}, {config.steps_per_launch} step{plural} a launch"),
+        ("order", f"{order}, {steps_per_launch} step{plural} a launch"),
     ]
     if result:
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())

@@ -1,0 +1,131 @@
+"""From a model and a batch to a plan: all ranks profile, rank 0 plans, all carry out its plan."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from ooodist.config import PlanningConfig
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.schedule import plan as plans
+from ooodist.schedule.costs import Network, StepCosts
+from ooodist.schedule.plan import Plan
+
+logger = logging.getLogger("ooodist")
+
+# Orders that are found from what things cost, and so need a batch to measure with.
+FROM_COSTS = ("first_k", "priority", "planned")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and what it was made from; None for a plan that was read from a file."""
+
+    plan: Plan
+    costs: StepCosts | None = None
+    network: Network | None = None
+
+
+def read_plan(file: Path, engine: Engine) -> Planned:
+    """Rank 0's plan file, for all ranks.
+
+    Raises:
+        UserError: it cannot be read; on all ranks.
+    """
+    text, error = "", None
+    if engine.rank == 0:
+        try:
+            text = plans.to_yaml(plans.read(file))
+        except UserError as caught:
+            error = str(caught)
+    engine.agree(error)
+    return Planned(_shared(text, engine))
+
+
+def find_plan(
+    model: keras.Model,
+    batch: Any,
+    engine: Engine,
+    order: str,
+    *,
+    settings: PlanningConfig,
+    steps_per_launch: int | None,
+    total_steps: int | None,
+    accumulate: int,
+) -> Planned:
+    """Measures what things cost here, and plans. All ranks call it; the model stays as it is.
+
+    Args:
+        model: compiled.
+        batch: one batch as its data set yields it.
+        order: one of FROM_COSTS.
+        settings: memory limit, folder of profiles.
+        steps_per_launch: if given, the plan has so many.
+        total_steps: of the training, so that tracing more steps at a time can be weighed against
+            it; None if nobody knows.
+        accumulate: batches an update.
+
+    Raises:
+        UserError: no plan fits into the memory limit.
+    """
+    from ooodist.profile import profile_of
+    from ooodist.schedule.search import Limits
+
+    profile = profile_of(
+        model,
+        batch,
+        engine,
+        accumulate=accumulate,
+        folder=Path(settings.profiles) if settings.profiles else None,
+        anew=settings.profile_anew,
+    )
+    text, error = "", None
+    if engine.rank == 0:
+        limits = Limits(
+            memory_bytes=settings.memory_bytes,
+            max_steps_per_launch=steps_per_launch or settings.max_steps_per_launch,
+            min_steps_per_launch=steps_per_launch or 1,
+            total_steps=total_steps,
+        )
+        try:
+            plan = _named(order, profile.costs, profile.network, limits)
+            text = plans.to_yaml(replace(plan, model=profile.model))
+        except UserError as caught:
+            error = str(caught)
+    engine.agree(error)
+    return Planned(_shared(text, engine), profile.costs, profile.network)
+
+
+def _named(order: str, costs: StepCosts, network: Network, limits: Any) -> Plan:
+    from ooodist.schedule import data_parallel
+    from ooodist.schedule.search import make_plan
+
+    if order == "planned":
+        return make_plan(costs, network, limits=limits)
+    if order == "first_k":
+        return data_parallel.best_first_k(
+            costs, network, steps_per_launch=limits.min_steps_per_launch
+        )
+    return data_parallel.priority_plan(costs, network, steps_per_launch=limits.min_steps_per_launch)
+
+
+def _shared(text: str, engine: Engine) -> Plan:
+    plan = plans.from_yaml(engine.broadcast_text(text), "of rank 0")
+    engine.check_equal("the plan", plan.digest())
+    if plan.predicted is not None:
+        logger.info(
+            "plan %s: %d exchanges, %d steps a launch; predicted %.1f ms a step "
+            "(stock %.1f ms, no plan below %.1f ms)",
+            plan.name,
+            len(plan.exchanges),
+            plan.steps_per_launch,
+            plan.predicted.step_seconds * 1e3,
+            plan.predicted.stock_seconds * 1e3,
+            plan.predicted.lower_bound_seconds * 1e3,
+        )
+    return plan

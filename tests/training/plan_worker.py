@@ -1,0 +1,161 @@
+"""One worker of the jobs in test_planned.py: plans carried out, on all ranks together.
+
+Usage: plan_worker.py NAME...   (names of functions below)
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ooodist
+
+engine = ooodist.init(planned=True)
+
+import keras  # noqa: E402
+
+from ooodist import engines  # noqa: E402
+from ooodist.config import PlanningConfig  # noqa: E402
+from ooodist.schedule import plan as plans  # noqa: E402
+from ooodist.schedule.plan import Plan  # noqa: E402
+from tests.training import random_plans  # noqa: E402
+
+layers = keras.layers
+BATCH = 4
+
+
+def images(count: int) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(3)
+    x = numbers.normal(size=(count, 8, 8, 3)).astype(np.float32)
+    return x, (x.mean(axis=(1, 2)) @ np.ones((3,)) > 0).astype(np.int32)
+
+
+def model() -> keras.Model:
+    keras.backend.clear_session()  # so that every model has the same names
+    keras.utils.set_random_seed(100)
+    image = keras.Input((8, 8, 3))
+    x = layers.Conv2D(8, 3, padding="same", activation="relu")(image)
+    y = layers.Conv2D(8, 3, padding="same")(layers.BatchNormalization()(x))
+    x = layers.Flatten()(layers.ReLU()(layers.Add()([x, y])))
+    x = layers.Dropout(0.2, seed=4)(layers.Dense(16, activation="relu")(x))
+    made = keras.Model(image, layers.Dense(2)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"], jit_compile=False)
+    return made
+
+
+def trained(made: keras.Model) -> list[np.ndarray]:
+    """The state after 7 steps of a distributed model."""
+    x, y = images(7 * BATCH * engine.size)
+    made.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    assert int(made.optimizer.iterations) == 7
+    weights = b"".join(v.numpy().tobytes() for v in made.trainable_variables)
+    engine.check_equal("weights", weights)
+    return [v.numpy() for v in (*made.trainable_variables, *made.optimizer.variables)]
+
+
+def random_plan(made: keras.Model, seed: int) -> Plan:
+    sizes = {v.path: int(np.prod(v.shape)) for v in made.trainable_variables}
+    return random_plans.random_plan(made.ooodist.backward.steps[0], sizes, engine, seed)
+
+
+def any_plan_leaves_the_numbers_alone() -> None:
+    first = ooodist.distribute(model())
+    stock = trained(first)
+    for seed in range(6):
+        plan = random_plan(first, seed)
+        made = ooodist.distribute(model(), order=plan)
+        state = trained(made)
+        traced = made.ooodist.backward.steps[0]
+        assert traced.order == plan.order
+        assert [e.name for e in traced.exchanges] == [e.name for e in plan.exchanges]
+        assert made.ooodist.steps_per_launch == plan.steps_per_launch
+        for ours, theirs in zip(state, stock, strict=True):
+            if engine.size == 2:  # with more, an addition's order depends on the place in a bucket
+                np.testing.assert_array_equal(ours, theirs)
+            else:
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def planned_here_trains_as_stock_does() -> None:
+    stock = trained(ooodist.distribute(model()))
+    with tempfile.TemporaryDirectory() as folder:
+        planning = PlanningConfig(profiles=folder, max_steps_per_launch=4)
+        for order in ("planned", "priority", "first_k"):
+            made = ooodist.distribute(model(), order=order, planning=planning)
+            state = trained(made)
+            planned = made.ooodist.planned
+            assert planned is not None
+            assert planned.costs is not None
+            assert planned.plan.predicted is not None
+            assert planned.plan.engine == engine.name
+            traced = made.ooodist.backward.steps[0]
+            assert traced.order == planned.plan.order
+            assert [e.name for e in traced.exchanges] == [e.name for e in planned.plan.exchanges]
+            engine.check_equal("plan", planned.plan.digest())
+            if engine.size == 2:
+                for ours, theirs in zip(state, stock, strict=True):
+                    np.testing.assert_array_equal(ours, theirs)
+
+
+def plans_that_do_not_fit_are_refused() -> None:
+    first = ooodist.distribute(model())
+    x, y = images(BATCH * engine.size)
+    first.fit(x, y, batch_size=BATCH, verbose=0)
+    plan = random_plan(first, 1)
+
+    def refused(plan: Plan, match: str) -> None:
+        with pytest.raises(ooodist.UserError, match=match):
+            ooodist.distribute(model(), order=plan).fit(x, y, batch_size=BATCH, verbose=0)
+
+    refused(replace(plan, workers=9), f"for 9 workers .* has {engine.size}")
+    refused(replace(plan, model="0123"), "for another model")
+    refused(replace(plan, model="", exchanges=plan.exchanges[1:]), "leaves out|lacks parts")
+    refused(replace(plan, order=("dW:none",)), "no unit 'dW:none'")
+    weight = first.trainable_variables[1].path  # a bias
+    others = [e for e in plan.exchanges if weight not in e.weights]
+    left = {v.path for v in first.trainable_variables} - {w for e in others for w in e.weights}
+    left -= {weight}
+    crumbs = [plans.PlannedExchange((weight,), part, 99) for part in range(99)]
+    rest = [plans.PlannedExchange((name,)) for name in sorted(left)]
+    refused(replace(plan, exchanges=(*others, *rest, *crumbs)), "into 99 parts")
+    for options in ({"credit": 1}, {"bucket_bytes": 0}, {"steps_per_launch": 77}):
+        with pytest.raises(ooodist.UserError, match=r"leave (it|them) out"):
+            ooodist.distribute(model(), order=plan, **options)
+
+
+def one_plan_file_for_all() -> None:
+    from ooodist.training.planning import read_plan
+
+    first = ooodist.distribute(model())
+    trained(first)
+    plan = random_plan(first, 2)
+    with tempfile.TemporaryDirectory() as folder:  # another one on each rank
+        file = Path(folder) / "plan.yaml"
+        if engine.rank == 0:
+            plans.write(plan, file)
+        assert read_plan(file, engine).plan == plan
+        with pytest.raises(ooodist.UserError, match="cannot be read"):
+            read_plan(Path(folder) / "none.yaml", engine)
+
+
+CHECKS = (
+    any_plan_leaves_the_numbers_alone,
+    planned_here_trains_as_stock_does,
+    plans_that_do_not_fit_are_refused,
+    one_plan_file_for_all,
+)
+
+if __name__ == "__main__":
+    for check in CHECKS:
+        if check.__name__ in sys.argv[1:]:
+            check()
+            engine.barrier()
+            if engine.rank == 0:
+                print(f"passed {check.__name__}", flush=True)
+    engines.shutdown()

@@ -1,0 +1,33 @@
+"""Plans carried out by real workers, on every engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import ENGINES, needs_built, run_job
+
+WORKER = Path(__file__).with_name("plan_worker.py")
+CHECKS = [
+    "any_plan_leaves_the_numbers_alone",
+    "planned_here_trains_as_stock_does",
+    "plans_that_do_not_fit_are_refused",
+    "one_plan_file_for_all",
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_workers_carry_out_plans(engine: str) -> None:
+    needs_built(engine)
+    job = run_job(engine, 2, WORKER, *CHECKS, seconds=600)
+    assert job.returncode == 0, job.stdout[-6000:]
+    assert re.findall(r"passed (\w+)", job.stdout) == CHECKS
+
+
+def test_four_workers_carry_out_plans() -> None:
+    names = ["any_plan_leaves_the_numbers_alone", "plans_that_do_not_fit_are_refused"]
+    job = run_job("collective", 4, WORKER, *names, seconds=600)
+    assert job.returncode == 0, job.stdout[-6000:]
+    assert re.findall(r"passed (\w+)", job.stdout) == names
