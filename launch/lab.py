@@ -76,13 +76,13 @@ class Lab:
             raise UserError(f"{num_hosts} hosts: give a number from 1 to {MOST_HOSTS}")
         self._rate = parse_rate(rate)
         self._delay = None if delay is None else parse_delay(delay)
-        self._cores = cores or usable
-        name = f"ooodist-{secrets.token_hex(3)}"
+        given = cores or usable
+        name = f"ooodist-{os.getpid()}-{secrets.token_hex(3)}"
         self.hosts = [
             Host(
                 address=str(NETWORK[index + 1]),
                 interface="eth0",
-                cores=(self._cores[index % len(self._cores)],),
+                cores=(given[index % len(given)],),
                 name=f"host{index}",
                 namespace=f"{name}-host{index}",
             )
@@ -96,8 +96,8 @@ class Lab:
 
     @property
     def cores(self) -> list[int]:
-        """The cores in use."""
-        return self._cores[: len(self.hosts)]
+        """The cores that the hosts are bound to, each of them once."""
+        return sorted({core for host in self.hosts for core in host.cores})
 
     def places(self, num_servers: int | None = None) -> Places:
         """Where the processes of a job go: a worker a host, and the servers beside them in turn.

@@ -35,8 +35,8 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
     with lab, ExitStack() as resources:
         if options.num_workers > len(lab.cores):
             output.say(
-                f"{options.num_workers} workers share {len(lab.cores)} cores: a worker's compute "
-                "slows down another's"
+                f"{options.num_workers} workers share the cores {lab.cores}: while one computes, "
+                "another waits"
             )
         processes = environment.processes(
             options.engine, command, lab.places(options.servers), lab.cleaner, resources

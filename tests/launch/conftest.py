@@ -8,23 +8,26 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-LOCAL = Path(__file__).parents[2] / "launch" / "local.py"
+LAUNCH = Path(__file__).parents[2] / "launch"
+LOCAL, NETLAB = LAUNCH / "local.py", LAUNCH / "netlab.py"
 CLEAR_SECONDS = 10.0
 
 
 class Launchers:
-    """Starts ``launch/local.py`` in an environment by which all its descendants can be found."""
+    """Starts a launcher in an environment by which all its descendants can be found."""
 
-    def __init__(self, temporary: Path, packages: Path) -> None:
+    def __init__(self, program: Path, temporary: Path, packages: Path) -> None:
         self.temporary = temporary
+        self._program = program
         self._packages = packages
         mark = uuid.uuid4().hex
         self._mark = f"OOODIST_TEST_MARK={mark}".encode()
-        self._started: list[subprocess.Popen[str]] = []
+        self.started: list[subprocess.Popen[str]] = []
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith("OOODIST_")
         }
@@ -37,7 +40,7 @@ class Launchers:
     def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """A launcher with these arguments, running, in a process group of its own."""
         launcher = subprocess.Popen(
-            [sys.executable, str(LOCAL), *arguments],
+            [sys.executable, str(self._program), *arguments],
             env=self.environment,
             stdout=stdout,
             stderr=subprocess.PIPE,
@@ -46,7 +49,7 @@ class Launchers:
             # Tests run in the background of a script have SIGINT ignored, and would pass that on.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        self._started.append(launcher)
+        self.started.append(launcher)
         return launcher
 
     def run(self, *arguments: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
@@ -82,7 +85,7 @@ class Launchers:
 
     def kill_all(self) -> None:
         """Ends all processes of this test, whatever happened."""
-        for launcher in self._started:
+        for launcher in self.started:
             launcher.kill()
             launcher.wait()
             for stream in (launcher.stdout, launcher.stderr):
@@ -110,12 +113,45 @@ def python(script: str) -> list[str]:
     return ["--", sys.executable, "-c", script]
 
 
+def networks_of(process: int) -> list[str]:
+    """What is there of the emulated networks that a process has made, on all of this machine."""
+    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
+    named = [*Path("/run/netns").glob("*"), *Path("/etc/netns").glob("*")]
+    return [
+        found
+        for found in [*map(str, named), *links.stdout.splitlines()]
+        if f"ooodist-{process}-" in found
+    ]
+
+
 @pytest.fixture
 def launchers(tmp_path: Path) -> Iterator[Launchers]:
-    """Launchers of which nothing may be left when the test has ended."""
+    """``launch/local.py``, of which nothing may be left when the test has ended."""
+    with _launchers(LOCAL, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def netlabs(tmp_path: Path) -> Iterator[Launchers]:
+    """``launch/netlab.py``, of which nothing may be left when the test has ended."""
+    needs_root()
+    with _launchers(NETLAB, tmp_path) as started:
+        yield started
+        for launcher in started.started:
+            assert not networks_of(launcher.pid)
+
+
+def needs_root() -> None:
+    """Skips the test, saying so, without root."""
+    if os.geteuid() != 0:
+        pytest.skip("the emulated network needs root: run these tests as root")
+
+
+@contextmanager
+def _launchers(program: Path, packages: Path) -> Iterator[Launchers]:
     # Not below tmp_path, which is too long for Unix sockets.
     with tempfile.TemporaryDirectory(prefix="launch-", dir="/tmp") as temporary:
-        started = Launchers(Path(temporary), tmp_path)
+        started = Launchers(program, Path(temporary), packages)
         try:
             yield started
             started.check_nothing_is_left()
