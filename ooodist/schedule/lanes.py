@@ -21,7 +21,6 @@ from ooodist.schedule.costs import Network
 from ooodist.schedule.indexed import Piece
 from ooodist.schedule.plan import Plan
 
-
 # A piece that has passed the network, or that is sure to: when it is complete, when its bytes begin
 # to move, the piece, the step and the exchange that it belongs to, and whether that is complete
 # with it. (A plain tuple, because so many are made: a named one takes eight times as long.)

@@ -59,9 +59,10 @@ class Memory:
         lives = []
         for step in range(1 + max((span.step for span in spans), default=-1)):
             for tensor, weights in zip(self._costs.tensors, self._updates, strict=True):
-                readers = [unit_at[step, name] for name in tensor.used_by]
-                last = max(readers + [update_at[step, name] for name in weights])
-                lives.append((unit_at[step, tensor.made_by], last, tensor.num_bytes))
+                birth = unit_at[step, tensor.made_by]
+                reads = [unit_at[step, name] for name in tensor.used_by]
+                updates = [update_at[step, name] for name in weights]
+                lives.append((birth, max([birth, *reads, *updates]), tensor.num_bytes))
         changes = _changes(*_columns(lives), len(spans))
         alive = np.cumsum(changes) + self._costs.base_bytes
         moments = np.flatnonzero(changes)
@@ -86,18 +87,17 @@ class Memory:
         end = step_length * plan.steps_per_launch - 1
         lives = []
         for tensor, weights in zip(costs.tensors, self._updates, strict=True):
-            last = max(
-                [moment_of[name] for name in tensor.used_by]
-                # An update runs before the F unit: at the latest right after the unit before it.
-                + [step_length + waits[name] - 1 if name in waits else end for name in weights]
-            )
-            lives.append((moment_of[tensor.made_by], last, tensor.num_bytes))
-        birth, death, size = _columns(lives)
+            birth = moment_of[tensor.made_by]
+            reads = [moment_of[name] for name in tensor.used_by]
+            # An update runs before the F unit: at the latest right after the unit before it.
+            updates = [step_length + waits[name] - 1 if name in waits else end for name in weights]
+            lives.append((birth, max([birth, *reads, *updates]), tensor.num_bytes))
+        births, deaths, sizes = _columns(lives)
         starts = np.arange(plan.steps_per_launch)[:, None] * step_length
         changes = _changes(
-            (starts + birth).ravel(),
-            np.minimum(starts + death, end).ravel(),
-            np.tile(size, plan.steps_per_launch),
+            (starts + births).ravel(),
+            np.minimum(starts + deaths, end).ravel(),
+            np.tile(sizes, plan.steps_per_launch),
             end + 1,
         )
         return costs.base_bytes + max(0, int(np.cumsum(changes).max(initial=0)))
