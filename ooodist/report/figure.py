@@ -22,18 +22,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ooodist.report.intervals import (
-    Interval,
-    common_intervals,
-    merge_intervals,
-    total_length,
-    without_intervals,
-)
-from ooodist.schedule.costs import UnitCost
+from ooodist.report.bars import Bars
+from ooodist.report.intervals import Interval, common_intervals
+from ooodist.report.overlap import idle_times
+from ooodist.schedule.costs import Network, UnitCost
 from ooodist.schedule.plan import PlannedExchange
 
 if TYPE_CHECKING:
-    from ooodist.schedule.simulate import Simulation, UnitSpan
+    from ooodist.schedule.simulate import ExchangeSpan, Simulation, UnitSpan
 
 STEPS_SHOWN = 2  # of the first panel; the others show what they get done in that time
 
@@ -42,18 +38,13 @@ _F, _DX, _DW, _MOVED = "#56b4e9", "#e69f00", "#8fd0ae", "#00714f"
 _UPDATE, _MIDDLE = "#777777", "#d9d9d9"
 _HIDDEN = ("#7d6bb0", "#b3a8d6")  # of odd and of even steps
 _EXPOSED = "#d62f1f"
-_WAITS = "#fbe3df"
+_WAITS, _SERVES = "#fbe3df", "#cc79a7"
 
 _COMPUTE_LANE = (1.05, 1.0)  # lower edge and height
 _EXCHANGE_LANE = (0.0, 0.8)
 _TOP = 2.5
 _INCHES = (12.0, 2.3)  # width, and height of a panel
-_LABEL_POINTS = 7.0
-_POINTS_PER_INCH = 72
-_POINTS_PER_LANE = 47  # of a lane of height 1
-_AXES_SHARE = 0.9  # of the picture's width
-_LETTER_WIDTH, _LINE_HEIGHT = 0.62, 1.3  # of the font's size, about
-_THIN_POINTS = 2.0  # bars thinner than this on average have no edges
+_AXES_POINTS = 0.9 * _INCHES[0] * 72  # the part of the width that is the time axis
 
 
 @dataclass(frozen=True)
@@ -63,11 +54,13 @@ class Panel:
     Attributes:
         title: shown above it.
         simulation: of a launch; it is shown as often as it takes to fill the time axis.
+        network: that it was simulated with.
         moved: names of dW units that are to stand out, because they run later than usual.
     """
 
     title: str
     simulation: Simulation
+    network: Network
     moved: frozenset[str] = frozenset()
 
 
@@ -114,7 +107,7 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
     figure.legend(
         handles=[Patch(facecolor=colour, label=label) for label, colour in _legend(panels)],
         loc="outside lower center",
-        ncols=5,
+        ncols=6,
         frameon=False,
         fontsize=9,
     )
@@ -136,12 +129,13 @@ def _legend(panels: Sequence[Panel]) -> list[tuple[str, str]]:
         ("F: forward", _F),
         ("dX: output gradient", _DX),
         ("dW: weight gradient", _DW),
-        *([("dW, moved to later", _MOVED)] if moved else []),
+        *([("dW, moved later", _MOVED)] if moved else []),
         ("update", _UPDATE),
-        ("loss, and between units", _MIDDLE),
-        ("waits, or serves the exchange", _WAITS),
-        ("exchange, hidden (step 1, 3, …)", _HIDDEN[0]),
-        ("exchange, hidden (step 2, 4, …)", _HIDDEN[1]),
+        ("loss, launch", _MIDDLE),
+        ("CPU time of the exchange", _SERVES),
+        ("waits", _WAITS),
+        ("exchange, odd steps", _HIDDEN[0]),
+        ("exchange, even steps", _HIDDEN[1]),
         ("exchange, not hidden", _EXPOSED),
     ]
 
@@ -150,33 +144,39 @@ def _draw_panel(axes: Axes, panel: Panel, seconds: float) -> None:
     simulation = panel.simulation
     num_launches = math.ceil(seconds / simulation.launch_seconds)
     begins = [i * simulation.launch_seconds for i in range(num_launches)]
-    bars = _Bars(axes, seconds)
+    bars = Bars(axes, seconds, _AXES_POINTS)
 
-    busy = merge_intervals(
-        (span.start + begin, span.end + begin) for begin in begins for span in simulation.units
-    )
-    idle = without_intervals([(0.0, seconds)], busy)
-    bars.add(_COMPUTE_LANE, _WAITS, idle, edges=False)
+    last = simulation.units[-1].end
+    idle = idle_times(simulation)
+    bars.add(_COMPUTE_LANE, _SERVES, _repeated([(0.0, last)], begins), edges=False)
+    bars.add(_COMPUTE_LANE, _MIDDLE, _repeated([(last, simulation.launch_seconds)], begins))
+    bars.add(_COMPUTE_LANE, "white", _repeated(idle, begins), edges=False)
+    bars.add(_COMPUTE_LANE, _WAITS, _repeated(idle, begins), edges=False)
     for colour, kind in _unit_kinds(panel.moved):
         chosen = [span for span in simulation.units if kind(span)]
-        spans = [(s.start + begin, s.end + begin) for begin in begins for s in chosen]
+        spans = _repeated([(span.start, span.end) for span in chosen], begins)
         bars.add(_COMPUTE_LANE, colour, spans)
-        if colour != _UPDATE:
-            dark = colour == _MOVED
-            labels = [span.name.partition(":")[2] for _ in begins for span in chosen]
-            bars.label(_COMPUTE_LANE, spans, labels, "white" if dark else "black")
+        if colour not in (_UPDATE, _MIDDLE):
+            labels = [span.name.partition(":")[2] for span in chosen] * num_launches
+            text_colour = "white" if colour == _MOVED else "black"
+            bars.label(_COMPUTE_LANE, spans, labels, text_colour)
 
-    _draw_exchanges(bars, simulation, begins, busy)
+    _draw_exchanges(bars, panel, begins, _repeated(idle, begins))
     _draw_steps(axes, simulation, begins, seconds)
     axes.set_title(panel.title, fontsize=11, loc="left")
     axes.set_ylim(-0.1, _TOP)
     axes.set_yticks(
         [low + height / 2 for low, height in (_EXCHANGE_LANE, _COMPUTE_LANE)],
-        ["exchange", "compute"],
+        ["push and\npull" if panel.network.pull_seconds_per_byte else "exchange", "compute"],
     )
     axes.tick_params(axis="y", length=0)
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
+
+
+def _repeated(spans: Sequence[Interval], begins: Sequence[float]) -> list[Interval]:
+    """Each span once for each launch."""
+    return [(start + begin, end + begin) for begin in begins for start, end in spans]
 
 
 def _unit_kinds(moved: frozenset[str]) -> list[tuple[str, Callable[[UnitSpan], bool]]]:
@@ -192,28 +192,37 @@ def _unit_kinds(moved: frozenset[str]) -> list[tuple[str, Callable[[UnitSpan], b
 
 
 def _draw_exchanges(
-    bars: _Bars, simulation: Simulation, begins: Sequence[float], busy: Sequence[Interval]
+    bars: Bars, panel: Panel, begins: Sequence[float], idle: Sequence[Interval]
 ) -> None:
-    """Exchanges that overlap in time (push and pull) stand above each other."""
+    """The exchanges, or their pushes above their pulls."""
     low, height = _EXCHANGE_LANE
-    ends: list[float] = []
-    rows: list[int] = []
-    for span in sorted(simulation.exchanges, key=lambda span: span.start):
-        free = (row for row, end in enumerate(ends) if end <= span.start)
-        row = next(free, len(ends))
-        ends[row:] = [span.end, *ends[row + 1 :]]
-        rows.append(row)
-    exchanges = sorted(simulation.exchanges, key=lambda span: span.start)
-    share = height / max(len(ends), 1)
-    for launch, begin in enumerate(begins):
-        for span, row in zip(exchanges, rows, strict=True):
-            lane = (low + height - (row + 1) * share, share)
-            whole = [(span.start + begin, span.end + begin)]
-            step = launch * simulation.steps + span.step
-            colour = _HIDDEN[step % len(_HIDDEN)]
-            bars.add(lane, colour, whole)
-            bars.add(lane, _EXPOSED, without_intervals(whole, busy))
-            bars.label(lane, whole, [_short_name(span.exchange)], "white")
+    passages = [_passages(span, panel.network) for span in panel.simulation.exchanges]
+    rows = list(zip(*passages, strict=True))
+    names = [_short_name(span.exchange) for span in panel.simulation.exchanges]
+    for number, row in enumerate(rows):
+        lane = (low + height * (1 - (number + 1) / len(rows)), height / len(rows))
+        for parity, colour in enumerate(_HIDDEN):
+            spans = [
+                (start + begin, end + begin)
+                for launch, begin in enumerate(begins)
+                for span, (start, end) in zip(panel.simulation.exchanges, row, strict=True)
+                if (launch * panel.simulation.steps + span.step) % len(_HIDDEN) == parity
+            ]
+            bars.add(lane, colour, spans)
+        spans = _repeated(row, begins)
+        bars.add(
+            lane, _EXPOSED, [part for span in spans for part in common_intervals([span], idle)]
+        )
+        bars.label(lane, spans, names * len(begins), "white")
+
+
+def _passages(span: ExchangeSpan, network: Network) -> list[Interval]:
+    """When an exchange occupies the lane, or each of two lanes."""
+    if not network.pull_seconds_per_byte:
+        return [(span.start, span.end)]
+    pushed = span.start + network.fixed + span.num_bytes * network.seconds_per_byte
+    pulled = span.end - span.num_bytes * network.pull_seconds_per_byte
+    return [(span.start, pushed), (pulled, span.end)]
 
 
 def _short_name(exchange: PlannedExchange) -> str:
@@ -237,58 +246,3 @@ def _draw_steps(
         if start < seconds:
             axes.axvline(start * 1e3, color="black", linewidth=1)
             axes.text(start * 1e3, _TOP, f" step {step + 1}", fontsize=9, verticalalignment="top")
-
-
-class _Bars:
-    """Bars on an axis in milliseconds that shows a given time."""
-
-    def __init__(self, axes: Axes, seconds: float) -> None:
-        self._axes = axes
-        self._seconds = seconds
-        self._points_per_second = _INCHES[0] * _AXES_SHARE * _POINTS_PER_INCH / seconds
-
-    def add(
-        self,
-        lane: tuple[float, float],
-        colour: str,
-        spans: Sequence[Interval],
-        *,
-        edges: bool = True,
-    ) -> None:
-        shown = common_intervals(sorted(spans), [(0.0, self._seconds)])
-        if not shown:
-            return
-        points = total_length(shown) / len(shown) * self._points_per_second
-        self._axes.broken_barh(
-            [(start * 1e3, (end - start) * 1e3) for start, end in shown],
-            lane,
-            facecolors=colour,
-            edgecolors="white",
-            linewidth=0.5 if edges and points > _THIN_POINTS else 0.0,
-        )
-
-    def label(
-        self,
-        lane: tuple[float, float],
-        spans: Sequence[Interval],
-        labels: Sequence[str],
-        colour: str,
-    ) -> None:
-        """Writes each label on its bar, upright if need be, if there is room for it."""
-        low, height = lane
-        for (start, end), label in zip(spans, labels, strict=True):
-            end = min(end, self._seconds)
-            width = (end - start) * self._points_per_second
-            length = (len(label) * _LETTER_WIDTH + 1) * _LABEL_POINTS
-            lies, stands = length < width, length < height * _POINTS_PER_LANE
-            if lies or (stands and width > _LINE_HEIGHT * _LABEL_POINTS):
-                self._axes.text(
-                    (start + end) / 2 * 1e3,
-                    low + height / 2,
-                    label,
-                    fontsize=_LABEL_POINTS,
-                    color=colour,
-                    rotation=0 if lies else 90,
-                    horizontalalignment="center",
-                    verticalalignment="center",
-                )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ooodist.report.intervals import Interval, common_intervals, merge_intervals, total_length
+from ooodist.report.intervals import (
+    Interval,
+    common_intervals,
+    merge_intervals,
+    total_length,
+    without_intervals,
+)
 
 if TYPE_CHECKING:
     from ooodist.report.timeline import Timeline  # imports TensorFlow
@@ -53,10 +60,28 @@ def simulated_overlap(simulation: Simulation, latency: float) -> Overlap:
             :class:`ooodist.schedule.costs.Network`. (An exchange that waits longer does so
             behind another that is in flight.)
     """
+    others = [(span.start, span.end) for span in simulation.units if span.kind not in UNIT_KINDS]
+    whole = [(0.0, simulation.units[-1].end)]
     return _overlap(
         ((span.start - latency, span.end) for span in simulation.exchanges),
-        ((span.start, span.end) for span in simulation.units if span.kind in UNIT_KINDS),
+        # With the exchanges' CPU time, by which real units run longer.
+        without_intervals(whole, merge_intervals([*idle_times(simulation), *others])),
     )
+
+
+def idle_times(simulation: Simulation) -> list[Interval]:
+    """When the compute stream waits for an exchange; seconds from the start of the launch.
+
+    Waiting ends when an exchange is complete. A gap that ends at another time is CPU time of
+    exchanges.
+    """
+    ends = {span.end for span in simulation.exchanges}
+    gaps = itertools.pairwise(simulation.units)
+    return [
+        (before.end, after.start)
+        for before, after in gaps
+        if after.start > before.end and after.start in ends
+    ]
 
 
 def _overlap(exchanges: Iterable[Interval], computation: Iterable[Interval]) -> Overlap:

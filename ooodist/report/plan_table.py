@@ -1,0 +1,225 @@
+"""Plans side by side: as a table for people, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ooodist.schedule.bound import lower_bound
+from ooodist.schedule.costs import Network, StepCosts
+from ooodist.schedule.orders import first_k_order, movable_layers
+from ooodist.schedule.plan import Plan
+from ooodist.schedule.simulate import Simulator
+
+BOUND = "lower_bound"
+_MILLI = 1e3
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is planned.
+
+    Attributes:
+        title: the model in a few words.
+        costs: of a step.
+        model: digest of the model; empty where only the costs are known.
+    """
+
+    title: str
+    costs: StepCosts
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """For what is planned.
+
+    Attributes:
+        network: of the cluster.
+        bandwidth: as it was described; empty where the network was measured.
+    """
+
+    network: Network
+    bandwidth: str = ""
+
+    @property
+    def title(self) -> str:
+        """In a few words."""
+        how = f"at {self.bandwidth}" if self.bandwidth else "as measured"
+        return f"{self.network.workers} workers, {self.network.engine}, {how}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan, or the lower bound, which has no exchanges, steps and memory.
+
+    Attributes:
+        name: as in :func:`ooodist.schedule.search.comparison`.
+        step_seconds: of a step, in simulation.
+        speed_up: over the first row of the table.
+        share: of the lower bound, 0 to 1.
+        num_exchanges: of a step.
+        peak_bytes: of a worker; None where the costs do not tell.
+        k: of first_k, the least that gives its order.
+    """
+
+    name: str
+    step_seconds: float
+    speed_up: float
+    share: float
+    num_exchanges: int | None = None
+    steps_per_launch: int | None = None
+    peak_bytes: int | None = None
+    k: int | None = None
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        words = self.name.replace("_", " ")
+        return words if self.k is None else f"{words} (k = {self.k})"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The plans for one cluster.
+
+    Attributes:
+        subject: what was planned.
+        rows: the stock plan first, the lower bound last.
+    """
+
+    subject: Subject
+    cluster: Cluster
+    rows: tuple[Row, ...]
+
+    @property
+    def title(self) -> str:
+        """Model and cluster in a few words."""
+        return f"{self.subject.title} on {self.cluster.title}"
+
+    def row(self, name: str) -> Row:
+        """The row of a plan by its name."""
+        return next(row for row in self.rows if row.name == name)
+
+
+def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) -> Table:
+    """The table of plans, of which the first is stock and the last is the planned one.
+
+    The lower bound is that of a launch of as many steps as the planned one has.
+
+    Args:
+        subject: what was planned.
+        cluster: for which the plans were made.
+        plans: from :func:`ooodist.schedule.search.comparison`.
+    """
+    costs, network = subject.costs, cluster.network
+    simulator = Simulator(costs, network)
+    seconds = {name: simulator.step_seconds(plan) for name, plan in plans.items()}
+    stock, *_, planned = plans
+    bound = lower_bound(costs, network, plans[planned].steps_per_launch)
+    rows = [
+        Row(
+            name=name,
+            step_seconds=seconds[name],
+            speed_up=seconds[stock] / seconds[name],
+            share=bound / seconds[name],
+            num_exchanges=len(plan.exchanges) if network.workers > 1 else 0,
+            steps_per_launch=plan.steps_per_launch,
+            peak_bytes=simulator.peak_bytes(plan) if costs.tensors else None,
+            k=_k(plan, costs) if name == "first_k" else None,
+        )
+        for name, plan in plans.items()
+    ]
+    return Table(subject, cluster, (*rows, Row(BOUND, bound, seconds[stock] / bound, 1.0)))
+
+
+def text(table: Table) -> str:
+    """A line for each plan."""
+    lines = [
+        ("", "ms/step", "speed-up", "of bound", "exchanges", "steps/launch", "peak memory"),
+        *(
+            (
+                row.title,
+                f"{row.step_seconds * _MILLI:.1f}",
+                f"{row.speed_up:.2f}x",
+                f"{row.share:.0%}",
+                _or_dash(row.num_exchanges),
+                _or_dash(row.steps_per_launch),
+                "-" if row.peak_bytes is None else readable_bytes(row.peak_bytes),
+            )
+            for row in table.rows
+        ),
+    ]
+    return f"{table.title}\n\n{_aligned(lines)}"
+
+
+def sweep_text(tables: Sequence[Table]) -> str:
+    """A line for each cluster: ms a step of each plan, and what planning gains."""
+    names = [row.name.replace("_", " ") for row in tables[0].rows]
+    lines = [
+        ("ms/step", *names, "over stock", "over priority", "of bound"),
+        *(
+            (
+                table.cluster.title,
+                *(f"{row.step_seconds * _MILLI:.1f}" for row in table.rows),
+                f"{table.row('planned').speed_up:.2f}x",
+                f"{table.row('planned').speed_up / table.row('priority').speed_up:.2f}x",
+                f"{table.row('planned').share:.0%}",
+            )
+            for table in tables
+        ),
+    ]
+    return _aligned(lines)
+
+
+def write_csv(tables: Sequence[Table], file: Path) -> None:
+    """A line for each plan of each cluster; the file is replaced. Raises OSError."""
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(
+            [
+                *("model", "engine", "workers", "bandwidth", "plan", "k", "step_ms", "speed_up"),
+                *("share_of_bound", "exchanges", "steps_per_launch", "peak_bytes"),
+            ]
+        )
+        for table in tables:
+            network = table.cluster.network
+            where = (table.subject.title, network.engine, network.workers, table.cluster.bandwidth)
+            for row in table.rows:
+                step_ms = f"{row.step_seconds * _MILLI:.4f}"
+                shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")
+                counts = (row.num_exchanges, row.steps_per_launch, row.peak_bytes)
+                writer.writerow([*where, row.name, row.k, step_ms, *shares, *counts])
+
+
+def readable_bytes(num_bytes: float) -> str:
+    """``1536`` -> ``1.5 KiB``."""
+    for unit in _UNITS[:-1]:
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} {_UNITS[-1]}"
+
+
+def _k(plan: Plan, costs: StepCosts) -> int:
+    numbers = range(len(movable_layers(costs)) + 1)
+    return next(k for k in numbers if first_k_order(costs, k) == plan.order)
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Columns two blanks apart, the first to the left and the others to the right."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(widths[0])]
+            + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        ).rstrip()
+        for line in lines
+    )

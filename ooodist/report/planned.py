@@ -1,0 +1,148 @@
+"""Planning for some clusters: the plans, the pictures, and the timelines for Perfetto."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ooodist import yaml_dataclass
+from ooodist.errors import UserError
+from ooodist.report import figure, perfetto
+from ooodist.report.figure import Panel, deferred_units
+from ooodist.report.overlap import simulated_overlap
+from ooodist.report.plan_table import (
+    Cluster,
+    Subject,
+    Table,
+    make_table,
+    sweep_text,
+    text,
+    write_csv,
+)
+from ooodist.report.tracks import predicted
+from ooodist.schedule import plan as plan_files
+from ooodist.schedule.plan import Plan
+from ooodist.schedule.search import Limits, comparison
+from ooodist.schedule.simulate import Simulation, Simulator
+
+logger = logging.getLogger("ooodist")
+
+COSTS_NAME = "costs.yaml"
+CSV_NAME = "plans.csv"
+PLAN_NAME = "plan.yaml"
+FIGURE_NAMES = ("timeline.png", "timeline.svg")
+TRACE_NAME = "timeline.json.gz"
+SHOWN = ("stock", "planned")
+LAUNCHES_IN_TRACE = 2  # so that the arrows from one to the next are seen
+
+
+def plan_clusters(
+    subject: Subject, clusters: Sequence[Cluster], limits: Limits, output: Path
+) -> str:
+    """Plans for each cluster and writes the files.
+
+    Args:
+        subject: what is planned.
+        clusters: if there are several, each has a folder of its own in ``output``.
+        limits: of each plan.
+        output: the folder for the files; it is made if need be, and files of an earlier planning
+            are replaced.
+
+    Returns:
+        the text for people.
+
+    Raises:
+        UserError: no plan fits into the limits, or the files cannot be written.
+    """
+    tables: list[Table] = []
+    for cluster in clusters:
+        logger.info("planning for %s", cluster.title)
+        plans = comparison(subject.costs, cluster.network, limits=limits)
+        plans["planned"] = replace(plans["planned"], model=subject.model)
+        tables.append(make_table(subject, cluster, plans))
+        folder = output
+        if len(clusters) > 1:
+            folder /= f"{cluster.network.workers}-workers-{cluster.bandwidth}"
+        with _written_to(output):
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder, plans, tables[-1])
+    with _written_to(output):
+        write_csv(tables, output / CSV_NAME)
+        costs = yaml_dataclass.dump(yaml_dataclass.plain(subject.costs))
+        (output / COSTS_NAME).write_text(costs, encoding="utf-8")
+    if len(tables) > 1:
+        return f"{sweep_text(tables)}\n\n{_facts(output, [CSV_NAME, COSTS_NAME])}"
+    files = [PLAN_NAME, *FIGURE_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
+    return f"{text(tables[0])}\n\n{_facts(output, files)}"
+
+
+@contextmanager
+def _written_to(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--output is {output}, where nothing can be written ({error.strerror}); "
+            "give a folder that can be written to"
+        ) from error
+
+
+def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
+    """Writes what was planned for one cluster."""
+    costs, network = table.subject.costs, table.cluster.network
+    simulator = Simulator(costs, network)
+    simulations = {name: simulator.run(plans[name]) for name in SHOWN}
+    plan_files.write(plans["planned"], folder / PLAN_NAME)
+    panels = [
+        Panel(
+            _title(table, name, simulation, network.latency),
+            simulation,
+            network,
+            deferred_units(costs.backward, plans[name].order),
+        )
+        for name, simulation in simulations.items()
+    ]
+    figure.write(figure.draw(panels, table.title), [folder / name for name in FIGURE_NAMES])
+    processes = [
+        predicted(
+            simulation,
+            costs,
+            number=number,
+            title=name,
+            launches=[
+                (launch * simulation.launch_seconds, launch * simulation.steps + 1)
+                for launch in range(LAUNCHES_IN_TRACE)
+            ],
+        )
+        for number, (name, simulation) in enumerate(simulations.items())
+    ]
+    perfetto.write_perfetto(processes, folder / TRACE_NAME)
+
+
+def _title(table: Table, name: str, simulation: Simulation, latency: float) -> str:
+    row = table.row(name)
+    speed_up = "" if row is table.rows[0] else f" ({row.speed_up:.2f}x)"
+    hidden = simulated_overlap(simulation, latency).share
+    plural = "s" if simulation.steps > 1 else ""
+    return (
+        f"{name}: {row.step_seconds * 1e3:.1f} ms a step{speed_up}, {simulation.steps} "
+        f"step{plural} a launch, {hidden:.0%} of the exchange hidden"
+    )
+
+
+_KIND_OF_FILE = {
+    PLAN_NAME: "plan",
+    "timeline.png": "picture",
+    "timeline.svg": "picture",
+    TRACE_NAME: "trace",
+    CSV_NAME: "table",
+    COSTS_NAME: "costs",
+}
+
+
+def _facts(output: Path, names: Sequence[str]) -> str:
+    """A line for each file."""
+    return "\n".join(f"{_KIND_OF_FILE[name]:<9}{output / name}" for name in names)
