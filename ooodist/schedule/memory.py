@@ -100,7 +100,7 @@ class Memory:
             np.tile(sizes, plan.steps_per_launch),
             end + 1,
         )
-        return costs.base_bytes + max(0, int(np.cumsum(changes).max(initial=0)))
+        return costs.base_bytes + int(np.cumsum(changes).max(initial=0))
 
 
 def _columns(lives: list[tuple[int, int, int]]) -> tuple[Moments, Moments, Moments]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -31,7 +33,7 @@ def step_costs(draw: DrawFn, seconds: SearchStrategy[float] = EIGHTHS) -> StepCo
         completes = draw(subsets(unnamed))
         unnamed = [name for name in unnamed if name not in completes]
         needs = draw(subsets([unit.name for unit in backward]))
-        kind = draw(st.sampled_from(["dX", "dW"]))
+        kind: Literal["dX", "dW"] = draw(st.sampled_from(["dX", "dW"]))
         backward.append(UnitCost(f"B:{number}", kind, draw(seconds), needs, completes))
     return StepCosts(
         tuple(forward),

@@ -31,16 +31,16 @@ def test_agrees_with_the_reference(data: DataObject, seconds: SearchStrategy[flo
 
     units = [(u.step, u.name, u.kind, u.start, u.end) for u in simulation.units]
     expected = [unit for unit in reference.units if unit[2] != "middle" or unit[4] > unit[3]]
-    assert [unit[:3] for unit in units] == [unit[:3] for unit in expected]
-    for unit, other in zip(units, expected, strict=True):
-        assert unit[3:] == pytest.approx(other[3:], abs=1e-9)
+    assert [found[:3] for found in units] == [unit[:3] for unit in expected]
+    for found, unit in zip(units, expected, strict=True):
+        assert found[3:] == pytest.approx(unit[3:], abs=1e-9)
     exchanges = [
         (e.step, e.exchange.name, e.num_bytes, e.ready, e.start, e.end)
         for e in simulation.exchanges
     ]
-    assert [exchange[:3] for exchange in exchanges] == [e[:3] for e in reference.exchanges]
-    for exchange, other in zip(exchanges, reference.exchanges, strict=True):
-        assert exchange[3:] == pytest.approx(other[3:], abs=1e-9)
+    assert [passed[:3] for passed in exchanges] == [e[:3] for e in reference.exchanges]
+    for passed, exchange in zip(exchanges, reference.exchanges, strict=True):
+        assert passed[3:] == pytest.approx(exchange[3:], abs=1e-9)
     end = max([unit[4] for unit in reference.units])
     assert simulation.launch_seconds == pytest.approx(end + costs.launch_seconds, abs=1e-9)
     assert simulation.steps == plan.steps_per_launch
