@@ -258,7 +258,15 @@ class DistributedModel:
                     "data set promises, or repeat() it"
                 )
             self.batches_left -= len(batches)
-        batches = batches[: len(batches) // self.accumulate * self.accumulate]
+        left_over = len(batches) % self.accumulate
+        if left_over:
+            logger.warning(
+                "fit: the data ends with %d batches, which do not make an update of %d: they are "
+                "not used",
+                left_over,
+                self.accumulate,
+            )
+        batches = batches[: len(batches) - left_over]
         if not batches:
             raise StopIteration
         return batches

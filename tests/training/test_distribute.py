@@ -236,3 +236,12 @@ def test_accumulation_needs_keras_own_train_step() -> None:
     ooodist.distribute(model, accumulate=2)
     with pytest.raises(UserError, match="Own has a train_step of its own"):
         fitted(model)
+
+
+def test_batches_that_do_not_fill_an_update_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = data()
+    model = ooodist.distribute(make(), accumulate=2)
+    with caplog.at_level("WARNING", logger="ooodist"):
+        model.fit(((x[i : i + 8], y[i : i + 8]) for i in range(0, 24, 8)), verbose=0)
+    assert int(model.optimizer.iterations) == 1
+    assert "ends with 1 batches, which do not make an update of 2" in caplog.text
