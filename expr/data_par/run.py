@@ -1,0 +1,240 @@
+"""Stock engines against plans, on two emulated hosts: measured, predicted, and the lower bound.
+
+    python expr/data_par/run.py [--models resnet50 vgg16 ...] [--engines horovod byteps ...]
+
+Needs root (launch/netlab.py says why). For each model and engine two jobs run in one lab and take
+turns, the other one stopped: one with the engine as it comes (rows stock, barrier_removed,
+first_k), one with the engine set up for plans (priority, planned). For each ratio of exchange to
+compute the links get the rate that makes it, every row is traced and warmed up, and then the rows
+are timed in alternating repeats. Each time goes to results.csv at once; report.py makes the table
+and the figure of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "launch"))
+
+from background_job import BackgroundJob  # noqa: E402
+from lab import Lab  # noqa: E402
+
+from ooodist import yaml_dataclass  # noqa: E402
+from ooodist.errors import UserError  # noqa: E402
+from ooodist.schedule import plan as plans  # noqa: E402
+from ooodist.schedule.costs import Network, StepCosts  # noqa: E402
+from ooodist.schedule.plan import Plan  # noqa: E402
+from ooodist.schedule.search import Limits, comparison, predicted  # noqa: E402
+
+MODELS = ("resnet50", "vgg16", "bert", "mobilenet_v3")
+ENGINES = ("horovod", "byteps", "collective")
+RATIOS = (0.5, 1.0, 2.0)
+# Rows that run with the engine as it comes, and with the engine set up for plans.
+STOCK_ROWS = ("stock", "barrier_removed", "first_k")
+PLAN_ROWS = ("priority", "planned")
+COLUMNS = (
+    *("model", "engine", "workers", "ratio", "rate_bits_per_second", "row", "steps_per_launch"),
+    *("repeat", "seconds", "predicted", "lower_bound", "compute", "exchange"),
+)
+FIRST_RATE = 1e9  # bits a second, while models are built
+LONGEST_ANSWER = 900.0  # seconds
+MOST_STEPS_PER_LAUNCH = 4  # tracing a large model takes long on one core
+
+
+class Turn:
+    """One job of the lab; it runs while it is asked something, and is stopped otherwise."""
+
+    def __init__(self, job: BackgroundJob, folder: Path) -> None:
+        self._job = job
+        self._folder = folder
+        self._number = 0
+        self.ask("ready")
+
+    def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
+        """What the job's rank 0 answers. Raises UserError if the job has failed."""
+        self._job.resume()
+        incomplete = self._folder / "incomplete"
+        incomplete.write_text(json.dumps({"do": what, **arguments}))
+        incomplete.rename(self._folder / f"{self._number}.json")
+        answer = self._folder / f"{self._number}.answer.json"
+        deadline = time.monotonic() + LONGEST_ANSWER
+        while not answer.exists():
+            try:
+                code = self._job.wait(timeout=0.02)
+            except TimeoutError:
+                code = None
+            if code is not None or time.monotonic() > deadline:
+                raise UserError(f"{what} was not answered: {self._job.failure or 'too slow'}")
+        self._job.pause()
+        self._number += 1
+        return dict(json.loads(answer.read_text()))
+
+    def end(self) -> None:
+        """Lets the job end in order."""
+        self._job.resume()
+        (self._folder / f"{self._number}.json").write_text(json.dumps({"do": "end"}))
+        self._job.wait(timeout=60)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One model on one engine at one ratio."""
+
+    model: str
+    engine: str
+    workers: int
+    ratio: float
+    rate: float  # bits a second
+
+
+def measure(
+    model: str, engine: str, workers: int, ratios: list[float], repeats: int, out: Path
+) -> None:
+    """All rows of a model on an engine."""
+    scratch = Path(tempfile.mkdtemp(prefix="ooodist-data-par-"))
+    with Lab(workers, f"{FIRST_RATE:.0f}bit") as lab:
+        turns = {}
+        for name, variables in (("stock", {}), ("plans", {"OOODIST_DATA_PAR_FOR_PLANS": "1"})):
+            folder = scratch / name
+            folder.mkdir()
+            command = [sys.executable, str(HERE / "worker.py")]
+            command += [str(HERE / "jobs" / f"{model}.yaml"), str(folder)]
+            quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(HERE.parents[1])}
+            say(f"{model}, {engine}: starting the job {name} (logs: {folder})")
+            turns[name] = Turn(lab.start(engine, command, folder, quiet | variables), folder)
+        answer = turns["stock"].ask("profile", folder=str(scratch / "profiles"))
+        costs = yaml_dataclass.read(StepCosts, answer["costs"])
+        num_bytes = sum(weight.num_bytes for weight in costs.weights)
+        say(f"compute {costs.compute_seconds:.3f} s, gradients {num_bytes / 1e6:.1f} MB")
+        traced: dict[tuple[str, str], str] = {}
+        for ratio in ratios:
+            on_wire = num_bytes * 2 * (workers - 1) / workers
+            rate = 8 * on_wire / (ratio * costs.compute_seconds)
+            lab.set_rate(f"{rate:.0f}bit")
+            setting = Setting(model, engine, workers, ratio, rate)
+            rows = plan_rows(turns, costs, answer["model"], setting)
+            for row, (turn, plan, _) in rows.items():
+                key = None if row == "stock" else plans.to_yaml(replace(plan, predicted=None))
+                if traced.get((turn, row)) != (key or "stock"):
+                    took = turns[turn].ask("trace", name=row, plan=key)["seconds"]
+                    say(f"{row}: {plan.steps_per_launch} steps a launch, traced in {took:.0f} s")
+                    traced[turn, row] = key or "stock"
+            time_rows(turns, rows, setting, costs, repeats, out)
+        for turn in turns.values():
+            turn.end()
+
+
+def plan_rows(
+    turns: dict[str, Turn], costs: StepCosts, digest: str, setting: Setting
+) -> dict[str, tuple[str, Plan, Network]]:
+    """For each row the job that runs it, its plan and the network as that job sees it."""
+    rows = {}
+    for turn, names in (("stock", STOCK_ROWS), ("plans", PLAN_ROWS)):
+        network = yaml_dataclass.read(Network, turns[turn].ask("network")["network"])
+        say(f"ratio {setting.ratio}, {turn}: {network}")
+        found = comparison(costs, network, limits=limits(setting.engine, turn))
+        for row in names:
+            rows[row] = (turn, replace(found[row], model=digest), network)
+    longest = rows["planned"][1].steps_per_launch
+    turn, plan, network = rows["barrier_removed"]
+    plan = predicted(replace(plan, steps_per_launch=longest), costs, network)
+    rows["barrier_removed"] = (turn, plan, network)
+    return rows
+
+
+def limits(engine: str, turn: str) -> Limits:
+    """What the planner may choose; what the engine was started with it cannot change any more."""
+    return Limits(max_steps_per_launch=MOST_STEPS_PER_LAUNCH)
+
+
+def time_rows(
+    turns: dict[str, Turn],
+    rows: dict[str, tuple[str, Plan, Network]],
+    setting: Setting,
+    costs: StepCosts,
+    repeats: int,
+    out: Path,
+) -> None:
+    """Times every row in each of the repeats, and writes what came out."""
+    num_bytes = sum(weight.num_bytes for weight in costs.weights)
+    for repeat in range(repeats):
+        names = list(rows) if repeat % 2 == 0 else list(reversed(rows))
+        for row in names:
+            turn, plan, network = rows[row]
+            launches = 2 if plan.steps_per_launch == 1 else 1
+            seconds = turns[turn].ask("run", name=row, launches=launches)["seconds"]
+            made = predicted(plan, costs, network).predicted
+            assert made is not None
+            write_row(
+                out,
+                {
+                    "model": setting.model,
+                    "engine": setting.engine,
+                    "workers": setting.workers,
+                    "ratio": setting.ratio,
+                    "rate_bits_per_second": round(setting.rate),
+                    "row": row,
+                    "steps_per_launch": plan.steps_per_launch,
+                    "repeat": repeat,
+                    "seconds": round(seconds, 5),
+                    "predicted": round(made.step_seconds, 5),
+                    "lower_bound": round(made.lower_bound_seconds, 5),
+                    "compute": round(costs.compute_seconds, 5),
+                    "exchange": round(num_bytes * network.seconds_per_byte, 5),
+                },
+            )
+            say(f"  repeat {repeat} {row}: {seconds:.3f} s, predicted {made.step_seconds:.3f} s")
+
+
+def write_row(out: Path, row: dict[str, Any]) -> None:
+    is_new = not out.exists()
+    with out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS, help="0.5 1 2")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=HERE / "results.csv", help="added to")
+    options = parser.parse_args()
+    try:
+        for model in options.models:
+            for engine in options.engines:
+                measure(
+                    model,
+                    engine,
+                    options.workers,
+                    list(options.ratios),
+                    options.repeats,
+                    options.output,
+                )
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
