@@ -1,0 +1,172 @@
+"""The table and the figure of results.csv: ``python expr/data_par/report.py [results.csv]``.
+
+Writes results.md, speedup.png and speedup.svg beside the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ROWS = {
+    "stock": "stock engine",
+    "barrier_removed": "barrier removed only",
+    "first_k": "reverse first-k only",
+    "priority": "priority (ByteScheduler/P3 style)",
+    "planned": "planned",
+}
+COLOURS = dict(zip(ROWS, ("#9a9a9a", "#8fb8de", "#c9a0dc", "#e8b04a", "#2e8b57"), strict=True))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The repeats of one row of one setting; seconds of a step."""
+
+    seconds: tuple[float, ...]
+    steps_per_launch: int
+    predicted: float
+    lower_bound: float
+    compute: float
+    exchange: float
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The quartiles."""
+        if len(self.seconds) < 2:
+            return self.median, self.median
+        first, _, third = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        return first, third
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of what was measured."""
+        return self.predicted / self.median - 1
+
+
+Setting = tuple[str, str, int, float]  # model, engine, workers, ratio
+
+
+def read(file: Path) -> dict[Setting, dict[str, Result]]:
+    """The results by setting and row, in the order of the file."""
+    lines: dict[Setting, dict[str, list[dict[str, str]]]] = {}
+    with file.open(newline="") as opened:
+        for line in csv.DictReader(opened):
+            setting = (line["model"], line["engine"], int(line["workers"]), float(line["ratio"]))
+            lines.setdefault(setting, defaultdict(list))[line["row"]].append(line)
+    return {
+        setting: {
+            row: Result(
+                seconds=tuple(float(line["seconds"]) for line in rows[row]),
+                steps_per_launch=int(rows[row][-1]["steps_per_launch"]),
+                predicted=float(rows[row][-1]["predicted"]),
+                lower_bound=float(rows[row][-1]["lower_bound"]),
+                compute=float(rows[row][-1]["compute"]),
+                exchange=float(rows[row][-1]["exchange"]),
+            )
+            for row in ROWS
+            if row in rows
+        }
+        for setting, rows in lines.items()
+    }
+
+
+def table(results: dict[Setting, dict[str, Result]]) -> str:
+    """A line for each row of each setting, as Markdown."""
+    lines = [
+        "| model | engine | exchange / compute | row | steps a launch | ms a step (quartiles) "
+        "| speed-up | predicted | error | of the lower bound |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (model, engine, workers, _), rows in results.items():
+        for row, result in rows.items():
+            low, high = result.spread
+            speed_up = rows["stock"].median / result.median
+            lines.append(
+                f"| {model} | {engine} x {workers} | {result.exchange / result.compute:.2f} "
+                f"| {ROWS[row]} | {result.steps_per_launch} "
+                f"| {result.median * 1e3:.0f} ({low * 1e3:.0f} to {high * 1e3:.0f}) "
+                f"| {speed_up:.2f}x | {result.predicted * 1e3:.0f} | {result.error:+.1%} "
+                f"| {result.lower_bound / result.median:.0%} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
+    """A panel for each model and engine: speed-up over stock by ratio, a bar a row."""
+    panels = list(dict.fromkeys((model, engine) for model, engine, _, _ in results))
+    models = list(dict.fromkeys(model for model, _ in panels))
+    engines = list(dict.fromkeys(engine for _, engine in panels))
+    figure, axes = plt.subplots(
+        len(models),
+        len(engines),
+        figsize=(4.2 * len(engines), 2.6 * len(models)),
+        squeeze=False,
+        sharey=True,
+    )
+    shown = [row for row in ROWS if row != "stock"]
+    width = 0.8 / len(shown)
+    for i, model in enumerate(models):
+        for j, engine in enumerate(engines):
+            axis = axes[i][j]
+            settings = [s for s in results if s[:2] == (model, engine)]
+            axis.set_title(f"{model}, {engine}", fontsize=10)
+            axis.axhline(1, color="#555555", linewidth=0.8)
+            for at, setting in enumerate(settings):
+                rows = results[setting]
+                stock = rows["stock"].median
+                for number, row in enumerate(shown):
+                    if row not in rows:
+                        continue
+                    x = at + (number - (len(shown) - 1) / 2) * width
+                    result = rows[row]
+                    low, high = result.spread
+                    height = stock / result.median
+                    spread = [[height - stock / high], [stock / low - height]]
+                    axis.bar(x, height, width, color=COLOURS[row], yerr=spread, ecolor="#444444")
+                    predicted = rows["stock"].predicted / result.predicted
+                    axis.plot(x, predicted, marker="_", color="black", markersize=9)
+            axis.set_xticks(range(len(settings)), [f"{setting[3]:g}" for setting in settings])
+            axis.set_ylim(bottom=0.8)
+            if i == len(models) - 1:
+                axis.set_xlabel("exchange / compute")
+            if j == 0:
+                axis.set_ylabel("speed-up over stock")
+    bars = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[row]) for row in shown]
+    mark = plt.Line2D([], [], marker="_", color="black", linestyle="", markersize=9)
+    figure.legend(
+        [*bars, mark],
+        [*(ROWS[row] for row in shown), "predicted"],
+        loc="lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+    )
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    figure.savefig(file.with_suffix(".png"), dpi=150)
+    figure.savefig(file.with_suffix(".svg"))
+
+
+def main() -> None:
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("results.csv")
+    results = read(file)
+    text = table(results)
+    file.with_name("results.md").write_text(text)
+    draw(results, file.with_name("speedup"))
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
