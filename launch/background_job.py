@@ -50,7 +50,11 @@ class BackgroundJob:
         return {running.process.label: running.popen.pid for running in self._job.running}
 
     def pause(self) -> None:
-        """Stops all processes where they are."""
+        """Stops all processes where they are.
+
+        Horovod and BytePS jobs may stay so for as long as one likes. A job of TensorFlow's
+        collectives fails when it is resumed after more than its heartbeat's 10 seconds.
+        """
         self._job.signal(signal.SIGSTOP)
 
     def resume(self) -> None:

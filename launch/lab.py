@@ -4,7 +4,7 @@ Each host is a network namespace with a network interface ``eth0`` of its own, a
 name; a cable (veth pair) leads to a switch (a bridge), which is in a namespace of its own. So
 nothing of it is seen in the machine's own network, and nothing of that from within: a process on a
 host reaches the other hosts and itself, but neither the machine nor the internet. Everything else
-is the machine's: files, memory, processes.
+is the machine's: files, memory, processes, GPUs.
 """
 
 import ipaddress

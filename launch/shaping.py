@@ -2,9 +2,18 @@
 
 The rate is kept by a token bucket (tbf) at each end of the link, for the direction in which that
 end sends. A full bucket lets its content (the burst) pass at once, which no real link does, so it
-is a millisecond's worth, or one segment. Its queue is so long that nothing is dropped where one
-worker sends to another; where several send to one, the switch in front of that one drops, as real
-switches do.
+is small: two milliseconds' worth. With one, busy cores, on which timers come late, cost 5 % of
+1 Gbit/s, with two 0.5 %. The queue is so long that nothing is dropped where one host sends to
+another. Where several send to one, the switch in front of that one drops, as real ones do.
+
+Measured on 2 busy cores, from 10 Mbit/s to 1 Gbit/s: one transfer gets 97 to 100 % of the rate,
+transfers both ways at once 94 to 96 % each, four hosts that send to one 99 % together.
+
+Packets have 9000 bytes, as in clusters: 0.7 % of them are headers, of 1500 bytes 4.5 %. It makes no
+difference to the CPU, which handles packets in larger segments: sending and receiving 1 MB takes
+0.15 ms of a core in segments of 64 KiB and 0.25 ms in those of 31 kB, with 1500 as with 9000 bytes
+a packet, where an engine takes some 2 ms. Segments must be smaller than the burst, and a
+millisecond's worth of them is what others on the link wait for.
 """
 
 import re
@@ -14,9 +23,10 @@ from ooodist.errors import UserError
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 SLOWEST = 10**6  # bit/s; below, one packet alone takes a tenth of a second
 FASTEST = 10**11
-BURST_SECONDS = 1e-3  # of the rate; a timer that comes late must not slow the link down
-MTU = 9000
-LARGEST_SEGMENT = 65536  # bytes that Linux hands to a network card at once, to be cut there
+MTU = 9000  # bytes
+SEGMENT_SECONDS = 1e-3
+LARGEST_SEGMENT = 65536  # bytes; Linux's own limit
+BURST_SECONDS = 2e-3
 QUEUE_SECONDS = 0.1
 
 
@@ -44,13 +54,13 @@ def parse_delay(text: str) -> float:
 
 
 def segment_bytes(rate: int) -> int:
-    """The largest segment that a host sends in one piece: what the link takes in a millisecond."""
-    return min(max(int(rate / 8 * BURST_SECONDS), MTU), LARGEST_SEGMENT)
+    """The most that a host hands to its network interface at once, at ``rate`` bits a second."""
+    return min(max(int(rate / 8 * SEGMENT_SECONDS), MTU), LARGEST_SEGMENT)
 
 
 def token_bucket(rate: int) -> list[str]:
     """The arguments of ``tc qdisc`` that keep ``rate``, bits a second."""
-    # A tenth more, for the headers that a segment gets when it is cut.
+    # A tenth more than a segment, for the headers of its packets.
     burst = max(int(rate / 8 * BURST_SECONDS), int(segment_bytes(rate) * 1.1))
     queue = f"{QUEUE_SECONDS * 1000:g}ms"
     return ["tbf", "rate", f"{rate}bit", "burst", f"{burst}b", "latency", queue]

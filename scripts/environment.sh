@@ -2,6 +2,7 @@
 #
 #   make_environment EXTRA...   creates .venv (OOODIST_VENV: elsewhere) with these extras of
 #                               pyproject.toml; does nothing if it is there and up to date.
+#   make_network_tools          installs what launch/netlab.py needs of the system, if it is root.
 #
 # Sets ROOT (the repository) and VENV.
 
@@ -31,6 +32,13 @@ find_python() {
     "or name one: PYTHON=/path/to/python3.11 $0"
 }
 
+# As root on Debian; else does nothing.
+install_package() {
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$1" >/dev/null
+  fi
+}
+
 make_environment() {
   local extras stamp python
   extras=$(IFS=,; echo "$*")
@@ -42,9 +50,7 @@ make_environment() {
     if ! "$python" -m venv "$VENV" >/dev/null 2>&1; then
       # Debian ships Python without the venv module.
       rm -rf "$VENV"
-      if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
-      fi
+      install_package python3-venv
       "$python" -m venv "$VENV" || fail "cannot create a virtual environment:" \
         "run 'apt-get install python3-venv' as root, then this again"
     fi
@@ -57,4 +63,12 @@ make_environment() {
     fail "pip failed; see above"
   rm -f "$VENV"/.ooodist-*
   touch "$stamp"
+}
+
+make_network_tools() {
+  if ! tc -Version >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
+    echo "installing iproute2"
+    install_package iproute2
+    tc -Version >/dev/null || fail "the emulated network needs tc: run 'apt-get install iproute2'"
+  fi
 }

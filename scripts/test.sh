@@ -18,6 +18,8 @@ step environment
 make_environment cpu,horovod,byteps,mpi,dev
 step engines
 "$ROOT/scripts/install_engines.sh" horovod byteps mpi
+step emulated network
+make_network_tools
 
 step lint and types
 cd "$ROOT"

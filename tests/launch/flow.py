@@ -11,16 +11,18 @@ import time
 
 
 def receive(address: str) -> None:
-    """Takes one connection to ``address``, and asks for the bytes."""
+    """Takes one connection to ``address``."""
     server = socket.create_server((address, 0))
     print(server.getsockname()[1], flush=True)
     connection, _ = server.accept()
     buffer = bytearray(1 << 20)
+    print("connected", flush=True)
+    sys.stdin.readline()
     begin = time.monotonic()
     connection.sendall(b"go")
     while connection.recv_into(buffer):
         pass
-    print(time.monotonic() - begin, flush=True)
+    print(begin, time.monotonic(), flush=True)
 
 
 def send(address: str, port: int, num_bytes: int) -> None:
