@@ -116,11 +116,9 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
 
 def write(figure: Figure, files: Iterable[Path]) -> None:
     """Writes a picture, in the formats that the files' endings say. Raises OSError."""
-    with matplotlib.rc_context({"svg.hashsalt": "ooodist", "svg.fonttype": "none"}):
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
         for file in files:
-            # Without the date, so that the same picture is the same file.
-            metadata = {"Date": None} if file.suffix == ".svg" else {}
-            figure.savefig(file, dpi=160, metadata=metadata)
+            figure.savefig(file, dpi=160)
 
 
 def _legend(panels: Sequence[Panel]) -> list[tuple[str, str]]:
