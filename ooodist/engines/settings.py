@@ -8,11 +8,15 @@ where the user has not set them. Measured in ``expr/engines``: two hosts of one 
 from __future__ import annotations
 
 
-def planned_settings(engine: str) -> dict[str, str]:
+DEFAULT_PARTITION_BYTES = 1 << 20
+
+
+def planned_settings(engine: str, partition_bytes: int | None = None) -> dict[str, str]:
     """Environment variables for a job that runs a plan, each with its value.
 
     Args:
         engine: "local", "collective", "horovod" or "byteps".
+        partition_bytes: that of the plan; None if it is not known yet.
     """
     if engine == "horovod":
         return {
@@ -26,8 +30,9 @@ def planned_settings(engine: str) -> dict[str, str]:
         }
     if engine == "byteps":
         return {
-            # Default 4096000. The piece that is preempted between: 33 ms at 250 Mbit/s.
-            "BYTEPS_PARTITION_BYTES": "1024000",
+            # Default 4096000. A more urgent tensor waits for the pieces in flight: one of 1 MiB
+            # takes 34 ms at 250 Mbit/s.
+            "BYTEPS_PARTITION_BYTES": str(partition_bytes or DEFAULT_PARTITION_BYTES),
             # Pieces in flight; default 0: all that there is, in the order in which it is ready,
             # and no priorities at all. A pull waits behind what is on its way to the server:
             # with 0 all pulls begin after the last push (48 % of the rate), with 2 pieces of
