@@ -52,8 +52,8 @@ class BackgroundJob:
     def pause(self) -> None:
         """Stops all processes where they are.
 
-        Horovod and BytePS jobs may stay so for as long as one likes. A job of TensorFlow's
-        collectives fails when it is resumed after more than its heartbeat's 10 seconds.
+        A job of ``Lab.start`` may stay so for a day. A program that uses TensorFlow's collectives
+        without ``ooodist.init`` fails when it is resumed after more than five seconds.
         """
         self._job.signal(signal.SIGSTOP)
 

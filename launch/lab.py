@@ -42,7 +42,11 @@ SETTINGS = {
 }
 # Engines give up on a peer that is silent for long. Here it may be paused, and the starter sees it
 # if it dies.
-PATIENCE = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "86400", "PS_HEARTBEAT_TIMEOUT": "0"}
+PATIENCE = {
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400",
+    "OOODIST_HEARTBEAT_SECONDS": "86400",  # of our engine for TensorFlow's collectives
+    "PS_HEARTBEAT_TIMEOUT": "0",  # none, of BytePS
+}
 
 
 class Lab:

@@ -4,6 +4,8 @@ import hashlib
 import os
 
 import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy as strategies
+from tensorflow.python.eager import context
 
 from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
 from ooodist.engines.detect import cluster
@@ -20,7 +22,9 @@ class CollectiveEngine(Engine):
     """Sums with CollectiveReduceV2: a ring through gRPC on CPUs, NCCL on GPUs.
 
     TF_CONFIG names the processes. With one process (or none named) it adds up nothing. A rank
-    that dies ends in an error of the running exchange on all others, within seconds.
+    that dies ends in an error of the running exchange on all others, within seconds. So does one
+    that is stopped for long, unless OOODIST_HEARTBEAT_SECONDS allows for more than TensorFlow's 10
+    seconds.
 
     On CPUs exchanges are independent of each other, in whatever order they start on each rank.
     NCCL needs the same order on all ranks: there they are chained in the order in which they are
@@ -74,6 +78,8 @@ class CollectiveEngine(Engine):
 
 def _connect_all_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
     """Starts this process's server and returns when those of all others are there."""
+    if seconds := os.environ.get("OOODIST_HEARTBEAT_SECONDS"):
+        _set_heartbeat(float(seconds))
     try:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
@@ -83,3 +89,22 @@ def _connect_all_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
             "engine collective: ooodist.init was called after TensorFlow had started; call it "
             "before anything else that uses TensorFlow"
         ) from error
+
+
+def _set_heartbeat(seconds: float) -> None:
+    """Has workers given up only when nothing is heard of them for so long.
+
+    The strategy keeps a coordination service that is configured before it. There is no public
+    way to configure one.
+    """
+    addresses, _ = cluster(os.environ) or ([], 0)
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=int(seconds * 1000),
+        coordinated_jobs=[
+            strategies.coordination_config_pb2.CoordinatedJob(
+                name="worker", num_tasks=len(addresses)
+            )
+        ],
+    )

@@ -186,6 +186,20 @@ def test_environment_of_a_job(lab: Lab, tmp_path: Path) -> None:
         assert environment["HOROVOD_GLOO_IFACE"] == "eth0"
 
 
+def test_tensorflow_is_patient_with_a_job_that_may_be_paused(lab: Lab, tmp_path: Path) -> None:
+    show = python("""
+from ooodist import engines
+engine = engines.init("collective")
+assert engine.size == 3
+from tensorflow.python.eager import context
+print("heartbeat", context.context().coordination_service.heartbeat_timeout_in_ms)
+engines.shutdown()
+""")[1:]
+    job = lab.start("collective", show, tmp_path)
+    assert job.wait(90) == 0, job.failure
+    assert "heartbeat 86400000\n" in (tmp_path / "0.log").read_text()
+
+
 def test_servers_of_byteps_are_beside_the_workers(lab: Lab) -> None:
     places = lab.places()
     assert places.servers == places.workers == lab.hosts
