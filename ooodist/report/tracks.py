@@ -95,7 +95,7 @@ def predicted(
             if unit.kind != "update":
                 places[step, unit.name] = len(slices)
             span = (unit.start + begin, unit.end + begin)
-            slices.append(Slice(_COMPUTE, unit.kind, unit.name, *span, {"step": step + first_step}))
+            slices.append(Slice(_COMPUTE, unit.kind, unit.name, *span, {"step": step}))
         for exchange in simulation.exchanges:
             step = exchange.step + first_step
             exchanges.append((step, len(slices), exchange))
@@ -103,7 +103,7 @@ def predicted(
                 "step": step,
                 "bytes": exchange.num_bytes,
                 "weights": list(exchange.exchange.weights),
-                "ready_ms": (exchange.ready + begin) * 1e3,
+                "waited_ms": (exchange.start - exchange.ready) * 1e3,
             }
             span = (exchange.start + begin, exchange.end + begin)
             slices.append(Slice(_EXCHANGE, _EXCHANGE, exchange.exchange.name, *span, details))

@@ -10,12 +10,14 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
 
 from ooodist import engines, yaml_dataclass
 from ooodist.config import Config
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.report.trace import Trace
 from ooodist.schedule import plan as plans
@@ -43,6 +45,19 @@ LINGER_SECONDS = 1.0  # before a rank ends: others may still be receiving what i
 def run(config: Config) -> int:
     """Runs the job; returns the exit code, or ends the process where others may not come along."""
     started = time.monotonic()
+    return on_all_ranks(config, lambda engine: train(set_up(config, engine), started))
+
+
+def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
+    """Does the same on the ranks of a job, which end together.
+
+    Args:
+        config: of the job; says which engine.
+        work: with the engine.
+
+    Returns:
+        the exit code, unless the process ended because others may not come along.
+    """
     try:
         engine = engines.init(
             config.engine,
@@ -56,7 +71,7 @@ def run(config: Config) -> int:
         return USER_ERROR_CODE
     logger.setLevel(logging.WARNING if engine.rank else logging.INFO)
     try:
-        train(set_up(config, engine), started)
+        work(engine)
         engines.shutdown()
     except UserError as error:
         _end(str(error), USER_ERROR_CODE)

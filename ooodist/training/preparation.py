@@ -58,29 +58,15 @@ def set_up(config: Config, engine: Engine) -> Job:
     engine.check_equal("the job (--config, --set)", job_file.digest(config))
     folder = Path(config.output)
     found = None
-    with _agreed(engine):
+    with agreed(engine):
         if engine.rank == 0:
-            _check_writable(folder)
+            check_writable(folder)
             found = resume.find(config, folder)
     source = resume.share(engine, found)
     first_step = resume.start_step(source, config, engine.size)
     if source is not None:
         resume.warn_of_changes(source, config, engine.size)
-    with _agreed(engine):
-        data = data_kinds.load(
-            config.data,
-            batch=config.batch,
-            rank=engine.rank,
-            size=engine.size,
-            seed=config.seed,
-            start_step=first_step,
-        )
-        steps = _steps_per_epoch(config, data)
-    plan = None
-    if config.order.plan is not None:
-        plan = planning.read_plan(Path(config.order.plan), engine).plan
-    with _agreed(engine):
-        model = _build(config, engine, data, plan)
+    data, steps, model = load_and_build(config, engine, first_step=first_step)
     best_weights = None
     if source is not None:
         scheduled = isinstance(config.optimizer.arguments.get("learning_rate"), dict)
@@ -97,8 +83,34 @@ def set_up(config: Config, engine: Engine) -> Job:
     return Job(config, engine, folder, source, data, model, steps, first_step, best_weights)
 
 
+def load_and_build(
+    config: Config, engine: Engine, *, first_step: int = 0
+) -> tuple[Data, int, keras.Model]:
+    """The data, the steps of an epoch, and the model. Raises UserError, the same on all ranks.
+
+    Args:
+        first_step: of the stream of samples.
+    """
+    with agreed(engine):
+        data = data_kinds.load(
+            config.data,
+            batch=config.batch,
+            rank=engine.rank,
+            size=engine.size,
+            seed=config.seed,
+            start_step=first_step,
+        )
+        steps = _steps_per_epoch(config, data)
+    plan = None
+    if config.order.plan is not None:
+        plan = planning.read_plan(Path(config.order.plan), engine).plan
+    with agreed(engine):
+        model = _build(config, engine, data, plan)
+    return data, steps, model
+
+
 @contextmanager
-def _agreed(engine: Engine) -> Iterator[None]:
+def agreed(engine: Engine) -> Iterator[None]:
     """If the block fails on any rank, it raises UserError on all of them."""
     error = None
     try:
@@ -111,7 +123,8 @@ def _agreed(engine: Engine) -> Iterator[None]:
     engine.agree(error)
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
+    """Makes the folder if need be. Raises UserError if nothing can be written there."""
     probe = folder / f"{checkpoint.INCOMPLETE_PREFIX}probe"
     try:
         folder.mkdir(parents=True, exist_ok=True)

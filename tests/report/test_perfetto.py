@@ -1,19 +1,24 @@
-"""The file for Perfetto, of a timeline made by hand."""
+"""The file for Perfetto, of a timeline made by hand and of a simulated one."""
 
 from __future__ import annotations
 
 import gzip
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ooodist.report.perfetto import write_perfetto
+from ooodist.report.perfetto import Process, trace_events, write_perfetto
 from ooodist.report.timeline import ExchangeRun, Timeline, UnitRun
-from ooodist.report.tracks import recorded
+from ooodist.report.tracks import predicted, recorded
 from ooodist.report.xplane import OpEvent
+from ooodist.schedule.costs import KeptTensor, Network
+from ooodist.schedule.plan import Plan
+from ooodist.schedule.simulate import Simulator
+from tests.schedule.chains import chain_costs, each_alone
 
 
 def unit(step: int, name: str, start: float, end: float) -> UnitRun:
@@ -116,3 +121,61 @@ def test_compressed(tmp_path: Path) -> None:
 def test_folder_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_perfetto([recorded(TIMELINE)], tmp_path / "nowhere" / "trace.json")
+
+
+SIMULATED = chain_costs([1, 2])  # F1 F2 W2 X2 W1, one second each
+SIMULATED_KEEPS = replace(SIMULATED, tensors=(KeptTensor(5, "F1", ("W1",)),), base_bytes=3)
+
+
+def simulated_process(number: int = 1) -> Process:
+    """Two launches of two steps, seven seconds apart."""
+    plan = Plan("planned", None, each_alone("w2", "w1"), steps_per_launch=2)
+    network = Network("horovod", 2, seconds_per_byte=1.0)
+    simulation = Simulator(SIMULATED_KEEPS, network).run(plan)
+    launches = [(100.0, 7), (200.0, 9)]
+    return predicted(
+        simulation, SIMULATED_KEEPS, number=number, title="predicted", launches=launches
+    )
+
+
+def test_simulated_launches_are_shown_where_they_belong() -> None:
+    events = trace_events([simulated_process()])
+    slices = [e for e in events if e["ph"] == "X"]
+    assert {(track_of(events, e), e["cat"]) for e in slices} == {
+        *(("compute", kind) for kind in ("F", "dX", "dW", "update")),
+        ("exchange", "exchange"),
+    }
+    shown = {(e["name"], e["args"]["step"]): (e["ts"], e["dur"]) for e in slices}
+    # w2 travels from 3 to 5, w1 from 5 to 6, while F1 waits; F2 of the next step does not wait.
+    assert shown["F1", 7] == (100e6, 1e6)
+    assert shown["F1", 8] == (106e6, 1e6)
+    assert shown["F1", 9] == (200e6, 1e6)
+    (exchange,) = [e for e in slices if e["cat"] == "exchange" and e["args"]["step"] == 7][:1]
+    assert (exchange["name"], exchange["ts"], exchange["dur"]) == ("w2", 103e6, 2e6)
+    assert exchange["args"] == {"step": 7, "bytes": 2, "weights": ["w2"], "waited_ms": 0}
+
+
+def test_memory_is_a_curve() -> None:
+    counters = [e for e in trace_events([simulated_process()]) if e["ph"] == "C"]
+    of_first_step = [(e["ts"] / 1e6 - 100, e["args"]["bytes"]) for e in counters[:3]]
+    assert of_first_step == [(0, 3), (1, 8), (5, 3)]
+    assert {e["pid"] for e in counters} == {1}
+
+
+def test_arrows_of_simulated_launches_end_with_the_last() -> None:
+    process = simulated_process()
+    names = [[process.slices[place].name for place in arrow] for arrow in process.arrows]
+    steps = [[process.slices[place].details["step"] for place in arrow] for arrow in process.arrows]
+    whole = [["W2", "w2", "F2"], ["W1", "w1", "F1"]]
+    assert names == [*whole * 3, ["W2", "w2"], ["W1", "w1"]]
+    assert steps[0] == [7, 7, 8]
+    assert steps[2] == [8, 8, 9]  # from one launch to the next
+
+
+def test_processes_side_by_side() -> None:
+    events = trace_events([recorded(TIMELINE, title="measured"), simulated_process()])
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert names == ["measured", "predicted"]
+    arrows = [(e["id"], e["pid"]) for e in events if e["ph"] == "s"]
+    assert len({number for number, _ in arrows}) == len(arrows)
+    assert {process for _, process in arrows} == {0, 1}

@@ -1,0 +1,106 @@
+"""Tables of plans, with costs whose times are known."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from ooodist.report.plan_table import (
+    Cluster,
+    Subject,
+    Table,
+    make_table,
+    readable_bytes,
+    sweep_text,
+    text,
+    write_csv,
+)
+from ooodist.schedule.costs import KeptTensor, Network, StepCosts
+from ooodist.schedule.data_parallel import first_k_plan, priority_plan, stock_plan
+from tests.schedule.chains import chain_costs
+
+COSTS = chain_costs([1, 1, 3], forward=0.1, output_gradient=0.1, weight_gradient=0.1)
+
+
+def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
+    """Exchanges take five seconds, and nearly nothing else takes time."""
+    network = Network("horovod", workers, seconds_per_byte=1.0)
+    plans = {
+        "stock": stock_plan(costs, network),
+        "first_k": first_k_plan(costs, network, 2),
+        "priority": priority_plan(costs, network, credit=None),
+        "planned": stock_plan(costs, network, steps_per_launch=2),
+    }
+    return make_table(Subject("three layers", costs), Cluster(network, "8bit"), plans)
+
+
+def test_rows_are_compared_with_the_first_and_the_bound() -> None:
+    table = table_of()
+    assert [row.name for row in table.rows] == [
+        *("stock", "first_k", "priority", "planned", "lower_bound")
+    ]
+    stock, bound = table.row("stock"), table.row("lower_bound")
+    assert stock.step_seconds == pytest.approx(0.4 + 5)  # F F F W3, and then the exchange
+    assert stock.speed_up == 1
+    for row in table.rows:
+        assert row.speed_up == pytest.approx(stock.step_seconds / row.step_seconds)
+        assert row.share == pytest.approx(bound.step_seconds / row.step_seconds)
+        assert 0 < row.share <= 1
+    assert (table.row("first_k").k, stock.k) == (2, None)
+    assert (stock.steps_per_launch, table.row("planned").steps_per_launch) == (1, 2)
+    assert (stock.num_exchanges, bound.num_exchanges) == (3, None)
+
+
+def test_text() -> None:
+    title, empty, head, *lines = text(table_of()).splitlines()
+    assert title == "three layers on 4 workers, horovod, at 8bit"
+    assert not empty
+    assert " ".join(head.split()) == (
+        "ms/step speed-up of bound exchanges steps/launch peak memory"
+    )
+    assert lines[0].split()[:3] == ["stock", "5400.0", "1.00x"]
+    assert lines[0].split()[-3:] == ["3", "1", "-"]  # these costs know nothing of memory
+    assert lines[1].startswith("first k (k = 2)")
+    assert lines[-1].split()[0:2] == ["lower", "bound"]
+    assert lines[-1].split()[-3:] == ["-", "-", "-"]
+
+
+def test_memory_is_shown_where_it_is_known() -> None:
+    kept = KeptTensor(3 << 20, "F1", ("W1",))
+    costs = StepCosts(COSTS.forward, COSTS.backward, COSTS.weights, (kept,), base_bytes=1 << 20)
+    assert text(table_of(costs)).splitlines()[3].endswith("4.0 MiB")
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "shown"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")],
+)
+def test_readable_bytes(num_bytes: int, shown: str) -> None:
+    assert readable_bytes(num_bytes) == shown
+
+
+def test_sweep_has_a_line_a_cluster() -> None:
+    few, many = table_of(workers=4), table_of(workers=64)
+    head, *lines = sweep_text([few, many]).splitlines()
+    assert head.split()[:3] == ["ms/step", "stock", "first"]
+    assert [line.split(",")[0] for line in lines] == ["4 workers", "64 workers"]
+    planned = few.row("planned")
+    assert lines[0].split()[-3:] == [
+        f"{planned.speed_up:.2f}x",
+        f"{planned.speed_up / few.row('priority').speed_up:.2f}x",
+        f"{planned.share:.0%}",
+    ]
+
+
+def test_csv(tmp_path: Path) -> None:
+    file = tmp_path / "plans.csv"
+    write_csv([table_of(workers=4), table_of(workers=64)], file)
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 10
+    assert {row["workers"] for row in rows} == {"4", "64"}
+    assert (rows[1]["plan"], rows[1]["k"], rows[1]["bandwidth"]) == ("first_k", "2", "8bit")
+    assert float(rows[0]["step_ms"]) == pytest.approx(5400)
+    assert rows[4]["exchanges"] == ""
