@@ -7,7 +7,6 @@ where the user has not set them. Measured in ``expr/engines``: two hosts of one 
 
 from __future__ import annotations
 
-
 DEFAULT_PARTITION_BYTES = 1 << 20
 
 
