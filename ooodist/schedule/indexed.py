@@ -88,6 +88,7 @@ class IndexedCosts:
         self._weights_of_unit = [
             tuple(self._weight_of[name] for name in unit.weights) for unit in costs.backward
         ]
+        self._part_bytes: dict[tuple[str, int], list[int]] = {}
         self._pieces: dict[tuple[int, int | None], tuple[Piece, ...]] = {}
 
     def index(self, plan: Plan) -> IndexedPlan:
@@ -126,7 +127,10 @@ class IndexedCosts:
         weights = [self._costs.weights[self._weight_of[name]] for name in exchange.weights]
         if exchange.parts == 1:
             return sum([weight.num_bytes for weight in weights])
-        return part_bytes(weights[0], exchange.parts)[exchange.part]
+        key = (weights[0].name, exchange.parts)
+        if key not in self._part_bytes:
+            self._part_bytes[key] = part_bytes(weights[0], exchange.parts)
+        return self._part_bytes[key][exchange.part]
 
     def pieces(self, num_bytes: int, partition_bytes: int | None) -> tuple[Piece, ...]:
         """The pieces in which the engine sends an exchange: all of them full but the last."""
@@ -150,10 +154,9 @@ class IndexedCosts:
     def index_order(self, plan: Plan) -> list[int]:
         """Numbers of the backward units in the plan's order. Raises UserError."""
         count = len(self._unit_of)
-        if plan.order is None:
-            return list(range(count))
+        names = self._unit_of if plan.order is None else plan.order
         try:
-            order = [self._unit_of[name] for name in plan.order]
+            order = [self._unit_of[name] for name in names]
         except KeyError as error:
             raise UserError(
                 f"plan {plan.name}: there is no backward unit {error.args[0]} in the costs; "

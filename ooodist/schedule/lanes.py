@@ -42,7 +42,10 @@ class Lanes:
         self._pull_free = 0.0
 
     def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
-        """These exchanges of a step have become ready. ``now`` never decreases."""
+        """These exchanges of a step have become ready; ``next_end`` is called at the same time.
+
+        ``now`` never decreases.
+        """
         raise NotImplementedError
 
     def next_end(self, taken: int, now: float) -> float:
@@ -109,8 +112,6 @@ class ByUrgency(Lanes):
             heapq.heappush(self._waiting, (exchange, step))
         self._last_ready = now
         self._find_next_entry()
-        while self._next_entry <= now:
-            self._enter_next()
 
     def next_end(self, taken: int, now: float) -> float:
         while self._next_entry <= now:

@@ -1,33 +1,32 @@
-"""What a plan takes: a step on one compute stream and a network, played through.
+"""What a plan takes: one compute stream and a network, played through for a whole launch.
 
-Two steps of a launch, three layers, exchanges in sequence; ``F2`` of the second step has to wait
-(``..``) for the gradient of layer 2, is updated (``u``), and runs while layer 3 still travels::
+Two steps of a launch of three layers, whose exchanges go in sequence. The gradient of layer 1 is
+exchanged first, while W2 and W3 still run. F1 of the second step waits (``.``) for its update
+(``u``), and runs while layers 2 and 3 still travel::
 
-    compute  F1 F2 F3 X3 W3 X2 W1 W2 | u1F1 .. u2F2 ..... u3F3 X3 W3 X2 W1 W2 | ...
-    lane                        [ 1 ] [   2   ] [    3    ]
-    ready                       1   2,3 (3 was ready first, but is last in this plan's sequence)
+    compute  F1 F2 F3 X3 X2 W1 W2 W3 ..uF1 ....uF2 ....uF3 X3 X2 W1 W2 W3 ..u.......u.......u
+    ready                      1  2  3                              1  2  3
+    lane                       [  1   ][  2   ][  3   ]             [  1   ][  2   ][  3   ]
 
-The rules, where the docstrings of costs.py and plan.py leave something open:
+What the docstrings of costs.py and plan.py leave open:
 
 * The compute stream does one thing at a time, and nothing is interrupted. A step is its F units,
   ``middle_seconds``, its backward units in the plan's order. Steps follow without a gap.
-* Whenever a thing ends, the stream first deals with the exchanges that have arrived by then, in
-  order of arrival, also those that arrive while it does so; then it starts its next unit. To deal
-  with an arrival is to pay for its CPU time and to update the weights of which it is the last part.
-* An F unit waits for the updates of its weights with the previous step's gradients. While the
-  stream waits, and when it has no unit left, it idles until the next arrival.
-* An arrival costs CPU time only if the stream is not idle. What arrives at the very instant at
-  which an idle time ends is free; at the instant at which it begins, it is not.
-* A gradient is ready at the end of the backward unit that names its weight, or before the first
-  backward unit if none does; an exchange when all its gradients are. An exchange that no network
-  takes part in (one worker) is an arrival, free of cost, at that time.
-* Latency holds for each piece. In sequence, ``credit`` counts exchanges, whose pieces all enter
+* Before it starts a unit, the stream deals with all exchanges that have arrived by then, in order
+  of arrival, also with those that arrive while it does so. To deal with one is to pay for its CPU
+  time, and to update the weights of which it was the last part.
+* An F unit waits until its weights are updated with the previous step's gradients. The stream is
+  idle while a unit waits with nothing to deal with, and when no unit is left.
+* An exchange costs CPU time only if it arrives while the stream is not idle. What arrives at the
+  instant at which an idle time ends is free; at the instant at which it begins, it is not.
+* A gradient is ready at the end of the backward unit that names its weight, or, if none does,
+  before the first backward unit; an exchange is when all its gradients are.
+* Each piece has the latency. In sequence, ``credit`` counts exchanges, and the pieces of one enter
   together; by urgency, it counts pieces.
-* At one instant the network comes first: what is complete makes room, what is ready enters, and
-  then the stream starts its next thing.
-* The launch ends with the last update; ``launch_seconds`` come on top.
-
-At 160 units, 55 exchanges and three steps a launch, ...
+* At one instant, the network comes first: what is complete makes room, the most urgent of what is
+  ready enters, and then the stream goes on.
+* With one worker nothing is exchanged: gradients arrive when they are ready, free of cost.
+* A launch ends with its last update; the costs' ``launch_seconds`` come on top.
 """
 
 from __future__ import annotations
@@ -117,7 +116,11 @@ class Simulator:
         self._memory = Memory(costs)
 
     def step_seconds(self, plan: Plan) -> float:
-        """Seconds of one step: those of a launch by its number of steps."""
+        """Seconds of one step: those of a launch by its number of steps.
+
+        Fast enough to search with: at 160 units, 55 exchanges and 3 steps a launch, 3,600 calls a
+        second in sequence and 2,900 by urgency, on one core of an AMD EPYC (CPU time).
+        """
         launch = _Launch(self._indexed, self._indexed.index(plan), plan, self.network)
         return (launch.play() + self.costs.launch_seconds) / plan.steps_per_launch
 
