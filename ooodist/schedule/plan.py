@@ -75,7 +75,7 @@ class Plan:
         partition_bytes: the engine itself splits exchanges into pieces of at most this size
             (BytePS); None: it does not. With ``by_urgency``, ``credit`` counts these pieces.
         steps_per_launch: training steps that are traced into one function.
-        model: digest of the model that it was made for (see :func:`check_fits`).
+        model: digest of the model that it was made for (ooodist.profile.digest); empty: of any.
         engine, workers: that it was made for.
         predicted: what the simulator said of it.
     """
@@ -98,9 +98,9 @@ class Plan:
 
 
 def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
-    """How many elements each part of a gradient has, the first parts the most.
+    """How many elements each part of a gradient has: about the same, and the first the most.
 
-    Parts begin at multiples of ALIGNMENT bytes, so the last ones can be smaller.
+    Parts begin at multiples of ALIGNMENT bytes, so some are smaller.
 
     Raises:
         ValueError: there are not elements enough for so many parts.
