@@ -37,6 +37,9 @@ class Engine(ArrayExchange):
         local_rank, local_size: this process among those of its host.
         max_credit: how many exchanges may be in flight at a time; None: any number.
         wire_dtypes: dtypes that the library does not add up, and as what they travel instead.
+        partition_bytes: into pieces of which size the library itself splits exchanges; None: it
+            does not.
+        pieces_in_flight: how many of these it has in flight at most; None: any number.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Engine(ArrayExchange):
     local_size: int = 1
     max_credit: int | None = None
     wire_dtypes: dict[tf.DType, tf.DType] = {}  # noqa: RUF012
+    partition_bytes: int | None = None
+    pieces_in_flight: int | None = None
 
     def __init__(self) -> None:
         self._exchanges: dict[str, tuple[tf.DType, tf.TensorShape]] = {}

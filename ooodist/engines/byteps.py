@@ -35,6 +35,9 @@ class BytepsEngine(Engine):
         atexit.unregister(bps.shutdown)
         atexit.register(self._close_at_exit)
         self.rank, self.size = bps.rank(), bps.size()
+        # As the library reads them; it takes 0 for any number.
+        self.partition_bytes = int(os.environ.get("BYTEPS_PARTITION_BYTES", 4096000))
+        self.pieces_in_flight = int(os.environ.get("BYTEPS_SCHEDULING_CREDIT", 0)) or None
         # One process is one "machine" to BytePS here, so it does not know who shares the host.
         self.local_rank = int(os.environ.get("OOODIST_LOCAL_RANK", bps.local_rank()))
         self.local_size = int(os.environ.get("OOODIST_LOCAL_SIZE", bps.local_size()))
