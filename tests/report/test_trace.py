@@ -6,7 +6,7 @@ import gzip
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import pytest
@@ -14,6 +14,9 @@ import tensorflow as tf
 
 from ooodist.errors import UserError
 from ooodist.report.trace import Trace
+from ooodist.schedule.costs import Network, StepCosts, UnitCost, WeightCost
+from ooodist.schedule.plan import Plan, PlannedExchange, Prediction
+from ooodist.training.planning import Planned
 from tests.report.recording import dense_model, distributed, fit, samples
 
 
@@ -135,3 +138,102 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
 def test_no_step_to_record() -> None:
     with pytest.raises(UserError, match=r"report\.trace is 0; record at least 1 step"):
         Trace(Path("out"), 0)
+
+
+LAYERS = ("layer1", "layer2", "layer3", "layer4")
+
+
+def some_costs() -> StepCosts:
+    """Of :func:`dense_model`: a tenth of a millisecond for each unit."""
+
+    def unit(kind: Literal["F", "dX", "dW"], layer: str) -> UnitCost:
+        weights = () if kind == "dX" else (f"{layer}/kernel", f"{layer}/bias")
+        return UnitCost(f"{kind}:{layer}", kind, 1e-4, weights=weights)
+
+    return StepCosts(
+        tuple(unit("F", layer) for layer in LAYERS),
+        tuple(unit(kind, layer) for layer in reversed(LAYERS) for kind in ("dX", "dW")),
+        tuple(WeightCost(f"{layer}/{name}", 4) for layer in LAYERS for name in ("kernel", "bias")),
+        base_bytes=1000,
+    )
+
+
+def a_plan(steps_per_launch: int, costs: StepCosts | None = None) -> Planned:
+    """Stock, for one worker; with a prediction of 2 ms a step if there are no costs."""
+    network = Network("local", 1)
+    prediction = None if costs else Prediction(0.002, 0.001, 0.003)
+    weights = [weight.name for weight in some_costs().weights]
+    plan = Plan(
+        "stock",
+        None,
+        tuple(PlannedExchange((weight,)) for weight in weights),
+        steps_per_launch=steps_per_launch,
+        predicted=prediction,
+    )
+    return Planned(plan, costs, network if costs else None)
+
+
+def test_predicted_beside_measured(tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "ooodist")
+    costs = some_costs()
+    planned = a_plan(2, costs)
+    model = distributed(dense_model, order=planned.plan)
+    model.ooodist.planned = planned
+    trace = Trace(tmp_path, 4)
+    fit(model, 21, callbacks=[trace])  # the last step is no launch of two
+
+    comparison = trace.comparison
+    assert comparison is not None
+    assert comparison.predicted_seconds == pytest.approx(12e-4)
+    assert 0 < comparison.measured_seconds < 1.0
+    assert comparison.error == comparison.predicted_seconds / comparison.measured_seconds - 1
+    assert (comparison.hidden_share, comparison.ideal_share) == (1, 1)  # nothing was exchanged
+    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("plan stock:")]
+    assert line == str(comparison)
+    assert "recorded" not in line
+
+    with gzip.open(tmp_path / "trace.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {0: "measured, rank 0", 1: "predicted"}
+    of_process = {
+        number: [e for e in events if e["pid"] == number and e["ph"] == "X"] for number in names
+    }
+    for found in of_process.values():
+        assert {e["args"]["step"] for e in found} == {5, 6, 7, 8}
+    # Each predicted launch begins where the recorded one did, or behind the one before it.
+    begins = {
+        (number, step): min(e["ts"] for e in found if e["args"]["step"] == step)
+        for number, found in of_process.items()
+        for step in (5, 7)
+    }
+    assert begins[1, 5] == pytest.approx(begins[0, 5])
+    seconds = comparison.predicted_seconds * 2
+    assert begins[1, 7] == pytest.approx(max(begins[0, 7], begins[1, 5] + seconds * 1e6))
+    assert any(e["ph"] == "C" and e["pid"] == 1 for e in events)
+
+
+def test_a_plan_of_a_file_has_a_prediction_alone(tmp_path: Path) -> None:
+    model = distributed(dense_model, order=a_plan(1).plan)
+    trace = Trace(tmp_path, 2)
+    fit(model, 12, callbacks=[trace])
+    assert trace.comparison is not None
+    assert (trace.comparison.predicted_seconds, trace.comparison.ideal_share) == (0.002, None)
+    assert "ideal" not in str(trace.comparison)
+    assert {e["pid"] for e in slices(tmp_path / "trace.json.gz")} == {0}
+
+
+def test_without_launches_after_the_recording_it_measures_those_within(tmp_path: Path) -> None:
+    model = distributed(dense_model, order=a_plan(1).plan)
+    trace = Trace(tmp_path, 3)
+    fit(model, 5, callbacks=[trace])
+    assert trace.comparison is not None
+    assert "(while it was recorded)" in str(trace.comparison)
+
+
+def test_without_a_plan_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    model = distributed(dense_model)
+    trace = Trace(tmp_path, 1)
+    fit(model, 6, callbacks=[trace])
+    assert trace.summary is not None
+    assert trace.comparison is None
