@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -36,8 +37,8 @@ from ooodist.training.launch import Batch
 logger = logging.getLogger("ooodist")
 
 WARM_UP_STEPS = 3  # libraries tune themselves in the first ones
-LEAST_STEPS = 3
-MOST_SECONDS = 10.0  # for steps of each kind, timed and recorded; LEAST_STEPS may take longer
+ROUNDS = 3  # of timed steps, then recorded ones
+MOST_SECONDS = 10.0  # of recorded steps (timed ones take twice that); a step a round is the least
 
 
 def measure_compute(
@@ -50,7 +51,7 @@ def measure_compute(
         batch: as its data set yields it.
         accumulate: batches an update; each is as ``batch``.
         dense: gradients of embeddings become dense, as they do where workers exchange them.
-        steps: how many are timed, and how many recorded; fewer if they take long.
+        steps: how many are recorded (twice as many are timed); fewer if they take long.
 
     Raises:
         UserError: the step runs eagerly, trains nothing, or has several backward passes; or
@@ -64,20 +65,31 @@ def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
     with preserved(traced.variables):
         first_seconds = _call(traced)
         warm_seconds = [_call(traced) for _ in range(WARM_UP_STEPS)][-1]
-        steps = max(LEAST_STEPS, min(steps, int(MOST_SECONDS / warm_seconds)))
-        # Half before and half after, so that a machine that changes its speed meets both.
-        timed = [_call(traced) for _ in range(steps)]
-        recorded, launch_seconds = _record(traced, steps)
-        timed += [_call(traced) for _ in range(steps)]
-    call_seconds = statistics.median(timed)
-    scale = (call_seconds - launch_seconds) / sum(recorded.values())
+        calls = max(1, min(steps, int(MOST_SECONDS / warm_seconds)) // ROUNDS)
+        timed: list[float] = []
+        recorded: list[_RecordedCall] = []
+        # In turns, so that a machine that changes its speed meets both.
+        for _ in range(ROUNDS):
+            timed += [_call(traced) for _ in range(2 * calls)]
+            recorded += _record(traced, calls)
+    call_seconds = _undisturbed(timed)
+    owners = dict.fromkeys(owner for call in recorded for owner in call.seconds)
+    medians = {
+        owner: statistics.median(call.seconds.get(owner, 0.0) for call in recorded)
+        for owner in owners
+    }
+    # The same work each time: what a call takes longer, it has waited for other processes.
+    launch_seconds = min(call.outside for call in recorded)
+    scale = (call_seconds - launch_seconds) / sum(medians.values())
     logger.debug(
-        "profile: a step takes %.2f ms, %.2f ms of it the launch; recorded seconds x %.3f",
+        "profile: a step takes %.2f ms (median of all %.2f), %.2f ms of it the launch; recorded "
+        "seconds count %.3f times",
         call_seconds * 1e3,
+        statistics.median(timed) * 1e3,
         launch_seconds * 1e3,
         scale,
     )
-    seconds = {owner: scale * recorded[owner] for owner in recorded}
+    seconds = {owner: scale * recorded for owner, recorded in medians.items()}
     return StepCosts(
         forward=_unit_costs(traced.step.forward, seconds),
         backward=_unit_costs(traced.step.backward, seconds),
@@ -98,8 +110,20 @@ def _call(traced: StepToMeasure) -> float:
     return time.perf_counter() - began
 
 
-def _record(traced: StepToMeasure, steps: int) -> tuple[dict[Owner | None, float], float]:
-    """Medians over recorded steps: seconds by owner, and those of a call outside of its ops."""
+def _undisturbed(seconds: Sequence[float]) -> float:
+    """The median of the faster half: what other processes take now and then does not count."""
+    ordered = sorted(seconds)
+    return statistics.median(ordered[: (len(ordered) + 1) // 2])
+
+
+class _RecordedCall(NamedTuple):
+    """Seconds by owner, and those of the call before its first and after its last op."""
+
+    seconds: dict[Owner | None, float]
+    outside: float
+
+
+def _record(traced: StepToMeasure, num_calls: int) -> list[_RecordedCall]:
     with tempfile.TemporaryDirectory(prefix="ooodist-profile-") as folder:
         try:
             start_recording(Path(folder))
@@ -109,22 +133,20 @@ def _record(traced: StepToMeasure, steps: int) -> tuple[dict[Owner | None, float
                 "recording before (TensorBoard's profile_batch), or profile before the training"
             ) from error
         try:
-            calls = [_call(traced) for _ in range(steps)]
+            calls = [_call(traced) for _ in range(num_calls)]
         finally:
             tf.profiler.experimental.stop()
         found = match_steps(read_op_events(Path(folder)), [traced.step])
-    by_step = [seconds_by_owner(step.events, traced.owner_of) for step in found]
-    if len(by_step) != len(calls):
+    if len(found) != num_calls:
         raise UserError(
-            f"TensorFlow's profiler has recorded {len(by_step)} of {len(calls)} steps, so they "
+            f"TensorFlow's profiler has recorded {len(found)} of {num_calls} steps, so they "
             "cannot be measured; profile while nothing else trains in this process"
         )
-    outside = [call - sum(step.values()) for call, step in zip(calls, by_step, strict=True)]
-    owners = dict.fromkeys(owner for step in by_step for owner in step)
-    medians = {
-        owner: statistics.median(step.get(owner, 0.0) for step in by_step) for owner in owners
-    }
-    return medians, max(0.0, statistics.median(outside))
+    by_step = [seconds_by_owner(step.events, traced.owner_of) for step in found]
+    return [
+        _RecordedCall(step, max(0.0, call - sum(step.values())))
+        for call, step in zip(calls, by_step, strict=True)
+    ]
 
 
 def _unit_costs(

@@ -1,0 +1,85 @@
+"""Timing exchanges inside traced functions, on the path that training takes.
+
+All ranks call the same methods with the same arguments. Clocks are read in the graph, behind an
+exchange that all ranks wait for, so that neither the call nor a rank that comes late counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ooodist.engines.base import Engine
+from ooodist.training.exchange import GradientExchange
+
+ITEM_BYTES = 4  # gradients are float32
+
+
+class ExchangeTimer:
+    """Times exchanges of gradients over all ranks of an engine, of which it has at least two."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._traced: dict[tuple[int, ...], Callable[..., tuple[tf.Tensor, Any]]] = {}
+        on_gpu = bool(tf.config.get_visible_devices("GPU"))
+        self._matrix = tf.eye(2048 if on_gpu else 256)  # a product takes some 0.3 ms
+
+    def one_by_one(self, num_bytes: int, count: int) -> float:
+        """Seconds from the first start to the last end, each starting when the last is complete."""
+        return self._seconds(num_bytes, count, 1, 0)
+
+    def together(self, num_bytes: int, count: int) -> float:
+        """Seconds from the start of all to the last end, with all in flight that can be."""
+        return self._seconds(num_bytes, count, self._engine.max_credit, 0)
+
+    def beside_products(self, products: int, num_bytes: int, count: int) -> float:
+        """Seconds of a chain of matrix products, with such exchanges and their means beside it."""
+        return self._seconds(num_bytes, count, self._engine.max_credit, products)
+
+    def _seconds(self, num_bytes: int, count: int, credit: int | None, products: int) -> float:
+        key = (num_bytes, count, credit or 0, products)
+        gradient = tf.zeros([num_bytes // ITEM_BYTES])
+        if key not in self._traced:
+
+            @tf.function(autograph=False)
+            def traced(gradient: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Any]:
+                return self._trace(gradient, matrix, count, credit, products)
+
+            self._traced[key] = traced
+            traced(gradient, self._matrix)  # libraries get to know the exchanges
+        return float(self._traced[key](gradient, self._matrix)[0])
+
+    def _trace(
+        self,
+        gradient: tf.Tensor,
+        matrix: tf.Tensor,
+        count: int,
+        credit: int | None,
+        products: int,
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        exchange = GradientExchange(self._engine, credit=credit, bucket_bytes=0)
+        all_here = self._engine.sum_in_graph(tf.zeros([1]), "profile.begin")
+        with tf.control_dependencies([_on_host(all_here)]):
+            began = tf.timestamp()
+        with tf.control_dependencies([began]):
+            gradient, product = tf.identity(gradient), tf.identity(matrix)
+        ends = []
+        for index in range(count):
+            # With a credit of 1 one name will do: it saves the engine memory.
+            name = f"profile.{0 if credit == 1 else index}"
+            means, (done,) = exchange.mean([gradient], [name])
+            ends.append(_on_host(means[0] if products else done.op.outputs[0]))
+        for _ in range(products):
+            product = tf.matmul(product, matrix)
+        ends.append(_on_host(product))
+        with tf.control_dependencies(ends):
+            seconds = tf.timestamp() - began
+        return seconds, ends  # what nobody gets would not be computed
+
+
+def _on_host(tensor: tf.Tensor) -> tf.Tensor:
+    """A value that the host has when the tensor is computed."""
+    with tf.device("CPU:0"):
+        return tf.identity(tf.reshape(tensor, [-1])[0])
