@@ -63,7 +63,6 @@ def main(arguments: Sequence[str]) -> int:
         config = _config(options)
         output = Path(options.output or Path(config.output) / FOLDER_NAME)
         clusters = _described_clusters(options, config.engine)
-        limits = _limits(options, config.planning, config.steps_per_launch)
         config = _config_to_measure(config, is_described=bool(clusters))
     except UserError as error:
         return _wrong(error)
@@ -74,14 +73,9 @@ def main(arguments: Sequence[str]) -> int:
     if measured is None:  # it failed, or this is not rank 0
         return code
     profile = measured.profile
-    limits = replace(
-        limits,
-        max_steps_per_launch=min(limits.max_steps_per_launch, measured.steps_per_epoch),
-        total_steps=measured.steps_per_epoch * config.epochs,
-    )
     subject = Subject(measured.title, profile.costs, profile.model)
     try:
-        _plan(subject, clusters or [Cluster(profile.network)], limits, output)
+        _plan(subject, clusters or [Cluster(profile.network)], measured.limits, output)
     except UserError as error:
         return _wrong(error)
     return 0
@@ -121,7 +115,10 @@ def _plan_costs(options: argparse.Namespace) -> int:
             f"--costs {options.costs} says nothing of the network; describe it, as "
             "--workers 64 --bandwidth 10Gbit --latency 30us"
         )
-    limits = _limits(options, PlanningConfig(), None)
+    planning = _planning(options, PlanningConfig())
+    limits = Limits(
+        memory_bytes=planning.memory_bytes, max_steps_per_launch=planning.max_steps_per_launch
+    )
     subject = Subject(options.costs.stem, read_costs(options.costs))
     _plan(subject, clusters, limits, Path(options.output or DEFAULT_OUTPUT))
     return 0
@@ -129,8 +126,9 @@ def _plan_costs(options: argparse.Namespace) -> int:
 
 def _config(options: argparse.Namespace) -> Config:
     config = job_file.load(options.config, options.overrides)
-    if options.profile:
-        config = replace(config, planning=replace(config.planning, profile_anew=True))
+    config = replace(config, planning=_planning(options, config.planning))
+    if options.steps_per_launch is not None:
+        config = replace(config, steps_per_launch=None)  # the option takes the place of the key
     if options.engine is not None:
         config = replace(config, engine=options.engine)
     return config
@@ -199,16 +197,16 @@ def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluste
     ]
 
 
-def _limits(
-    options: argparse.Namespace, planning: PlanningConfig, steps_per_launch: int | None
-) -> Limits:
-    memory_bytes = planning.memory_bytes
-    most = steps_per_launch or planning.max_steps_per_launch
+def _planning(options: argparse.Namespace, planning: PlanningConfig) -> PlanningConfig:
+    """The settings with what the options say."""
+    if options.profile:
+        planning = replace(planning, profile_anew=True)
     if options.memory is not None:
-        memory_bytes = _parse_memory(options.memory)
+        planning = replace(planning, memory_bytes=_parse_memory(options.memory))
     if options.steps_per_launch is not None:
         most = _whole_number(options.steps_per_launch, "--steps-per-launch", least=1)
-    return Limits(memory_bytes=memory_bytes, max_steps_per_launch=most)
+        planning = replace(planning, max_steps_per_launch=most)
+    return planning
 
 
 def _parse_memory(text: str) -> int:

@@ -9,8 +9,10 @@ from pathlib import Path
 from ooodist import config as job_file
 from ooodist.config import Config, ExchangeConfig, OrderConfig
 from ooodist.engines.base import Engine
-from ooodist.profile import Profile, profile_of
+from ooodist.profile.storage import Profile, profile_of
+from ooodist.schedule.search import Limits
 from ooodist.training.job import on_all_ranks
+from ooodist.training.planning import limits_of
 from ooodist.training.preparation import agreed, check_writable, load_and_build
 
 logger = logging.getLogger("ooodist")
@@ -23,35 +25,35 @@ class Measured:
     Attributes:
         title: the model in a few words.
         profile: what its step and the network cost.
-        steps_per_epoch: updates in an epoch, over which no launch reaches.
+        limits: within which a plan is searched.
     """
 
     title: str
     profile: Profile
-    steps_per_epoch: int
+    limits: Limits
 
 
 def run(config: Config, output: Path) -> tuple[int, Measured | None]:
     """Measures the job and disconnects from the other ranks.
 
     Args:
-        config: of the job; its order and its exchanges do not matter.
+        config: of the job; its order and its exchanges do not matter, its ``planning`` and
+            ``steps_per_launch`` do.
         output: where rank 0 is going to write.
 
     Returns:
         the exit code, and what was measured: None on other ranks than 0, and if it failed. The
         process ends where others may not come along.
     """
-    # The engine is set up for plans, the step is measured in stock order.
-    stock = replace(config, order=OrderConfig(), exchange=ExchangeConfig(), steps_per_launch=None)
+    config = replace(config, order=OrderConfig(name="planned"), exchange=ExchangeConfig())
     found: list[Measured] = []
 
     def work(engine: Engine) -> None:
-        measured = _measure(stock, engine, output)
+        measured = _measure(config, engine, output)
         if engine.rank == 0:
             found.append(measured)
 
-    code = on_all_ranks(replace(stock, order=OrderConfig(name="planned")), work)
+    code = on_all_ranks(config, work)
     return code, found[0] if found and not code else None
 
 
@@ -60,14 +62,18 @@ def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     with agreed(engine):
         if engine.rank == 0:
             check_writable(output)
-    data, steps, model = load_and_build(config, engine)
-    profiles = config.planning.profiles
+    data, steps_per_epoch, model = load_and_build(config, engine)
+    settings = config.planning
     profile = profile_of(
         model,
         next(iter(data.train)),
         engine,
         accumulate=config.accumulate,
-        folder=Path(profiles) if profiles else None,
-        anew=config.planning.profile_anew,
+        folder=Path(settings.profiles) if settings.profiles else None,
+        anew=settings.profile_anew,
     )
-    return Measured(f"{model.name}, batch {config.batch}", profile, steps // config.accumulate)
+    updates = steps_per_epoch // config.accumulate
+    limits = limits_of(engine, settings, config.steps_per_launch, updates * config.epochs)
+    # No launch reaches over the end of an epoch.
+    limits = replace(limits, max_steps_per_launch=min(limits.max_steps_per_launch, updates))
+    return Measured(f"{model.name}, batch {config.batch}", profile, limits)
