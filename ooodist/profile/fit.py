@@ -1,0 +1,95 @@
+"""From measured times to the costs of a network.
+
+With the terms of :class:`ooodist.schedule.costs.Network`, for m exchanges of n bytes:
+
+* one by one they take m (latency + fixed + n (seconds_per_byte + pull_seconds_per_byte));
+* all at a time they take latency + m (fixed + n seconds_per_byte) + n pull_seconds_per_byte;
+* a computation that they run beside takes m (cpu_seconds_per_exchange + n cpu_seconds_per_byte)
+  longer.
+
+These are solved for the costs by least squares, none of them negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+
+class Timed(NamedTuple):
+    """Exchanges of one size.
+
+    Attributes:
+        num_bytes: of each.
+        num_exchanges: how many.
+        one_by_one: seconds of all, each starting when the last one was complete.
+        together: seconds of all, started at the same time.
+    """
+
+    num_bytes: int
+    num_exchanges: int
+    one_by_one: float
+    together: float
+
+
+class Beside(NamedTuple):
+    """Exchanges of one size beside a computation.
+
+    Attributes:
+        num_bytes: of each.
+        num_exchanges: how many.
+        longer: seconds that the computation took longer for them.
+    """
+
+    num_bytes: int
+    num_exchanges: int
+    longer: float
+
+
+class LaneCosts(NamedTuple):
+    """As in Network; in seconds, and seconds a byte."""
+
+    latency: float
+    fixed: float
+    seconds_per_byte: float
+    pull_seconds_per_byte: float
+
+
+class CpuCosts(NamedTuple):
+    """As in Network; seconds an exchange, and a byte."""
+
+    per_exchange: float
+    per_byte: float
+
+
+def fit_lanes(timed: Sequence[Timed], *, two_lanes: bool) -> LaneCosts:
+    """The costs for which the relative errors of all times are least.
+
+    Args:
+        timed: exchanges of at least two sizes.
+        two_lanes: whether pulling may have a lane of its own (then of no more cost a byte than
+            pushing); otherwise ``pull_seconds_per_byte`` is 0.
+    """
+    rows, seconds = [], []
+    for n, m, one_by_one, together in timed:
+        rows += [[m, m, m * n, m * n], [1, m, m * n, n]]
+        seconds += [one_by_one, together]
+    matrix = np.array(rows, float) / np.array(seconds)[:, None]
+    if not two_lanes:
+        matrix = matrix[:, :3]
+    return LaneCosts(*_solve(matrix, np.ones(len(seconds))), *([] if two_lanes else [0.0]))
+
+
+def fit_cpu(beside: Sequence[Beside]) -> CpuCosts:
+    """The costs for which the squared errors of all times are least."""
+    matrix = np.array([[m, m * n] for n, m, _ in beside], float)
+    return CpuCosts(*_solve(matrix, np.array([item.longer for item in beside])))
+
+
+def _solve(matrix: np.ndarray, right: np.ndarray) -> list[float]:
+    scale = matrix.max(axis=0)  # the solver wants numbers of like size
+    found, _ = nnls(matrix / scale, right)
+    return [float(value) for value in found / scale]
