@@ -1,0 +1,183 @@
+"""Plans with a name, to compare with: stock, reverse first-k and strict priority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ooodist.schedule.costs import Network, StepCosts
+from ooodist.schedule.exchanges import arrange, most_urgent_first, ready_order
+from ooodist.schedule.orders import first_k_order, movable_layers, stock_order
+from ooodist.schedule.plan import Plan, PlannedExchange
+from ooodist.schedule.simulate import Simulator
+
+PARTITION_BYTES = 4_096_000  # BytePS's default
+CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
+
+
+def stock_plan(
+    costs: StepCosts,
+    network: Network,
+    *,
+    steps_per_launch: int = 1,
+    partition_bytes: int = PARTITION_BYTES,
+) -> Plan:
+    """What an engine's own wrappers do: every gradient is exchanged by itself when it is ready.
+
+    No order is imposed on the backward units. Engines that pick by urgency are given the
+    variables in the order of the model, the first layer's as the most urgent, and no limit of
+    what is in flight, so that they send what is ready. With more than one step a launch it is
+    stock without the barrier between steps.
+
+    Args:
+        costs, network: of the step.
+        steps_per_launch: steps that are traced into one function.
+        partition_bytes: into which pieces an engine that picks by urgency splits exchanges.
+    """
+    weights = [weight.name for weight in costs.weights]
+    if not network.by_urgency:
+        weights = list(ready_order(costs, None))
+    plan = Plan(
+        name="stock",
+        order=None,
+        exchanges=arrange(costs, weights),
+        steps_per_launch=steps_per_launch,
+    )
+    return _for_network(plan, network, partition_bytes)
+
+
+def first_k_plan(
+    costs: StepCosts,
+    network: Network,
+    k: int,
+    *,
+    steps_per_launch: int = 1,
+    partition_bytes: int = PARTITION_BYTES,
+) -> Plan:
+    """Reverse first-k: see :func:`ooodist.schedule.orders.first_k_order`.
+
+    Gradients are exchanged in the order in which they become ready. Raises UserError if k is out
+    of range.
+    """
+    order = first_k_order(costs, k)
+    exchanges = arrange(costs, ready_order(costs, order))
+    plan = Plan("first_k", order, exchanges, steps_per_launch=steps_per_launch)
+    return _for_network(plan, network, partition_bytes)
+
+
+def best_first_k(
+    costs: StepCosts,
+    network: Network,
+    *,
+    steps_per_launch: int = 1,
+    memory_bytes: int | None = None,
+    partition_bytes: int = PARTITION_BYTES,
+) -> Plan:
+    """The :func:`first_k_plan` that is fastest in simulation, over every k; the least k of equals.
+
+    With ``memory_bytes``, over every k that fits; k = 0, which is stock order, counts always.
+    """
+    simulator = Simulator(costs, network)
+    plans = [
+        first_k_plan(
+            costs, network, k, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+        )
+        for k in range(len(movable_layers(costs)) + 1)
+    ]
+    if memory_bytes is not None:
+        fitting = [plan for plan in plans[1:] if simulator.peak_bytes(plan) <= memory_bytes]
+        plans = [plans[0], *fitting]
+    return min(plans, key=simulator.step_seconds)
+
+
+def priority_plan(
+    costs: StepCosts,
+    network: Network,
+    *,
+    chunk_bytes: int = PARTITION_BYTES,
+    credit: int | None = 1,
+    steps_per_launch: int = 1,
+) -> Plan:
+    """Strict priority: of the chunks that are ready, the one that is needed first goes first.
+
+    The backward units keep stock order. An engine that picks by urgency does it by itself, with
+    ``chunk_bytes`` as the size of its pieces. For others, it is the sequence that such an engine
+    yields in simulation, kept for every step.
+
+    Args:
+        costs, network: of the step.
+        chunk_bytes: gradients that are larger travel in parts of about this size.
+        credit: how many may be in flight: with more, the lane is busier and priority less strict.
+        steps_per_launch: steps that are traced into one function.
+
+    Source: Peng et al., "A generic communication scheduler for distributed DNN training
+    acceleration" (ByteScheduler), SOSP 2019; Jayarajan et al., "Priority-based parameter
+    propagation for distributed DNN training" (P3), MLSys 2019.
+    """
+    weights = [weight.name for weight in costs.weights]
+    order = stock_order(costs)
+    if network.by_urgency:
+        exchanges = most_urgent_first(costs, arrange(costs, weights))
+    else:
+        chunks = arrange(costs, weights, chunk_bytes=chunk_bytes)
+        exchanges = priority_sequence(costs, network, order, chunks, credit)
+    plan = Plan("priority", order, exchanges, credit=credit, steps_per_launch=steps_per_launch)
+    return _for_network(plan, network, chunk_bytes)
+
+
+def best_priority(
+    costs: StepCosts,
+    network: Network,
+    *,
+    chunk_bytes: int = PARTITION_BYTES,
+    credits: Sequence[int | None] = CREDITS,
+    steps_per_launch: int = 1,
+) -> Plan:
+    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals."""
+    plans = [
+        priority_plan(
+            costs,
+            network,
+            chunk_bytes=chunk_bytes,
+            credit=credit,
+            steps_per_launch=steps_per_launch,
+        )
+        for credit in credits
+    ]
+    return min(plans, key=Simulator(costs, network).step_seconds)
+
+
+def priority_sequence(
+    costs: StepCosts,
+    network: Network,
+    order: Sequence[str] | None,
+    exchanges: Sequence[PlannedExchange],
+    credit: int | None,
+) -> tuple[PlannedExchange, ...]:
+    """The order in which exchanges begin if the one that is needed first always goes first.
+
+    That of a step in the middle of a launch, where the exchanges of the step before compete.
+    """
+    urgent_first = most_urgent_first(costs, exchanges)
+    if network.workers == 1:  # nothing is exchanged
+        return urgent_first
+    urgent = Plan(
+        name="priority",
+        order=None if order is None else tuple(order),
+        exchanges=urgent_first,
+        credit=credit,
+        by_urgency=True,
+        steps_per_launch=4,
+    )
+    simulation = Simulator(costs, replace(network, by_urgency=True)).run(urgent)
+    return tuple(span.exchange for span in simulation.exchanges if span.step == 2)
+
+
+def _for_network(plan: Plan, network: Network, partition_bytes: int) -> Plan:
+    return replace(
+        plan,
+        by_urgency=network.by_urgency,
+        partition_bytes=partition_bytes if network.by_urgency else None,
+        engine=network.engine,
+        workers=network.workers,
+    )

@@ -1,0 +1,114 @@
+"""Which gradients travel together or in parts, and in which order: the exchanges of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ooodist.schedule.costs import StepCosts, WeightCost
+from ooodist.schedule.indexed import ITEM_BYTES
+from ooodist.schedule.plan import ALIGNMENT, PlannedExchange
+
+
+def ready_order(costs: StepCosts, order: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the weights in the order in which their gradients become ready.
+
+    Those that no backward unit completes come first: they are ready before the backward pass.
+    """
+    completed = {unit.name: unit.weights for unit in costs.backward}
+    names = completed if order is None else order
+    later = [weight for name in names for weight in completed[name]]
+    behind = set(later)
+    return (*(w.name for w in costs.weights if w.name not in behind), *later)
+
+
+def need_order(costs: StepCosts) -> tuple[str, ...]:
+    """Names of the weights in the order in which the next forward pass needs them.
+
+    Those that no forward unit needs come last.
+    """
+    needed = dict.fromkeys(weight for unit in costs.forward for weight in unit.weights)
+    return (*needed, *(w.name for w in costs.weights if w.name not in needed))
+
+
+def order_for(costs: StepCosts, exchanges: Iterable[PlannedExchange]) -> tuple[str, ...]:
+    """The legal order that lets exchanges in this sequence start as early as they can.
+
+    It runs what the first exchange needs, then what the second one needs besides, and so on. The
+    i-th exchange in a sequence cannot start before all that the first i need has run, whatever
+    the order, and here nothing else has run by then.
+    """
+    units = {unit.name: unit for unit in costs.backward}
+    stock = {unit.name: place for place, unit in enumerate(costs.backward)}
+    completed_by = {weight: unit.name for unit in costs.backward for weight in unit.weights}
+    order: dict[str, None] = {}
+    for exchange in exchanges:
+        missing: set[str] = set()
+        unvisited = [completed_by[weight] for weight in exchange.weights if weight in completed_by]
+        while unvisited:
+            name = unvisited.pop()
+            if name not in order and name not in missing:
+                missing.add(name)
+                unvisited += units[name].needs
+        order.update(dict.fromkeys(sorted(missing, key=stock.__getitem__)))
+    return (*order, *(name for name in stock if name not in order))
+
+
+def most_urgent_first(
+    costs: StepCosts, exchanges: Iterable[PlannedExchange]
+) -> tuple[PlannedExchange, ...]:
+    """The exchanges, first those that the next forward pass needs first."""
+    place = {name: index for index, name in enumerate(need_order(costs))}
+    key = [(min(place[weight] for weight in e.weights), e.part, e) for e in exchanges]
+    return tuple(exchange for _, _, exchange in sorted(key, key=lambda entry: entry[:2]))
+
+
+def arrange(
+    costs: StepCosts,
+    weights: Iterable[str],
+    *,
+    bucket_bytes: int = 0,
+    chunk_bytes: int | None = None,
+) -> tuple[PlannedExchange, ...]:
+    """One exchange a weight, small neighbours joined into buckets and large ones split.
+
+    Args:
+        costs: sizes and dtypes of the weights.
+        weights: in the order of their exchanges.
+        bucket_bytes: neighbours of one dtype travel together up to this size; 0: each alone.
+        chunk_bytes: larger gradients travel in parts of about this size; None: whole.
+    """
+    weight_of = {weight.name: weight for weight in costs.weights}
+    exchanges: list[PlannedExchange] = []
+    bucket: list[str] = []
+    room = 0
+    for name in weights:
+        weight = weight_of[name]
+        if bucket and weight.dtype == weight_of[bucket[0]].dtype and weight.num_bytes <= room:
+            bucket.append(name)
+            room -= weight.num_bytes
+            continue
+        if bucket:
+            exchanges.append(PlannedExchange(tuple(bucket)))
+        bucket, room = [name], bucket_bytes - weight.num_bytes
+        parts = 1 if chunk_bytes is None else -(-weight.num_bytes // chunk_bytes)
+        if parts > 1:
+            exchanges += parts_of(weight, parts)
+            bucket = []
+    if bucket:
+        exchanges.append(PlannedExchange(tuple(bucket)))
+    return tuple(exchanges)
+
+
+def parts_of(weight: WeightCost, parts: int) -> list[PlannedExchange]:
+    """The exchanges of one gradient in so many parts, or as many as it has room for."""
+    parts = min(parts, max_parts(weight))
+    return [PlannedExchange((weight.name,), part, parts) for part in range(parts)]
+
+
+def max_parts(weight: WeightCost) -> int:
+    """Into how many parts a gradient can be split."""
+    item_bytes = ITEM_BYTES.get(weight.dtype)
+    if item_bytes is None:
+        return 1
+    per_block = ALIGNMENT // item_bytes
+    return max(1, -(-(weight.num_bytes // item_bytes) // per_block))

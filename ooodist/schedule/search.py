@@ -1,0 +1,263 @@
+"""Searches the plan whose steps take the least time.
+
+It begins with the plans that have a name (stock, reverse first-k, strict priority), improves
+settings one at a time (:mod:`ooodist.schedule.candidates`), then changes the best at random
+(:mod:`ooodist.schedule.local_search`), and keeps the best of all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from ooodist.errors import UserError
+from ooodist.schedule.bound import lower_bound
+from ooodist.schedule.candidates import Family
+from ooodist.schedule.costs import Network, StepCosts
+from ooodist.schedule.data_parallel import (
+    CREDITS,
+    PARTITION_BYTES,
+    best_first_k,
+    best_priority,
+    stock_plan,
+)
+from ooodist.schedule.local_search import LocalSearch
+from ooodist.schedule.orders import num_deferred
+from ooodist.schedule.plan import Plan, Prediction
+from ooodist.schedule.simulate import Simulator
+from ooodist.yaml_dataclass import Range
+
+MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
+FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
+SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
+EXCHANGE_PENALTY = 1e-5  # of the score, for each exchange: else many are as good as few
+WALKS = 3  # how many plans the search at random begins with
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Within what a plan is searched.
+
+    Attributes:
+        memory_bytes: that a worker has; None: any number.
+        max_steps_per_launch: the most that are traced into one function; 1, 2, 4, ... are tried.
+        steps_per_launch: the only number that is tried; None: up to the most.
+        total_steps: that will be trained: tracing a longer launch must be worth its time. None:
+            so many that tracing does not count; the shortest launch within 1 % of the best is
+            taken.
+        credits: that may be used; None stands for any number of exchanges in flight. A single
+            one where the engine's is set already, or where it allows no other.
+        partitions: bytes of the pieces into which an engine that picks by urgency may split
+            exchanges. A single one where the engine's is set already.
+        evaluations: of the search at random; with the seed, they determine its result.
+    """
+
+    memory_bytes: Annotated[int, Range(0)] | None = None
+    max_steps_per_launch: Annotated[int, Range(1)] = 8
+    steps_per_launch: Annotated[int, Range(1)] | None = None
+    total_steps: Annotated[int, Range(1)] | None = None
+    credits: tuple[int | None, ...] = CREDITS
+    partitions: tuple[int, ...] = (PARTITION_BYTES, 1 << 20, 1 << 21, 1 << 23, 1 << 24)
+    evaluations: Annotated[int, Range(0)] = 4000
+
+
+def make_plan(
+    costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
+) -> Plan:
+    """The best plan found: in simulation never slower than those with a name.
+
+    These count as far as they are within the limits, with the k and the credit that are best, and
+    with as many steps a launch as are best for them, or as this plan has. Of plans that are about
+    equal the simplest is taken.
+
+    Args:
+        costs, network: of the step.
+        limits: within which it is searched.
+        seed: of the search at random.
+
+    Returns:
+        a plan with its prediction, and with no model: that is for the caller to name.
+
+    Raises:
+        UserError: no plan fits into ``limits.memory_bytes``.
+    """
+    planned = _Planner(costs, network, limits or Limits()).search(seed)
+    return predicted(planned, costs, network)
+
+
+def comparison(
+    costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
+) -> dict[str, Plan]:
+    """The plans that people compare, by name, each with its prediction.
+
+    ``stock`` and ``first_k`` (with the best k) have one step a launch. ``barrier_removed``, which
+    is stock in all else, and ``priority`` (with the best credit) have as many as ``planned``. So
+    what the order brings and what the removed barrier brings can be told apart.
+
+    Raises:
+        UserError: no plan fits into ``limits.memory_bytes``.
+    """
+    planner = _Planner(costs, network, limits or Limits())
+    planned = planner.search(seed)
+    alone, together = planner.named(1), planner.named(planned.steps_per_launch)
+    plans = {
+        "stock": alone["stock"],
+        "barrier_removed": replace(together["stock"], name="barrier_removed"),
+        "first_k": alone["first_k"],
+        "priority": together["priority"],
+        "planned": planned,
+    }
+    return {name: predicted(plan, costs, network) for name, plan in plans.items()}
+
+
+def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
+    """The plan with what the simulator says of it.
+
+    Raises:
+        UserError: the plan does not fit the costs.
+    """
+    simulator = Simulator(costs, network)
+    prediction = Prediction(
+        step_seconds=simulator.step_seconds(plan),
+        lower_bound_seconds=lower_bound(costs, network, plan.steps_per_launch),
+        stock_seconds=simulator.step_seconds(stock_plan(costs, network)),
+        peak_bytes=simulator.peak_bytes(plan),
+    )
+    return replace(plan, predicted=prediction)
+
+
+class _Planner:
+    """The search for one model and network."""
+
+    def __init__(self, costs: StepCosts, network: Network, limits: Limits) -> None:
+        self._costs = costs
+        self._network = network
+        self._limits = limits
+        self._simulator = Simulator(costs, network)
+        most = min(limits.max_steps_per_launch, limits.total_steps or limits.max_steps_per_launch)
+        self._steps = [1 << i for i in range(most.bit_length())]  # 1, 2, 4, ... up to most
+        if limits.steps_per_launch is not None:
+            self._steps = [limits.steps_per_launch]
+
+    def named(self, steps_per_launch: int) -> dict[str, Plan]:
+        """Stock, the best first-k and the best priority, as the limits allow them."""
+        costs, network, limits = self._costs, self._network, self._limits
+        usual = PARTITION_BYTES in limits.partitions
+        partition_bytes = PARTITION_BYTES if usual else limits.partitions[0]
+        plans = (
+            stock_plan(
+                costs, network, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+            ),
+            best_first_k(
+                costs,
+                network,
+                steps_per_launch=steps_per_launch,
+                memory_bytes=limits.memory_bytes,
+                partition_bytes=partition_bytes,
+            ),
+            best_priority(
+                costs,
+                network,
+                chunk_bytes=partition_bytes,
+                credits=limits.credits,
+                steps_per_launch=steps_per_launch,
+            ),
+        )
+        other = limits.credits[-1]
+        return {
+            plan.name: plan if plan.credit in limits.credits else replace(plan, credit=other)
+            for plan in plans
+        }
+
+    def search(self, seed: int) -> Plan:
+        """The plan. Raises UserError if none fits into memory."""
+        named = {steps: self.named(steps) for steps in self._steps}
+        pool = [plan for plans in named.values() for plan in plans.values()]
+        self._check_memory(pool)
+        if self._network.workers > 1 and self._costs.weights:
+            family = Family(
+                self._costs, self._network, self._limits.credits, self._limits.partitions
+            )
+            for steps in sorted({min(steps, MOST_SEARCHED_STEPS) for steps in self._steps}):
+                pool += [
+                    family.plan(family.improve(start, steps, self._score), steps)
+                    for start in family.starts()
+                ]
+            steps = min(self._pick(pool, named).steps_per_launch, MOST_SEARCHED_STEPS)
+            pool += self._walk(pool, steps, random.Random(seed))
+        return replace(self._pick(pool, named), name="planned")
+
+    def _walk(self, pool: Iterable[Plan], steps: int, rng: random.Random) -> list[Plan]:
+        """What random changes make of the best of the pool, and that made simpler."""
+
+        def score(plan: Plan) -> float:
+            return self._score(plan) * (1 + EXCHANGE_PENALTY * len(plan.exchanges))
+
+        local = LocalSearch(self._costs, self._limits.credits, score, rng)
+        starts = dict.fromkeys(_with_steps(plan, steps) for plan in pool)
+        changes = self._limits.evaluations // (2 * WALKS)
+        found = [local.improve(plan, changes) for plan in sorted(starts, key=score)[:WALKS]]
+        best = local.improve(min(found, key=score), changes * WALKS)
+        return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
+
+    def _score(self, plan: Plan) -> float:
+        """Seconds of a step, with its share of the tracing; infinite if memory is short."""
+        memory = self._limits.memory_bytes
+        if memory is not None and self._simulator.peak_bytes(plan) > memory:
+            return float("inf")
+        seconds = self._simulator.step_seconds(plan)
+        if self._limits.total_steps is not None:
+            tracing = self._costs.trace_seconds * plan.steps_per_launch
+            seconds += tracing / self._limits.total_steps
+        return seconds
+
+    def _pick(self, pool: Iterable[Plan], named: Mapping[int, Mapping[str, Plan]]) -> Plan:
+        """The simplest of the best plans of the pool, with no more steps a launch than it needs.
+
+        It is never slower than a named plan with as many steps a launch, or with those that are
+        best for it.
+        """
+        distinct = dict.fromkeys(_with_steps(plan, 1) for plan in pool)
+        scores = {
+            steps: {plan: self._score(plan) for plan in (_with_steps(p, steps) for p in distinct)}
+            for steps in self._steps
+        }
+        lowest = {steps: min(scores[steps].values()) for steps in self._steps}
+        by_name = [
+            {steps: self._score(named[steps][name]) for steps in self._steps}
+            for name in named[self._steps[0]]
+        ]
+        best_named = min(scores[self._fewest_steps(scores)] for scores in by_name)
+        steps = self._fewest_steps(lowest, best_named)
+        worst = min(
+            lowest[steps] * (1 + SIMPLER_TOLERANCE),
+            best_named,
+            *(scores[steps] for scores in by_name),
+        )
+        good = [plan for plan, score in scores[steps].items() if score <= worst]
+        return min(good, key=self._complexity)
+
+    def _fewest_steps(self, scores: Mapping[int, float], worst: float = float("inf")) -> int:
+        """The fewest steps a launch whose score is about the best, and no worse than ``worst``."""
+        tolerance = FEWER_STEPS_TOLERANCE if self._limits.total_steps is None else 0.0
+        limit = min(worst, min(scores.values()) * (1 + tolerance))
+        return min(steps for steps, score in scores.items() if score <= limit)
+
+    def _complexity(self, plan: Plan) -> tuple[bool, int]:
+        deferred = num_deferred(self._costs, plan.order)
+        return plan.name != "stock", len(plan.exchanges) + deferred
+
+    def _check_memory(self, plans: Iterable[Plan]) -> None:
+        memory = self._limits.memory_bytes
+        least = min(self._simulator.peak_bytes(plan) for plan in plans)
+        if memory is not None and least > memory:
+            raise UserError(
+                f"memory: a worker has {memory} bytes, but a step needs at least {least}, with "
+                "nothing deferred; give it that much, or make the batch smaller"
+            )
+
+
+def _with_steps(plan: Plan, steps: int) -> Plan:
+    return replace(plan, steps_per_launch=steps, predicted=None)
