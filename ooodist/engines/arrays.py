@@ -86,13 +86,13 @@ class ArrayExchange(ABC):
             start += array.nbytes
         return result
 
-    def broadcast_text(self, text: str) -> str:
-        """The text of rank 0; what the other ranks give does not count."""
+    def broadcast_text(self, text: str, root: int = 0) -> str:
+        """The text of rank ``root``; what the other ranks give does not count."""
         content = np.frombuffer(text.encode(), np.uint8)
-        length = int(self.broadcast([np.array([content.size], np.int64)])[0][0])
-        if self.rank:
+        length = int(self.broadcast([np.array([content.size], np.int64)], root)[0][0])
+        if self.rank != root:
             content = np.zeros(length, np.uint8)
-        return self.broadcast([content])[0].tobytes().decode()
+        return self.broadcast([content], root)[0].tobytes().decode()
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""

@@ -42,7 +42,7 @@ MOST_SECONDS = 10.0  # of recorded steps (timed ones take twice that); a step a 
 
 
 def measure_compute(
-    model: keras.Model, batch: Batch, *, accumulate: int = 1, dense: bool = True, steps: int = 12
+    model: keras.Model, batch: Batch, *, accumulate: int = 1, steps: int = 12
 ) -> StepCosts:
     """Measures one training step on this worker. Nothing is exchanged; the model stays as it is.
 
@@ -50,14 +50,13 @@ def measure_compute(
         model: compiled; built or not.
         batch: as its data set yields it.
         accumulate: batches an update; each is as ``batch``.
-        dense: gradients of embeddings become dense, as they do where workers exchange them.
         steps: how many are recorded (twice as many are timed); fewer if they take long.
 
     Raises:
         UserError: the step runs eagerly, trains nothing, or has several backward passes; or
             TensorFlow's profiler is in use.
     """
-    return measure_step(trace_step(model, batch, accumulate=accumulate, dense=dense), steps=steps)
+    return measure_step(trace_step(model, batch, accumulate=accumulate), steps=steps)
 
 
 def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:

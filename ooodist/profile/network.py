@@ -47,7 +47,7 @@ def measure_network(engine: Engine) -> Network:
     tiny, *_, large = timed
     beside = [
         _beside(engine, timer, TINY_BYTES, TINY_AT_A_TIME, tiny.together * 2),
-        _beside(engine, timer, largest, large.count, large.together),
+        _beside(engine, timer, largest, large.num_exchanges, large.together),
     ]
     cpu = fit_cpu(beside)
     network = Network(

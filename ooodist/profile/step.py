@@ -51,16 +51,13 @@ class StepToMeasure:
         return model_digest(self.step.backward)
 
 
-def trace_step(
-    model: keras.Model, batch: Batch, *, accumulate: int = 1, dense: bool = True
-) -> StepToMeasure:
+def trace_step(model: keras.Model, batch: Batch, *, accumulate: int = 1) -> StepToMeasure:
     """Traces one step and runs nothing.
 
     Args:
         model: compiled; built or not.
         batch: as its data set yields it.
         accumulate: batches an update; each is as ``batch``.
-        dense: gradients of embeddings become dense, as they do where workers exchange them.
 
     Raises:
         UserError: the step runs eagerly, trains nothing, or has several backward passes.
@@ -75,7 +72,7 @@ def trace_step(
     )
     if not model.built or not model.optimizer.built:
         model._symbolic_build(data_batch=batch)
-    backward = _WatchedBackward(dense)
+    backward = _WatchedBackward()
     launch = Launch(model, backward, accumulate=accumulate)
     batches = (batch,) * accumulate
     began = time.perf_counter()
@@ -101,10 +98,9 @@ def trace_step(
 class _WatchedBackward(OrderedBackward):
     """Imposes the stock order, exchanges nothing, and notes the weights."""
 
-    def __init__(self, dense: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(GradientExchange(LocalEngine()), stock_order)
         self.weights: list[Weight] = []
-        self._dense = dense
 
     def __call__(
         self,
@@ -120,6 +116,5 @@ class _WatchedBackward(OrderedBackward):
         ):
             if gradient is not None:
                 self.weights.append(Weight(name, gradient, graph.capture(variable.handle)))
-        if not self._dense:
-            return result
+        # Those of embeddings are exchanged, and then applied, as dense ones.
         return [None if g is None else tf.convert_to_tensor(g) for g in result]

@@ -62,6 +62,8 @@ def check_broadcast(engine: Engine) -> None:
         np.testing.assert_array_equal(received[5], random.standard_normal((3, 4)))
     assert engine.broadcast([]) == []
     assert engine.broadcast_text("ä plan" if engine.rank == 0 else "") == "ä plan"
+    others = engine.broadcast_text(f"of {engine.rank}", root=engine.size - 1)
+    assert others == f"of {engine.size - 1}"
     if engine.size > 1:
         with pytest.raises(RuntimeError, match="have other shapes"):
             engine.broadcast([np.zeros(1 + engine.rank)])
