@@ -21,8 +21,9 @@ def movable_layers(costs: StepCosts) -> list[list[UnitCost]]:
     """The layers whose weight gradient first-k can defer, from the input up.
 
     A layer is the dW units that wait for the same dX units. An early part of a weight with
-    several uses completes nothing, so it belongs to none.
+    several uses completes nothing, so it belongs to none; nor does a dW that others need.
     """
+    needed = {name for unit in costs.backward for name in unit.needs}
     waits_for: dict[str, int] = {}  # how far down the dX path a unit's last input is
     path = 0
     layers: dict[int, list[UnitCost]] = {}
@@ -31,9 +32,9 @@ def movable_layers(costs: StepCosts) -> list[list[UnitCost]]:
             path += 1
             waits_for[unit.name] = path
             continue
-        place = max((waits_for[needed] for needed in unit.needs), default=0)
+        place = max((waits_for[name] for name in unit.needs), default=0)
         waits_for[unit.name] = place
-        if unit.weights:
+        if unit.weights and unit.name not in needed:
             layers.setdefault(place, []).append(unit)
     return [layers[place] for place in sorted(layers, reverse=True)]
 
@@ -109,9 +110,9 @@ def num_deferred(costs: StepCosts, order: Sequence[str] | None) -> int:
     if order is None:
         return 0
     stock = {unit.name: index for index, unit in enumerate(costs.backward)}
-    deferred, earliest = 0, len(stock)
-    for name in reversed(order):
-        if stock[name] > earliest:
+    deferred, latest = 0, -1
+    for name in order:
+        if stock[name] < latest:
             deferred += 1
-        earliest = min(earliest, stock[name])
+        latest = max(latest, stock[name])
     return deferred

@@ -32,6 +32,7 @@ from ooodist.yaml_dataclass import Range
 MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
+ROUNDING = 1e-9  # scores that differ by less are equal
 EXCHANGE_PENALTY = 1e-5  # of the score, for each exchange: else many are as good as few
 WALKS = 3  # how many plans the search at random begins with
 
@@ -196,7 +197,7 @@ class _Planner:
             return self._score(plan) * (1 + EXCHANGE_PENALTY * len(plan.exchanges))
 
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
-        starts = dict.fromkeys(_with_steps(plan, steps) for plan in pool)
+        starts = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
         changes = self._limits.evaluations // (2 * WALKS)
         found = [local.improve(plan, changes) for plan in sorted(starts, key=score)[:WALKS]]
         best = local.improve(min(found, key=score), changes * WALKS)
@@ -236,6 +237,7 @@ class _Planner:
             best_named,
             *(scores[steps] for scores in by_name),
         )
+        worst *= 1 + ROUNDING
         good = [plan for plan, score in scores[steps].items() if score <= worst]
         return min(good, key=self._complexity)
 

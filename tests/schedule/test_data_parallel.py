@@ -1,0 +1,122 @@
+"""Plans with a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
+
+from ooodist.errors import UserError
+from ooodist.schedule.costs import KeptTensor, Network
+from ooodist.schedule.data_parallel import (
+    best_first_k,
+    best_priority,
+    first_k_plan,
+    priority_plan,
+    stock_plan,
+)
+from ooodist.schedule.orders import movable_layers
+from ooodist.schedule.plan import Plan
+from ooodist.schedule.simulate import Simulator
+from tests.schedule import instances
+from tests.schedule.chains import chain_costs
+
+HOROVOD = Network("horovod", 2, seconds_per_byte=1.0)
+BYTEPS = replace(HOROVOD, engine="byteps", by_urgency=True)
+
+
+def names(plan: Plan) -> list[str]:
+    return [exchange.name for exchange in plan.exchanges]
+
+
+def test_stock_exchanges_what_is_ready() -> None:
+    plan = stock_plan(chain_costs([4, 4, 4]), HOROVOD)
+    assert names(plan) == ["w3", "w2", "w1"]
+    assert (plan.order, plan.credit, plan.by_urgency, plan.partition_bytes) == (
+        (None, None, False, None)
+    )
+    assert (plan.engine, plan.workers, plan.steps_per_launch) == ("horovod", 2, 1)
+
+
+def test_stock_byteps_counts_variables_from_the_first() -> None:
+    plan = stock_plan(chain_costs([4, 4, 4]), BYTEPS, steps_per_launch=3)
+    assert names(plan) == ["w1", "w2", "w3"]
+    assert (plan.order, plan.credit, plan.by_urgency, plan.partition_bytes) == (
+        (None, None, True, 4_096_000)
+    )
+    assert plan.steps_per_launch == 3
+
+
+def test_first_k() -> None:
+    plan = first_k_plan(chain_costs([4, 4, 4]), HOROVOD, 2)
+    assert plan.order == ("W3", "X3", "X2", "W1", "W2")
+    assert names(plan) == ["w3", "w1", "w2"]
+    with pytest.raises(UserError, match="k = 4"):
+        first_k_plan(chain_costs([4, 4, 4]), HOROVOD, 4)
+
+
+def test_best_first_k_within_memory() -> None:
+    costs = chain_costs([8, 8, 8, 40])
+    costs = replace(
+        costs,
+        tensors=tuple(
+            # What X makes is read by the dW of the layer below, which first-k defers.
+            KeptTensor(100, f"X{layer + 1}", (f"W{layer}",))
+            for layer in (1, 2, 3)
+        ),
+    )
+    simulator = Simulator(costs, HOROVOD)
+    every = [first_k_plan(costs, HOROVOD, k, steps_per_launch=2) for k in range(5)]
+    free = best_first_k(costs, HOROVOD, steps_per_launch=2)
+    assert free == min(every, key=simulator.step_seconds)
+    tight = best_first_k(costs, HOROVOD, steps_per_launch=2, memory_bytes=250)
+    assert simulator.peak_bytes(free) > 250 >= simulator.peak_bytes(tight)
+
+
+def test_priority_of_an_engine_that_has_it() -> None:
+    plan = priority_plan(chain_costs([4, 4, 4]), BYTEPS, chunk_bytes=64, credit=2)
+    assert names(plan) == ["w1", "w2", "w3"]
+    assert plan.order == ("W3", "X3", "W2", "X2", "W1")
+    assert (plan.credit, plan.by_urgency, plan.partition_bytes) == (2, True, 64)
+
+
+def test_priority_of_an_engine_without_it_is_the_sequence_it_would_yield() -> None:
+    """Layer 1 is ready while the first half of layer 2 travels, so it goes before the other."""
+    costs = chain_costs([64, 128, 64], weight_gradient=10.0)
+    network = replace(HOROVOD, seconds_per_byte=15 / 64)
+    plan = priority_plan(costs, network, chunk_bytes=64, credit=1)
+    # In the step's end: w3 at 10, W2 at 21, w3 ends at 25, w2's first half, w1 at 32.
+    assert names(plan) == ["w3", "w2[0/2]", "w1", "w2[1/2]"]
+    assert not plan.by_urgency
+    everything_at_once = priority_plan(costs, network, chunk_bytes=64, credit=None)
+    assert names(everything_at_once) == ["w3", "w2[0/2]", "w2[1/2]", "w1"]
+
+
+def test_best_priority_has_the_best_credit() -> None:
+    costs = chain_costs([64, 128, 64])
+    network = replace(HOROVOD, latency=5.0)
+    plan = best_priority(costs, network, chunk_bytes=64, steps_per_launch=2)
+    seconds = Simulator(costs, network).step_seconds
+    every = [
+        priority_plan(costs, network, chunk_bytes=64, credit=credit, steps_per_launch=2)
+        for credit in (1, 2, 4, 8, 16, None)
+    ]
+    assert seconds(plan) == min(map(seconds, every)) < seconds(every[0])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.booleans())
+def test_all_are_legal(data: DataObject, by_urgency: bool) -> None:
+    costs = data.draw(instances.step_costs())
+    network = replace(data.draw(instances.networks()), by_urgency=by_urgency)
+    simulator = Simulator(costs, network)
+    plans = [
+        stock_plan(costs, network),
+        *(first_k_plan(costs, network, k) for k in range(len(movable_layers(costs)) + 1)),
+        priority_plan(costs, network, chunk_bytes=128, steps_per_launch=2),
+    ]
+    for plan in plans:  # the simulator refuses what is not legal
+        assert simulator.step_seconds(plan) > 0 or costs.compute_seconds == 0
