@@ -177,24 +177,24 @@ def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluste
                 "--workers 64 --bandwidth 10Gbit --latency 30us, or none of them"
             )
     chosen = options.engine or (engine if engine in DESCRIBED_ENGINES else DEFAULT_ENGINE)
-    latency = parse_latency(options.latency or DEFAULT_LATENCY, "--latency")
+    latency = options.latency or DEFAULT_LATENCY
+    latency_seconds = parse_latency(latency, "--latency")
     servers = None
     if options.servers is not None:
         servers = _whole_number(options.servers, "--servers", least=1)
-    return [
-        Cluster(
-            describe_network(
+    clusters = []
+    for bandwidth in options.bandwidth:
+        bits_per_second = parse_bandwidth(bandwidth, "--bandwidth")
+        for workers in options.workers:
+            network = describe_network(
                 chosen,
                 _whole_number(workers, "--workers", least=2),
-                parse_bandwidth(bandwidth, "--bandwidth"),
-                latency,
+                bits_per_second,
+                latency_seconds,
                 servers=servers,
-            ),
-            bandwidth,
-        )
-        for bandwidth in options.bandwidth
-        for workers in options.workers
-    ]
+            )
+            clusters.append(Cluster(network, bandwidth, latency, servers))
+    return clusters
 
 
 def _planning(options: argparse.Namespace, planning: PlanningConfig) -> PlanningConfig:

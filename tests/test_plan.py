@@ -114,7 +114,7 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "False"
-    assert "four_layers on 4 workers, byteps, at 1Gbit" in result.stdout
+    assert "four_layers on 4 workers, 2 servers, byteps, 1Gbit, 10us" in result.stdout
     for name in ("stock", "barrier removed", "first k (k =", "priority", "planned", "lower bound"):
         assert f"\n{name}" in result.stdout
     plan = check_files(output)
@@ -142,7 +142,7 @@ def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
     head, *lines = capsys.readouterr().out.splitlines()[:5]
     assert head.split()[:2] == ["ms/step", "stock"]
     assert [line.split("  ")[0] for line in lines] == [
-        f"{workers} workers, horovod, at {bandwidth}"
+        f"{workers} workers, horovod, {bandwidth}, 50us"
         for bandwidth in ("1Gbit", "10Gbit")
         for workers in (2, 8)
     ]
@@ -227,7 +227,7 @@ def test_a_job_on_a_described_cluster(tmp_path: Path) -> None:
     job.write_text(SMALL_JOB + f"planning: {{profiles: {tmp_path}/profiles}}\n")
     result = run("--config", str(job), *CLUSTER, "--output", str(output))
     assert result.returncode == 0, result.stdout
-    assert "mlp, batch 32 on 4 workers, horovod, at 1Gbit" in result.stdout
+    assert "mlp, batch 32 on 4 workers, horovod, 1Gbit, 50us" in result.stdout
     plan = check_files(output)
     assert (plan.engine, plan.workers) == ("horovod", 4)
     assert plan.model

@@ -1,1 +1,1 @@
-"""What a run did: when each unit and each exchange really ran, read back from the profiler."""
+"""What a run did, read back from the profiler, and what a plan is predicted to do; for people."""

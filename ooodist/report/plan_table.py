@@ -39,17 +39,24 @@ class Cluster:
 
     Attributes:
         network: of the cluster.
-        bandwidth: as it was described; empty where the network was measured.
+        bandwidth, latency: as they were described; empty where the network was measured.
+        servers: on hosts of their own; None: there are none.
     """
 
     network: Network
     bandwidth: str = ""
+    latency: str = ""
+    servers: int | None = None
 
     @property
     def title(self) -> str:
         """In a few words."""
-        how = f"at {self.bandwidth}" if self.bandwidth else "as measured"
-        return f"{self.network.workers} workers, {self.network.engine}, {how}"
+        words = [f"{self.network.workers} workers"]
+        if self.servers is not None:
+            words.append(f"{self.servers} servers")
+        words.append(self.network.engine)
+        words += [self.bandwidth, self.latency] if self.bandwidth else ["as measured"]
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -181,13 +188,17 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
         writer = csv.writer(stream)
         writer.writerow(
             [
-                *("model", "engine", "workers", "bandwidth", "plan", "k", "step_ms", "speed_up"),
-                *("share_of_bound", "exchanges", "steps_per_launch", "peak_bytes"),
+                *("model", "engine", "workers", "servers", "bandwidth", "latency"),
+                *("plan", "k", "step_ms", "speed_up", "share_of_bound"),
+                *("exchanges", "steps_per_launch", "peak_bytes"),
             ]
         )
         for table in tables:
-            network = table.cluster.network
-            where = (table.subject.title, network.engine, network.workers, table.cluster.bandwidth)
+            cluster = table.cluster
+            where = (
+                *(table.subject.title, cluster.network.engine, cluster.network.workers),
+                *(cluster.servers, cluster.bandwidth, cluster.latency),
+            )
             for row in table.rows:
                 step_ms = f"{row.step_seconds * _MILLI:.4f}"
                 shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")

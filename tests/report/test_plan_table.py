@@ -33,7 +33,7 @@ def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
         "priority": priority_plan(costs, network, credit=None),
         "planned": stock_plan(costs, network, steps_per_launch=2),
     }
-    return make_table(Subject("three layers", costs), Cluster(network, "8bit"), plans)
+    return make_table(Subject("three layers", costs), Cluster(network, "8bit", "0s"), plans)
 
 
 def test_rows_are_compared_with_the_first_and_the_bound() -> None:
@@ -55,7 +55,7 @@ def test_rows_are_compared_with_the_first_and_the_bound() -> None:
 
 def test_text() -> None:
     title, empty, head, *lines = text(table_of()).splitlines()
-    assert title == "three layers on 4 workers, horovod, at 8bit"
+    assert title == "three layers on 4 workers, horovod, 8bit, 0s"
     assert not empty
     assert " ".join(head.split()) == (
         "ms/step speed-up of bound exchanges steps/launch peak memory"
@@ -65,6 +65,12 @@ def test_text() -> None:
     assert lines[1].startswith("first k (k = 2)")
     assert lines[-1].split()[0:2] == ["lower", "bound"]
     assert lines[-1].split()[-3:] == ["-", "-", "-"]
+
+
+def test_titles_of_clusters() -> None:
+    assert Cluster(Network("horovod", 2)).title == "2 workers, horovod, as measured"
+    servers = Cluster(Network("byteps", 4), "10Gbit", "30us", 2)
+    assert servers.title == "4 workers, 2 servers, byteps, 10Gbit, 30us"
 
 
 def test_memory_is_shown_where_it_is_known() -> None:
