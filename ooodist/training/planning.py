@@ -12,9 +12,12 @@ import keras
 from ooodist.config import PlanningConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.profile.storage import profile_of
 from ooodist.schedule import plan as plans
 from ooodist.schedule.costs import Network, StepCosts
+from ooodist.schedule.data_parallel import best_first_k
 from ooodist.schedule.plan import Plan
+from ooodist.schedule.search import Limits, comparison, make_plan, predicted
 
 logger = logging.getLogger("ooodist")
 
@@ -73,9 +76,6 @@ def find_plan(
     Raises:
         UserError: no plan fits into the memory limit.
     """
-    from ooodist.profile import profile_of
-    from ooodist.schedule.search import Limits
-
     profile = profile_of(
         model,
         batch,
@@ -86,14 +86,9 @@ def find_plan(
     )
     text, error = "", None
     if engine.rank == 0:
-        limits = Limits(
-            memory_bytes=settings.memory_bytes,
-            max_steps_per_launch=steps_per_launch or settings.max_steps_per_launch,
-            min_steps_per_launch=steps_per_launch or 1,
-            total_steps=total_steps,
-        )
+        limits = limits_of(engine, settings, steps_per_launch, total_steps)
         try:
-            plan = _named(order, profile.costs, profile.network, limits)
+            plan = _plan(order, profile.costs, profile.network, limits)
             text = plans.to_yaml(replace(plan, model=profile.model))
         except UserError as caught:
             error = str(caught)
@@ -101,17 +96,37 @@ def find_plan(
     return Planned(_shared(text, engine), profile.costs, profile.network)
 
 
-def _named(order: str, costs: StepCosts, network: Network, limits: Any) -> Plan:
-    from ooodist.schedule import data_parallel
-    from ooodist.schedule.search import make_plan
+def limits_of(
+    engine: Engine,
+    settings: PlanningConfig,
+    steps_per_launch: int | None = None,
+    total_steps: int | None = None,
+) -> Limits:
+    """Within what a plan for a running engine is searched; see :func:`find_plan`."""
+    limits = Limits(
+        memory_bytes=settings.memory_bytes,
+        max_steps_per_launch=settings.max_steps_per_launch,
+        steps_per_launch=steps_per_launch,
+        total_steps=total_steps,
+    )
+    if engine.partition_bytes is not None:  # it has started, and cannot be changed any more
+        partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
+        return replace(limits, partitions=partitions, credits=credits)
+    if engine.max_credit is not None:
+        fewer = [c for c in limits.credits if c is not None and c <= engine.max_credit]
+        return replace(limits, credits=tuple(fewer))
+    return limits
 
+
+def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:
     if order == "planned":
         return make_plan(costs, network, limits=limits)
-    if order == "first_k":
-        return data_parallel.best_first_k(
-            costs, network, steps_per_launch=limits.min_steps_per_launch
-        )
-    return data_parallel.priority_plan(costs, network, steps_per_launch=limits.min_steps_per_launch)
+    named = comparison(costs, network, limits=limits)
+    if limits.steps_per_launch is None or order == "priority":
+        return named[order]
+    return predicted(
+        best_first_k(costs, network, steps_per_launch=limits.steps_per_launch), costs, network
+    )
 
 
 def _shared(text: str, engine: Engine) -> Plan:
