@@ -1,0 +1,173 @@
+"""Predicted step times of stock, priority and planned exchange on clusters that nobody has here.
+
+For each model, engine, bandwidth and number of workers: the plans that ``python -m ooodist.plan``
+compares, and the two baselines with their own settings tuned. Nothing is trained or measured.
+
+    python expr/planning_at_scale/run.py
+
+writes predictions.csv, figure.png and figure.svg into this folder and prints the README's table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import multiprocessing
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from report import draw, table
+
+from ooodist.plan import read_costs
+from ooodist.schedule.bound import lower_bound
+from ooodist.schedule.cluster import describe_network
+from ooodist.schedule.costs import Network, StepCosts
+from ooodist.schedule.data_parallel import best_priority, priority_sequence, stock_plan
+from ooodist.schedule.exchanges import arrange, ready_order
+from ooodist.schedule.orders import num_deferred, stock_order
+from ooodist.schedule.plan import Plan
+from ooodist.schedule.search import Limits, comparison
+from ooodist.schedule.simulate import Simulator
+
+FOLDER = Path(__file__).parent
+MODELS = ("resnet50", "vgg16", "bert_24")
+ENGINES = ("horovod", "byteps")
+WORKERS = tuple(2**exponent for exponent in range(1, 13))
+BANDWIDTHS = (10.0, 25.0, 100.0)  # Gbit/s
+LATENCY = 30e-6  # seconds from one host to another
+# Four steps a launch are what tracing can bear; less search than usual, for so many cases.
+LIMITS = Limits(max_steps_per_launch=4, credits=(1, 2, 8, None), evaluations=300)
+SIZES = tuple(1 << exponent for exponent in range(20, 31, 2))  # bytes, of buckets and chunks
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    engine: str
+    bandwidth: float  # Gbit/s
+    workers: int
+
+
+def predict(case: Case) -> list[dict[str, object]]:
+    """One row of the CSV file for each plan."""
+    costs = read_costs(FOLDER / "costs" / f"{case.model}.yaml")
+    network = describe(case)
+    plans = comparison(costs, network, limits=LIMITS)
+    steps = plans["planned"].steps_per_launch
+    plans["stock_tuned"] = tuned_stock(costs, network)
+    plans["priority_tuned"] = tuned_priority(costs, network, steps)
+    simulator = Simulator(costs, network)
+    rows: list[dict[str, object]] = []
+    for name, plan in plans.items():
+        rows.append(
+            {
+                "model": case.model,
+                "engine": case.engine,
+                "gbit_per_second": f"{case.bandwidth:g}",
+                "workers": case.workers,
+                "plan": name,
+                "step_seconds": f"{simulator.step_seconds(plan):.6g}",
+                "steps_per_launch": plan.steps_per_launch,
+                "exchanges": len(plan.exchanges),
+                "deferred": num_deferred(costs, plan.order),
+            }
+        )
+    bound = {"plan": "lower_bound", "step_seconds": f"{lower_bound(costs, network, steps):.6g}"}
+    return [*rows, rows[-1] | bound | {"exchanges": "", "deferred": ""}]
+
+
+def describe(case: Case) -> Network:
+    """The network of a case."""
+    network = describe_network(case.engine, case.workers, case.bandwidth * 1e9, LATENCY)
+    if case.engine == "horovod":
+        # Horovod runs one all-reduce at a time: the trips round the ring occupy the lane, instead
+        # of hiding behind other exchanges.
+        return replace(network, latency=0.0, fixed=network.latency)
+    return network
+
+
+def tuned_stock(costs: StepCosts, network: Network) -> Plan:
+    """Stock with neighbours joined, as Horovod's fusion does, at the size that is best here."""
+    stock = stock_plan(costs, network)
+    if network.by_urgency:  # BytePS has no fusion
+        return stock
+    ready = ready_order(costs, None)
+    joined = [replace(stock, exchanges=arrange(costs, ready, bucket_bytes=size)) for size in SIZES]
+    return min([stock, *joined], key=Simulator(costs, network).step_seconds)
+
+
+def tuned_priority(costs: StepCosts, network: Network, steps_per_launch: int) -> Plan:
+    """Strict priority with the credit and the sizes of buckets and chunks that are best here.
+
+    ByteScheduler searches chunks and credit; that small tensors travel together is more than it
+    does, but without it a ring of many workers has no chance.
+    """
+    plans = [
+        best_priority(
+            costs,
+            network,
+            chunk_bytes=size,
+            credits=LIMITS.credits,
+            steps_per_launch=steps_per_launch,
+        )
+        for size in SIZES
+    ]
+    if not network.by_urgency:
+        order = stock_order(costs)
+        chunks = (None, *SIZES[:3])
+        for bucket, chunk, credit in itertools.product(SIZES, chunks, LIMITS.credits):
+            exchanges = arrange(
+                costs, ready_order(costs, None), bucket_bytes=bucket, chunk_bytes=chunk
+            )
+            sequence = priority_sequence(costs, network, order, exchanges, credit)
+            plans.append(replace(plans[0], exchanges=sequence, credit=credit))
+    return min(plans, key=Simulator(costs, network).step_seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument("--workers", nargs="+", type=int, default=WORKERS)
+    parser.add_argument(
+        "--bandwidths", nargs="+", type=float, default=BANDWIDTHS, help="Gbit/s of each host"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="cases planned at one time")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of CSV and figure")
+    options = parser.parse_args()
+
+    sweep = itertools.product(options.models, options.engines, options.bandwidths, options.workers)
+    rows = list(_predict_all([Case(*case) for case in sweep], options.processes))
+    file = options.output / "predictions.csv"
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    draw(file, options.output / "figure")
+    print(table(file, workers=options.workers[len(options.workers) // 2 - 1]))
+
+
+def _predict_all(cases: list[Case], processes: int) -> Iterator[dict[str, object]]:
+    start = time.monotonic()
+    with multiprocessing.Pool(processes) as pool:
+        results = zip(cases, pool.imap(predict, cases), strict=True)
+        for count, (case, rows) in enumerate(results, start=1):
+            milliseconds = {row["plan"]: 1e3 * float(str(row["step_seconds"])) for row in rows}
+            passed = time.monotonic() - start
+            print(
+                f"{count}/{len(cases)} {case.model} {case.engine} {case.bandwidth:g} Gbit/s "
+                f"{case.workers} workers: stock {milliseconds['stock_tuned']:.1f} ms, "
+                f"priority {milliseconds['priority_tuned']:.1f} ms, "
+                f"planned {milliseconds['planned']:.1f} ms, "
+                f"bound {milliseconds['lower_bound']:.1f} ms | {passed:.0f} s, about "
+                f"{passed / count * (len(cases) - count):.0f} s left",
+                flush=True,
+            )
+            yield from rows
+
+
+if __name__ == "__main__":
+    main()
