@@ -17,8 +17,9 @@ What the docstrings of costs.py and plan.py leave open:
   time, and to update the weights of which it was the last part.
 * An F unit waits until its weights are updated with the previous step's gradients. The stream is
   idle while a unit waits with nothing to deal with, and when no unit is left.
-* An exchange costs CPU time only if it arrives while the stream is not idle. What arrives at the
-  instant at which an idle time ends is free; at the instant at which it begins, it is not.
+* The stream pays for an exchange's CPU time when that arrives, less the idle time that ends with
+  the arrival: the exchange took it then, while it travelled. What arrives at the instant at which
+  an idle time begins is paid for in full; what arrives together at its end shares it.
 * A gradient is ready at the end of the backward unit that names its weight, or, if none does,
   before the first backward unit; an exchange is when all its gradients are.
 * Each piece has the latency. In sequence, ``credit`` counts exchanges, and the pieces of one enter
@@ -210,6 +211,7 @@ class _Launch:
         self._taken = 0  # arrivals that the compute stream has dealt with
         self._next_end = math.inf  # when the next of them is complete
         self._idle_until = -math.inf  # when the last idle time has ended
+        self._idle_seconds = 0.0  # what is left of it for the CPU time of exchanges
 
     def play(self) -> float:
         """When the last update has ended."""
@@ -263,6 +265,7 @@ class _Launch:
     def _idle(self, now: float) -> float:
         """When the next arrival, and those that come meanwhile, have been dealt with."""
         self._idle_until = self._next_end
+        self._idle_seconds = self._next_end - now
         return self._settle(self._next_end)
 
     def _settle(self, now: float) -> float:
@@ -270,8 +273,12 @@ class _Launch:
         lanes = self.lanes
         while self._next_end <= now:
             end, _, piece, step, exchange, is_last = lanes.arrivals[self._taken]
-            if end > self._idle_until:
-                now += piece.cpu_seconds
+            cpu_seconds = piece.cpu_seconds
+            if cpu_seconds and end <= self._idle_until:
+                free = min(cpu_seconds, self._idle_seconds)
+                self._idle_seconds -= free
+                cpu_seconds -= free
+            now += cpu_seconds
             if is_last:
                 now = self._apply(step, exchange, now)
             self._taken += 1

@@ -53,7 +53,8 @@ class Reference:
     def __post_init__(self) -> None:
         self.to_run = [job for step in range(self.plan.steps_per_launch) for job in self.jobs(step)]
         self.running: Job | None = None
-        self.idle = False  # whether the stream did nothing until now
+        self.idle_seconds = 0.0  # that the stream has done nothing since the last arrival
+        self.last_arrival = 0.0
         self.to_deal_with: list[Job] = []  # CPU time of exchanges, and updates
         self.gradients_ready: dict[tuple[int, str], float] = {}
         self.parts_arrived: dict[tuple[int, str], int] = {}
@@ -79,7 +80,10 @@ class Reference:
                 times.append(self.running.start + self.running.seconds)
             if not times:
                 break
-            self.idle = self.running is None
+            if self.running or self.last_arrival == self.clock:
+                self.idle_seconds = 0.0
+            if not self.running:
+                self.idle_seconds += min(times) - self.clock
             self.clock = min(times)
         assert not self.to_run
         assert len(self.updated) == self.plan.steps_per_launch * len(self.costs.weights)
@@ -234,11 +238,12 @@ class Reference:
         self.exchanges.append(
             (piece.step, piece.exchange.name, piece.num_bytes, piece.ready, piece.begin, self.clock)
         )
-        if not self.idle:
-            network = self.network
-            per_byte = piece.num_bytes * network.cpu_seconds_per_byte
-            cpu_seconds = network.cpu_seconds_per_exchange + per_byte
-            self.to_deal_with.append(Job(piece.step, "", "cpu", cpu_seconds))
+        self.last_arrival = self.clock
+        per_byte = piece.num_bytes * self.network.cpu_seconds_per_byte
+        cpu_seconds = self.network.cpu_seconds_per_exchange + per_byte
+        free = min(cpu_seconds, self.idle_seconds)
+        self.idle_seconds -= free
+        self.to_deal_with.append(Job(piece.step, "", "cpu", cpu_seconds - free))
         for name in piece.exchange.weights if piece.is_last else ():
             key = (piece.step, name)
             self.parts_arrived[key] = self.parts_arrived.get(key, 0) + 1

@@ -219,6 +219,14 @@ def test_exchanges_take_cpu_time_only_from_a_stream_that_has_work() -> None:
     assert simulation.step_seconds == pytest.approx(6.4)
 
 
+def test_a_short_idle_time_covers_as_much_of_the_cpu_time() -> None:
+    # F1 and W1 end at 2, the exchange arrives at 2.25: of its 1 s of CPU time 0.75 s are left.
+    costs = chain_costs([25], update=0.5)
+    network = Network("any", 2, seconds_per_byte=1 / 100, cpu_seconds_per_exchange=1.0)
+    plan = Plan("any", None, each_alone("w1"))
+    assert Simulator(costs, network).step_seconds(plan) == pytest.approx(2 + 1.0 + 0.5)
+
+
 def test_a_stream_that_has_not_begun_is_not_idle() -> None:
     costs = chain_costs([4], forward=0.0, weight_gradient=0.0)
     network = Network("any", 2, cpu_seconds_per_exchange=1.0)
