@@ -29,9 +29,11 @@ from background_job import BackgroundJob  # noqa: E402
 from lab import Lab  # noqa: E402
 
 from ooodist import yaml_dataclass  # noqa: E402
+from ooodist.engines.settings import planned_settings  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
 from ooodist.schedule import plan as plans  # noqa: E402
 from ooodist.schedule.costs import Network, StepCosts  # noqa: E402
+from ooodist.schedule.data_parallel import PARTITION_BYTES  # noqa: E402
 from ooodist.schedule.plan import Plan  # noqa: E402
 from ooodist.schedule.search import Limits, comparison, predicted  # noqa: E402
 
@@ -101,7 +103,7 @@ def measure(
 ) -> None:
     """All rows of a model on an engine."""
     scratch = Path(tempfile.mkdtemp(prefix="ooodist-data-par-"))
-    with Lab(workers, f"{FIRST_RATE:.0f}bit") as lab:
+    with Lab(workers, mbit(FIRST_RATE)) as lab:
         turns = {}
         for name, variables in (("stock", {}), ("plans", {"OOODIST_DATA_PAR_FOR_PLANS": "1"})):
             folder = scratch / name
@@ -111,17 +113,16 @@ def measure(
             quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(HERE.parents[1])}
             say(f"{model}, {engine}: starting the job {name} (logs: {folder})")
             turns[name] = Turn(lab.start(engine, command, folder, quiet | variables), folder)
-        answer = turns["stock"].ask("profile", folder=str(scratch / "profiles"))
-        costs = yaml_dataclass.read(StepCosts, answer["costs"])
+        costs = yaml_dataclass.read(StepCosts, turns["stock"].ask("compute")["costs"])
         num_bytes = sum(weight.num_bytes for weight in costs.weights)
         say(f"compute {costs.compute_seconds:.3f} s, gradients {num_bytes / 1e6:.1f} MB")
         traced: dict[tuple[str, str], str] = {}
         for ratio in ratios:
             on_wire = num_bytes * 2 * (workers - 1) / workers
             rate = 8 * on_wire / (ratio * costs.compute_seconds)
-            lab.set_rate(f"{rate:.0f}bit")
+            lab.set_rate(mbit(rate))
             setting = Setting(model, engine, workers, ratio, rate)
-            rows = plan_rows(turns, costs, answer["model"], setting)
+            rows = plan_rows(turns, costs, setting)
             for row, (turn, plan, _) in rows.items():
                 key = None if row == "stock" else plans.to_yaml(replace(plan, predicted=None))
                 if traced.get((turn, row)) != (key or "stock"):
@@ -134,7 +135,7 @@ def measure(
 
 
 def plan_rows(
-    turns: dict[str, Turn], costs: StepCosts, digest: str, setting: Setting
+    turns: dict[str, Turn], costs: StepCosts, setting: Setting
 ) -> dict[str, tuple[str, Plan, Network]]:
     """For each row the job that runs it, its plan and the network as that job sees it."""
     rows = {}
@@ -143,7 +144,7 @@ def plan_rows(
         say(f"ratio {setting.ratio}, {turn}: {network}")
         found = comparison(costs, network, limits=limits(setting.engine, turn))
         for row in names:
-            rows[row] = (turn, replace(found[row], model=digest), network)
+            rows[row] = (turn, found[row], network)
     longest = rows["planned"][1].steps_per_launch
     turn, plan, network = rows["barrier_removed"]
     plan = predicted(replace(plan, steps_per_launch=longest), costs, network)
@@ -153,7 +154,17 @@ def plan_rows(
 
 def limits(engine: str, turn: str) -> Limits:
     """What the planner may choose; what the engine was started with it cannot change any more."""
-    return Limits(max_steps_per_launch=MOST_STEPS_PER_LAUNCH)
+    free = Limits(max_steps_per_launch=MOST_STEPS_PER_LAUNCH)
+    if engine != "byteps":
+        return free
+    if turn == "stock":  # its default: everything in flight
+        return replace(free, credits=(None,), partitions=(PARTITION_BYTES,))
+    variables = planned_settings("byteps")
+    return replace(
+        free,
+        credits=(int(variables["BYTEPS_SCHEDULING_CREDIT"]),),
+        partitions=(int(variables["BYTEPS_PARTITION_BYTES"]),),
+    )
 
 
 def time_rows(
@@ -202,6 +213,11 @@ def write_row(out: Path, row: dict[str, Any]) -> None:
         if is_new:
             writer.writeheader()
         writer.writerow(row)
+
+
+def mbit(rate: float) -> str:
+    """Bits a second as launch/lab.py wants them."""
+    return f"{rate / 1e6:.3f}Mbit"
 
 
 def say(text: str) -> None:

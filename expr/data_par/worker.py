@@ -28,9 +28,9 @@ engine = engines.init(planned=FOR_PLANS in os.environ, stall_limit=300)
 
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
-from ooodist.profile.network import measure_network  # noqa: E402
-from ooodist.profile.storage import profile_of  # noqa: E402
 
+from ooodist.profile.compute import measure_compute  # noqa: E402
+from ooodist.profile.network import measure_network  # noqa: E402
 from ooodist.training.backward import OrderedBackward  # noqa: E402
 from ooodist.training.exchange import GradientExchange  # noqa: E402
 from ooodist.training.launch import Launch  # noqa: E402
@@ -49,10 +49,9 @@ class Worker:
         self.batches: list[Batch] = [next(stream) for _ in range(8)]
         self.rows: dict[str, tuple[Callable[[Sequence[Batch]], object], int]] = {}
 
-    def profile(self, folder: str) -> dict[str, Any]:
-        """The model's costs; measured by all ranks at the same time."""
-        profile = profile_of(self.model, self.batches[0], engine, folder=Path(folder), anew=True)
-        return {"model": profile.model, "costs": yaml_dataclass.plain(profile.costs)}
+    def compute(self) -> dict[str, Any]:
+        """The model's costs; measured by all ranks at the same time, each on its own core."""
+        return {"costs": yaml_dataclass.plain(measure_compute(self.model, self.batches[0]))}
 
     def network(self) -> dict[str, Any]:
         """What exchanging costs at the present rate."""

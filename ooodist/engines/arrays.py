@@ -6,7 +6,10 @@ combined after that, by each rank in the same order: results are exact and the s
 """
 
 import hashlib
+import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -124,6 +127,19 @@ class ArrayExchange(ABC):
         if failed:
             parts = [f"rank {', '.join(map(str, at))}: {text}" for text, at in failed.items()]
             raise UserError("; ".join(parts))
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """If the block fails on any rank, it raises UserError on all of them."""
+        error = None
+        try:
+            yield
+        except UserError as caught:
+            error = str(caught)
+        except Exception as caught:
+            traceback.print_exc()
+            error = f"{type(caught).__name__}: {caught} (its traceback stands above)"
+        self.agree(error)
 
     def check_equal(self, what: str, value: str | bytes) -> None:
         """Makes sure that all ranks have the same ``value``.

@@ -21,7 +21,6 @@ from ooodist.profile.network import measure_network, still_holds
 from ooodist.profile.step import trace_step
 from ooodist.schedule.costs import StepCosts
 from ooodist.training.launch import Batch
-from ooodist.training.preparation import agreed
 
 logger = logging.getLogger("ooodist")
 
@@ -56,7 +55,7 @@ def profile_of(
         UserError: the model cannot be measured, or differs between ranks; on all ranks.
     """
     folder = Path(folder or DEFAULT_FOLDER).expanduser()
-    with agreed(engine):
+    with engine.agreed():
         traced = trace_step(model, batch, accumulate=accumulate)
     conditions = present_conditions(model, traced, engine)
     engine.check_equal("the model (its units)", conditions.model)
@@ -71,7 +70,7 @@ def profile_of(
         profile = replace(profile, network=measure_network(engine))
     else:
         engine.barrier()  # ranks that share a host are in each other's way from the beginning
-        with agreed(engine):
+        with engine.agreed():
             costs = measure_step(traced)
         profile = Profile(
             name=model.name,

@@ -13,7 +13,7 @@ from ooodist.profile.storage import Profile, profile_of
 from ooodist.schedule.search import Limits
 from ooodist.training.job import on_all_ranks
 from ooodist.training.planning import limits_of
-from ooodist.training.preparation import agreed, check_writable, load_and_build
+from ooodist.training.preparation import check_writable, load_and_build
 
 logger = logging.getLogger("ooodist")
 
@@ -59,7 +59,7 @@ def run(config: Config, output: Path) -> tuple[int, Measured | None]:
 
 def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     engine.check_equal("the job (--config, --set)", job_file.digest(config))
-    with agreed(engine):
+    with engine.agreed():
         if engine.rank == 0:
             check_writable(output)
     data, steps_per_epoch, model = load_and_build(config, engine)

@@ -6,9 +6,6 @@ Whatever fails here on some rank is agreed on, so that all ranks end with the sa
 from __future__ import annotations
 
 import logging
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +55,7 @@ def set_up(config: Config, engine: Engine) -> Job:
     engine.check_equal("the job (--config, --set)", job_file.digest(config))
     folder = Path(config.output)
     found = None
-    with agreed(engine):
+    with engine.agreed():
         if engine.rank == 0:
             check_writable(folder)
             found = resume.find(config, folder)
@@ -91,7 +88,7 @@ def load_and_build(
     Args:
         first_step: of the stream of samples.
     """
-    with agreed(engine):
+    with engine.agreed():
         data = data_kinds.load(
             config.data,
             batch=config.batch,
@@ -104,23 +101,9 @@ def load_and_build(
     plan = None
     if config.order.plan is not None:
         plan = planning.read_plan(Path(config.order.plan), engine).plan
-    with agreed(engine):
+    with engine.agreed():
         model = _build(config, engine, data, plan)
     return data, steps, model
-
-
-@contextmanager
-def agreed(engine: Engine) -> Iterator[None]:
-    """If the block fails on any rank, it raises UserError on all of them."""
-    error = None
-    try:
-        yield
-    except UserError as caught:
-        error = str(caught)
-    except Exception as caught:
-        traceback.print_exc()
-        error = f"{type(caught).__name__}: {caught} (its traceback stands above)"
-    engine.agree(error)
 
 
 def check_writable(folder: Path) -> None:
