@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import statistics
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ logger = logging.getLogger("ooodist")
 TINY_BYTES = 1 << 8
 FIRST_BYTES = 1 << 17  # for a first idea of the bandwidth
 LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # of the largest exchanges
+BYTEPS_PARTITION_BYTES = 4096000  # its default
 RUN_SECONDS = 0.06  # that the exchanges of one measurement take
 REPEATS = 5
 MOST_AT_A_TIME = 16
@@ -89,8 +91,10 @@ def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
     tiny = _slowest(engine, timer.one_by_one, TINY_BYTES, 1)
     first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
     bytes_per_second = FIRST_BYTES / max(first - tiny, 1e-6)
-    fitting = int(np.log2(RUN_SECONDS * bytes_per_second + 1))
-    return min(MOST_BYTES, max(LEAST_BYTES, 1 << fitting))
+    most = min(MOST_BYTES, max(LEAST_BYTES, RUN_SECONDS * bytes_per_second))
+    if engine.name == "byteps":  # what is larger it sends in pieces, each an exchange of its own
+        most = min(most, int(os.environ.get("BYTEPS_PARTITION_BYTES", BYTEPS_PARTITION_BYTES)))
+    return 1 << int(np.log2(most))
 
 
 def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int) -> Timed:

@@ -1,0 +1,184 @@
+"""Measured steps: they leave no trace, and their parts add up."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.backprop.order import check_order
+from ooodist.errors import UserError
+from ooodist.profile.compute import measure_compute, measure_step
+from ooodist.profile.step import trace_step
+from ooodist.schedule.costs import StepCosts
+from tests.profile.models import BATCH, batch, compiled, dense_chain, layers, with_everything
+
+STEPS = 3  # recorded; enough where the numbers do not matter
+
+
+def state(model: keras.Model) -> list[bytes]:
+    held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
+    return [np.asarray(variable.numpy()).tobytes() for variable in held]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: with_everything("adam"),
+        lambda: with_everything("sgd", "mixed_bfloat16"),
+        lambda: with_everything("adam", "mixed_float16"),  # with loss scaling
+    ],
+    ids=["float32", "mixed_bfloat16", "mixed_float16"],
+)
+def test_training_goes_on_as_if_nothing_had_been_measured(make: Callable[[], keras.Model]) -> None:
+    plain, measured = make(), make()
+    for model in (plain, measured):
+        model.fit(*batch(0), batch_size=BATCH // 2, verbose=0, shuffle=False)
+    assert state(plain) == state(measured)
+    measure_compute(measured, batch(1), steps=STEPS)
+    assert state(plain) == state(measured)
+    for model in (plain, measured):
+        model.fit(*batch(2), batch_size=BATCH // 2, verbose=0, shuffle=False, epochs=2)
+    assert state(plain) == state(measured)
+
+
+def test_a_model_that_is_not_built_starts_as_if_nothing_had_been_measured() -> None:
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(4)
+        dense = layers.Dense(16, activation="relu")
+        return compiled(keras.Sequential([dense, layers.Dropout(0.5), layers.Dense(5)]), "adam")
+
+    plain, measured = make(), make()
+    costs = measure_compute(measured, batch(0), steps=STEPS)
+    assert len(costs.weights) == 4
+    for model in (plain, measured):
+        model.fit(*batch(1), batch_size=BATCH // 2, verbose=0, shuffle=False)
+    assert state(plain) == state(measured)
+
+
+def test_variables_that_keras_does_not_know_of_are_left_as_they_are() -> None:
+    calls = tf.Variable(0)
+
+    class Counting(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(5)
+
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            calls.assign_add(1)
+            return self.dense(x)
+
+    model = compiled(Counting())
+    model.fit(*batch(), batch_size=BATCH, verbose=0)
+    before = int(calls.numpy())
+    measure_compute(model, batch(), steps=STEPS)
+    assert int(calls.numpy()) == before
+
+
+def test_costs_describe_the_step() -> None:
+    traced = trace_step(with_everything(), batch())
+    costs = measure_step(traced, steps=STEPS)
+    for units, measured in (
+        (traced.step.forward, costs.forward),
+        (traced.step.backward, costs.backward),
+    ):
+        assert [(u.name, u.kind, u.variables) for u in units] == [
+            (u.name, u.kind, u.weights) for u in measured
+        ]
+    trained = {weight.name: weight for weight in costs.weights}
+    model = with_everything()
+    assert len(trained) == len(model.trainable_variables)
+    assert sum(w.num_bytes for w in costs.weights) == 4 * sum(
+        int(np.prod(v.shape)) for v in model.trainable_variables
+    )
+    assert all(weight.update_seconds > 0 for weight in costs.weights)
+    assert costs.base_bytes >= 3 * sum(w.num_bytes for w in costs.weights)  # Adam keeps two more
+    assert costs.trace_seconds > 0
+    assert costs.launch_seconds > 0
+    check_order(traced.step.backward, [unit.name for unit in costs.backward])
+
+
+def big_chain() -> keras.Model:
+    """About 60 ms a step on one core, most of it in three layers of known work."""
+    model = keras.Sequential(
+        [
+            keras.Input((1024,)),
+            layers.Dense(2048, name="wide"),
+            layers.Dense(256, name="narrow"),
+            layers.Dense(5, name="top"),
+        ],
+        name="big",
+    )
+    return compiled(model)
+
+
+def test_seconds_add_up_and_go_where_the_work_is() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(512, 1024)).astype(np.float32)
+    y = random.integers(0, 5, 512).astype(np.int32)
+    traced = trace_step(big_chain(), (x, y))
+    costs = measure_step(traced)
+
+    calls = []
+    for _ in range(12):
+        began = time.perf_counter()
+        traced.launch(traced.batches)
+        calls.append(time.perf_counter() - began)
+    # Others use this machine too: what they take does not count, and the bounds are wide.
+    total = costs.compute_seconds + costs.launch_seconds
+    assert 0.6 < total / statistics.median(sorted(calls)[:6]) < 1.6
+
+    seconds = _by_layer(costs)
+    # 1024 x 2048 against 2048 x 256: four times the products, in F as in dW.
+    for kind in ("F", "dW"):
+        assert 2 < seconds[kind, "wide"] / seconds[kind, "narrow"] < 8
+    assert seconds["dW", "wide"] > 20 * seconds["dW", "top"]
+    units = sum(unit.seconds for unit in (*costs.forward, *costs.backward))
+    assert units > 0.6 * costs.compute_seconds
+
+
+def _by_layer(costs: StepCosts) -> dict[tuple[str, str], float]:
+    """Seconds by kind and layer; F in two units, of the kernel and the bias."""
+    seconds: dict[tuple[str, str], float] = {}
+    for unit in (*costs.forward, *costs.backward):
+        layer = unit.name.split("/")[1].partition("#")[0]
+        seconds[unit.kind, layer] = seconds.get((unit.kind, layer), 0.0) + unit.seconds
+    return seconds
+
+
+def test_accumulated_batches_count() -> None:
+    one, two = (measure_compute(with_everything(), batch(), accumulate=n, steps=6) for n in (1, 2))
+    assert two.middle_seconds > 2 * one.middle_seconds  # the other batch's pass
+
+
+def test_refuses_an_eager_step() -> None:
+    with pytest.raises(UserError, match=r"runs eagerly.*run_eagerly=False"):
+        measure_compute(compiled(dense_chain(), run_eagerly=True), batch())
+
+
+def test_refuses_a_model_that_trains_nothing() -> None:
+    model = dense_chain()
+    model.trainable = False
+    with pytest.raises(UserError, match=r"model chain .*0 backward passes"):
+        measure_compute(compiled(model), batch())
+
+
+def test_refuses_while_the_profiler_is_in_use(tmp_path: object) -> None:
+    tf.profiler.experimental.start(str(tmp_path))
+    try:
+        with pytest.raises(UserError, match=r"profiler is in use.*end its recording before"):
+            measure_compute(dense_chain(), batch(), steps=STEPS)
+    finally:
+        tf.profiler.experimental.stop(save=False)
+
+
+def test_says_by_which_factor_it_was_scaled(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "ooodist"):
+        measure_compute(dense_chain(), batch(), steps=STEPS)
+    assert "recorded seconds count" in caplog.text
