@@ -43,6 +43,7 @@ _WAITS, _SERVES = "#fbe3df", "#cc79a7"
 _COMPUTE_LANE = (1.05, 1.0)  # lower edge and height
 _EXCHANGE_LANE = (0.0, 0.8)
 _TOP = 2.5
+_LAST_LABEL = 0.96  # of the time that is shown; there is no room for a label after that
 _INCHES = (12.0, 2.3)  # width, and height of a panel
 _AXES_POINTS = 0.9 * _INCHES[0] * 72  # the part of the width that is the time axis
 
@@ -241,6 +242,6 @@ def _draw_steps(
             if span.kind == "F" and step not in firsts:
                 firsts[step] = span.start + begin
     for step, start in firsts.items():
-        if start < seconds:
+        if start < _LAST_LABEL * seconds:
             axes.axvline(start * 1e3, color="black", linewidth=1)
             axes.text(start * 1e3, _TOP, f" step {step + 1}", fontsize=9, verticalalignment="top")

@@ -61,7 +61,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Row:
-    """One plan, or the lower bound, which has no exchanges, steps and memory.
+    """One plan, or the lower bound, which has no exchanges and memory.
 
     Attributes:
         name: as in :func:`ooodist.schedule.search.comparison`.
@@ -140,7 +140,9 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
         )
         for name, plan in plans.items()
     ]
-    return Table(subject, cluster, (*rows, Row(BOUND, bound, seconds[stock] / bound, 1.0)))
+    steps = plans[planned].steps_per_launch
+    rows.append(Row(BOUND, bound, seconds[stock] / bound, 1.0, steps_per_launch=steps))
+    return Table(subject, cluster, tuple(rows))
 
 
 def text(table: Table) -> str:

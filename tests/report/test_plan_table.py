@@ -64,7 +64,7 @@ def test_text() -> None:
     assert lines[0].split()[-3:] == ["3", "1", "-"]  # these costs know nothing of memory
     assert lines[1].startswith("first k (k = 2)")
     assert lines[-1].split()[0:2] == ["lower", "bound"]
-    assert lines[-1].split()[-3:] == ["-", "-", "-"]
+    assert lines[-1].split()[-3:] == ["-", "2", "-"]
 
 
 def test_titles_of_clusters() -> None:
