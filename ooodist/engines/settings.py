@@ -35,12 +35,9 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
     if engine == "horovod":
         return {
             # Default 128 MB: what is ready at one time is copied together and completes
-            # together, so that the most urgent of it waits for the rest. Without it the wire is
-            # as full (95 % of its rate for pieces of 1 MB).
-            "HOROVOD_FUSION_THRESHOLD": "0",
-            # Milliseconds; default 1. In each cycle the workers exchange small messages, also
-            # when there is nothing to add up. It delays a piece only if none is in flight.
-            "HOROVOD_CYCLE_TIME": "5",
+            # together, so that the most urgent of it waits for the rest. With 0 each small one
+            # costs a round of messages of its own (3.9 ms instead of 0.3 ms).
+            "HOROVOD_FUSION_THRESHOLD": str(4 << 20),
         }
     if engine == "byteps":
         return {

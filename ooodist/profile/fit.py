@@ -66,21 +66,40 @@ class CpuCosts(NamedTuple):
 
 
 def fit_lanes(timed: Sequence[Timed], *, two_lanes: bool) -> LaneCosts:
-    """The costs for which the relative errors of all times are least.
+    """The costs for which the relative errors of the times are least.
+
+    What a byte costs is taken from the two largest sizes alone: most bytes travel in exchanges of
+    such sizes, and the cycles of a library (Horovod's) make small ones take longer than bytes and
+    a fixed time explain. The smallest size counts only together: one by one each waits for a
+    cycle, which larger ones spend on the wire.
 
     Args:
-        timed: exchanges of at least two sizes.
+        timed: exchanges of at least two sizes, the smallest first.
         two_lanes: whether pulling may have a lane of its own (then of no more cost a byte than
             pushing); otherwise ``pull_seconds_per_byte`` is 0.
     """
-    rows, seconds = [], []
+    columns = [0, 1, 2, 3] if two_lanes else [0, 1, 2]
+    matrix, seconds = _equations(timed[-2:])
+    per_byte = _relative(matrix[:, columns], seconds)[2:]
+    matrix, seconds = _equations(timed)
+    matrix, seconds = np.delete(matrix, 0, axis=0), np.delete(seconds, 0)  # smallest, one by one
+    rest = np.maximum(seconds - matrix[:, 2 : 2 + len(per_byte)] @ np.array(per_byte), 0.0)
+    latency, fixed = _solve(matrix[:, :2] / seconds[:, None], rest / seconds)
+    return LaneCosts(latency, fixed, *per_byte, *([] if two_lanes else [0.0]))
+
+
+def _equations(timed: Sequence[Timed]) -> tuple[np.ndarray, np.ndarray]:
+    """How often each of the four costs is in each time, and the times."""
+    rows: list[list[int]] = []
+    seconds: list[float] = []
     for n, m, one_by_one, together in timed:
         rows += [[m, m, m * n, m * n], [1, m, m * n, n]]
         seconds += [one_by_one, together]
-    matrix = np.array(rows, float) / np.array(seconds)[:, None]
-    if not two_lanes:
-        matrix = matrix[:, :3]
-    return LaneCosts(*_solve(matrix, np.ones(len(seconds))), *([] if two_lanes else [0.0]))
+    return np.array(rows, float), np.array(seconds)
+
+
+def _relative(matrix: np.ndarray, seconds: np.ndarray) -> list[float]:
+    return _solve(matrix / seconds[:, None], np.ones(len(seconds)))
 
 
 def fit_cpu(beside: Sequence[Beside]) -> CpuCosts:

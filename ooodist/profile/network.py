@@ -20,11 +20,12 @@ TINY_BYTES = 1 << 8
 FIRST_BYTES = 1 << 17  # for a first idea of the bandwidth
 LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # of the largest exchanges
 BYTEPS_PARTITION_BYTES = 4096000  # its default
-RUN_SECONDS = 0.06  # that the exchanges of one measurement take
+RUN_SECONDS = 0.15  # that the exchanges of one measurement take
 REPEATS = 5
 MOST_AT_A_TIME = 16
 TINY_AT_A_TIME = 32  # beside a computation, where each costs little
 COMPUTE_SECONDS = 0.12  # of a computation beside which exchanges run, at least
+BESIDE_SECONDS = 0.4  # of large exchanges beside it: what they cost it is little and noisy
 HIDDEN = 0.6  # of which they take at most this share
 FIRST_PRODUCTS = 32
 CHECK_TOLERANCE = 0.25
@@ -33,7 +34,7 @@ CHECK_TOLERANCE = 0.25
 def measure_network(engine: Engine) -> Network:
     """Measures what exchanges cost with this engine, here and now; all ranks call it together.
 
-    It takes about five seconds; the slower the network, the less it sends.
+    It takes about fifteen seconds; the slower the network, the less it sends.
 
     Returns:
         the costs on the slowest rank, the same on all ranks; no costs if there is one rank.
@@ -47,9 +48,11 @@ def measure_network(engine: Engine) -> Network:
     timed = [_timed(engine, timer, size) for size in sizes]
     lanes = fit_lanes(timed, two_lanes=by_urgency)
     tiny, *_, large = timed
+    each = large.together / large.num_exchanges
+    count = max(2, round(BESIDE_SECONDS / each))
     beside = [
         _beside(engine, timer, TINY_BYTES, TINY_AT_A_TIME, tiny.together * 2),
-        _beside(engine, timer, largest, large.num_exchanges, large.together),
+        _beside(engine, timer, largest, count, count * each),
     ]
     cpu = fit_cpu(beside)
     network = Network(
