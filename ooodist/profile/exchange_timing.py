@@ -6,6 +6,7 @@ exchange that all ranks wait for, so that neither the call nor a rank that comes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,8 @@ class ExchangeTimer:
         self._engine = engine
         self._traced: dict[tuple[int, ...], Callable[..., tuple[tf.Tensor, Any]]] = {}
         on_gpu = bool(tf.config.get_visible_devices("GPU"))
-        self._matrix = tf.eye(2048 if on_gpu else 256)  # a product takes some 0.3 ms
+        # A product takes some 30 ms on a core, and misses what an exchange drives from the caches.
+        self._matrix = tf.eye(8192 if on_gpu else 1024)
 
     def one_by_one(self, num_bytes: int, count: int) -> float:
         """Seconds from the first start to the last end, each starting when the last is complete."""
@@ -38,18 +40,26 @@ class ExchangeTimer:
         """Seconds of a chain of matrix products, with such exchanges and their means beside it."""
         return self._seconds(num_bytes, count, self._engine.max_credit, products)
 
+    def copying(self, num_bytes: int) -> float:
+        """Seconds of joining two gradients of so many bytes together."""
+        halves = [tf.zeros([num_bytes // ITEM_BYTES // 2]) for _ in range(2)]
+        joined = tf.function(lambda *parts: tf.concat(parts, 0), autograph=False)
+        joined(*halves)
+        began = time.perf_counter()
+        _on_host(joined(*halves)).numpy()
+        return time.perf_counter() - began
+
     def _seconds(self, num_bytes: int, count: int, credit: int | None, products: int) -> float:
         key = (num_bytes, count, credit or 0, products)
-        gradient = tf.zeros([num_bytes // ITEM_BYTES])
+        tensors = tf.zeros([num_bytes // ITEM_BYTES]), self._matrix
         if key not in self._traced:
-
-            @tf.function(autograph=False)
-            def traced(gradient: tf.Tensor, matrix: tf.Tensor) -> tuple[tf.Tensor, Any]:
-                return self._trace(gradient, matrix, count, credit, products)
-
-            self._traced[key] = traced
-            traced(gradient, self._matrix)  # libraries get to know the exchanges
-        return float(self._traced[key](gradient, self._matrix)[0])
+            function = tf.function(
+                lambda gradient, matrix: self._trace(gradient, matrix, count, credit, products),
+                autograph=False,
+            )
+            self._traced[key] = function.get_concrete_function(*tensors)
+            self._traced[key](*tensors)  # libraries get to know the exchanges
+        return float(self._traced[key](*tensors)[0])
 
     def _trace(
         self,

@@ -27,7 +27,9 @@ TINY_AT_A_TIME = 32  # beside a computation, where each costs little
 COMPUTE_SECONDS = 0.12  # of a computation beside which exchanges run, at least
 BESIDE_SECONDS = 0.4  # of large exchanges beside it: what they cost it is little and noisy
 HIDDEN = 0.6  # of which they take at most this share
-FIRST_PRODUCTS = 32
+FIRST_PRODUCTS = 4
+COPIED_BYTES = 1 << 23
+CHECKED = 4  # exchanges in a check of a network that was measured before
 CHECK_TOLERANCE = 0.25
 
 
@@ -61,6 +63,7 @@ def measure_network(engine: Engine) -> Network:
         **lanes._asdict(),
         cpu_seconds_per_byte=cpu.per_byte,
         cpu_seconds_per_exchange=cpu.per_exchange,
+        cpu_seconds_per_copied_byte=_slowest(engine, timer.copying, COPIED_BYTES) / COPIED_BYTES,
         by_urgency=by_urgency,
     )
     logger.debug("network: %s", network)
@@ -68,20 +71,21 @@ def measure_network(engine: Engine) -> Network:
 
 
 def still_holds(engine: Engine, network: Network) -> bool:
-    """Whether an exchange takes as long as a network that was measured before says.
+    """Whether exchanges take as long as a network that was measured before says.
 
     All ranks call it together and get the same answer.
     """
     if engine.size == 1:
         return True
-    per_byte = network.seconds_per_byte + network.pull_seconds_per_byte
-    expected = network.latency + network.fixed + FIRST_BYTES * per_byte
-    count = 4
-    seconds = _slowest(engine, ExchangeTimer(engine).one_by_one, FIRST_BYTES, count) / count
-    holds = abs(seconds / expected - 1) <= CHECK_TOLERANCE if expected else False
+    num_bytes = _fitting_bytes(engine, 1 / max(network.seconds_per_byte, 1e-12))
+    once = network.fixed + num_bytes * network.seconds_per_byte
+    expected = network.latency + CHECKED * once + num_bytes * network.pull_seconds_per_byte
+    seconds = _slowest(engine, ExchangeTimer(engine).together, num_bytes, CHECKED)
+    holds = abs(seconds - expected) <= CHECK_TOLERANCE * expected
     logger.info(
-        "profile: an exchange of %d KiB takes %.2f ms, and %.2f ms in the profile: %s",
-        FIRST_BYTES >> 10,
+        "profile: %d exchanges of %d KiB take %.2f ms, and %.2f ms in the profile: %s",
+        CHECKED,
+        num_bytes >> 10,
         seconds * 1e3,
         expected * 1e3,
         "the network is as it was" if holds else "measuring the network again",
@@ -90,10 +94,14 @@ def still_holds(engine: Engine, network: Network) -> bool:
 
 
 def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
-    """The size, a power of two, of an exchange of about RUN_SECONDS."""
+    """The size of the largest exchanges to measure."""
     tiny = _slowest(engine, timer.one_by_one, TINY_BYTES, 1)
     first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
-    bytes_per_second = FIRST_BYTES / max(first - tiny, 1e-6)
+    return _fitting_bytes(engine, FIRST_BYTES / max(first - tiny, 1e-6))
+
+
+def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
+    """The size, a power of two, of an exchange of about RUN_SECONDS."""
     most = min(MOST_BYTES, max(LEAST_BYTES, RUN_SECONDS * bytes_per_second))
     if engine.name == "byteps":  # what is larger it sends in pieces, each an exchange of its own
         most = min(most, int(os.environ.get("BYTEPS_PARTITION_BYTES", BYTEPS_PARTITION_BYTES)))

@@ -55,3 +55,9 @@ def test_cpu(per_exchange: float, byte: float) -> None:
 
 def test_no_cpu() -> None:
     assert fit_cpu([Beside(256, 32, 0.0), Beside(1 << 20, 4, 0.0)]) == (0, 0)
+
+
+def test_bytes_always_cost_something() -> None:
+    # Somebody else used the machine while the small ones were measured.
+    timed = [Timed(1 << 18, 8, 0.9, 0.8), Timed(1 << 20, 8, 0.5, 0.4)]
+    assert fit_lanes(timed, two_lanes=True).seconds_per_byte == pytest.approx(0.4 / (8 << 20))

@@ -1,0 +1,77 @@
+"""One worker of the job in test_network.py: measures the network and a model's profile.
+
+Usage: network_worker.py FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import ooodist
+from ooodist import engines
+
+engine = engines.init(planned=True)
+
+from ooodist.profile import network as measuring  # noqa: E402
+from ooodist.profile import profile_of, storage  # noqa: E402
+from ooodist.profile.folder import to_yaml  # noqa: E402
+from ooodist.schedule.costs import Network  # noqa: E402
+from tests.profile.models import batch, dense_chain  # noqa: E402
+
+# This is about the path, not about good numbers.
+measuring.REPEATS = 2
+measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
+
+
+def check_network() -> Network:
+    network = measuring.measure_network(engine)
+    assert (network.engine, network.workers) == (engine.name, engine.size)
+    assert network.by_urgency == (engine.name == "byteps")
+    # More than 10 KB/s, less than 100 GB/s; no round takes a second.
+    assert 1e-11 < network.seconds_per_byte + network.pull_seconds_per_byte < 1e-4, network
+    assert 0 <= network.latency + network.fixed < 1, network
+    assert 0 <= network.cpu_seconds_per_byte < 1e-4, network
+    assert 0 <= network.cpu_seconds_per_exchange < 1, network
+    engine.check_equal("the network", str(network))
+    return network
+
+
+def check_verification(network: Network) -> None:
+    nothing = Network(network.engine, network.workers, by_urgency=network.by_urgency)
+    assert not measuring.still_holds(engine, nothing)
+    measuring.CHECK_TOLERANCE = 1e9
+    assert measuring.still_holds(engine, network)
+    measuring.CHECK_TOLERANCE = 0.25
+
+
+def check_profile(folder: Path) -> None:
+    # Only rank 0 reads and writes.
+    own = folder if engine.rank == 0 else folder / "none"
+    model = dense_chain()
+    first = profile_of(model, batch(engine.rank), engine, folder=own)
+    engine.check_equal("the profile", to_yaml(first))
+    assert first.conditions.workers == engine.size
+    seconds = np.array(first.costs.compute_seconds)
+    assert engine.all_reduce(seconds, "max") == seconds > 0
+    engine.barrier()
+    assert len(list(folder.iterdir())) == 1
+    storage.still_holds = lambda *_: True
+    assert profile_of(model, batch(), engine, folder=own) == first
+    storage.still_holds = lambda *_: False
+    again = profile_of(model, batch(), engine, folder=own)
+    engine.check_equal("the profile", to_yaml(again))
+    assert again.costs == first.costs
+    assert not (folder / "none").exists()
+
+
+def main() -> None:
+    check_verification(check_network())
+    check_profile(Path(sys.argv[1]))
+    print(f"rank {engine.rank} measured", flush=True)
+    ooodist.shutdown()
+
+
+main()

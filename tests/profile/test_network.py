@@ -1,0 +1,28 @@
+"""All ranks measure together and get the same costs, with each engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ooodist.engines.local import LocalEngine
+from ooodist.profile.network import measure_network, still_holds
+from ooodist.schedule.costs import Network
+from tests.jobs import ENGINES, needs_built, run_job
+
+WORKER = Path(__file__).parent / "network_worker.py"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_workers(engine: str, tmp_path: Path) -> None:
+    needs_built(engine)
+    done = run_job(engine, 2, WORKER, str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    for rank in range(2):
+        assert f"rank {rank} measured" in done.stdout
+
+
+def test_one_worker_has_no_costs() -> None:
+    assert measure_network(LocalEngine()) == Network("local", 1)
+    assert still_holds(LocalEngine(), Network("local", 1))
