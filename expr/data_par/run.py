@@ -49,6 +49,7 @@ COLUMNS = (
 )
 FIRST_RATE = 1e9  # bits a second, while models are built
 LONGEST_ANSWER = 900.0  # seconds
+CREDITS_IN_SEQUENCE = (1, 2)  # as ooodist.training.planning, which imports TensorFlow
 MOST_STEPS_PER_LAUNCH = 4  # tracing a large model takes long on one core
 
 
@@ -110,16 +111,25 @@ def measure(
             folder.mkdir()
             command = [sys.executable, str(HERE / "worker.py")]
             command += [str(HERE / "jobs" / f"{model}.yaml"), str(folder)]
-            quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(HERE.parents[1])}
+            quiet = {
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+                "PYTHONPATH": str(HERE.parents[1]),
+                # In both jobs: with one thread, stock could not exchange while it computes.
+                "TF_NUM_INTEROP_THREADS": "2",
+            }
             say(f"{model}, {engine}: starting the job {name} (logs: {folder})")
             turns[name] = Turn(lab.start(engine, command, folder, quiet | variables), folder)
-        costs = yaml_dataclass.read(StepCosts, turns["stock"].ask("compute")["costs"])
-        num_bytes = sum(weight.num_bytes for weight in costs.weights)
-        say(f"compute {costs.compute_seconds:.3f} s, gradients {num_bytes / 1e6:.1f} MB")
+        # In each job: what an engine's threads take while nothing is exchanged differs.
+        costs = {}
+        for name, turn in turns.items():
+            costs[name] = yaml_dataclass.read(StepCosts, turn.ask("compute")["costs"])
+            say(f"{name}: compute {costs[name].compute_seconds:.3f} s")
+        num_bytes = sum(weight.num_bytes for weight in costs["stock"].weights)
+        say(f"gradients: {num_bytes / 1e6:.1f} MB")
         traced: dict[tuple[str, str], str] = {}
         for ratio in ratios:
             on_wire = num_bytes * 2 * (workers - 1) / workers
-            rate = 8 * on_wire / (ratio * costs.compute_seconds)
+            rate = 8 * on_wire / (ratio * costs["plans"].compute_seconds)
             lab.set_rate(mbit(rate))
             setting = Setting(model, engine, workers, ratio, rate)
             rows = plan_rows(turns, costs, setting)
@@ -135,19 +145,19 @@ def measure(
 
 
 def plan_rows(
-    turns: dict[str, Turn], costs: StepCosts, setting: Setting
+    turns: dict[str, Turn], costs: dict[str, StepCosts], setting: Setting
 ) -> dict[str, tuple[str, Plan, Network]]:
     """For each row the job that runs it, its plan and the network as that job sees it."""
     rows = {}
     for turn, names in (("stock", STOCK_ROWS), ("plans", PLAN_ROWS)):
         network = yaml_dataclass.read(Network, turns[turn].ask("network")["network"])
         say(f"ratio {setting.ratio}, {turn}: {network}")
-        found = comparison(costs, network, limits=limits(setting.engine, turn))
+        found = comparison(costs[turn], network, limits=limits(setting.engine, turn))
         for row in names:
             rows[row] = (turn, found[row], network)
     longest = rows["planned"][1].steps_per_launch
     turn, plan, network = rows["barrier_removed"]
-    plan = predicted(replace(plan, steps_per_launch=longest), costs, network)
+    plan = predicted(replace(plan, steps_per_launch=longest), costs[turn], network)
     rows["barrier_removed"] = (turn, plan, network)
     return rows
 
@@ -156,7 +166,7 @@ def limits(engine: str, turn: str) -> Limits:
     """What the planner may choose; what the engine was started with it cannot change any more."""
     free = Limits(max_steps_per_launch=MOST_STEPS_PER_LAUNCH)
     if engine != "byteps":
-        return free
+        return free if turn == "stock" else replace(free, credits=CREDITS_IN_SEQUENCE)
     if turn == "stock":  # its default: everything in flight
         return replace(free, credits=(None,), partitions=(PARTITION_BYTES,))
     variables = planned_settings("byteps")
@@ -171,19 +181,19 @@ def time_rows(
     turns: dict[str, Turn],
     rows: dict[str, tuple[str, Plan, Network]],
     setting: Setting,
-    costs: StepCosts,
+    costs: dict[str, StepCosts],
     repeats: int,
     out: Path,
 ) -> None:
     """Times every row in each of the repeats, and writes what came out."""
-    num_bytes = sum(weight.num_bytes for weight in costs.weights)
+    num_bytes = sum(weight.num_bytes for weight in costs["stock"].weights)
     for repeat in range(repeats):
         names = list(rows) if repeat % 2 == 0 else list(reversed(rows))
         for row in names:
             turn, plan, network = rows[row]
             launches = 2 if plan.steps_per_launch == 1 else 1
             seconds = turns[turn].ask("run", name=row, launches=launches)["seconds"]
-            made = predicted(plan, costs, network).predicted
+            made = plan.predicted
             assert made is not None
             write_row(
                 out,
@@ -199,7 +209,7 @@ def time_rows(
                     "seconds": round(seconds, 5),
                     "predicted": round(made.step_seconds, 5),
                     "lower_bound": round(made.lower_bound_seconds, 5),
-                    "compute": round(costs.compute_seconds, 5),
+                    "compute": round(costs[turn].compute_seconds, 5),
                     "exchange": round(num_bytes * network.seconds_per_byte, 5),
                 },
             )

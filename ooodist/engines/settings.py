@@ -38,6 +38,10 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
             # together, so that the most urgent of it waits for the rest. With 0 each small one
             # costs a round of messages of its own (3.9 ms instead of 0.3 ms).
             "HOROVOD_FUSION_THRESHOLD": str(4 << 20),
+            # Milliseconds; default 1. In each cycle the workers exchange small messages, also
+            # when there is nothing to add up: 10 % of a core at 1 ms, 3 % at 5 ms. It delays an
+            # exchange only if no other is in flight.
+            "HOROVOD_CYCLE_TIME": "5",
         }
     if engine == "byteps":
         return {

@@ -79,6 +79,7 @@ def describe_network(
         pull_seconds_per_byte=pull_seconds_per_byte,
         cpu_seconds_per_byte=own.cpu_seconds_per_byte * traffic,
         cpu_seconds_per_exchange=own.cpu_seconds_per_exchange,
+        cpu_seconds_per_copied_byte=own.cpu_seconds_per_copied_byte,
         by_urgency=engine == "byteps",
     )
 

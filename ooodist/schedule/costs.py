@@ -120,6 +120,8 @@ class Network:
             both directions share a lane, as with a ring or with servers on the workers' hosts.
         cpu_seconds_per_byte, cpu_seconds_per_exchange: that the exchange takes from the compute
             stream, if that has work to do meanwhile.
+        cpu_seconds_per_copied_byte: that copying gradients takes from it besides: a bucket is
+            joined before and taken apart after its exchange, and parts are joined after theirs.
         by_urgency: whether the engine itself picks the most urgent exchange (BytePS does).
     """
 
@@ -131,4 +133,5 @@ class Network:
     pull_seconds_per_byte: Seconds = 0.0
     cpu_seconds_per_byte: Seconds = 0.0
     cpu_seconds_per_exchange: Seconds = 0.0
+    cpu_seconds_per_copied_byte: Seconds = 0.0
     by_urgency: bool = False

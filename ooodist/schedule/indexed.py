@@ -89,7 +89,7 @@ class IndexedCosts:
             tuple(self._weight_of[name] for name in unit.weights) for unit in costs.backward
         ]
         self._part_bytes: dict[tuple[str, int], list[int]] = {}
-        self._pieces: dict[tuple[int, int | None], tuple[Piece, ...]] = {}
+        self._pieces: dict[tuple[int, int | None, int], tuple[Piece, ...]] = {}
 
     def index(self, plan: Plan) -> IndexedPlan:
         """The plan in numbers. Raises UserError if it does not fit the costs."""
@@ -116,7 +116,7 @@ class IndexedCosts:
                 place = latest = max(latest, place)
             handed_over[place].append(number)
         pieces = [
-            self.pieces(self.exchange_bytes(exchange), plan.partition_bytes)
+            self.pieces(self.exchange_bytes(exchange), plan.partition_bytes, exchange.num_copies)
             for exchange in plan.exchanges
         ]
         parts = self._num_parts(plan, weights)
@@ -132,23 +132,28 @@ class IndexedCosts:
             self._part_bytes[key] = part_bytes(weights[0], exchange.parts)
         return self._part_bytes[key][exchange.part]
 
-    def pieces(self, num_bytes: int, partition_bytes: int | None) -> tuple[Piece, ...]:
+    def pieces(
+        self, num_bytes: int, partition_bytes: int | None, num_copies: int = 0
+    ) -> tuple[Piece, ...]:
         """The pieces in which the engine sends an exchange: all of them full but the last."""
-        key = (num_bytes, partition_bytes)
+        key = (num_bytes, partition_bytes, num_copies)
         if key not in self._pieces:
             most = partition_bytes or max(1, num_bytes)
             full, rest = divmod(num_bytes, most)
             sizes = [most] * full + ([rest] if rest or not full else [])
-            self._pieces[key] = tuple(map(self._piece, sizes))
+            self._pieces[key] = tuple(self._piece(size, num_copies) for size in sizes)
         return self._pieces[key]
 
-    def _piece(self, num_bytes: int) -> Piece:
+    def _piece(self, num_bytes: int, num_copies: int) -> Piece:
         network = self._network
+        cpu_seconds_per_byte = (
+            network.cpu_seconds_per_byte + num_copies * network.cpu_seconds_per_copied_byte
+        )
         return Piece(
             num_bytes,
             network.fixed + num_bytes * network.seconds_per_byte,
             num_bytes * network.pull_seconds_per_byte,
-            network.cpu_seconds_per_exchange + num_bytes * network.cpu_seconds_per_byte,
+            network.cpu_seconds_per_exchange + num_bytes * cpu_seconds_per_byte,
         )
 
     def index_order(self, plan: Plan) -> list[int]:

@@ -48,6 +48,11 @@ class PlannedExchange:
         chunk = f"[{self.part}/{self.parts}]" if self.parts > 1 else ""
         return f"{self.weights[0]}{more}{chunk}"
 
+    @property
+    def num_copies(self) -> int:
+        """How often its bytes are copied: a bucket is joined and taken apart, parts are joined."""
+        return 2 if len(self.weights) > 1 else int(self.parts > 1)
+
 
 @dataclass(frozen=True)
 class Prediction:

@@ -19,6 +19,10 @@ from ooodist.schedule.data_parallel import best_first_k
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits, comparison, make_plan, predicted
 
+# With more in flight the libraries run exchanges in an order of their own (Horovod's cache), or
+# side by side (TensorFlow's collectives), and not in that of the plan.
+CREDITS_IN_SEQUENCE = (1, 2)
+
 logger = logging.getLogger("ooodist")
 
 # Orders that are found from what things cost, and so need a batch to measure with.
@@ -112,10 +116,8 @@ def limits_of(
     if engine.partition_bytes is not None:  # it has started, and cannot be changed any more
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
-    if engine.max_credit is not None:
-        fewer = [c for c in limits.credits if c is not None and c <= engine.max_credit]
-        return replace(limits, credits=tuple(fewer))
-    return limits
+    credits = [c for c in CREDITS_IN_SEQUENCE if c <= (engine.max_credit or c)]
+    return replace(limits, credits=tuple(credits))
 
 
 def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:

@@ -72,6 +72,7 @@ def networks(
         pull_seconds_per_byte=draw(per_byte),
         cpu_seconds_per_byte=draw(per_byte),
         cpu_seconds_per_exchange=draw(seconds),
+        cpu_seconds_per_copied_byte=draw(per_byte),
     )
 
 

@@ -239,7 +239,13 @@ class Reference:
             (piece.step, piece.exchange.name, piece.num_bytes, piece.ready, piece.begin, self.clock)
         )
         self.last_arrival = self.clock
+        copies = 0
+        if len(piece.exchange.weights) > 1:
+            copies = 2
+        elif piece.exchange.parts > 1:
+            copies = 1
         per_byte = piece.num_bytes * self.network.cpu_seconds_per_byte
+        per_byte += piece.num_bytes * copies * self.network.cpu_seconds_per_copied_byte
         cpu_seconds = self.network.cpu_seconds_per_exchange + per_byte
         free = min(cpu_seconds, self.idle_seconds)
         self.idle_seconds -= free
