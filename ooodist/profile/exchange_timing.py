@@ -27,6 +27,7 @@ class ExchangeTimer:
         on_gpu = bool(tf.config.get_visible_devices("GPU"))
         # A product takes some 30 ms on a core, and misses what an exchange drives from the caches.
         self._matrix = tf.eye(8192 if on_gpu else 1024)
+        self._join = tf.function(lambda *parts: tf.concat(parts, axis=0), autograph=False)
 
     def one_by_one(self, num_bytes: int, count: int) -> float:
         """Seconds from the first start to the last end, each starting when the last is complete."""
@@ -43,10 +44,9 @@ class ExchangeTimer:
     def copying(self, num_bytes: int) -> float:
         """Seconds of joining two gradients of so many bytes together."""
         halves = [tf.zeros([num_bytes // ITEM_BYTES // 2]) for _ in range(2)]
-        joined = tf.function(lambda *parts: tf.concat(parts, 0), autograph=False)
-        joined(*halves)
+        self._join(*halves)
         began = time.perf_counter()
-        _on_host(joined(*halves)).numpy()
+        _on_host(self._join(*halves)).numpy()
         return time.perf_counter() - began
 
     def _seconds(self, num_bytes: int, count: int, credit: int | None, products: int) -> float:
