@@ -23,23 +23,26 @@ class ExchangeTimer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._traced: dict[tuple[int, ...], Callable[..., tuple[tf.Tensor, Any]]] = {}
+        self._traced: dict[tuple[int, ...], Callable[..., tuple[tf.Tensor, tf.Tensor, Any]]] = {}
         on_gpu = bool(tf.config.get_visible_devices("GPU"))
         # A product takes some 30 ms on a core, and misses what an exchange drives from the caches.
         self._matrix = tf.eye(8192 if on_gpu else 1024)
         self._join = tf.function(lambda *parts: tf.concat(parts, axis=0), autograph=False)
 
-    def one_by_one(self, num_bytes: int, count: int) -> float:
-        """Seconds from the first start to the last end, each starting when the last is complete."""
-        return self._seconds(num_bytes, count, 1, 0)
+    def one_by_one(self, num_bytes: int, count: int, products: int = 0) -> float:
+        """Seconds from the first start to the last end, each starting when the last is complete.
 
-    def together(self, num_bytes: int, count: int) -> float:
+        With ``products``, a chain of so many matrix products is computed beside them.
+        """
+        return self._seconds(num_bytes, count, 1, products)[0]
+
+    def together(self, num_bytes: int, count: int, products: int = 0) -> float:
         """Seconds from the start of all to the last end, with all in flight that can be."""
-        return self._seconds(num_bytes, count, self._engine.max_credit, 0)
+        return self._seconds(num_bytes, count, self._engine.max_credit, products)[0]
 
     def beside_products(self, products: int, num_bytes: int, count: int) -> float:
         """Seconds of a chain of matrix products, with such exchanges and their means beside it."""
-        return self._seconds(num_bytes, count, self._engine.max_credit, products)
+        return self._seconds(num_bytes, count, self._engine.max_credit, products)[1]
 
     def copying(self, num_bytes: int) -> float:
         """Seconds of joining two gradients of so many bytes together."""
@@ -49,7 +52,10 @@ class ExchangeTimer:
         _on_host(self._join(*halves)).numpy()
         return time.perf_counter() - began
 
-    def _seconds(self, num_bytes: int, count: int, credit: int | None, products: int) -> float:
+    def _seconds(
+        self, num_bytes: int, count: int, credit: int | None, products: int
+    ) -> tuple[float, float]:
+        """To the end of the exchanges, and to the end of all."""
         key = (num_bytes, count, credit or 0, products)
         tensors = tf.zeros([num_bytes // ITEM_BYTES]), self._matrix
         if key not in self._traced:
@@ -59,7 +65,8 @@ class ExchangeTimer:
             )
             self._traced[key] = function.get_concrete_function(*tensors)
             self._traced[key](*tensors)  # libraries get to know the exchanges
-        return float(self._traced[key](*tensors)[0])
+        exchanged, complete, _ = self._traced[key](*tensors)
+        return float(exchanged), float(complete)
 
     def _trace(
         self,
@@ -68,25 +75,28 @@ class ExchangeTimer:
         count: int,
         credit: int | None,
         products: int,
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         exchange = GradientExchange(self._engine, credit=credit, bucket_bytes=0)
         all_here = self._engine.sum_in_graph(tf.zeros([1]), "profile.begin")
         with tf.control_dependencies([_on_host(all_here)]):
             began = tf.timestamp()
         with tf.control_dependencies([began]):
             gradient, product = tf.identity(gradient), tf.identity(matrix)
-        ends = []
+        exchanges, ends = [], []
         for index in range(count):
             # With a credit of 1 one name will do: it saves the engine memory.
             name = f"profile.{0 if credit == 1 else index}"
             means, (done,) = exchange.mean([gradient], [name])
-            ends.append(_on_host(means[0] if products else done.op.outputs[0]))
+            exchanges.append(_on_host(done.op.outputs[0]))
+            ends.append(_on_host(means[0]))
         for _ in range(products):
             product = tf.matmul(product, matrix)
         ends.append(_on_host(product))
+        with tf.control_dependencies(exchanges):
+            exchanged = tf.timestamp() - began
         with tf.control_dependencies(ends):
-            seconds = tf.timestamp() - began
-        return seconds, ends  # what nobody gets would not be computed
+            complete = tf.timestamp() - began
+        return exchanged, complete, ends  # what nobody gets would not be computed
 
 
 def _on_host(tensor: tf.Tensor) -> tf.Tensor:

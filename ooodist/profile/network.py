@@ -26,6 +26,7 @@ MOST_AT_A_TIME = 16
 TINY_AT_A_TIME = 32  # beside a computation, where each costs little
 COMPUTE_SECONDS = 0.12  # of a computation beside which exchanges run, at least
 BESIDE_SECONDS = 0.4  # of large exchanges beside it: what they cost it is little and noisy
+OUTLASTING = 1.5  # times as long as exchanges is the computation beside which they are timed
 HIDDEN = 0.6  # of which they take at most this share
 FIRST_PRODUCTS = 4
 COPIED_BYTES = 1 << 23
@@ -111,8 +112,12 @@ def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
 def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int) -> Timed:
     one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
     count = max(2, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
-    one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count)
-    together = _slowest(engine, timer.together, num_bytes, count)
+    # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
+    idle = _slowest(engine, timer.one_by_one, num_bytes, count)
+    product = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, num_bytes, 0) / FIRST_PRODUCTS
+    products = 1 + round(OUTLASTING * idle / product)
+    one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count, products)
+    together = _slowest(engine, timer.together, num_bytes, count, products)
     logger.debug(
         "network: %d exchanges of %d bytes take %.2f ms one by one, %.2f ms together",
         count,

@@ -116,8 +116,8 @@ def limits_of(
     if engine.partition_bytes is not None:  # it has started, and cannot be changed any more
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
-    credits = [c for c in CREDITS_IN_SEQUENCE if c <= (engine.max_credit or c)]
-    return replace(limits, credits=tuple(credits))
+    able = [credit for credit in CREDITS_IN_SEQUENCE if credit <= (engine.max_credit or credit)]
+    return replace(limits, credits=tuple(able))
 
 
 def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:
