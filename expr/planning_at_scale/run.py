@@ -5,7 +5,8 @@ compares, and the two baselines with their own settings tuned. Nothing is traine
 
     python expr/planning_at_scale/run.py
 
-writes predictions.csv, figure.png and figure.svg into this folder and prints the README's table.
+writes predictions.csv, figure.png and figure.svg into this folder and prints the README's table. It
+goes on where it was stopped: cases that predictions.csv has already are not predicted again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import csv
 import itertools
 import multiprocessing
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,6 +41,10 @@ LATENCY = 30e-6  # seconds from one host to another
 # Four steps a launch are what tracing can bear; less search than usual, for so many cases.
 LIMITS = Limits(max_steps_per_launch=4, credits=(1, 2, 8, None), evaluations=300)
 SIZES = tuple(1 << exponent for exponent in range(20, 31, 2))  # bytes, of buckets and chunks
+COLUMNS = (
+    *("model", "engine", "gbit_per_second", "workers"),
+    *("plan", "step_seconds", "steps_per_launch", "exchanges", "deferred"),
+)
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def tuned_priority(costs: StepCosts, network: Network, steps_per_launch: int) ->
     ]
     if not network.by_urgency:
         order = stock_order(costs)
-        chunks = (None, *SIZES[:3])
+        chunks = (None, SIZES[1], SIZES[3])
         for bucket, chunk, credit in itertools.product(SIZES, chunks, LIMITS.credits):
             exchanges = arrange(
                 costs, ready_order(costs, None), bucket_bytes=bucket, chunk_bytes=chunk
@@ -140,33 +144,57 @@ def main() -> None:
     options = parser.parse_args()
 
     sweep = itertools.product(options.models, options.engines, options.bandwidths, options.workers)
-    rows = list(_predict_all([Case(*case) for case in sweep], options.processes))
     file = options.output / "predictions.csv"
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    done = read_cases(file) if file.exists() else set()
+    predict_all(
+        [case for case in itertools.starmap(Case, sweep) if case not in done],
+        file,
+        options.processes,
+    )
     draw(file, options.output / "figure")
     print(table(file, workers=options.workers[len(options.workers) // 2 - 1]))
 
 
-def _predict_all(cases: list[Case], processes: int) -> Iterator[dict[str, object]]:
+def read_cases(file: Path) -> set[Case]:
+    """Those that a run before has predicted."""
+    with file.open(newline="", encoding="utf-8") as stream:
+        return {
+            Case(row["model"], row["engine"], float(row["gbit_per_second"]), int(row["workers"]))
+            for row in csv.DictReader(stream)
+        }
+
+
+def predict_all(cases: list[Case], file: Path, processes: int) -> None:
+    """Appends the rows of each case to a CSV file as soon as they are known."""
     start = time.monotonic()
-    with multiprocessing.Pool(processes) as pool:
-        results = zip(cases, pool.imap(predict, cases), strict=True)
-        for count, (case, rows) in enumerate(results, start=1):
-            milliseconds = {row["plan"]: 1e3 * float(str(row["step_seconds"])) for row in rows}
-            passed = time.monotonic() - start
-            print(
-                f"{count}/{len(cases)} {case.model} {case.engine} {case.bandwidth:g} Gbit/s "
-                f"{case.workers} workers: stock {milliseconds['stock_tuned']:.1f} ms, "
-                f"priority {milliseconds['priority_tuned']:.1f} ms, "
-                f"planned {milliseconds['planned']:.1f} ms, "
-                f"bound {milliseconds['lower_bound']:.1f} ms | {passed:.0f} s, about "
-                f"{passed / count * (len(cases) - count):.0f} s left",
-                flush=True,
-            )
-            yield from rows
+    is_new = not file.exists()
+    with file.open("a", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        with multiprocessing.Pool(processes) as pool:
+            results = zip(cases, pool.imap(predict, cases), strict=True)
+            for count, (case, rows) in enumerate(results, start=1):
+                writer.writerows(rows)
+                stream.flush()
+                passed = time.monotonic() - start
+                left = passed / count * (len(cases) - count)
+                print(
+                    f"{count}/{len(cases)} {_said(case, rows)} | {passed:.0f} s, "
+                    f"about {left:.0f} s left",
+                    flush=True,
+                )
+
+
+def _said(case: Case, rows: list[dict[str, object]]) -> str:
+    milliseconds = {row["plan"]: 1e3 * float(str(row["step_seconds"])) for row in rows}
+    return (
+        f"{case.model} {case.engine} {case.bandwidth:g} Gbit/s {case.workers} workers: "
+        f"stock {milliseconds['stock_tuned']:.1f} ms, "
+        f"priority {milliseconds['priority_tuned']:.1f} ms, "
+        f"planned {milliseconds['planned']:.1f} ms, "
+        f"bound {milliseconds['lower_bound']:.1f} ms"
+    )
 
 
 if __name__ == "__main__":
