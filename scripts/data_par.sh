@@ -16,6 +16,7 @@ if [ "$#" = 1 ]; then
 fi
 
 make_environment cpu,horovod,byteps,dev
+make_network_tools
 "$ROOT/scripts/install_engines.sh" horovod byteps
 "$VENV/bin/python" "$ROOT/expr/data_par/run.py" "$@"
 "$VENV/bin/python" "$ROOT/expr/data_par/report.py"
