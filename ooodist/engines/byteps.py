@@ -21,9 +21,9 @@ class BytepsEngine(Engine):
 
     Ranks know an exchange by its number, in the order in which names are first used (also its
     priority: first is most urgent), so all ranks must trace the same exchanges in the same order.
-    Each name costs its size on the workers and twice its size on a server, until the end of the
-    job. When a rank or server dies, our build of BytePS (patches/) ends the others some 10 to 25
-    seconds later, when its heartbeat has been missing.
+    Each name costs twice its size on a server, until the end of the job; on the workers nothing,
+    for in our build (patches/) tensors are sent from where they are. When a rank or server dies,
+    our build ends the others some 10 to 25 seconds later, when its heartbeat has been missing.
     """
 
     name = "byteps"

@@ -48,14 +48,10 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
             # Default 4096000. A more urgent tensor waits for the pieces in flight: one of 1 MiB
             # takes 34 ms at 250 Mbit/s.
             "BYTEPS_PARTITION_BYTES": str(partition_bytes or DEFAULT_PARTITION_BYTES),
-            # Pieces in flight; default 0: all that there is, in the order in which it is ready,
-            # and no priorities at all. A pull waits behind what is on its way to the server:
-            # with 0 all pulls begin after the last push (48 % of the rate), with 2 pieces of
-            # 1 MB pushes and pulls overlap (90 %).
+            # Pieces on their way to the servers; default 0: all that there is, in the order in
+            # which it is ready, without priorities.
             "BYTEPS_SCHEDULING_CREDIT": "2",
             # Default djb2, by which servers get tensors at random; naive: in turn.
             "BYTEPS_KEY_HASH_FN": "naive",
-            # Threads that sum; default 4. More than one do not help where the wire is slow.
-            "BYTEPS_OMP_THREAD_PER_GPU": "1",
         }
     return {}

@@ -64,6 +64,40 @@ def test_names_sizes_and_types() -> None:
         ]
 
 
+PRIORITY_WORKER = """
+import threading, time
+import tensorflow as tf, byteps.tensorflow as bps
+from byteps.tensorflow.ops import _push_pull
+bps.init()
+
+tensors = {"urgent": tf.ones([10_000]), "large": tf.ones([16_000_000])}
+exchanges = {name: tf.function(lambda x, name=name: _push_pull(x, "", name)) for name in tensors}
+done = []
+
+def exchange(name):
+    exchanges[name](tensors[name])
+    done.append(name)
+
+for name in tensors:  # the first is the most urgent
+    exchange(name)
+for _ in range(3):
+    large = threading.Thread(target=exchange, args=["large"])
+    large.start()
+    time.sleep(0.01)
+    exchange("urgent")
+    large.join()
+print("done:", *done[2:])
+"""
+
+
+def test_the_urgent_overtakes_what_was_handed_over_before() -> None:
+    one_piece_at_a_time = {"BYTEPS_SCHEDULING_CREDIT": "1", "BYTEPS_PARTITION_BYTES": "262144"}
+    job = run(2, 1, "-c", PRIORITY_WORKER, variables=one_piece_at_a_time)
+    assert job.returncode == 0, job.stdout + job.stderr[-3000:]
+    lines = [line for line in job.stdout.splitlines() if "done:" in line]
+    assert sorted(lines) == [f"[{rank}] done:{' urgent large' * 3}" for rank in range(2)]
+
+
 ENDLESS_WORKER = """
 import time
 import byteps.tensorflow as bps

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(num_workers: int, num_servers: int, *command: str) -> subprocess.CompletedProcess[str]:
+def run(
+    num_workers: int, num_servers: int, *command: str, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """A BytePS job on this machine. The launcher ends all processes and clears up, in any case."""
     return subprocess.run(
         [
@@ -32,7 +35,7 @@ def run(num_workers: int, num_servers: int, *command: str) -> subprocess.Complet
             *("-np", str(num_workers), "--servers", str(num_servers)),
             *("--timeout", str(LIMIT_SECONDS), "--", sys.executable, *command),
         ],
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(variables or {}),
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS + 30,
