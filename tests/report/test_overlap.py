@@ -103,6 +103,7 @@ def test_without_cpu_time_all_gaps_are_idle(data: st.DataObject) -> None:
         data.draw(instances.networks(instances.ANY, workers=2)),
         cpu_seconds_per_byte=0.0,
         cpu_seconds_per_exchange=0.0,
+        cpu_seconds_per_copied_byte=0.0,
     )
     plan = data.draw(instances.plans(costs))
     simulation = Simulator(costs, network).run(plan)
