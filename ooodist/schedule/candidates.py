@@ -17,7 +17,7 @@ from ooodist.schedule.plan import Plan, PlannedExchange
 
 BUCKET_BYTES = (0, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
-LEAST_GAIN = 0.001  # for which a setting is changed
+LEAST_GAIN = 1e-4  # of the score, for which a setting is changed
 MOST_K = 32  # how many values of k are tried at most, in even distances
 
 

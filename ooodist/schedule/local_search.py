@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 from ooodist.schedule.costs import StepCosts
 from ooodist.schedule.exchanges import order_for, parts_of
 from ooodist.schedule.orders import Moves, moved, stock_order
 from ooodist.schedule.plan import Plan, PlannedExchange
 
-HOW_OFTEN = (10, 2, 1.5, 1.5, 0.5)  # an exchange or a dW moves, splits, joins, another credit
-FOLLOW = 0.7  # how often the dW follow a change of the exchanges
+HOW_OFTEN = (10, 2, 3, 3, 0.3)  # an exchange or a dW moves, splits, joins, another credit
 LEAST_PART_BYTES = 1 << 19  # smaller parts cost more than they bring
-PATIENCE = 30  # with how old a score a new one is compared: see improve
+NUM_LOSSES = 50  # changes for the worse that are looked at before the walk accepts one
+HOT = 0.3  # how much worse a plan may become at first, of the median of these
+COLD = 1e-2  # and in the end, of that
 
 
 class LocalSearch:
@@ -43,25 +45,39 @@ class LocalSearch:
         self._score = score
         self._rng = rng
 
-    def improve(self, plan: Plan, changes: int) -> Plan:
-        """The best plan that a walk of so many random changes finds.
+    def improve(self, plan: Plan, changes: int, *, follow: bool) -> Plan:
+        """The best plan that a walk of so many random changes finds, by simulated annealing.
 
-        A change is kept if the plan is no worse than now, or than PATIENCE changes ago: so the
-        walk leaves small hollows (Burke and Bykov, "The late acceptance hill-climbing heuristic",
-        European Journal of Operational Research 258, 2017).
+        Args:
+            plan: where it begins; it is returned if nothing better is found.
+            changes: how many are tried.
+            follow: the backward units are always in the order that is best for the sequence of
+                exchanges (see :func:`ooodist.schedule.exchanges.order_for`), so that only that is
+                searched. Else both are, which is more than needed without limits and priorities.
         """
         best, best_score = plan, self._score(plan)
-        score = best_score
-        past = deque([score] * PATIENCE, maxlen=PATIENCE)
-        for _ in range(changes):
+        if follow:
+            plan = self._followed(plan)
+        score = self._score(plan)
+        losses: list[float] = []  # of the first changes for the worse: how much a change can do
+        hot = 0.0
+        for index in range(changes):
+            worst = score - hot * COLD ** (index / changes) * math.log(1 - self._rng.random())
             changed = self._change(plan)
+            if follow:
+                changed = self._followed(changed)
             value = self._score(changed)
-            if value <= max(score, past[0]):
+            if score < value < math.inf and len(losses) < NUM_LOSSES:
+                losses.append(value - score)
+                hot = HOT * median(losses) if len(losses) == NUM_LOSSES else 0.0
+            if value <= worst:
                 plan, score = changed, value
                 if score < best_score:
                     best, best_score = plan, score
-            past.append(score)
         return best
+
+    def _followed(self, plan: Plan) -> Plan:
+        return replace(plan, order=order_for(self._costs, plan.exchanges))
 
     def simplify(self, plan: Plan, worst: float) -> Plan:
         """The plan with fewer splits and deferrals, as far as its score does not exceed ``worst``.
@@ -90,18 +106,17 @@ class LocalSearch:
         """The plan with one change, or as it is if the change that was drawn is impossible."""
         kinds = (self._move_exchange, self._move_unit, self._split, self._join, self._set_credit)
         (kind,) = self._rng.choices(kinds, HOW_OFTEN)
-        changed = kind(plan)
-        follow = changed.exchanges is not plan.exchanges and self._rng.random() < FOLLOW
-        return (
-            replace(changed, order=order_for(self._costs, changed.exchanges)) if follow else changed
-        )
+        return kind(plan)
 
     def _move_exchange(self, plan: Plan) -> Plan:
-        """To any place or near by; sometimes with those behind it that carry the same weight."""
+        """To any place or near by; sometimes with some that follow, or all of the same weight."""
         exchanges = list(plan.exchanges)
         start = self._rng.randrange(len(exchanges))
         end = start + 1
-        if self._rng.random() < 0.5:
+        which = self._rng.random()
+        if which < 0.3:
+            end = min(start + self._rng.randint(2, 8), len(exchanges))
+        elif which < 0.6:
             while end < len(exchanges) and exchanges[end].weights == exchanges[start].weights:
                 end += 1
         block = exchanges[start:end]

@@ -33,8 +33,7 @@ MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its mi
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
 ROUNDING = 1e-9  # scores that differ by less are equal
-EXCHANGE_PENALTY = 1e-5  # of the score, for each exchange: else many are as good as few
-WALKS = 3  # how many plans the search at random begins with
+LOAD_PENALTY = 1e-5  # of the score, for each unit of load: see _Planner._load
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Limits:
     total_steps: Annotated[int, Range(1)] | None = None
     credits: tuple[int | None, ...] = CREDITS
     partitions: tuple[int, ...] = (PARTITION_BYTES, 1 << 20, 1 << 21, 1 << 23, 1 << 24)
-    evaluations: Annotated[int, Range(0)] = 4000
+    evaluations: Annotated[int, Range(0)] = 12000
 
 
 def make_plan(
@@ -137,6 +136,7 @@ class _Planner:
         self._network = network
         self._limits = limits
         self._simulator = Simulator(costs, network)
+        self._bytes = {weight.name: weight.num_bytes for weight in costs.weights}
         most = min(limits.max_steps_per_launch, limits.total_steps or limits.max_steps_per_launch)
         self._steps = [1 << i for i in range(most.bit_length())]  # 1, 2, 4, ... up to most
         if limits.steps_per_launch is not None:
@@ -183,7 +183,7 @@ class _Planner:
             )
             for steps in sorted({min(steps, MOST_SEARCHED_STEPS) for steps in self._steps}):
                 pool += [
-                    family.plan(family.improve(start, steps, self._score), steps)
+                    family.plan(family.improve(start, steps, self._loaded_score), steps)
                     for start in family.starts()
                 ]
             steps = min(self._pick(pool, named).steps_per_launch, MOST_SEARCHED_STEPS)
@@ -192,15 +192,17 @@ class _Planner:
 
     def _walk(self, pool: Iterable[Plan], steps: int, rng: random.Random) -> list[Plan]:
         """What random changes make of the best of the pool, and that made simpler."""
-
-        def score(plan: Plan) -> float:
-            return self._score(plan) * (1 + EXCHANGE_PENALTY * len(plan.exchanges))
-
+        score = self._loaded_score
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
         starts = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        changes = self._limits.evaluations // (2 * WALKS)
-        found = [local.improve(plan, changes) for plan in sorted(starts, key=score)[:WALKS]]
-        best = local.improve(min(found, key=score), changes * WALKS)
+        changes = self._limits.evaluations // 12
+        found = [
+            local.improve(plan, changes, follow=follow)
+            for plan in sorted(starts, key=score)[:2]
+            for follow in (True, False)
+        ]
+        best = local.improve(min(found, key=score), 6 * changes, follow=True)
+        best = local.improve(best, 2 * changes, follow=False)
         return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
 
     def _score(self, plan: Plan) -> float:
@@ -213,6 +215,20 @@ class _Planner:
             tracing = self._costs.trace_seconds * plan.steps_per_launch
             seconds += tracing / self._limits.total_steps
         return seconds
+
+    def _loaded_score(self, plan: Plan) -> float:
+        """The score, a little worse for load: else the search would not see it at all."""
+        return self._score(plan) * (1 + LOAD_PENALTY * self._load(plan))
+
+    def _load(self, plan: Plan) -> float:
+        """What the model counts too little: the exchanges, and MiB copied for buckets and parts."""
+        copied = sum(
+            self._bytes[weight] / exchange.parts
+            for exchange in plan.exchanges
+            if exchange.parts > 1 or len(exchange.weights) > 1
+            for weight in exchange.weights
+        )
+        return len(plan.exchanges) + copied / (1 << 20)
 
     def _pick(self, pool: Iterable[Plan], named: Mapping[int, Mapping[str, Plan]]) -> Plan:
         """The simplest of the best plans of the pool, with no more steps a launch than it needs.
@@ -247,9 +263,8 @@ class _Planner:
         limit = min(worst, min(scores.values()) * (1 + tolerance))
         return min(steps for steps, score in scores.items() if score <= limit)
 
-    def _complexity(self, plan: Plan) -> tuple[bool, int]:
-        deferred = num_deferred(self._costs, plan.order)
-        return plan.name != "stock", len(plan.exchanges) + deferred
+    def _complexity(self, plan: Plan) -> tuple[bool, float]:
+        return plan.name != "stock", self._load(plan) + num_deferred(self._costs, plan.order)
 
     def _check_memory(self, plans: Iterable[Plan]) -> None:
         memory = self._limits.memory_bytes

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
+from ooodist.backprop.order import first_k_order as traced_first_k_order
 from ooodist.errors import UserError
 from ooodist.schedule.costs import StepCosts, UnitCost, WeightCost
 from ooodist.schedule.orders import (
@@ -18,6 +19,7 @@ from ooodist.schedule.orders import (
     num_deferred,
     stock_order,
 )
+from tests.backprop.test_order import chain
 from tests.schedule import instances
 
 
@@ -46,6 +48,18 @@ def test_first_k_defers_the_first_layers() -> None:
     assert first_k_order(costs, 2) == expected  # the early part stays where it is
     with pytest.raises(UserError, match="k = 4, but this model has 3 layers"):
         first_k_order(costs, 4)
+
+
+@pytest.mark.parametrize("k", range(5))
+def test_first_k_is_that_of_a_traced_graph(k: int) -> None:
+    units = chain(4)
+    backward = tuple(
+        UnitCost(unit.name, unit.kind, 1.0, tuple(sorted(unit.needs)), unit.variables)
+        for unit in units
+    )
+    names = [name for unit in units for name in unit.variables]
+    costs = StepCosts((), backward, tuple(WeightCost(name, 4) for name in names))
+    assert list(first_k_order(costs, k)) == traced_first_k_order(units, k)
 
 
 @settings(deadline=None, max_examples=60)

