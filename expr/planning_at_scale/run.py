@@ -25,7 +25,12 @@ from ooodist.plan import read_costs
 from ooodist.schedule.bound import lower_bound
 from ooodist.schedule.cluster import describe_network
 from ooodist.schedule.costs import Network, StepCosts
-from ooodist.schedule.data_parallel import best_priority, priority_sequence, stock_plan
+from ooodist.schedule.data_parallel import (
+    best_priority,
+    priority_plan,
+    priority_sequence,
+    stock_plan,
+)
 from ooodist.schedule.exchanges import arrange, ready_order
 from ooodist.schedule.orders import num_deferred, stock_order
 from ooodist.schedule.plan import Plan
@@ -40,7 +45,7 @@ BANDWIDTHS = (10.0, 25.0, 100.0)  # Gbit/s
 LATENCY = 30e-6  # seconds from one host to another
 # Four steps a launch are what tracing can bear; less search than usual, for so many cases.
 LIMITS = Limits(max_steps_per_launch=4, credits=(1, 2, 8, None), evaluations=300)
-SIZES = tuple(1 << exponent for exponent in range(20, 31, 2))  # bytes, of buckets and chunks
+SIZES = tuple(1 << exponent for exponent in range(20, 31))  # bytes, of buckets and chunks
 COLUMNS = (
     *("model", "engine", "gbit_per_second", "workers"),
     *("plan", "step_seconds", "steps_per_launch", "exchanges", "deferred"),
@@ -109,25 +114,23 @@ def tuned_priority(costs: StepCosts, network: Network, steps_per_launch: int) ->
     ByteScheduler searches chunks and credit; that small tensors travel together is more than it
     does, but without it a ring of many workers has no chance.
     """
-    plans = [
-        best_priority(
-            costs,
-            network,
-            chunk_bytes=size,
-            credits=LIMITS.credits,
-            steps_per_launch=steps_per_launch,
-        )
-        for size in SIZES
-    ]
-    if not network.by_urgency:
-        order = stock_order(costs)
-        chunks = (None, SIZES[1], SIZES[3])
-        for bucket, chunk, credit in itertools.product(SIZES, chunks, LIMITS.credits):
-            exchanges = arrange(
-                costs, ready_order(costs, None), bucket_bytes=bucket, chunk_bytes=chunk
+    credits = LIMITS.credits
+    if network.by_urgency:
+        plans = [
+            best_priority(
+                costs, network, chunk_bytes=size, credits=credits, steps_per_launch=steps_per_launch
             )
-            sequence = priority_sequence(costs, network, order, exchanges, credit)
-            plans.append(replace(plans[0], exchanges=sequence, credit=credit))
+            for size in SIZES
+        ]
+    else:
+        order, ready = stock_order(costs), ready_order(costs, None)
+        plain = priority_plan(costs, network, steps_per_launch=steps_per_launch)
+        plans = [plain]
+        for bucket, chunk in itertools.product((0, *SIZES), (None, 1 << 20, 1 << 22, 1 << 24)):
+            exchanges = arrange(costs, ready, bucket_bytes=bucket, chunk_bytes=chunk)
+            for credit in credits:
+                sequence = priority_sequence(costs, network, order, exchanges, credit)
+                plans.append(replace(plain, exchanges=sequence, credit=credit))
     return min(plans, key=Simulator(costs, network).step_seconds)
 
 
