@@ -195,7 +195,7 @@ class _Planner:
         score = self._loaded_score
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
         starts = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        changes = self._limits.evaluations // 12
+        changes = self._limits.evaluations // 12  # four short walks, and two from the best of them
         found = [
             local.improve(plan, changes, follow=follow)
             for plan in sorted(starts, key=score)[:2]
@@ -268,8 +268,10 @@ class _Planner:
 
     def _check_memory(self, plans: Iterable[Plan]) -> None:
         memory = self._limits.memory_bytes
+        if memory is None:
+            return
         least = min(self._simulator.peak_bytes(plan) for plan in plans)
-        if memory is not None and least > memory:
+        if least > memory:
             raise UserError(
                 f"memory: a worker has {memory} bytes, but a step needs at least {least}, with "
                 "nothing deferred; give it that much, or make the batch smaller"
