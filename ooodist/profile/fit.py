@@ -69,9 +69,7 @@ def fit_lanes(timed: Sequence[Timed], *, two_lanes: bool) -> LaneCosts:
     """The costs for which the relative errors of the times are least.
 
     What a byte costs is taken from the two largest sizes alone: most bytes travel in exchanges of
-    such sizes, and the cycles of a library (Horovod's) make small ones take longer than bytes and
-    a fixed time explain. The smallest size counts only together: one by one each waits for a
-    cycle, which larger ones spend on the wire.
+    such sizes.
 
     Args:
         timed: exchanges of at least two sizes, the smallest first.
@@ -85,7 +83,6 @@ def fit_lanes(timed: Sequence[Timed], *, two_lanes: bool) -> LaneCosts:
         n, m, _, together = timed[-1]
         per_byte[0] = together / (m * n)
     matrix, seconds = _equations(timed)
-    matrix, seconds = np.delete(matrix, 0, axis=0), np.delete(seconds, 0)  # smallest, one by one
     rest = np.maximum(seconds - matrix[:, 2 : 2 + len(per_byte)] @ np.array(per_byte), 0.0)
     latency, fixed = _solve(matrix[:, :2] / seconds[:, None], rest / seconds)
     return LaneCosts(latency, fixed, *per_byte, *([] if two_lanes else [0.0]))
