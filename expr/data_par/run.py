@@ -5,9 +5,11 @@
 Needs root (launch/netlab.py says why). For each model and engine two jobs run in one lab and take
 turns, the other one stopped: one with the engine as it comes (rows stock, barrier_removed,
 first_k), one with the engine set up for plans (priority, planned). For each ratio of exchange to
-compute the links get the rate that makes it, every row is traced and warmed up, and then the rows
-are timed in alternating repeats. Each time goes to results.csv at once; report.py makes the table
-and the figure of it.
+compute the links get the rate that makes it, the network is measured, every row is traced and
+warmed up, and then the rows are timed in alternating repeats. In each job a step without an
+exchange is timed as well: before plans are made, so that they are made for the machine's present
+speed, and in every repeat, so that a change of it shows. What came out is added to results.csv;
+report.py makes the table and the figure of it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -32,7 +35,7 @@ from ooodist import yaml_dataclass  # noqa: E402
 from ooodist.engines.settings import planned_settings  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
 from ooodist.schedule import plan as plans  # noqa: E402
-from ooodist.schedule.costs import Network, StepCosts  # noqa: E402
+from ooodist.schedule.costs import Network, StepCosts, UnitCost  # noqa: E402
 from ooodist.schedule.data_parallel import PARTITION_BYTES  # noqa: E402
 from ooodist.schedule.plan import Plan  # noqa: E402
 from ooodist.schedule.search import Limits, comparison, predicted  # noqa: E402
@@ -45,8 +48,12 @@ STOCK_ROWS = ("stock", "barrier_removed", "first_k")
 PLAN_ROWS = ("priority", "planned")
 COLUMNS = (
     *("model", "engine", "workers", "ratio", "rate_bits_per_second", "row", "steps_per_launch"),
-    *("repeat", "seconds", "predicted", "lower_bound", "compute", "exchange"),
+    *("repeat", "seconds", "predicted", "predicted_then", "lower_bound"),
+    *("compute", "exchange", "exchange_cpu"),
 )
+# Times the batch of the job, so that the CPU time of the exchange is under 10 % of the computation
+# (expr/engines): 1 ms a MB with Horovod, 2 ms with the others.
+BATCHES = {"horovod": 1, "byteps": 2, "collective": 2}
 FIRST_RATE = 1e9  # bits a second, while models are built
 LONGEST_ANSWER = 900.0  # seconds
 CREDITS_IN_SEQUENCE = (1, 2)  # as ooodist.training.planning, which imports TensorFlow
@@ -110,7 +117,7 @@ def measure(
             folder = scratch / name
             folder.mkdir()
             command = [sys.executable, str(HERE / "worker.py")]
-            command += [str(HERE / "jobs" / f"{model}.yaml"), str(folder)]
+            command += [str(HERE / "jobs" / f"{model}.yaml"), str(folder), str(BATCHES[engine])]
             quiet = {
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 "PYTHONPATH": str(HERE.parents[1]),
@@ -128,6 +135,7 @@ def measure(
         say(f"gradients: {num_bytes / 1e6:.1f} MB")
         traced: dict[tuple[str, str], str] = {}
         for ratio in ratios:
+            costs = {name: at_present_speed(turns[name], costs[name]) for name in turns}
             on_wire = num_bytes * 2 * (workers - 1) / workers
             rate = 8 * on_wire / (ratio * costs["plans"].compute_seconds)
             lab.set_rate(mbit(rate))
@@ -142,6 +150,41 @@ def measure(
             time_rows(turns, rows, setting, costs, repeats, out)
         for turn in turns.values():
             turn.end()
+
+
+def at_present_speed(turn: Turn, costs: StepCosts) -> StepCosts:
+    """The costs, with their seconds as they are now."""
+    return at_speed(costs, statistics.median(seconds_of_computing(turn) for _ in range(3)))
+
+
+def seconds_of_computing(turn: Turn) -> float:
+    """Of a step without an exchange."""
+    turn.ask("run", name="computing", launches=1)  # the caches are another job's, or another row's
+    return float(turn.ask("run", name="computing", launches=1)["seconds"])
+
+
+def at_speed(costs: StepCosts, seconds: float) -> StepCosts:
+    """The costs, scaled so that a step without an exchange takes so many seconds."""
+    before = costs.compute_seconds + costs.launch_seconds
+    say(f"a step without an exchange takes {seconds:.3f} s, and took {before:.3f} s")
+    return scaled(costs, seconds / before)
+
+
+def scaled(costs: StepCosts, factor: float) -> StepCosts:
+    def units(those: tuple[UnitCost, ...]) -> tuple[UnitCost, ...]:
+        return tuple(replace(unit, seconds=unit.seconds * factor) for unit in those)
+
+    return replace(
+        costs,
+        forward=units(costs.forward),
+        backward=units(costs.backward),
+        weights=tuple(
+            replace(weight, update_seconds=weight.update_seconds * factor)
+            for weight in costs.weights
+        ),
+        middle_seconds=costs.middle_seconds * factor,
+        launch_seconds=costs.launch_seconds * factor,
+    )
 
 
 def plan_rows(
@@ -185,35 +228,61 @@ def time_rows(
     repeats: int,
     out: Path,
 ) -> None:
-    """Times every row in each of the repeats, and writes what came out."""
-    num_bytes = sum(weight.num_bytes for weight in costs["stock"].weights)
+    """Times every row in each of the repeats, and writes what came out.
+
+    Each row gets two predictions: the one made before, and the one that the same plan, profile and
+    network give at the speed at which steps without an exchange were computed meanwhile.
+    """
+    names = [*rows, *(f"computing_{turn}" for turn in turns)]
+    seconds: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats):
-        names = list(rows) if repeat % 2 == 0 else list(reversed(rows))
-        for row in names:
-            turn, plan, network = rows[row]
-            launches = 2 if plan.steps_per_launch == 1 else 1
-            seconds = turns[turn].ask("run", name=row, launches=launches)["seconds"]
-            made = plan.predicted
-            assert made is not None
+        for row in names if repeat % 2 == 0 else reversed(names):
+            if row in rows:
+                turn, plan, _ = rows[row]
+                launches = 2 if plan.steps_per_launch == 1 else 1
+                took = turns[turn].ask("run", name=row, launches=launches)["seconds"]
+            else:
+                took = seconds_of_computing(turns[row.split("_")[1]])
+            seconds[row].append(took)
+            say(f"  repeat {repeat} {row}: {took:.3f} s")
+    then = {
+        turn: at_speed(costs[turn], statistics.median(seconds[f"computing_{turn}"]))
+        for turn in turns
+    }
+    common = {
+        "model": setting.model,
+        "engine": setting.engine,
+        "workers": setting.workers,
+        "ratio": setting.ratio,
+        "rate_bits_per_second": round(setting.rate),
+    }
+    num_bytes = sum(weight.num_bytes for weight in costs["stock"].weights)
+    for row, (turn, plan, network) in rows.items():
+        made = plan.predicted
+        made_then = predicted(plan, then[turn], network).predicted
+        assert made is not None
+        assert made_then is not None
+        say(
+            f"{row}: {statistics.median(seconds[row]):.3f} s, predicted {made.step_seconds:.3f} s, "
+            f"at its speed {made_then.step_seconds:.3f} s"
+        )
+        for repeat, took in enumerate(seconds[row]):
             write_row(
                 out,
-                {
-                    "model": setting.model,
-                    "engine": setting.engine,
-                    "workers": setting.workers,
-                    "ratio": setting.ratio,
-                    "rate_bits_per_second": round(setting.rate),
+                common
+                | {
                     "row": row,
                     "steps_per_launch": plan.steps_per_launch,
                     "repeat": repeat,
-                    "seconds": round(seconds, 5),
+                    "seconds": round(took, 5),
                     "predicted": round(made.step_seconds, 5),
-                    "lower_bound": round(made.lower_bound_seconds, 5),
-                    "compute": round(costs[turn].compute_seconds, 5),
+                    "predicted_then": round(made_then.step_seconds, 5),
+                    "lower_bound": round(made_then.lower_bound_seconds, 5),
+                    "compute": round(then[turn].compute_seconds, 5),
                     "exchange": round(num_bytes * network.seconds_per_byte, 5),
+                    "exchange_cpu": round(num_bytes * network.cpu_seconds_per_byte, 5),
                 },
             )
-            say(f"  repeat {repeat} {row}: {seconds:.3f} s, predicted {made.step_seconds:.3f} s")
 
 
 def write_row(out: Path, row: dict[str, Any]) -> None:

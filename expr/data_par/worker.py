@@ -1,7 +1,8 @@
 """One worker of run.py's jobs: does what run.py asks for, on all ranks together.
 
-    worker.py JOB.yaml FOLDER
+    worker.py JOB.yaml FOLDER TIMES
 
+TIMES as many samples as the job says are in a batch.
 Command number n is the file FOLDER/n.json, written by run.py; rank 0 writes what came out to
 FOLDER/n.answer.json.
 """
@@ -13,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,15 @@ POLL_SECONDS = 0.02
 FOR_PLANS = "OOODIST_DATA_PAR_FOR_PLANS"  # set: the engine is set up to follow plans
 
 config = job_file.load(Path(sys.argv[1]), [f"output={sys.argv[2]}/output"])
+config = replace(config, batch=config.batch * int(sys.argv[3]))
 engine = engines.init(planned=FOR_PLANS in os.environ, stall_limit=300)
 
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from ooodist.profile.compute import measure_compute  # noqa: E402
+from ooodist.profile.compute import measure_step  # noqa: E402
 from ooodist.profile.network import measure_network  # noqa: E402
+from ooodist.profile.step import trace_step  # noqa: E402
 from ooodist.training.backward import OrderedBackward  # noqa: E402
 from ooodist.training.exchange import GradientExchange  # noqa: E402
 from ooodist.training.launch import Launch  # noqa: E402
@@ -47,11 +51,18 @@ class Worker:
         self.model = self.job.model
         stream = iter(self.job.data.train)
         self.batches: list[Batch] = [next(stream) for _ in range(8)]
+        # Each row: what it launches, with how many batches.
         self.rows: dict[str, tuple[Callable[[Sequence[Batch]], object], int]] = {}
 
     def compute(self) -> dict[str, Any]:
-        """The model's costs; measured by all ranks at the same time, each on its own core."""
-        return {"costs": yaml_dataclass.plain(measure_compute(self.model, self.batches[0]))}
+        """The model's costs; measured by all ranks at the same time, each on its own core.
+
+        The step that was measured, in which nothing is exchanged, becomes the row ``computing``.
+        """
+        traced = trace_step(self.model, self.batches[0])
+        costs = measure_step(traced)
+        self.rows["computing"] = (traced.launch, 1)
+        return {"costs": yaml_dataclass.plain(costs)}
 
     def network(self) -> dict[str, Any]:
         """What exchanging costs at the present rate."""
