@@ -16,6 +16,7 @@ from ooodist import config as job_file
 from ooodist import yaml_dataclass
 from ooodist.config import Config, PlanningConfig
 from ooodist.engines import detect
+from ooodist.engines.settings import planned_credits
 from ooodist.errors import UserError
 from ooodist.report.plan_table import Cluster, Subject
 from ooodist.schedule.cluster import describe_network, parse_bandwidth, parse_latency
@@ -74,8 +75,9 @@ def main(arguments: Sequence[str]) -> int:
         return code
     profile = measured.profile
     subject = Subject(measured.title, profile.costs, profile.model)
+    limits = _as_trained(measured.limits, clusters)
     try:
-        _plan(subject, clusters or [Cluster(profile.network)], measured.limits, output)
+        _plan(subject, clusters or [Cluster(profile.network)], limits, output)
     except UserError as error:
         return _wrong(error)
     return 0
@@ -120,8 +122,16 @@ def _plan_costs(options: argparse.Namespace) -> int:
         memory_bytes=planning.memory_bytes, max_steps_per_launch=planning.max_steps_per_launch
     )
     subject = Subject(options.costs.stem, read_costs(options.costs))
-    _plan(subject, clusters, limits, Path(options.output or DEFAULT_OUTPUT))
+    output = Path(options.output or DEFAULT_OUTPUT)
+    _plan(subject, clusters, _as_trained(limits, clusters), output)
     return 0
+
+
+def _as_trained(limits: Limits, described: Sequence[Cluster]) -> Limits:
+    """The limits, with the credits that a training on the described clusters could carry out."""
+    if not described:
+        return limits
+    return replace(limits, credits=planned_credits(described[0].network.engine))
 
 
 def _config(options: argparse.Namespace) -> Config:

@@ -258,11 +258,14 @@ def test_a_plan_for_the_workers_that_run_is_carried_out_and_compared(tmp_path: P
     plan = check_files(output)
     assert (plan.engine, plan.workers) == (engine, 2)
     assert plan.steps_per_launch <= 2
+    assert plan.predicted is not None
+    assert plan.predicted.hidden_share is not None
+    assert 0 <= plan.predicted.hidden_share <= 1
 
     training = tmp_path / "training"
     arguments = ["--config", str(job), "--plan", str(output / "plan.yaml")]
     result = run(*arguments, "--output", str(training), engine=engine, program="ooodist.train")
     assert result.returncode == 0, result.stdout
     assert "plan planned: predicted " in result.stdout
-    assert "of the exchange hidden" in result.stdout
+    assert "of the exchange hidden (ideal " in result.stdout
     assert (training / "trace.json.gz").exists()

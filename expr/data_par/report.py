@@ -24,19 +24,33 @@ ROWS = {
     "priority": "priority (ByteScheduler/P3 style)",
     "planned": "planned",
 }
+NUMBERS = (
+    *("predicted", "predicted_then", "lower_bound"),
+    *("compute", "exchange", "exchange_cpu"),
+)
 COLOURS = dict(zip(ROWS, ("#9a9a9a", "#8fb8de", "#c9a0dc", "#e8b04a", "#2e8b57"), strict=True))
 
 
 @dataclass(frozen=True)
 class Result:
-    """The repeats of one row of one setting; seconds of a step."""
+    """The repeats of one row of one setting; seconds of a step.
+
+    Attributes:
+        batch: samples of a worker.
+        predicted: before anything was timed.
+        predicted_then: at the speed at which was computed while the row was timed.
+        exchange_cpu: seconds of the core that the exchange takes.
+    """
 
     seconds: tuple[float, ...]
+    batch: int
     steps_per_launch: int
     predicted: float
+    predicted_then: float
     lower_bound: float
     compute: float
     exchange: float
+    exchange_cpu: float
 
     @property
     def median(self) -> float:
@@ -55,6 +69,11 @@ class Result:
         """Of the prediction, as a share of what was measured."""
         return self.predicted / self.median - 1
 
+    @property
+    def error_then(self) -> float:
+        """Of the prediction for the speed of that time."""
+        return self.predicted_then / self.median - 1
+
 
 Setting = tuple[str, str, int, float]  # model, engine, workers, ratio
 
@@ -70,11 +89,9 @@ def read(file: Path) -> dict[Setting, dict[str, Result]]:
         setting: {
             row: Result(
                 seconds=tuple(float(line["seconds"]) for line in rows[row]),
+                batch=int(rows[row][-1]["batch"]),
                 steps_per_launch=int(rows[row][-1]["steps_per_launch"]),
-                predicted=float(rows[row][-1]["predicted"]),
-                lower_bound=float(rows[row][-1]["lower_bound"]),
-                compute=float(rows[row][-1]["compute"]),
-                exchange=float(rows[row][-1]["exchange"]),
+                **{name: float(rows[row][-1][name]) for name in NUMBERS},
             )
             for row in ROWS
             if row in rows
@@ -87,8 +104,9 @@ def table(results: dict[Setting, dict[str, Result]]) -> str:
     """A line for each row of each setting, as Markdown."""
     lines = [
         "| model | engine | exchange / compute | row | steps a launch | ms a step (quartiles) "
-        "| speed-up | predicted | error | of the lower bound |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| samples/s | speed-up | predicted ms | error | error at the speed of then "
+        "| of the lower bound | CPU of the exchange |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (model, engine, workers, _), rows in results.items():
         for row, result in rows.items():
@@ -98,8 +116,10 @@ def table(results: dict[Setting, dict[str, Result]]) -> str:
                 f"| {model} | {engine} x {workers} | {result.exchange / result.compute:.2f} "
                 f"| {ROWS[row]} | {result.steps_per_launch} "
                 f"| {result.median * 1e3:.0f} ({low * 1e3:.0f} to {high * 1e3:.0f}) "
+                f"| {workers * result.batch / result.median:.1f} "
                 f"| {speed_up:.2f}x | {result.predicted * 1e3:.0f} | {result.error:+.1%} "
-                f"| {result.lower_bound / result.median:.0%} |"
+                f"| {result.error_then:+.1%} | {result.lower_bound / result.median:.0%} "
+                f"| {result.exchange_cpu / result.compute:.0%} |"
             )
     return "\n".join(lines) + "\n"
 

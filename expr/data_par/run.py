@@ -31,8 +31,9 @@ sys.path.insert(0, str(HERE.parents[1] / "launch"))
 from background_job import BackgroundJob  # noqa: E402
 from lab import Lab  # noqa: E402
 
+from ooodist import config as job_file  # noqa: E402
 from ooodist import yaml_dataclass  # noqa: E402
-from ooodist.engines.settings import planned_settings  # noqa: E402
+from ooodist.engines.settings import DEFAULT_PARTITION_BYTES, planned_credits  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
 from ooodist.schedule import plan as plans  # noqa: E402
 from ooodist.schedule.costs import Network, StepCosts, UnitCost  # noqa: E402
@@ -47,7 +48,8 @@ RATIOS = (0.5, 1.0, 2.0)
 STOCK_ROWS = ("stock", "barrier_removed", "first_k")
 PLAN_ROWS = ("priority", "planned")
 COLUMNS = (
-    *("model", "engine", "workers", "ratio", "rate_bits_per_second", "row", "steps_per_launch"),
+    *("model", "engine", "workers", "batch", "ratio", "rate_bits_per_second"),
+    *("row", "steps_per_launch"),
     *("repeat", "seconds", "predicted", "predicted_then", "lower_bound"),
     *("compute", "exchange", "exchange_cpu"),
 )
@@ -56,7 +58,6 @@ COLUMNS = (
 BATCHES = {"horovod": 1, "byteps": 2, "collective": 2}
 FIRST_RATE = 1e9  # bits a second, while models are built
 LONGEST_ANSWER = 900.0  # seconds
-CREDITS_IN_SEQUENCE = (1, 2)  # as ooodist.training.planning, which imports TensorFlow
 MOST_STEPS_PER_LAUNCH = 4  # tracing a large model takes long on one core
 
 
@@ -102,6 +103,7 @@ class Setting:
     model: str
     engine: str
     workers: int
+    batch: int  # of a worker
     ratio: float
     rate: float  # bits a second
 
@@ -110,6 +112,8 @@ def measure(
     model: str, engine: str, workers: int, ratios: list[float], repeats: int, out: Path
 ) -> None:
     """All rows of a model on an engine."""
+    job = HERE / "jobs" / f"{model}.yaml"
+    batch = job_file.load(job).batch * BATCHES[engine]
     scratch = Path(tempfile.mkdtemp(prefix="ooodist-data-par-"))
     with Lab(workers, mbit(FIRST_RATE)) as lab:
         turns = {}
@@ -117,7 +121,7 @@ def measure(
             folder = scratch / name
             folder.mkdir()
             command = [sys.executable, str(HERE / "worker.py")]
-            command += [str(HERE / "jobs" / f"{model}.yaml"), str(folder), str(BATCHES[engine])]
+            command += [str(job), str(folder), str(batch)]
             quiet = {
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 "PYTHONPATH": str(HERE.parents[1]),
@@ -139,7 +143,7 @@ def measure(
             on_wire = num_bytes * 2 * (workers - 1) / workers
             rate = 8 * on_wire / (ratio * costs["plans"].compute_seconds)
             lab.set_rate(mbit(rate))
-            setting = Setting(model, engine, workers, ratio, rate)
+            setting = Setting(model, engine, workers, batch, ratio, rate)
             rows = plan_rows(turns, costs, setting)
             for row, (turn, plan, _) in rows.items():
                 key = None if row == "stock" else plans.to_yaml(replace(plan, predicted=None))
@@ -208,16 +212,12 @@ def plan_rows(
 def limits(engine: str, turn: str) -> Limits:
     """What the planner may choose; what the engine was started with it cannot change any more."""
     free = Limits(max_steps_per_launch=MOST_STEPS_PER_LAUNCH)
-    if engine != "byteps":
-        return free if turn == "stock" else replace(free, credits=CREDITS_IN_SEQUENCE)
-    if turn == "stock":  # its default: everything in flight
-        return replace(free, credits=(None,), partitions=(PARTITION_BYTES,))
-    variables = planned_settings("byteps")
-    return replace(
-        free,
-        credits=(int(variables["BYTEPS_SCHEDULING_CREDIT"]),),
-        partitions=(int(variables["BYTEPS_PARTITION_BYTES"]),),
-    )
+    if turn == "stock":  # BytePS's default: everything in flight
+        own = replace(free, credits=(None,), partitions=(PARTITION_BYTES,))
+        return own if engine == "byteps" else free
+    limited = replace(free, credits=planned_credits(engine))
+    own = replace(limited, partitions=(DEFAULT_PARTITION_BYTES,))
+    return own if engine == "byteps" else limited
 
 
 def time_rows(
@@ -253,6 +253,7 @@ def time_rows(
         "model": setting.model,
         "engine": setting.engine,
         "workers": setting.workers,
+        "batch": setting.batch,
         "ratio": setting.ratio,
         "rate_bits_per_second": round(setting.rate),
     }

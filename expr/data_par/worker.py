@@ -1,8 +1,7 @@
 """One worker of run.py's jobs: does what run.py asks for, on all ranks together.
 
-    worker.py JOB.yaml FOLDER TIMES
+    worker.py JOB.yaml FOLDER BATCH
 
-TIMES as many samples as the job says are in a batch.
 Command number n is the file FOLDER/n.json, written by run.py; rank 0 writes what came out to
 FOLDER/n.answer.json.
 """
@@ -14,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,7 @@ from ooodist.schedule import plan as plans
 POLL_SECONDS = 0.02
 FOR_PLANS = "OOODIST_DATA_PAR_FOR_PLANS"  # set: the engine is set up to follow plans
 
-config = job_file.load(Path(sys.argv[1]), [f"output={sys.argv[2]}/output"])
-config = replace(config, batch=config.batch * int(sys.argv[3]))
+config = job_file.load(Path(sys.argv[1]), [f"output={sys.argv[2]}/output", f"batch={sys.argv[3]}"])
 engine = engines.init(planned=FOR_PLANS in os.environ, stall_limit=300)
 
 import keras  # noqa: E402

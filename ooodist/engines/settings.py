@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 DEFAULT_PARTITION_BYTES = 1 << 20
+BYTEPS_CREDIT = 2  # pieces on their way to the servers
 NICENESS = "OOODIST_EXCHANGE_NICENESS"
 
 
@@ -21,6 +22,15 @@ def planned_settings(engine: str, partition_bytes: int | None = None) -> dict[st
         partition_bytes: that of the plan; None if it is not known yet.
     """
     return {**_threads(), **_of_library(engine, partition_bytes)}
+
+
+def planned_credits(engine: str) -> tuple[int, ...]:
+    """How many exchanges a plan for this engine may have in flight.
+
+    With more, the libraries run them in an order of their own (Horovod's cache), or side by side
+    (TensorFlow's collectives), and not in that of the plan.
+    """
+    return (BYTEPS_CREDIT,) if engine == "byteps" else (1, 2)
 
 
 def _threads() -> dict[str, str]:
@@ -53,9 +63,8 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
             # Default 4096000. A more urgent tensor waits for the pieces in flight: one of 1 MiB
             # takes 34 ms at 250 Mbit/s.
             "BYTEPS_PARTITION_BYTES": str(partition_bytes or DEFAULT_PARTITION_BYTES),
-            # Pieces on their way to the servers; default 0: all that there is, in the order in
-            # which it is ready, without priorities.
-            "BYTEPS_SCHEDULING_CREDIT": "2",
+            # Default 0: all that there is, in the order in which it is ready, without priorities.
+            "BYTEPS_SCHEDULING_CREDIT": str(BYTEPS_CREDIT),
             # Default djb2, by which servers get tensors at random; naive: in turn.
             "BYTEPS_KEY_HASH_FN": "naive",
         }

@@ -139,7 +139,8 @@ def _beside(
     for _ in range(REPEATS):  # in turns, so that a machine that changes its speed meets both
         alone.append(timer.beside_products(products, num_bytes, 0))
         beside.append(timer.beside_products(products, num_bytes, count))
-    longer = _most(engine, max(0.0, statistics.median(beside) - statistics.median(alone)))
+    # The same work each time: what it takes longer, it has waited for other processes.
+    longer = _most(engine, max(0.0, min(beside) - min(alone)))
     logger.debug(
         "network: %d exchanges of %d bytes lengthen a computation of %.2f ms by %.2f ms",
         count,

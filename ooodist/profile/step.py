@@ -117,4 +117,7 @@ class _WatchedBackward(OrderedBackward):
             if gradient is not None:
                 self.weights.append(Weight(name, gradient, graph.capture(variable.handle)))
         # Those of embeddings are exchanged, and then applied, as dense ones.
-        return [None if g is None else tf.convert_to_tensor(g) for g in result]
+        dense = [None if g is None else tf.convert_to_tensor(g) for g in result]
+        # No update beside a unit: interrupted by it, on the only core, it would look as long.
+        with tf.control_dependencies([g for g in dense if g is not None]):
+            return [None if g is None else tf.identity(g) for g in dense]

@@ -85,14 +85,13 @@ class RecordedPlan:
     def compare(self, measured_seconds: float, note: str = "") -> Comparison:
         """The plan's prediction beside so many measured seconds a step."""
         plan, costs, network = self.planned.plan, self.planned.costs, self.planned.network
-        ideal = None
         if costs is not None and network is not None:
             simulation = Simulator(costs, network).run(plan)
             seconds = simulation.step_seconds
-            ideal = simulated_overlap(simulation, network.latency).share
+            ideal: float | None = simulated_overlap(simulation, network.latency).share
         else:
             assert plan.predicted is not None
-            seconds = plan.predicted.step_seconds
+            seconds, ideal = plan.predicted.step_seconds, plan.predicted.hidden_share
         share = measure_overlap(self.timeline).share
         return Comparison(plan.name, seconds, measured_seconds, share, ideal, note)
 

@@ -24,6 +24,7 @@ from ooodist.report.plan_table import (
 )
 from ooodist.report.tracks import predicted
 from ooodist.schedule import plan as plan_files
+from ooodist.schedule.costs import Network
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits, comparison
 from ooodist.schedule.simulate import Simulation, Simulator
@@ -61,7 +62,7 @@ def plan_clusters(
     for cluster in clusters:
         logger.info("planning for %s", cluster.title)
         plans = comparison(subject.costs, cluster.network, limits=limits)
-        plans["planned"] = replace(plans["planned"], model=subject.model)
+        plans["planned"] = _to_write(plans["planned"], subject, cluster.network)
         tables.append(make_table(subject, cluster, plans))
         folder = output
         if len(clusters) > 1:
@@ -77,6 +78,15 @@ def plan_clusters(
         return f"{sweep_text(tables)}\n\n{_facts(output, [CSV_NAME, COSTS_NAME])}"
     files = [PLAN_NAME, *FIGURE_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
     return f"{text(tables[0])}\n\n{_facts(output, files)}"
+
+
+def _to_write(plan: Plan, subject: Subject, network: Network) -> Plan:
+    """The plan with what its file says besides, for those who carry it out without the costs."""
+    assert plan.predicted is not None
+    simulation = Simulator(subject.costs, network).run(plan)
+    share = simulated_overlap(simulation, network.latency).share
+    prediction = replace(plan.predicted, hidden_share=share)
+    return replace(plan, model=subject.model, predicted=prediction)
 
 
 @contextmanager

@@ -56,12 +56,16 @@ class PlannedExchange:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the simulator said of a plan when it was made; seconds of one step, and bytes."""
+    """What the simulator said of a plan when it was made; seconds of one step, and bytes.
+
+    ``hidden_share``: of the exchange, how much is hidden behind computation, 0 to 1.
+    """
 
     step_seconds: float
     lower_bound_seconds: float
     stock_seconds: float
     peak_bytes: int = 0
+    hidden_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import keras
 
 from ooodist.config import PlanningConfig
 from ooodist.engines.base import Engine
+from ooodist.engines.settings import planned_credits
 from ooodist.errors import UserError
 from ooodist.profile.storage import profile_of
 from ooodist.schedule import plan as plans
@@ -18,10 +19,6 @@ from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.data_parallel import best_first_k
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits, comparison, make_plan, predicted
-
-# With more in flight the libraries run exchanges in an order of their own (Horovod's cache), or
-# side by side (TensorFlow's collectives), and not in that of the plan.
-CREDITS_IN_SEQUENCE = (1, 2)
 
 logger = logging.getLogger("ooodist")
 
@@ -116,8 +113,9 @@ def limits_of(
     if engine.partition_bytes is not None:  # it has started, and cannot be changed any more
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
-    able = [credit for credit in CREDITS_IN_SEQUENCE if credit <= (engine.max_credit or credit)]
-    return replace(limits, credits=tuple(able))
+    allowed = planned_credits(engine.name)
+    able = tuple(credit for credit in allowed if credit <= (engine.max_credit or credit))
+    return replace(limits, credits=able)
 
 
 def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:

@@ -1,0 +1,76 @@
+"""Horovod's cycles on demand (patches/horovod-*.patch), and the priority of its threads."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import ROOT, needs_built
+
+WORKER = Path(__file__).with_name("horovod_cycle_worker.py")
+EXCHANGES = 30
+CYCLE = 0.1  # seconds
+
+
+def run(variables: Mapping[str, str]) -> dict[str, float]:
+    """What rank 0 prints: seconds of exchanges of which each starts when the last is complete."""
+    needs_built("horovod")
+    command = [sys.executable, str(ROOT / "launch/local.py"), "-np", "2", "--engine", "horovod"]
+    own = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    job = subprocess.run(
+        [*command, "--", sys.executable, str(WORKER), str(EXCHANGES)],
+        env={**os.environ, **own, "HOROVOD_CYCLE_TIME": f"{CYCLE * 1e3:g}", **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    return {name: float(value) for name, value in re.findall(r"(\w+) is (\S+)", job.stdout)}
+
+
+def test_without_the_variable_each_exchange_waits_for_a_cycle() -> None:
+    assert run({})["seconds"] > EXCHANGES * CYCLE / 2
+
+
+def test_on_demand_none_waits() -> None:
+    assert run({"HOROVOD_CYCLE_ON_DEMAND": "1"})["seconds"] < EXCHANGES * CYCLE / 4
+
+
+def test_a_worker_that_comes_later_is_waited_for() -> None:
+    """It ends the wait of the others at once, and not with the next of their cycles."""
+    found = run({"HOROVOD_CYCLE_ON_DEMAND": "1", "LATE_SECONDS": "0.02"})
+    assert EXCHANGES * 0.02 < found["seconds"] < EXCHANGES * (0.02 + CYCLE / 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a priority above the usual needs root")
+def test_threads_that_exchange_come_first() -> None:
+    """At least Horovod's own and gloo's; TensorFlow's threads stay as they are."""
+    assert run({})["hurried"] == 0
+    found = run({"OOODIST_EXCHANGE_NICENESS": "-10"})
+    assert 2 <= found["hurried"] < found["threads"]
+
+
+def test_a_niceness_that_is_none_is_named() -> None:
+    needs_built("horovod")
+    code = (
+        "import os, ooodist; os.environ['OOODIST_EXCHANGE_NICENESS'] = 'high'; "
+        "ooodist.init('horovod')"
+    )
+    command = [sys.executable, str(ROOT / "launch/local.py"), "-np", "1", "--engine", "horovod"]
+    job = subprocess.run(
+        [*command, "--", sys.executable, "-c", code],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert job.returncode != 0
+    assert "OOODIST_EXCHANGE_NICENESS is 'high'" in job.stdout + job.stderr

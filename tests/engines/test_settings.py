@@ -1,0 +1,42 @@
+"""The environment variables with which plans are carried out."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ooodist.engines import settings
+
+
+def test_horovods() -> None:
+    variables = settings.planned_settings("horovod")
+    assert variables["HOROVOD_CYCLE_ON_DEMAND"] == "1"
+    assert float(variables["HOROVOD_CYCLE_TIME"]) > 1  # its default; nobody waits for it any more
+    assert int(variables["HOROVOD_FUSION_THRESHOLD"]) == 4 << 20
+    assert int(variables[settings.NICENESS]) < 0
+
+
+def test_byteps_gets_the_partition_of_the_plan() -> None:
+    variables = settings.planned_settings("byteps", 123456)
+    assert variables["BYTEPS_PARTITION_BYTES"] == "123456"
+    without = settings.planned_settings("byteps")
+    assert without["BYTEPS_PARTITION_BYTES"] == str(settings.DEFAULT_PARTITION_BYTES)
+
+
+def test_the_credit_that_byteps_gets_is_the_one_that_is_planned_with() -> None:
+    variables = settings.planned_settings("byteps")
+    assert (int(variables["BYTEPS_SCHEDULING_CREDIT"]),) == settings.planned_credits("byteps")
+
+
+@pytest.mark.parametrize("engine", ["horovod", "collective"])
+def test_plans_for_libraries_without_an_order_keep_few_in_flight(engine: str) -> None:
+    assert settings.planned_credits(engine) == (1, 2)
+
+
+@pytest.mark.parametrize("engine", ["local", "collective", "horovod", "byteps"])
+def test_one_core_has_two_threads(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    assert settings.planned_settings(engine)["TF_NUM_INTEROP_THREADS"] == "2"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4})
+    assert "TF_NUM_INTEROP_THREADS" not in settings.planned_settings(engine)

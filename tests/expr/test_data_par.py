@@ -1,0 +1,113 @@
+"""expr/data_par: what becomes of measured times, and the table of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.jobs import ROOT
+from tests.schedule.chains import chain_costs
+
+FOLDER = ROOT / "expr/data_par"
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[dict[str, ModuleType]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "launch")
+        patch.syspath_prepend(FOLDER)
+        # Others are called run and report as well.
+        yield {name: _load(name) for name in ("run", "report")}
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"data_par_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for its dataclasses
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_costs_at_another_speed_keep_their_shares(scripts: dict[str, ModuleType]) -> None:
+    costs = chain_costs([1000] * 3, forward=1.0, output_gradient=2.0, weight_gradient=3.0)
+    slower = scripts["run"].scaled(costs, 1.5)
+    assert slower.compute_seconds == pytest.approx(1.5 * costs.compute_seconds)
+    assert [unit.seconds for unit in slower.backward] == pytest.approx(
+        [1.5 * unit.seconds for unit in costs.backward]
+    )
+    assert slower.weights[0].num_bytes == costs.weights[0].num_bytes
+    step = costs.compute_seconds + costs.launch_seconds
+    at_speed = scripts["run"].at_speed(costs, 7.0)
+    assert at_speed.compute_seconds + at_speed.launch_seconds == pytest.approx(7.0)
+    assert at_speed.compute_seconds == pytest.approx(7.0 * costs.compute_seconds / step)
+
+
+def test_what_a_job_was_started_with_is_not_planned(scripts: dict[str, ModuleType]) -> None:
+    limits = scripts["run"].limits
+    assert limits("horovod", "plans").credits == (1, 2)
+    assert limits("byteps", "stock").credits == (None,)
+    assert limits("byteps", "plans").credits == (2,)
+    assert limits("byteps", "plans").partitions == (1 << 20,)
+
+
+def rows(scripts: dict[str, ModuleType], file: Path) -> None:
+    """Two rows of three repeats."""
+    values = {
+        "stock": ([2.0, 2.2, 2.1], 2.1, 2.1),
+        "planned": ([1.4, 1.6, 1.5], 1.2, 1.5),
+    }
+    for row, (seconds, predicted, then) in values.items():
+        for repeat, took in enumerate(seconds):
+            scripts["run"].write_row(
+                file,
+                dict.fromkeys(scripts["run"].COLUMNS, 1)
+                | {
+                    "model": "vgg16",
+                    "engine": "horovod",
+                    "workers": 2,
+                    "batch": 30,
+                    "row": row,
+                    "repeat": repeat,
+                    "seconds": took,
+                    "predicted": predicted,
+                    "predicted_then": then,
+                    "lower_bound": 1.2,
+                    "compute": 1.0,
+                    "exchange": 1.5,
+                    "exchange_cpu": 0.05,
+                },
+            )
+
+
+def test_the_table_says_medians_speed_up_and_errors(
+    scripts: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    file = tmp_path / "results.csv"
+    rows(scripts, file)
+    found = scripts["report"].read(file)
+    planned = found["vgg16", "horovod", 2, 1.0]["planned"]
+    assert planned.median == 1.5
+    assert planned.spread == pytest.approx((1.45, 1.55))
+    assert planned.error == pytest.approx(-0.2)
+    assert planned.error_then == pytest.approx(0.0)
+    line = scripts["report"].table(found).splitlines()[-1]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:2] == ["vgg16", "horovod x 2"]
+    assert cells[5:] == [
+        *("1500 (1450 to 1550)", "40.0", "1.40x", "1200", "-20.0%", "+0.0%", "80%", "5%")
+    ]
+
+
+def test_the_figure_is_written(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    rows(scripts, file)
+    scripts["report"].draw(scripts["report"].read(file), tmp_path / "speedup")
+    assert (tmp_path / "speedup.png").stat().st_size > 5000
+    assert "<svg" in (tmp_path / "speedup.svg").read_text(encoding="utf-8")[:1000]
