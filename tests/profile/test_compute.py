@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ooodist.backprop.graph import ancestors
 from ooodist.backprop.order import check_order
 from ooodist.errors import UserError
 from ooodist.profile.compute import measure_compute, measure_step
@@ -183,3 +184,20 @@ def test_says_by_which_factor_it_was_scaled(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.DEBUG, "ooodist"):
         measure_compute(dense_chain(), batch(), steps=STEPS)
     assert "recorded seconds count" in caplog.text
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_no_weight_is_changed_before_the_last_unit_has_run(optimizer: str) -> None:
+    """Interrupted by a unit, on the only core, an update would seem to take as long as that."""
+    traced = trace_step(dense_chain(optimizer), batch())
+    handles = {weight.handle.name for weight in traced.weights}
+    assert len(handles) > 2
+    changes = [
+        op
+        for op in traced.weights[0].handle.graph.get_operations()
+        if op.type.startswith(("Assign", "ResourceApply")) and op.inputs[0].name in handles
+    ]
+    assert len(changes) == len(handles)
+    units = {op for unit in traced.step.backward for op in unit.ops}
+    for change in changes:
+        assert units <= set(ancestors([change]))
