@@ -142,6 +142,7 @@ def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
         for j, engine in enumerate(engines):
             axis = axes[i][j]
             settings = [s for s in results if s[:2] == (model, engine)]
+            axis.set_visible(bool(settings))
             axis.set_title(f"{model}, {engine}", fontsize=10)
             axis.axhline(1, color="#555555", linewidth=0.8)
             for at, setting in enumerate(settings):
