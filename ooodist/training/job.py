@@ -125,23 +125,25 @@ def train(job: Job, started: float) -> None:
         *_reports(job, timer, epochs),
         watchdog,
     ]
-    watchdog.start()
-    job.model.fit(
-        job.data.train,
-        epochs=epochs,
-        initial_epoch=min(job.first_epoch, epochs),
-        steps_per_epoch=job.steps_per_epoch,
-        validation_data=job.data.validation,
-        callbacks=callbacks,
-        shuffle=False,  # the stream is shuffled already
-        verbose=0,
-    )
     result = {}
-    if job.data.validation is not None:
-        result = job.model.evaluate(
-            job.data.validation, return_dict=True, verbose=0, callbacks=[watchdog]
+    watchdog.start()
+    try:
+        job.model.fit(
+            job.data.train,
+            epochs=epochs,
+            initial_epoch=min(job.first_epoch, epochs),
+            steps_per_epoch=job.steps_per_epoch,
+            validation_data=job.data.validation,
+            callbacks=callbacks,
+            shuffle=False,  # the stream is shuffled already
+            verbose=0,
         )
-    watchdog.stop()
+        if job.data.validation is not None:
+            result = job.model.evaluate(
+                job.data.validation, return_dict=True, verbose=0, callbacks=[watchdog]
+            )
+    finally:  # who has called this may live on
+        watchdog.stop()
     if engine.rank == 0:
         if config.checkpoint.every_epochs:
             job.model.save(job.folder / MODEL_NAME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -291,6 +292,8 @@ def test_jobs_that_cannot_run(
     with pytest.raises(UserError, match=message):
         run(engine, tmp_path, "epochs=1", *overrides)
     assert checkpoint.epochs(tmp_path) == []
+    # A minute later it would end the process, whatever that does by then.
+    assert "watchdog" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_an_unsaveable_model_trains_without_checkpoints(engine: Engine, tmp_path: Path) -> None:
