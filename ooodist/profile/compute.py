@@ -29,7 +29,7 @@ from ooodist.profile.memory import kept_tensors
 from ooodist.profile.owners import Owner
 from ooodist.profile.state import preserved
 from ooodist.profile.step import StepToMeasure, trace_step
-from ooodist.report.matching import Recorded, match_steps
+from ooodist.report.matching import match_steps
 from ooodist.report.xplane import read_op_events, start_recording
 from ooodist.schedule.costs import StepCosts, UnitCost, WeightCost
 from ooodist.training.launch import Batch
@@ -38,7 +38,6 @@ logger = logging.getLogger("ooodist")
 
 WARM_UP_STEPS = 3  # libraries tune themselves in the first ones
 ROUNDS = 3  # of timed steps, then recorded ones
-MOST_RECORDINGS = 3
 MOST_SECONDS = 10.0  # of recorded steps (timed ones take twice that); a step a round is the least
 
 
@@ -127,25 +126,6 @@ class _RecordedCall(NamedTuple):
 
 
 def _record(traced: StepToMeasure, num_calls: int) -> list[_RecordedCall]:
-    """Calls under the profiler, which loses events now and then: then they are called again."""
-    found: list[Recorded] = []
-    for _ in range(MOST_RECORDINGS):
-        calls, found = _record_once(traced, num_calls)
-        if len(found) == num_calls:
-            by_step = [seconds_by_owner(step.events, traced.owner_of) for step in found]
-            return [
-                _RecordedCall(step, max(0.0, call - sum(step.values())))
-                for call, step in zip(calls, by_step, strict=True)
-            ]
-        logger.info("the profiler has recorded %d of %d steps: again", len(found), num_calls)
-    raise UserError(
-        f"TensorFlow's profiler has recorded {len(found)} of {num_calls} steps, so they "
-        "cannot be measured; profile while nothing else trains in this process"
-    )
-
-
-def _record_once(traced: StepToMeasure, num_calls: int) -> tuple[list[float], list[Recorded]]:
-    """Seconds of each call, and what the profiler has of them."""
     with tempfile.TemporaryDirectory(prefix="ooodist-profile-") as folder:
         try:
             start_recording(Path(folder))
@@ -158,7 +138,17 @@ def _record_once(traced: StepToMeasure, num_calls: int) -> tuple[list[float], li
             calls = [_call(traced) for _ in range(num_calls)]
         finally:
             tf.profiler.experimental.stop()
-        return calls, match_steps(read_op_events(Path(folder)), [traced.step])
+        found = match_steps(read_op_events(Path(folder)), [traced.step])
+    if len(found) != num_calls:
+        raise UserError(
+            f"TensorFlow's profiler has recorded {len(found)} of {num_calls} steps, so they "
+            "cannot be measured; profile while nothing else trains in this process"
+        )
+    by_step = [seconds_by_owner(step.events, traced.owner_of) for step in found]
+    return [
+        _RecordedCall(step, max(0.0, call - sum(step.values())))
+        for call, step in zip(calls, by_step, strict=True)
+    ]
 
 
 def _unit_costs(
