@@ -48,14 +48,16 @@ def measure_network(engine: Engine) -> Network:
     timer = ExchangeTimer(engine)
     largest = _largest_bytes(engine, timer)
     sizes = (TINY_BYTES, largest // 16, largest // 4, largest)
-    timed = [_timed(engine, timer, size) for size in sizes]
+    products = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0)
+    product = products / FIRST_PRODUCTS
+    timed = [_timed(engine, timer, size, product) for size in sizes]
     lanes = fit_lanes(timed, two_lanes=by_urgency)
     tiny, *_, large = timed
     each = large.together / large.num_exchanges
     count = max(2, round(BESIDE_SECONDS / each))
     beside = [
-        _beside(engine, timer, TINY_BYTES, TINY_AT_A_TIME, tiny.together * 2),
-        _beside(engine, timer, largest, count, count * each),
+        _beside(engine, timer, TINY_BYTES, TINY_AT_A_TIME, tiny.together * 2, product),
+        _beside(engine, timer, largest, count, count * each, product),
     ]
     cpu = fit_cpu(beside)
     network = Network(
@@ -109,12 +111,12 @@ def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
     return 1 << int(np.log2(most))
 
 
-def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int) -> Timed:
+def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float) -> Timed:
+    """Exchanges of one size, beside a chain of products of which each takes so many seconds."""
     one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
     count = max(2, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
     idle = _slowest(engine, timer.one_by_one, num_bytes, count)
-    product = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, num_bytes, 0) / FIRST_PRODUCTS
     products = 1 + round(OUTLASTING * idle / product)
     one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count, products)
     together = _slowest(engine, timer.together, num_bytes, count, products)
@@ -129,12 +131,15 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int) -> Timed:
 
 
 def _beside(
-    engine: Engine, timer: ExchangeTimer, num_bytes: int, count: int, seconds: float
+    engine: Engine,
+    timer: ExchangeTimer,
+    num_bytes: int,
+    count: int,
+    seconds: float,
+    product: float,
 ) -> Beside:
     """How much longer a computation takes with exchanges, of about so many seconds, beside it."""
-    first = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, num_bytes, 0)
-    computing = max(COMPUTE_SECONDS, seconds / HIDDEN)
-    products = max(1, round(FIRST_PRODUCTS * computing / first))
+    products = max(1, round(max(COMPUTE_SECONDS, seconds / HIDDEN) / product))
     alone, beside = [], []
     for _ in range(REPEATS):  # in turns, so that a machine that changes its speed meets both
         alone.append(timer.beside_products(products, num_bytes, 0))
