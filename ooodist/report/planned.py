@@ -24,7 +24,6 @@ from ooodist.report.plan_table import (
 )
 from ooodist.report.tracks import predicted
 from ooodist.schedule import plan as plan_files
-from ooodist.schedule.costs import Network
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits, comparison
 from ooodist.schedule.simulate import Simulation, Simulator
@@ -62,7 +61,7 @@ def plan_clusters(
     for cluster in clusters:
         logger.info("planning for %s", cluster.title)
         plans = comparison(subject.costs, cluster.network, limits=limits)
-        plans["planned"] = _to_write(plans["planned"], subject, cluster.network)
+        plans["planned"] = replace(plans["planned"], model=subject.model)
         tables.append(make_table(subject, cluster, plans))
         folder = output
         if len(clusters) > 1:
@@ -78,15 +77,6 @@ def plan_clusters(
         return f"{sweep_text(tables)}\n\n{_facts(output, [CSV_NAME, COSTS_NAME])}"
     files = [PLAN_NAME, *FIGURE_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
     return f"{text(tables[0])}\n\n{_facts(output, files)}"
-
-
-def _to_write(plan: Plan, subject: Subject, network: Network) -> Plan:
-    """The plan with what its file says besides, for those who carry it out without the costs."""
-    assert plan.predicted is not None
-    simulation = Simulator(subject.costs, network).run(plan)
-    share = simulated_overlap(simulation, network.latency).share
-    prediction = replace(plan.predicted, hidden_share=share)
-    return replace(plan, model=subject.model, predicted=prediction)
 
 
 @contextmanager
@@ -105,7 +95,8 @@ def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
     costs, network = table.subject.costs, table.cluster.network
     simulator = Simulator(costs, network)
     simulations = {name: simulator.run(plans[name]) for name in SHOWN}
-    plan_files.write(plans["planned"], folder / PLAN_NAME)
+    planned = _with_hidden_share(plans["planned"], simulations["planned"], network.latency)
+    plan_files.write(planned, folder / PLAN_NAME)
     panels = [
         Panel(
             _title(table, name, simulation, network.latency),
@@ -130,6 +121,13 @@ def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
         for number, (name, simulation) in enumerate(simulations.items())
     ]
     perfetto.write_perfetto(processes, folder / TRACE_NAME)
+
+
+def _with_hidden_share(plan: Plan, simulation: Simulation, latency: float) -> Plan:
+    """The plan with it, for those who carry it out and do not have the costs."""
+    assert plan.predicted is not None
+    share = simulated_overlap(simulation, latency).share
+    return replace(plan, predicted=replace(plan.predicted, hidden_share=share))
 
 
 def _title(table: Table, name: str, simulation: Simulation, latency: float) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 import sys
+from abc import ABC, abstractmethod
 from typing import TypeAlias
 
 from ooodist.schedule.costs import Network
@@ -27,7 +28,7 @@ from ooodist.schedule.plan import Plan
 Arrival: TypeAlias = tuple[float, float, Piece, int, int, bool]
 
 
-class Lanes:
+class Lanes(ABC):
     """The two lanes, and all that has entered them.
 
     Attributes:
@@ -41,19 +42,19 @@ class Lanes:
         self._push_free = 0.0
         self._pull_free = 0.0
 
+    @abstractmethod
     def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
         """These exchanges of a step have become ready; ``next_end`` is called at the same time.
 
         ``now`` never decreases.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def next_end(self, taken: int, now: float) -> float:
         """When the arrival with the number ``taken`` is complete; infinite if there is none.
 
         Those before it must be complete by ``now``, and what is ready by now handed over.
         """
-        raise NotImplementedError
 
     def _enter(self, time: float, step: int, exchange: int, number: int) -> float:
         pieces = self._pieces[exchange]
