@@ -251,7 +251,7 @@ def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> N
     assert time.monotonic() - start < SECONDS_TO_END
     assert process.returncode == 1, output
     # (The stopped rank may find the same of itself when the launcher lets it go on to end it.)
-    error = next(line for line in errors(output) if "rank 0 " in line)
+    (error,) = [line for line in errors(output) if "rank 0 " in line]
     assert "rank 0 (engine collective) has made no progress for 3 s since " in error
     assert "raise stall_limit (3 s)" in error
 

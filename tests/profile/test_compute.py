@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 from collections.abc import Callable
 
@@ -129,11 +130,12 @@ def test_seconds_add_up_and_go_where_the_work_is() -> None:
     # Others may use this machine, and change its speed.
     total = costs.compute_seconds + costs.launch_seconds
     assert min(calls) / 1.3 < total < max(calls) * 1.3
+    assert 0.6 < total / statistics.median(sorted(calls)[:6]) < 1.6
 
     seconds = _by_layer(costs)
     # 1024 x 2048 against 2048 x 256: four times the products, in F as in dW.
     for kind in ("F", "dW"):
-        assert 2 < seconds[kind, "wide"] / seconds[kind, "narrow"] < 10
+        assert 2 < seconds[kind, "wide"] / seconds[kind, "narrow"] < 8
     assert seconds["dW", "wide"] > 20 * seconds["dW", "top"]
     units = sum(unit.seconds for unit in (*costs.forward, *costs.backward))
     assert units > 0.6 * costs.compute_seconds

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -103,7 +103,8 @@ def every_plan(costs: StepCosts, plan: Plan) -> Iterator[Plan]:
                 yield replace(plan, order=order, exchanges=sequence)
 
 
-@settings(deadline=None, max_examples=25)
+@example([1.122, 1.326, 0.381, 0.766, 0.969, 0.55, 1.122, 1.46, 1.767], [148] * 3, False, 3)
+@settings(deadline=None, max_examples=20)
 @given(
     st.lists(st.floats(0.1, 2), min_size=9, max_size=9),
     st.lists(st.integers(1, 100).map(lambda n: 4 * n), min_size=3, max_size=3),
@@ -117,12 +118,12 @@ def test_as_good_as_the_best_of_all_plans(
     network = Network(
         "any", 2, latency=0.05, fixed=0.05, seconds_per_byte=0.02, by_urgency=by_urgency
     )
-    limits = Limits(steps_per_launch=steps, credits=(1,), partitions=(1 << 20,), evaluations=3000)
+    limits = Limits(steps_per_launch=steps, credits=(1,), partitions=(1 << 20,))
     found = make_plan(costs, network, limits=limits)
     simulator = Simulator(costs, network)
     like = replace(found, credit=1)
     best = min(simulator.step_seconds(plan) for plan in every_plan(costs, like))
-    assert seconds_of(found) <= best * 1.01
+    assert seconds_of(found) <= best * 1.002  # what a simpler plan may lose
 
 
 def test_ten_equal_layers() -> None:
@@ -165,6 +166,7 @@ def test_fast_and_the_same_again(by_urgency: bool) -> None:
     assert time.process_time() - start < 20  # 5 s on a free machine
     assert found.predicted is not None
     assert found.predicted.stock_seconds / seconds_of(found) > 1.2
+    assert make_plan(costs, network) == found
     short = Limits(evaluations=240)
     again = [make_plan(costs, network, limits=short, seed=seed) for seed in (1, 1, 2)]
     assert again[0] == again[1]
