@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,14 @@ def needs_built(engine: str) -> None:
 
 
 def run_job(
-    engine: str, size: int, script: Path, *arguments: str, seconds: float = 300
+    engine: str,
+    size: int,
+    script: Path,
+    *arguments: str,
+    seconds: float = 300,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs ``script`` on ``size`` workers through launch/local.py.
+    """Runs ``script`` on ``size`` workers through launch/local.py, with these variables besides.
 
     Returns:
         the finished launcher, with the output of all workers.
@@ -32,7 +38,12 @@ def run_job(
     return subprocess.run(
         [*command, "--", sys.executable, str(script), *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            **(variables or {}),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -21,7 +21,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,12 @@ def seconds_of_computing(turn: Turn) -> float:
     return float(turn.ask("run", name="computing", launches=1)["seconds"])
 
 
+def seconds_of_row(turn: Turn, row: str, plan: Plan) -> float:
+    """Of a step; one step alone would mostly show what the caches have of it."""
+    launches = 2 if plan.steps_per_launch == 1 else 1
+    return float(turn.ask("run", name=row, launches=launches)["seconds"])
+
+
 def at_speed(costs: StepCosts, seconds: float) -> StepCosts:
     """The costs, scaled so that a step without an exchange takes so many seconds."""
     before = costs.compute_seconds + costs.launch_seconds
@@ -211,13 +219,15 @@ def plan_rows(
 
 def limits(engine: str, turn: str) -> Limits:
     """What the planner may choose; what the engine was started with it cannot change any more."""
-    free = Limits(max_steps_per_launch=MOST_STEPS_PER_LAUNCH)
-    if turn == "stock":  # BytePS's default: everything in flight
-        own = replace(free, credits=(None,), partitions=(PARTITION_BYTES,))
-        return own if engine == "byteps" else free
-    limited = replace(free, credits=planned_credits(engine))
-    own = replace(limited, partitions=(DEFAULT_PARTITION_BYTES,))
-    return own if engine == "byteps" else limited
+    chosen = Limits(max_steps_per_launch=MOST_STEPS_PER_LAUNCH)
+    if turn == "plans":
+        chosen = replace(chosen, credits=planned_credits(engine))
+    elif engine == "byteps":
+        chosen = replace(chosen, credits=(None,))  # its default: everything in flight
+    if engine == "byteps":
+        size = PARTITION_BYTES if turn == "stock" else DEFAULT_PARTITION_BYTES
+        chosen = replace(chosen, partitions=(size,))
+    return chosen
 
 
 def time_rows(
@@ -233,20 +243,19 @@ def time_rows(
     Each row gets two predictions: the one made before, and the one that the same plan, profile and
     network give at the speed at which steps without an exchange were computed meanwhile.
     """
-    names = [*rows, *(f"computing_{turn}" for turn in turns)]
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    timers: dict[str, Callable[[], float]] = {
+        row: partial(seconds_of_row, turns[turn], row, plan)
+        for row, (turn, plan, _) in rows.items()
+    }
+    for turn in turns:
+        timers[f"computing, {turn}"] = partial(seconds_of_computing, turns[turn])
+    seconds: dict[str, list[float]] = {name: [] for name in timers}
     for repeat in range(repeats):
-        for row in names if repeat % 2 == 0 else reversed(names):
-            if row in rows:
-                turn, plan, _ = rows[row]
-                launches = 2 if plan.steps_per_launch == 1 else 1
-                took = turns[turn].ask("run", name=row, launches=launches)["seconds"]
-            else:
-                took = seconds_of_computing(turns[row.split("_")[1]])
-            seconds[row].append(took)
-            say(f"  repeat {repeat} {row}: {took:.3f} s")
+        for name in timers if repeat % 2 == 0 else reversed(timers):
+            seconds[name].append(timers[name]())
+            say(f"  repeat {repeat} {name}: {seconds[name][-1]:.3f} s")
     then = {
-        turn: at_speed(costs[turn], statistics.median(seconds[f"computing_{turn}"]))
+        turn: at_speed(costs[turn], statistics.median(seconds[f"computing, {turn}"]))
         for turn in turns
     }
     common = {

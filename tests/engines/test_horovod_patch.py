@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import ROOT, needs_built
+from tests.jobs import needs_built, run_job
 
 WORKER = Path(__file__).with_name("horovod_cycle_worker.py")
 EXCHANGES = 30
@@ -21,17 +19,9 @@ CYCLE = 0.1  # seconds
 def run(variables: Mapping[str, str]) -> dict[str, float]:
     """What rank 0 prints: seconds of exchanges of which each starts when the last is complete."""
     needs_built("horovod")
-    command = [sys.executable, str(ROOT / "launch/local.py"), "-np", "2", "--engine", "horovod"]
-    own = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    job = subprocess.run(
-        [*command, "--", sys.executable, str(WORKER), str(EXCHANGES)],
-        env={**os.environ, **own, "HOROVOD_CYCLE_TIME": f"{CYCLE * 1e3:g}", **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert job.returncode == 0, job.stdout + job.stderr
+    cycle = {"HOROVOD_CYCLE_TIME": f"{CYCLE * 1e3:g}"}
+    job = run_job("horovod", 2, WORKER, str(EXCHANGES), variables=cycle | dict(variables))
+    assert job.returncode == 0, job.stdout
     return {name: float(value) for name, value in re.findall(r"(\w+) is (\S+)", job.stdout)}
 
 
@@ -59,18 +49,7 @@ def test_threads_that_exchange_come_first() -> None:
 
 def test_a_niceness_that_is_none_is_named() -> None:
     needs_built("horovod")
-    code = (
-        "import os, ooodist; os.environ['OOODIST_EXCHANGE_NICENESS'] = 'high'; "
-        "ooodist.init('horovod')"
-    )
-    command = [sys.executable, str(ROOT / "launch/local.py"), "-np", "1", "--engine", "horovod"]
-    job = subprocess.run(
-        [*command, "--", sys.executable, "-c", code],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    wrong = {"OOODIST_EXCHANGE_NICENESS": "high"}
+    job = run_job("horovod", 2, WORKER, str(EXCHANGES), seconds=120, variables=wrong)
     assert job.returncode != 0
-    assert "OOODIST_EXCHANGE_NICENESS is 'high'" in job.stdout + job.stderr
+    assert "OOODIST_EXCHANGE_NICENESS is 'high'" in job.stdout
