@@ -185,7 +185,7 @@ class GradientExchange:
             whole = self._in_its_turn(whole)
             total = self.engine.sum_in_graph(whole, self._key(exchange, whole))
             record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
-            self._issued(graph).append((whole.op, record))
+            self._issued(graph).append((_handing_over(total), record))
         mean = total / tf.cast(self.engine.size, total.dtype)
         if len(tensors) == 1:
             return [mean], record
@@ -226,6 +226,16 @@ class GradientExchange:
         issued: list[tuple[tf.Operation, Exchanged]] = graph.get_collection_ref(key)
         issued[:] = [pair for pair in issued if pair[0].graph is graph]
         return issued
+
+
+def _handing_over(total: tf.Tensor) -> tf.Operation:
+    """The op whose result the engine sends: behind it the exchange starts, and nothing between.
+
+    Were it the gradient itself, another exchange that waits for its start could overtake it on the
+    few ops from there to here; and libraries keep the order that they have seen first.
+    """
+    summing = total.op.inputs[0].op if total.op.type == "Cast" else total.op
+    return summing.inputs[0].op
 
 
 def _split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
