@@ -5,6 +5,7 @@ ExitStack that ends with the job.
 """
 
 import json
+import os
 import sys
 import threading
 from collections import Counter
@@ -18,6 +19,9 @@ from ooodist.errors import UserError
 
 MACHINE = Host()
 LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has 107 bytes; BytePS cuts off what is longer
+# A server adds up little at a time, but all workers wait for it: it does not wait for a core on
+# which a worker computes. Only root may ask for that.
+SERVER_FIRST = ["nice", "-n", "-10"] if os.geteuid() == 0 else []
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,7 @@ def _byteps(
         }
 
     def helper(label: str, host: Host, role: str) -> Process:
-        serve = [sys.executable, "-c", "import byteps.server"]
+        serve = [*SERVER_FIRST, sys.executable, "-c", "import byteps.server"]
         return Process(label, host.wrap(serve), everyone(host, role), is_worker=False)
 
     helpers = [helper("scheduler", root, "scheduler")]

@@ -24,6 +24,7 @@ sys.path.insert(0, str(HERE.parents[1] / "launch"))
 from lab import Lab  # noqa: E402
 from shaping import parse_rate  # noqa: E402
 
+from ooodist.engines.settings import NICENESS  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
 
 MB = 10**6
@@ -74,15 +75,13 @@ def all_cases() -> list[Case]:
             Case(f"horovod, cycle {cycle} ms, credit 2", "horovod", small | {"credit": 2}, own)
         )
         made.append(Case(f"horovod, cycle {cycle} ms, chained 4 B", "horovod", tiny, own))
-    busy = {"busy": True, "planned": True}
     for engine in ("horovod", "byteps", "collective"):
-        made.append(
-            Case(
-                f"{engine}, planned, busy core",
-                engine,
-                small | busy | {"credit": 0 if engine == "byteps" else 4},
-            )
-        )
+        busy = {"busy": True, "planned": True, "credit": 0 if engine == "byteps" else 4}
+        made.append(Case(f"{engine}, planned, busy core", engine, small | busy))
+        if engine != "collective":  # whose threads nobody gives another priority
+            usual = {NICENESS: "0"}
+            name = f"{engine}, planned, busy core, usual priority"
+            made.append(Case(name, engine, small | busy, usual))
     return made
 
 

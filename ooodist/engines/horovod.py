@@ -1,18 +1,12 @@
 """Horovod: processes started by horovodrun, mpirun or launch/local.py."""
 
-import logging
-import os
-
 import horovod.tensorflow as hvd
 import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 
 from ooodist.engines.base import Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
-from ooodist.engines.settings import NICENESS
-from ooodist.errors import UserError
-
-_log = logging.getLogger("ooodist")
+from ooodist.engines.priority import let_come_first, threads
 
 
 class HorovodEngine(Engine):
@@ -32,10 +26,10 @@ class HorovodEngine(Engine):
 
     def __init__(self) -> None:
         super().__init__()
-        before = _threads()
+        before = threads()
         hvd.init()
-        if NICENESS in os.environ and not hvd.mpi_enabled():  # MPI's threads poll: they must not
-            _set_niceness(_threads() - before, os.environ[NICENESS])
+        if not hvd.mpi_enabled():  # MPI's threads poll: they must not come first
+            let_come_first(threads() - before)
         self.rank, self.size = hvd.rank(), hvd.size()
         self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
         use_own_gpu(self.local_rank, self.local_size)
@@ -54,28 +48,3 @@ class HorovodEngine(Engine):
 
     def _close(self) -> None:
         hvd.shutdown()
-
-
-def _threads() -> set[int]:
-    """The threads of this process."""
-    return {int(name) for name in os.listdir("/proc/self/task")}
-
-
-def _set_niceness(threads: set[int], niceness: str) -> None:
-    """Lets the threads that send and receive run as soon as they can, if the system allows it.
-
-    They do little, but each step of a ring waits for them, and where all cores compute they wait
-    for a core: with -10, 91 % of 250 Mbit/s was used beside a computation, without it 84 %.
-    """
-    try:
-        value = int(niceness)
-    except ValueError:
-        raise UserError(f"{NICENESS} is {niceness!r}; it must be a number, -20 to 19") from None
-    for thread in threads:
-        try:
-            os.setpriority(os.PRIO_PROCESS, thread, value)
-        except PermissionError:
-            _log.info("Horovod's threads keep their priority: another takes CAP_SYS_NICE")
-            return
-        except ProcessLookupError:  # it has ended meanwhile
-            continue

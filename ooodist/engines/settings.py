@@ -55,7 +55,7 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
             # Of our patch: a cycle begins as soon as there is something to add up. An exchange
             # that is handed over when another is complete would wait for the next cycle.
             "HOROVOD_CYCLE_ON_DEMAND": "1",
-            # Of ours, see horovod.py: the priority of the threads that send and receive.
+            # Of ours, see priority.py: the threads that send and receive come first.
             NICENESS: "-10",
         }
     if engine == "byteps":
@@ -67,5 +67,6 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
             "BYTEPS_SCHEDULING_CREDIT": str(BYTEPS_CREDIT),
             # Default djb2, by which servers get tensors at random; naive: in turn.
             "BYTEPS_KEY_HASH_FN": "naive",
+            NICENESS: "-10",  # as above; for the servers, the launchers see to it
         }
     return {}

@@ -1,0 +1,42 @@
+"""The priority of the threads that an engine sends and receives with."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from ooodist.engines.settings import NICENESS
+from ooodist.errors import UserError
+
+_log = logging.getLogger("ooodist")
+
+
+def threads() -> set[int]:
+    """The threads of this process."""
+    return {int(name) for name in os.listdir("/proc/self/task")}
+
+
+def let_come_first(those: set[int]) -> None:
+    """These threads run as soon as they can, if the job asks for it and the system allows it.
+
+    They do little, but each exchange waits for them, and where all cores compute they wait for a
+    core.
+
+    Raises:
+        UserError: the variable ``OOODIST_EXCHANGE_NICENESS`` is set, but is no number.
+    """
+    niceness = os.environ.get(NICENESS)
+    if niceness is None:
+        return
+    try:
+        value = int(niceness)
+    except ValueError:
+        raise UserError(f"{NICENESS} is {niceness!r}; it must be a number, -20 to 19") from None
+    for thread in those:
+        try:
+            os.setpriority(os.PRIO_PROCESS, thread, value)
+        except PermissionError:
+            _log.info("the engine's threads keep their priority: another takes CAP_SYS_NICE")
+            return
+        except ProcessLookupError:  # it has ended meanwhile
+            continue
