@@ -19,21 +19,23 @@ from ooodist.errors import UserError
 
 MACHINE = Host()
 LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has 107 bytes; BytePS cuts off what is longer
-# A server adds up little at a time, but all workers wait for it: it does not wait for a core on
-# which a worker computes. Only root may ask for that.
-SERVER_FIRST = ["nice", "-n", "-10"] if os.geteuid() == 0 else []
+# A server adds up little at a time, but all workers wait for it: it shall not wait for a core on
+# which one of them computes.
+SERVER_NICENESS = -10
 
 
 @dataclass(frozen=True)
 class Places:
     """The hosts of a job: of each worker, of each server, and of the launcher's own service.
 
-    BytePS's scheduler runs on the host of the first server.
+    BytePS's scheduler runs on the host of the first server. The niceness is that of both; one below
+    0 is for root alone, and without root it is 0.
     """
 
     workers: list[Host]
     servers: list[Host]
     launcher: Host = MACHINE
+    server_niceness: int = SERVER_NICENESS
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,11 @@ def _byteps(
             "BYTEPS_FORCE_DISTRIBUTED": "1",
         }
 
+    may = places.server_niceness >= 0 or os.geteuid() == 0
+    first = ["nice", "-n", str(places.server_niceness)] if may else []
+
     def helper(label: str, host: Host, role: str) -> Process:
-        serve = [*SERVER_FIRST, sys.executable, "-c", "import byteps.server"]
+        serve = [*first, sys.executable, "-c", "import byteps.server"]
         return Process(label, host.wrap(serve), everyone(host, role), is_worker=False)
 
     helpers = [helper("scheduler", root, "scheduler")]

@@ -31,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "launch"))
 
 from background_job import BackgroundJob  # noqa: E402
+from environment import SERVER_NICENESS  # noqa: E402
 from lab import Lab  # noqa: E402
 
 from ooodist import config as job_file  # noqa: E402
@@ -60,7 +61,7 @@ COLUMNS = (
 BATCHES = {"horovod": 1, "byteps": 2, "collective": 2}
 FIRST_RATE = 1e9  # bits a second, while models are built
 LONGEST_ANSWER = 900.0  # seconds
-MOST_STEPS_PER_LAUNCH = 4  # tracing a large model takes long on one core
+MOST_STEPS_PER_LAUNCH = 4  # if nothing else is asked for: tracing a large model takes long
 
 
 class Turn:
@@ -111,9 +112,15 @@ class Setting:
 
 
 def measure(
-    model: str, engine: str, workers: int, ratios: list[float], repeats: int, out: Path
+    model: str,
+    engine: str,
+    workers: int,
+    ratios: list[float],
+    most_steps: int,
+    repeats: int,
+    out: Path,
 ) -> None:
-    """All rows of a model on an engine."""
+    """All rows of a model on an engine, with at most so many steps a launch."""
     job = HERE / "jobs" / f"{model}.yaml"
     batch = job_file.load(job).batch * BATCHES[engine]
     scratch = Path(tempfile.mkdtemp(prefix="ooodist-data-par-"))
@@ -131,7 +138,11 @@ def measure(
                 "TF_NUM_INTEROP_THREADS": "2",
             }
             say(f"{model}, {engine}: starting the job {name} (logs: {folder})")
-            turns[name] = Turn(lab.start(engine, command, folder, quiet | variables), folder)
+            niceness = SERVER_NICENESS if name == "plans" else 0
+            started = lab.start(
+                engine, command, folder, quiet | variables, server_niceness=niceness
+            )
+            turns[name] = Turn(started, folder)
         # In each job: what an engine's threads take while nothing is exchanged differs.
         costs = {}
         for name, turn in turns.items():
@@ -146,7 +157,7 @@ def measure(
             rate = 8 * on_wire / (ratio * costs["plans"].compute_seconds)
             lab.set_rate(mbit(rate))
             setting = Setting(model, engine, workers, batch, ratio, rate)
-            rows = plan_rows(turns, costs, setting)
+            rows = plan_rows(turns, costs, setting, most_steps)
             for row, (turn, plan, _) in rows.items():
                 key = None if row == "stock" else plans.to_yaml(replace(plan, predicted=None))
                 if traced.get((turn, row)) != (key or "stock"):
@@ -200,14 +211,15 @@ def scaled(costs: StepCosts, factor: float) -> StepCosts:
 
 
 def plan_rows(
-    turns: dict[str, Turn], costs: dict[str, StepCosts], setting: Setting
+    turns: dict[str, Turn], costs: dict[str, StepCosts], setting: Setting, most_steps: int
 ) -> dict[str, tuple[str, Plan, Network]]:
     """For each row the job that runs it, its plan and the network as that job sees it."""
     rows = {}
     for turn, names in (("stock", STOCK_ROWS), ("plans", PLAN_ROWS)):
         network = yaml_dataclass.read(Network, turns[turn].ask("network")["network"])
         say(f"ratio {setting.ratio}, {turn}: {network}")
-        found = comparison(costs[turn], network, limits=limits(setting.engine, turn))
+        allowed = limits(setting.engine, turn, most_steps)
+        found = comparison(costs[turn], network, limits=allowed)
         for row in names:
             rows[row] = (turn, found[row], network)
     longest = rows["planned"][1].steps_per_launch
@@ -217,9 +229,9 @@ def plan_rows(
     return rows
 
 
-def limits(engine: str, turn: str) -> Limits:
+def limits(engine: str, turn: str, most_steps: int = MOST_STEPS_PER_LAUNCH) -> Limits:
     """What the planner may choose; what the engine was started with it cannot change any more."""
-    chosen = Limits(max_steps_per_launch=MOST_STEPS_PER_LAUNCH)
+    chosen = Limits(max_steps_per_launch=most_steps)
     if turn == "plans":
         chosen = replace(chosen, credits=planned_credits(engine))
     elif engine == "byteps":
@@ -321,6 +333,9 @@ def main() -> int:
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS, help="0.5 1 2")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--most-steps", type=int, default=MOST_STEPS_PER_LAUNCH, help="that a launch may have"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--output", type=Path, default=HERE / "results.csv", help="added to")
     options = parser.parse_args()
@@ -332,6 +347,7 @@ def main() -> int:
                     engine,
                     options.workers,
                     list(options.ratios),
+                    options.most_steps,
                     options.repeats,
                     options.output,
                 )
