@@ -1,13 +1,10 @@
-"""Horovod's cycles on demand (patches/horovod-*.patch), and the priority of its threads."""
+"""Horovod's cycles on demand (patches/horovod-*.patch)."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-
-import pytest
 
 from tests.jobs import needs_built, run_job
 
@@ -37,19 +34,3 @@ def test_a_worker_that_comes_later_is_waited_for() -> None:
     """It ends the wait of the others at once, and not with the next of their cycles."""
     found = run({"HOROVOD_CYCLE_ON_DEMAND": "1", "LATE_SECONDS": "0.02"})
     assert EXCHANGES * 0.02 < found["seconds"] < EXCHANGES * (0.02 + CYCLE / 2)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="a priority above the usual needs root")
-def test_threads_that_exchange_come_first() -> None:
-    """At least Horovod's own and gloo's; TensorFlow's threads stay as they are."""
-    assert run({})["hurried"] == 0
-    found = run({"OOODIST_EXCHANGE_NICENESS": "-10"})
-    assert 2 <= found["hurried"] < found["threads"]
-
-
-def test_a_niceness_that_is_none_is_named() -> None:
-    needs_built("horovod")
-    wrong = {"OOODIST_EXCHANGE_NICENESS": "high"}
-    job = run_job("horovod", 2, WORKER, str(EXCHANGES), seconds=120, variables=wrong)
-    assert job.returncode != 0
-    assert "OOODIST_EXCHANGE_NICENESS is 'high'" in job.stdout

@@ -5,6 +5,7 @@ Usage: plan_worker.py NAME...   (names of functions below)
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 from dataclasses import replace
@@ -18,6 +19,7 @@ import ooodist
 engine = ooodist.init(planned=True)
 
 import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 from ooodist import engines  # noqa: E402
 from ooodist.config import PlanningConfig  # noqa: E402
@@ -80,6 +82,39 @@ def any_plan_leaves_the_numbers_alone() -> None:
                 np.testing.assert_array_equal(ours, theirs)
             else:
                 np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def each_waits_until_the_last_is_handed_over() -> None:
+    """In the graph there is a way from what one exchange sends to what the next one sends.
+
+    The way begins at the very op behind which the engine has it: two that wait for the same
+    completion would otherwise be handed over in any order.
+    """
+    first = ooodist.distribute(model())
+    trained(first)
+    for credit in (1, 2):
+        plan = replace(random_plan(first, 3), credit=credit, steps_per_launch=2)
+        made = ooodist.distribute(model(), order=plan)
+        trained(made)
+        exchanged = [e for step in made.ooodist.backward.steps for e in step.exchanges]
+        assert len(exchanged) == 2 * len(plan.exchanges)
+        if engine.name == "byteps":  # which goes by urgency
+            continue
+        for before, after in itertools.pairwise(exchanged):
+            assert before.op.inputs[0].op in all_before(after.op.inputs[0].op)
+
+
+def all_before(op: tf.Operation) -> set[tf.Operation]:
+    """All ops that are complete when this one starts."""
+    found: set[tf.Operation] = set()
+    left = [op]
+    while left:
+        op = left.pop()
+        for other in (*op.control_inputs, *(tensor.op for tensor in op.inputs)):
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    return found
 
 
 def planned_here_trains_as_stock_does() -> None:
@@ -146,6 +181,7 @@ def one_plan_file_for_all() -> None:
 
 CHECKS = (
     any_plan_leaves_the_numbers_alone,
+    each_waits_until_the_last_is_handed_over,
     planned_here_trains_as_stock_does,
     plans_that_do_not_fit_are_refused,
     one_plan_file_for_all,

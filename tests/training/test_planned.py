@@ -12,6 +12,7 @@ from tests.jobs import ENGINES, needs_built, run_job
 WORKER = Path(__file__).with_name("plan_worker.py")
 CHECKS = [
     "any_plan_leaves_the_numbers_alone",
+    "each_waits_until_the_last_is_handed_over",
     "planned_here_trains_as_stock_does",
     "plans_that_do_not_fit_are_refused",
     "one_plan_file_for_all",
