@@ -19,10 +19,16 @@ ITEM_BYTES = 4  # gradients are float32
 
 
 class ExchangeTimer:
-    """Times exchanges of gradients over all ranks of an engine, of which it has at least two."""
+    """Times exchanges of gradients over all ranks of an engine, of which it has at least two.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        engine: whose exchanges are timed.
+        credit: how many of them are in flight at a time; None: all that there are.
+    """
+
+    def __init__(self, engine: Engine, credit: int | None) -> None:
         self._engine = engine
+        self._credit = credit
         self._traced: dict[tuple[int, ...], Callable[..., tuple[tf.Tensor, tf.Tensor, Any]]] = {}
         on_gpu = bool(tf.config.get_visible_devices("GPU"))
         # A product takes some 30 ms on a core, and misses what an exchange drives from the caches.
@@ -37,12 +43,12 @@ class ExchangeTimer:
         return self._seconds(num_bytes, count, 1, products)[0]
 
     def together(self, num_bytes: int, count: int, products: int = 0) -> float:
-        """Seconds from the start of all to the last end, with all in flight that can be."""
-        return self._seconds(num_bytes, count, self._engine.max_credit, products)[0]
+        """Seconds from the start of the first to the last end, as many in flight as may be."""
+        return self._seconds(num_bytes, count, self._credit, products)[0]
 
     def beside_products(self, products: int, num_bytes: int, count: int) -> float:
         """Seconds of a chain of matrix products, with such exchanges and their means beside it."""
-        return self._seconds(num_bytes, count, self._engine.max_credit, products)[1]
+        return self._seconds(num_bytes, count, self._credit, products)[1]
 
     def copying(self, num_bytes: int) -> float:
         """Seconds of joining two gradients of so many bytes together."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ooodist.engines.base import Engine
+from ooodist.engines.settings import planned_credits
 from ooodist.profile.exchange_timing import ExchangeTimer
 from ooodist.profile.fit import Beside, Timed, fit_cpu, fit_lanes
 from ooodist.schedule.costs import Network
@@ -34,10 +35,15 @@ CHECKED = 4  # exchanges in a check of a network that was measured before
 CHECK_TOLERANCE = 0.25
 
 
-def measure_network(engine: Engine) -> Network:
+def measure_network(engine: Engine, *, for_plans: bool = True) -> Network:
     """Measures what exchanges cost with this engine, here and now; all ranks call it together.
 
-    It takes about fifteen seconds; the slower the network, the less it sends.
+    It takes about twenty seconds; the slower the network, the less it sends.
+
+    Args:
+        engine: whose exchanges are measured.
+        for_plans: with no more in flight than plans have. What is in flight together a library
+            may join: then it costs less than in a plan, above all where it is small.
 
     Returns:
         the costs on the slowest rank, the same on all ranks; no costs if there is one rank.
@@ -45,7 +51,7 @@ def measure_network(engine: Engine) -> Network:
     by_urgency = engine.name == "byteps"
     if engine.size == 1:
         return Network(engine.name, 1, by_urgency=by_urgency)
-    timer = ExchangeTimer(engine)
+    timer = ExchangeTimer(engine, _credit_of_plans(engine) if for_plans else engine.max_credit)
     largest = _largest_bytes(engine, timer)
     sizes = (TINY_BYTES, largest // 16, largest // 4, largest)
     products = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0)
@@ -83,7 +89,8 @@ def still_holds(engine: Engine, network: Network) -> bool:
     num_bytes = _fitting_bytes(engine, 1 / max(network.seconds_per_byte, 1e-12))
     once = network.fixed + num_bytes * network.seconds_per_byte
     expected = network.latency + CHECKED * once + num_bytes * network.pull_seconds_per_byte
-    seconds = _slowest(engine, ExchangeTimer(engine).together, num_bytes, CHECKED)
+    timer = ExchangeTimer(engine, _credit_of_plans(engine))
+    seconds = _slowest(engine, timer.together, num_bytes, CHECKED)
     holds = abs(seconds - expected) <= CHECK_TOLERANCE * expected
     logger.info(
         "profile: %d exchanges of %d KiB take %.2f ms, and %.2f ms in the profile: %s",
@@ -94,6 +101,14 @@ def still_holds(engine: Engine, network: Network) -> bool:
         "the network is as it was" if holds else "measuring the network again",
     )
     return holds
+
+
+def _credit_of_plans(engine: Engine) -> int | None:
+    """How many exchanges of a plan training lets into the engine at a time."""
+    if engine.name == "byteps":  # it gets all, and picks among them
+        return None
+    most = max(planned_credits(engine.name))
+    return most if engine.max_credit is None else min(most, engine.max_credit)
 
 
 def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:

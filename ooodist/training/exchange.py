@@ -210,7 +210,8 @@ class GradientExchange:
         waits: list[tf.Operation] = []
         if self.credit is not None and len(issued) >= self.credit:
             waits.append(issued[-self.credit][1].op)
-        if self.plan is not None and issued and self.credit != 1:
+        in_sequence = self.plan is not None or self.credit is not None
+        if in_sequence and issued and self.credit != 1:
             waits.append(issued[-1][0])  # that it has started; with a credit of 1 it is complete
         if not waits:
             return tensor
