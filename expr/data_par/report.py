@@ -79,7 +79,7 @@ Setting = tuple[str, str, int, float]  # model, engine, workers, ratio
 
 
 def read(file: Path) -> dict[Setting, dict[str, Result]]:
-    """The results by setting and row, in the order of the file."""
+    """The results by setting and row; models, engines and ratios in order."""
     lines: dict[Setting, dict[str, list[dict[str, str]]]] = {}
     with file.open(newline="") as opened:
         for line in csv.DictReader(opened):
@@ -96,7 +96,7 @@ def read(file: Path) -> dict[Setting, dict[str, Result]]:
             for row in ROWS
             if row in rows
         }
-        for setting, rows in lines.items()
+        for setting, rows in sorted(lines.items())
     }
 
 
@@ -160,11 +160,11 @@ def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
                     predicted = rows["stock"].predicted / result.predicted
                     axis.plot(x, predicted, marker="_", color="black", markersize=9)
             axis.set_xticks(range(len(settings)), [f"{setting[3]:g}" for setting in settings])
-            axis.set_ylim(bottom=0.8)
             if i == len(models) - 1:
                 axis.set_xlabel("exchange / compute")
             if j == 0:
                 axis.set_ylabel("speed-up over stock")
+    axes[0][0].set_ylim(bottom=0.8)  # of all; the top is that of the highest bar
     bars = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[row]) for row in shown]
     mark = plt.Line2D([], [], marker="_", color="black", linestyle="", markersize=9)
     figure.legend(
