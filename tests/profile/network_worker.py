@@ -26,8 +26,8 @@ measuring.REPEATS = 2
 measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
 
 
-def check_network() -> Network:
-    network = measuring.measure_network(engine)
+def check_network(*, for_plans: bool) -> Network:
+    network = measuring.measure_network(engine, for_plans=for_plans)
     assert (network.engine, network.workers) == (engine.name, engine.size)
     assert network.by_urgency == (engine.name == "byteps")
     # More than 10 KB/s, less than 100 GB/s; no round takes a second.
@@ -68,7 +68,8 @@ def check_profile(folder: Path) -> None:
 
 
 def main() -> None:
-    check_verification(check_network())
+    check_network(for_plans=False)
+    check_verification(check_network(for_plans=True))
     check_profile(Path(sys.argv[1]))
     print(f"rank {engine.rank} measured", flush=True)
     ooodist.shutdown()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ooodist.engines.local import LocalEngine
+from ooodist.profile import network
 from ooodist.profile.network import measure_network, still_holds
 from ooodist.schedule.costs import Network
 from tests.jobs import ENGINES, needs_built, run_job
@@ -21,6 +22,18 @@ def test_two_workers(engine: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     for rank in range(2):
         assert f"rank {rank} measured" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "max_credit", "credit"),
+    [("horovod", None, 2), ("collective", None, 2), ("collective", 1, 1), ("byteps", None, None)],
+)
+def test_as_many_are_in_flight_as_plans_have(
+    name: str, max_credit: int | None, credit: int | None
+) -> None:
+    engine = LocalEngine()
+    engine.name, engine.max_credit = name, max_credit
+    assert network._credit_of_plans(engine) == credit
 
 
 def test_one_worker_has_no_costs() -> None:
