@@ -58,9 +58,13 @@ def segment_bytes(rate: int) -> int:
     return min(max(int(rate / 8 * SEGMENT_SECONDS), MTU), LARGEST_SEGMENT)
 
 
+def burst_bytes(rate: int) -> int:
+    """What a full bucket lets pass at once, at ``rate`` bits a second."""
+    # A tenth more than a segment, for the headers of its packets.
+    return max(int(rate / 8 * BURST_SECONDS), int(segment_bytes(rate) * 1.1))
+
+
 def token_bucket(rate: int) -> list[str]:
     """The arguments of ``tc qdisc`` that keep ``rate``, bits a second."""
-    # A tenth more than a segment, for the headers of its packets.
-    burst = max(int(rate / 8 * BURST_SECONDS), int(segment_bytes(rate) * 1.1))
     queue = f"{QUEUE_SECONDS * 1000:g}ms"
-    return ["tbf", "rate", f"{rate}bit", "burst", f"{burst}b", "latency", queue]
+    return ["tbf", "rate", f"{rate}bit", "burst", f"{burst_bytes(rate)}b", "latency", queue]

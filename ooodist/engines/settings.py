@@ -24,13 +24,14 @@ def planned_settings(engine: str, partition_bytes: int | None = None) -> dict[st
     return {**_threads(), **_of_library(engine, partition_bytes)}
 
 
-def planned_credits(engine: str) -> tuple[int, ...]:
-    """How many exchanges a plan for this engine may have in flight.
+def planned_credits(engine: str, most: int | None = None) -> tuple[int, ...]:
+    """How many exchanges a plan for this engine may have in flight, of those up to ``most``.
 
     With more, the libraries run them in an order of their own (Horovod's cache), or side by side
     (TensorFlow's collectives), and not in that of the plan.
     """
-    return (BYTEPS_CREDIT,) if engine == "byteps" else (1, 2)
+    credits = (BYTEPS_CREDIT,) if engine == "byteps" else (1, 2)
+    return tuple(credit for credit in credits if most is None or credit <= most)
 
 
 def _threads() -> dict[str, str]:

@@ -107,8 +107,7 @@ def _credit_of_plans(engine: Engine) -> int | None:
     """How many exchanges of a plan training lets into the engine at a time."""
     if engine.name == "byteps":  # it gets all, and picks among them
         return None
-    most = max(planned_credits(engine.name))
-    return most if engine.max_credit is None else min(most, engine.max_credit)
+    return max(planned_credits(engine.name, engine.max_credit))
 
 
 def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:

@@ -219,7 +219,7 @@ class GradientExchange:
             return tf.identity(tensor)
 
     def _issued(self, graph: tf.Graph) -> list[tuple[tf.Operation, Exchanged]]:
-        """What was issued in this graph so far: the op that started each, and its record.
+        """What was issued in this graph so far: the op behind which each starts, and its record.
 
         Kept with the graph, so that it dies with it.
         """

@@ -113,9 +113,7 @@ def limits_of(
     if engine.partition_bytes is not None:  # it has started, and cannot be changed any more
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
-    allowed = planned_credits(engine.name)
-    able = tuple(credit for credit in allowed if credit <= (engine.max_credit or credit))
-    return replace(limits, credits=able)
+    return replace(limits, credits=planned_credits(engine.name, engine.max_credit))
 
 
 def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:

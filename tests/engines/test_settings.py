@@ -32,6 +32,7 @@ def test_the_credit_that_byteps_gets_is_the_one_that_is_planned_with() -> None:
 @pytest.mark.parametrize("engine", ["horovod", "collective"])
 def test_plans_for_libraries_without_an_order_keep_few_in_flight(engine: str) -> None:
     assert settings.planned_credits(engine) == (1, 2)
+    assert settings.planned_credits(engine, most=1) == (1,)
 
 
 @pytest.mark.parametrize("engine", ["local", "collective", "horovod", "byteps"])

@@ -19,6 +19,7 @@ sys.path.append(str(LAUNCH))
 from background_job import BackgroundJob
 from host import Host
 from lab import Lab
+from shaping import burst_bytes
 
 from ooodist.errors import UserError
 
@@ -79,11 +80,12 @@ def transfer(lab: Lab, pairs: list[tuple[int, int]], num_bytes: int = NUM_BYTES)
 
 
 def check_rate(lab: Lab, pairs: list[tuple[int, int]], rate: float) -> None:
-    """Each pair gets ``rate``: not more, and at the best of three times 90 % or more of it."""
+    """Each pair gets ``rate``: never more, and at the best of three times 90 % or more of it."""
+    shaped = NUM_BYTES - burst_bytes(round(rate))  # the burst passes at once
     found: list[float] = []
     while len(found) < 3 and not any(speed > 0.9 * rate for speed in found):
         found.append(8 * NUM_BYTES / transfer(lab, pairs))
-        assert found[-1] < 1.02 * rate  # the burst, up to 1 % of what is sent, passes at once
+        assert found[-1] * shaped / NUM_BYTES < rate
     assert max(found) > 0.9 * rate, found
 
 
