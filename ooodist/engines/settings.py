@@ -37,8 +37,8 @@ def planned_credits(engine: str, most: int | None = None) -> tuple[int, ...]:
 def _threads() -> dict[str, str]:
     """TensorFlow has a thread for each core, and one thread follows a chain of ops to its end.
 
-    With one core that leaves nobody to start the exchanges that have become ready meanwhile: of
-    their time 10 % was hidden behind a backward pass, and 60 to 80 % with a second thread.
+    With one core that leaves nobody to start the exchanges that have become ready meanwhile; a
+    second thread does.
     """
     return {"TF_NUM_INTEROP_THREADS": "2"} if len(os.sched_getaffinity(0)) == 1 else {}
 
@@ -48,10 +48,10 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
         return {
             # Default 128 MB: what is ready at one time is copied together and completes
             # together, so that the most urgent of it waits for the rest. With 0 each small one
-            # costs a round of messages of its own (3.9 ms instead of 0.3 ms).
+            # costs a round of messages of its own.
             "HOROVOD_FUSION_THRESHOLD": str(4 << 20),
             # Milliseconds; default 1. In each cycle the workers exchange small messages, also
-            # when there is nothing to add up: 10 % of a core at 1 ms, 3 % at 5 ms.
+            # when there is nothing to add up: 10 % of a core at 1 ms, 3 % at 5.
             "HOROVOD_CYCLE_TIME": "5",
             # Of our patch: a cycle begins as soon as there is something to add up. An exchange
             # that is handed over when another is complete would wait for the next cycle.

@@ -15,7 +15,7 @@ from ooodist.schedule.exchanges import arrange, most_urgent_first, ready_order
 from ooodist.schedule.orders import first_k_order, movable_layers
 from ooodist.schedule.plan import Plan, PlannedExchange
 
-BUCKET_BYTES = (0, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+BUCKET_BYTES = (0, *(1 << exponent for exponent in range(16, 31, 2)))
 CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
 LEAST_GAIN = 1e-4  # of the score, for which a setting is changed
 MOST_K = 32  # how many values of k are tried at most, in even distances

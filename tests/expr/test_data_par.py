@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.jobs import ROOT
+from tests.jobs import ENGINES, ROOT, needs_built, run_job
 from tests.schedule.chains import chain_costs
 
 FOLDER = ROOT / "expr/data_par"
@@ -55,6 +56,31 @@ def test_what_a_job_was_started_with_is_not_planned(scripts: dict[str, ModuleTyp
     assert limits("byteps", "stock").credits == (None,)
     assert limits("byteps", "plans").credits == (2,)
     assert limits("byteps", "plans").partitions == (1 << 20,)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_worker_times_what_it_is_asked_for(engine: str, tmp_path: Path) -> None:
+    needs_built(engine)
+    job = tmp_path / "job.yaml"
+    job.write_text("model: {name: mlp}\ndata: {name: digits}\n", encoding="utf-8")
+    asked: list[dict[str, object]] = [
+        {"do": "ready"},
+        {"do": "compute"},
+        {"do": "run", "name": "computing", "launches": 2},
+        {"do": "trace", "name": "stock", "plan": None},
+        {"do": "run", "name": "stock", "launches": 2},
+        {"do": "end"},
+    ]
+    for number, command in enumerate(asked):
+        (tmp_path / f"{number}.json").write_text(json.dumps(command), encoding="utf-8")
+    done = run_job(engine, 2, FOLDER / "worker.py", str(job), str(tmp_path), "16")
+    assert done.returncode == 0, done.stdout
+    answers = [
+        json.loads((tmp_path / f"{number}.answer.json").read_text(encoding="utf-8"))
+        for number in range(len(asked) - 1)
+    ]
+    assert [unit["kind"] for unit in answers[1]["costs"]["forward"]]
+    assert all(0 < answers[number]["seconds"] < 60 for number in (2, 3, 4))
 
 
 def rows(scripts: dict[str, ModuleType], file: Path) -> None:
