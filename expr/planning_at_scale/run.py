@@ -45,7 +45,7 @@ BANDWIDTHS = (10.0, 25.0, 100.0)  # Gbit/s
 LATENCY = 30e-6  # seconds from one host to another
 # Four steps a launch are what tracing can bear; less search than usual, for so many cases.
 LIMITS = Limits(max_steps_per_launch=4, credits=(1, 2, 8, None), evaluations=300)
-SIZES = tuple(1 << exponent for exponent in range(20, 31))  # bytes, of buckets and chunks
+SIZES = tuple(1 << exponent for exponent in range(20, 32))  # bytes, of buckets and chunks
 COLUMNS = (
     *("model", "engine", "gbit_per_second", "workers"),
     *("plan", "step_seconds", "steps_per_launch", "exchanges", "deferred"),
