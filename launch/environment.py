@@ -5,7 +5,6 @@ ExitStack that ends with the job.
 """
 
 import json
-import os
 import sys
 import threading
 from collections import Counter
@@ -19,23 +18,18 @@ from ooodist.errors import UserError
 
 MACHINE = Host()
 LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has 107 bytes; BytePS cuts off what is longer
-# A server adds up little at a time, but all workers wait for it: it shall not wait for a core on
-# which one of them computes.
-SERVER_NICENESS = -10
 
 
 @dataclass(frozen=True)
 class Places:
     """The hosts of a job: of each worker, of each server, and of the launcher's own service.
 
-    BytePS's scheduler runs on the host of the first server. The niceness is that of both; one below
-    0 is for root alone, and without root it is 0.
+    BytePS's scheduler runs on the host of the first server.
     """
 
     workers: list[Host]
     servers: list[Host]
     launcher: Host = MACHINE
-    server_niceness: int = SERVER_NICENESS
 
 
 @dataclass(frozen=True)
@@ -196,11 +190,8 @@ def _byteps(
             "BYTEPS_FORCE_DISTRIBUTED": "1",
         }
 
-    may = places.server_niceness >= 0 or os.geteuid() == 0
-    first = ["nice", "-n", str(places.server_niceness)] if may else []
-
     def helper(label: str, host: Host, role: str) -> Process:
-        serve = [*first, sys.executable, "-c", "import byteps.server"]
+        serve = [sys.executable, "-c", "import byteps.server"]
         return Process(label, host.wrap(serve), everyone(host, role), is_worker=False)
 
     helpers = [helper("scheduler", root, "scheduler")]

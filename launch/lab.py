@@ -123,7 +123,6 @@ class Lab:
         log_folder: Path,
         variables: Mapping[str, str] | None = None,
         num_servers: int | None = None,
-        server_niceness: int = environment.SERVER_NICENESS,
     ) -> BackgroundJob:
         """Starts a job with a worker on each host and does not wait for it.
 
@@ -133,7 +132,6 @@ class Lab:
             log_folder: gets a file with the output of each process.
             variables: of the environment, besides those of this process and of the engine.
             num_servers: of BytePS; None: one a host.
-            server_niceness: of these.
 
         Raises:
             UserError: if the engine is not installed or the command not found.
@@ -141,7 +139,7 @@ class Lab:
         resources = ExitStack()
         try:
             check_command(command)
-            places = replace(self.places(num_servers), server_niceness=server_niceness)
+            places = self.places(num_servers)
             processes = environment.processes(engine, command, places, self.cleaner, resources)
         except BaseException:
             resources.close()

@@ -28,9 +28,7 @@ and, each on its host,
     DMLC_ROLE=worker DMLC_WORKER_ID=I BYTEPS_LOCAL_RANK=0 BYTEPS_LOCAL_SIZE=1 \\
         BYTEPS_SOCKET_PATH=<an empty folder> python -m ooodist.train …
 
-Two workers on one host need different folders. Servers beside workers are best started with
-`nice -n -10` in front (root only; this launcher does so): all workers wait for them, so they should
-not wait for a core. If a process dies, our build of BytePS ends the
+Two workers on one host need different folders. If a process dies, our build of BytePS ends the
 others some 10 to 25 seconds later (PS_HEARTBEAT_TIMEOUT, in seconds; 0 switches it off).
 
 Add OOODIST_ENGINE=<engine> to name the engine instead of having it found by these variables.

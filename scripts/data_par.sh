@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Reruns all measurements of expr/data_par: stock engines against plans, on an emulated network.
 #
-#   scripts/data_par.sh             everything, into expr/data_par (about two hours; root only)
+#   scripts/data_par.sh             everything, into expr/data_par (some four hours; root only)
 #   scripts/data_par.sh ARGS...     run.py gets ARGS: scripts/data_par.sh --models bert --repeats 3
 #   scripts/data_par.sh MODEL       one model: resnet50, vgg16, bert or mobilenet_v3
 set -euo pipefail

@@ -18,6 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 ROWS = {
+    "late_pull": "stock engine, sums asked for late (as without our patch)",
     "stock": "stock engine",
     "barrier_removed": "barrier removed only",
     "first_k": "reverse first-k only",
@@ -28,7 +29,12 @@ NUMBERS = (
     *("predicted", "predicted_then", "lower_bound"),
     *("compute", "exchange", "exchange_cpu"),
 )
-COLOURS = dict(zip(ROWS, ("#9a9a9a", "#8fb8de", "#c9a0dc", "#e8b04a", "#2e8b57"), strict=True))
+COLOURS = {
+    "barrier_removed": "#8fb8de",
+    "first_k": "#c9a0dc",
+    "priority": "#e8b04a",
+    "planned": "#2e8b57",
+}
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
         squeeze=False,
         sharey=True,
     )
-    shown = [row for row in ROWS if row != "stock"]
+    shown = list(COLOURS)
     width = 0.8 / len(shown)
     for i, model in enumerate(models):
         for j, engine in enumerate(engines):

@@ -2,9 +2,10 @@
 
     python expr/data_par/run.py [--models resnet50 vgg16 ...] [--engines horovod byteps ...]
 
-Needs root (launch/netlab.py says why). For each model and engine two jobs run in one lab and take
-turns, the other one stopped: one with the engine as it comes (rows stock, barrier_removed,
-first_k), one with the engine set up for plans (priority, planned). For each ratio of exchange to
+Needs root (launch/netlab.py says why). For each model and engine some jobs run in one lab and take
+turns, the others stopped: one with the engine as it comes (rows stock, barrier_removed, first_k),
+one with the engine set up for plans (priority, planned) and, for BytePS at ratio 1, one in which it
+asks for sums as late as it does without our patch (late_pull). For each ratio of exchange to
 compute the links get the rate that makes it, the network is measured, every row is traced and
 warmed up, and then the rows are timed in alternating repeats. In each job a step without an
 exchange is timed as well: before plans are made, so that they are made for the machine's present
@@ -31,7 +32,6 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "launch"))
 
 from background_job import BackgroundJob  # noqa: E402
-from environment import SERVER_NICENESS  # noqa: E402
 from lab import Lab  # noqa: E402
 
 from ooodist import config as job_file  # noqa: E402
@@ -47,21 +47,35 @@ from ooodist.schedule.search import Limits, comparison, predicted  # noqa: E402
 MODELS = ("resnet50", "vgg16", "bert", "mobilenet_v3")
 ENGINES = ("horovod", "byteps", "collective")
 RATIOS = (0.5, 1.0, 2.0)
-# Rows that run with the engine as it comes, and with the engine set up for plans.
-STOCK_ROWS = ("stock", "barrier_removed", "first_k")
-PLAN_ROWS = ("priority", "planned")
 COLUMNS = (
     *("model", "engine", "workers", "batch", "ratio", "rate_bits_per_second"),
     *("row", "steps_per_launch"),
     *("repeat", "seconds", "predicted", "predicted_then", "lower_bound"),
     *("compute", "exchange", "exchange_cpu"),
 )
-# Times the batch of the job, so that the CPU time of the exchange is under 10 % of the computation
-# (expr/engines): 1 ms a MB with Horovod, 2 ms with the others.
+# By name: variables of the engine, and the rows that run in the job.
+Jobs = dict[str, tuple[dict[str, str], tuple[str, ...]]]
+# With the engine as it comes, and set up for plans.
+JOBS: Jobs = {
+    "stock": ({}, ("stock", "barrier_removed", "first_k")),
+    "plans": ({"OOODIST_DATA_PAR_FOR_PLANS": "1"}, ("priority", "planned")),
+}
+# BytePS at ratio 1, besides: as it is without the part of our patch that makes exchanges faster.
+BYTEPS_JOBS: Jobs = {
+    "late_pull": ({"BYTEPS_PULL_AFTER_PUSH": "1"}, ("late_pull",)),
+}
+# Times the batch of the job, so that the CPU time of the exchange is about 10 % of the computation
+# by what expr/engines measures: 1 ms a MB with Horovod, 2 ms with the others. Beside a real step it
+# is more.
 BATCHES = {"horovod": 1, "byteps": 2, "collective": 2}
 FIRST_RATE = 1e9  # bits a second, while models are built
 LONGEST_ANSWER = 900.0  # seconds
 MOST_STEPS_PER_LAUNCH = 4  # if nothing else is asked for: tracing a large model takes long
+
+
+def jobs_of(engine: str, ratio: float) -> Jobs:
+    """The jobs that take turns, with their variables and rows."""
+    return JOBS | BYTEPS_JOBS if (engine, ratio) == ("byteps", 1) else JOBS
 
 
 class Turn:
@@ -125,8 +139,9 @@ def measure(
     batch = job_file.load(job).batch * BATCHES[engine]
     scratch = Path(tempfile.mkdtemp(prefix="ooodist-data-par-"))
     with Lab(workers, mbit(FIRST_RATE)) as lab:
-        turns = {}
-        for name, variables in (("stock", {}), ("plans", {"OOODIST_DATA_PAR_FOR_PLANS": "1"})):
+        all_turns = {}
+        jobs = {name: job for ratio in ratios for name, job in jobs_of(engine, ratio).items()}
+        for name, (variables, _) in jobs.items():
             folder = scratch / name
             folder.mkdir()
             command = [sys.executable, str(HERE / "worker.py")]
@@ -138,34 +153,32 @@ def measure(
                 "TF_NUM_INTEROP_THREADS": "2",
             }
             say(f"{model}, {engine}: starting the job {name} (logs: {folder})")
-            niceness = SERVER_NICENESS if name == "plans" else 0
-            started = lab.start(
-                engine, command, folder, quiet | variables, server_niceness=niceness
-            )
-            turns[name] = Turn(started, folder)
+            all_turns[name] = Turn(lab.start(engine, command, folder, quiet | variables), folder)
         # In each job: what an engine's threads take while nothing is exchanged differs.
         costs = {}
-        for name, turn in turns.items():
+        for name, turn in all_turns.items():
             costs[name] = yaml_dataclass.read(StepCosts, turn.ask("compute")["costs"])
             say(f"{name}: compute {costs[name].compute_seconds:.3f} s")
         num_bytes = sum(weight.num_bytes for weight in costs["stock"].weights)
         say(f"gradients: {num_bytes / 1e6:.1f} MB")
         traced: dict[tuple[str, str], str] = {}
         for ratio in ratios:
-            costs = {name: at_present_speed(turns[name], costs[name]) for name in turns}
+            turns = {name: all_turns[name] for name in jobs_of(engine, ratio)}
+            costs |= {name: at_present_speed(turns[name], costs[name]) for name in turns}
             on_wire = num_bytes * 2 * (workers - 1) / workers
             rate = 8 * on_wire / (ratio * costs["plans"].compute_seconds)
             lab.set_rate(mbit(rate))
             setting = Setting(model, engine, workers, batch, ratio, rate)
             rows = plan_rows(turns, costs, setting, most_steps)
             for row, (turn, plan, _) in rows.items():
-                key = None if row == "stock" else plans.to_yaml(replace(plan, predicted=None))
+                stock = row in ("stock", "late_pull")  # the engine's own way of training
+                key = None if stock else plans.to_yaml(replace(plan, predicted=None))
                 if traced.get((turn, row)) != (key or "stock"):
                     took = turns[turn].ask("trace", name=row, plan=key)["seconds"]
                     say(f"{row}: {plan.steps_per_launch} steps a launch, traced in {took:.0f} s")
                     traced[turn, row] = key or "stock"
             time_rows(turns, rows, setting, costs, repeats, out)
-        for turn in turns.values():
+        for turn in all_turns.values():
             turn.end()
 
 
@@ -215,13 +228,13 @@ def plan_rows(
 ) -> dict[str, tuple[str, Plan, Network]]:
     """For each row the job that runs it, its plan and the network as that job sees it."""
     rows = {}
-    for turn, names in (("stock", STOCK_ROWS), ("plans", PLAN_ROWS)):
+    for turn, (_, names) in jobs_of(setting.engine, setting.ratio).items():
         network = yaml_dataclass.read(Network, turns[turn].ask("network")["network"])
         say(f"ratio {setting.ratio}, {turn}: {network}")
         allowed = limits(setting.engine, turn, most_steps)
         found = comparison(costs[turn], network, limits=allowed)
         for row in names:
-            rows[row] = (turn, found[row], network)
+            rows[row] = (turn, found["stock" if row == "late_pull" else row], network)
     longest = rows["planned"][1].steps_per_launch
     turn, plan, network = rows["barrier_removed"]
     plan = predicted(replace(plan, steps_per_launch=longest), costs[turn], network)
@@ -237,7 +250,7 @@ def limits(engine: str, turn: str, most_steps: int = MOST_STEPS_PER_LAUNCH) -> L
     elif engine == "byteps":
         chosen = replace(chosen, credits=(None,))  # its default: everything in flight
     if engine == "byteps":
-        size = PARTITION_BYTES if turn == "stock" else DEFAULT_PARTITION_BYTES
+        size = DEFAULT_PARTITION_BYTES if turn == "plans" else PARTITION_BYTES
         chosen = replace(chosen, partitions=(size,))
     return chosen
 

@@ -31,6 +31,7 @@ import tensorflow as tf  # noqa: E402
 
 from ooodist.profile.compute import measure_step  # noqa: E402
 from ooodist.profile.network import measure_network  # noqa: E402
+from ooodist.profile.state import preserved  # noqa: E402
 from ooodist.profile.step import trace_step  # noqa: E402
 from ooodist.training.backward import OrderedBackward  # noqa: E402
 from ooodist.training.exchange import GradientExchange  # noqa: E402
@@ -56,14 +57,15 @@ class Worker:
 
         The step that was measured, in which nothing is exchanged, becomes the row ``computing``.
         """
-        traced = trace_step(self.model, self.batches[0])
-        costs = measure_step(traced)
-        self.rows["computing"] = (traced.launch, 1)
+        self.traced = trace_step(self.model, self.batches[0])
+        costs = measure_step(self.traced)
+        self.rows["computing"] = (self.traced.launch, 1)
         return {"costs": yaml_dataclass.plain(costs)}
 
     def network(self) -> dict[str, Any]:
-        """What exchanging costs at the present rate."""
-        found = measure_network(engine, for_plans=FOR_PLANS in os.environ)
+        """What exchanging costs at the present rate, and beside this model's computation."""
+        with preserved(self.traced.variables):
+            found = measure_network(engine, self.traced.run, for_plans=FOR_PLANS in os.environ)
         return {"network": yaml_dataclass.plain(found)}
 
     def trace(self, name: str, plan: str | None) -> dict[str, Any]:

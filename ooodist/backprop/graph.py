@@ -58,7 +58,7 @@ class Subgraph:
         self.predecessors: dict[tf.Operation, list[tf.Operation]] = {
             op: list(dict.fromkeys(p for p in producers(op) if p in members)) for op in ops
         }
-        effects = [op for op in _by_creation(ops) if _has_side_effects(op)]
+        effects = [op for op in _by_creation(ops) if has_side_effects(op)]
         for first, second in itertools.pairwise(effects):
             if first not in self.predecessors[second]:
                 self.predecessors[second].append(first)
@@ -74,7 +74,8 @@ def _by_creation(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
     return sorted(ops, key=position.__getitem__)
 
 
-def _has_side_effects(op: tf.Operation) -> bool:
+def has_side_effects(op: tf.Operation) -> bool:
+    """Whether an op changes something, or gives another result each time that it runs."""
     # A read of a variable is "stateful" too, but reads commute.
     reads_only = op.type in ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Placeholder")
     return bool(op.op_def.is_stateful) and not reads_only

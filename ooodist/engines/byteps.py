@@ -12,7 +12,6 @@ from byteps.tensorflow import ops as byteps_ops
 from ooodist.engines.base import PIECE_WORDS, SMALL_INTEGERS, Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.engines.patience import abort, at_most
-from ooodist.engines.priority import let_come_first, threads
 
 LEAVE_SECONDS = 20.0  # between the first and the last rank that leaves the job
 
@@ -32,9 +31,7 @@ class BytepsEngine(Engine):
 
     def __init__(self) -> None:
         super().__init__()
-        before = threads()
         bps.init(lazy=False)  # lazily, it would wait for the others in the first exchange
-        let_come_first(threads() - before)
         atexit.unregister(bps.shutdown)
         atexit.register(self._close_at_exit)
         self.rank, self.size = bps.rank(), bps.size()

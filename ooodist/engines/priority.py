@@ -1,4 +1,4 @@
-"""The priority of the threads that an engine sends and receives with."""
+"""The priority of the threads that Horovod sends and receives with."""
 
 from __future__ import annotations
 

@@ -68,6 +68,5 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
             "BYTEPS_SCHEDULING_CREDIT": str(BYTEPS_CREDIT),
             # Default djb2, by which servers get tensors at random; naive: in turn.
             "BYTEPS_KEY_HASH_FN": "naive",
-            NICENESS: "-10",  # as above; the launchers do the same with the servers
         }
     return {}

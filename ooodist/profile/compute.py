@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -62,14 +61,14 @@ def measure_compute(
 def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
     """Measures a step that was traced; see :func:`measure_compute`."""
     with preserved(traced.variables):
-        first_seconds = _call(traced)
-        warm_seconds = [_call(traced) for _ in range(WARM_UP_STEPS)][-1]
+        first_seconds = traced.run()
+        warm_seconds = [traced.run() for _ in range(WARM_UP_STEPS)][-1]
         calls = max(1, min(steps, int(MOST_SECONDS / warm_seconds)) // ROUNDS)
         timed: list[float] = []
         recorded: list[_RecordedCall] = []
         # In turns, so that a machine that changes its speed meets both.
         for _ in range(ROUNDS):
-            timed += [_call(traced) for _ in range(2 * calls)]
+            timed += [traced.run() for _ in range(2 * calls)]
             recorded += _record(traced, calls)
     call_seconds = _undisturbed(timed)
     owners = dict.fromkeys(owner for call in recorded for owner in call.seconds)
@@ -103,15 +102,6 @@ def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
     )
 
 
-def _call(traced: StepToMeasure) -> float:
-    """Seconds of a launch of one step, to the end of all that it does."""
-    began = time.perf_counter()
-    traced.launch(traced.batches)
-    if tf.config.get_visible_devices("GPU"):  # on CPUs a call ends when all is done
-        tf.test.experimental.sync_devices()
-    return time.perf_counter() - began
-
-
 def _undisturbed(seconds: Sequence[float]) -> float:
     """The median of the faster half: what other processes take now and then does not count."""
     ordered = sorted(seconds)
@@ -135,7 +125,7 @@ def _record(traced: StepToMeasure, num_calls: int) -> list[_RecordedCall]:
                 "recording before (TensorBoard's profile_batch), or profile before the training"
             ) from error
         try:
-            calls = [_call(traced) for _ in range(num_calls)]
+            calls = [traced.run() for _ in range(num_calls)]
         finally:
             tf.profiler.experimental.stop()
         found = match_steps(read_op_events(Path(folder)), [traced.step])

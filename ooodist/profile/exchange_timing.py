@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -50,6 +52,23 @@ class ExchangeTimer:
         """Seconds of a chain of matrix products, with such exchanges and their means beside it."""
         return self._seconds(num_bytes, count, self._credit, products)[1]
 
+    def beside_calls(
+        self, call: Callable[[], object], calls: int, num_bytes: int, count: int
+    ) -> float:
+        """Seconds of so many calls, one after the other, with such exchanges beside them."""
+        if count:  # not while the calls are timed
+            self._prepared(num_bytes, count, self._credit, 0)
+        self._engine.barrier()
+        with ThreadPoolExecutor(1) as pool:
+            began = time.perf_counter()
+            exchanging = pool.submit(self.together, num_bytes, count) if count else None
+            for _ in range(calls):
+                call()
+            seconds = time.perf_counter() - began
+            if exchanging is not None:
+                exchanging.result()
+        return seconds
+
     def copying(self, num_bytes: int) -> float:
         """Seconds of joining two gradients of so many bytes together."""
         halves = [tf.zeros([num_bytes // ITEM_BYTES // 2]) for _ in range(2)]
@@ -62,6 +81,13 @@ class ExchangeTimer:
         self, num_bytes: int, count: int, credit: int | None, products: int
     ) -> tuple[float, float]:
         """To the end of the exchanges, and to the end of all."""
+        exchanged, complete, _ = self._prepared(num_bytes, count, credit, products)()
+        return float(exchanged), float(complete)
+
+    def _prepared(
+        self, num_bytes: int, count: int, credit: int | None, products: int
+    ) -> Callable[[], tuple[tf.Tensor, tf.Tensor, Any]]:
+        """What :meth:`_seconds` runs, traced and run once before."""
         key = (num_bytes, count, credit or 0, products)
         tensors = tf.zeros([num_bytes // ITEM_BYTES]), self._matrix
         if key not in self._traced:
@@ -71,8 +97,7 @@ class ExchangeTimer:
             )
             self._traced[key] = function.get_concrete_function(*tensors)
             self._traced[key](*tensors)  # libraries get to know the exchanges
-        exchanged, complete, _ = self._traced[key](*tensors)
-        return float(exchanged), float(complete)
+        return partial(self._traced[key], *tensors)
 
     def _trace(
         self,

@@ -34,6 +34,11 @@ class Timed(NamedTuple):
     one_by_one: float
     together: float
 
+    @property
+    def each(self) -> float:
+        """Seconds of one of those that were started at the same time."""
+        return self.together / self.num_exchanges
+
 
 class Beside(NamedTuple):
     """Exchanges of one size beside a computation.

@@ -6,6 +6,7 @@ import logging
 import os
 import statistics
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -29,19 +30,25 @@ COMPUTE_SECONDS = 0.12  # of a computation beside which exchanges run, at least
 BESIDE_SECONDS = 0.4  # of large exchanges beside it: what they cost it is little and noisy
 OUTLASTING = 1.5  # times as long as exchanges is the computation beside which they are timed
 HIDDEN = 0.6  # of which they take at most this share
+MOST_STEP_SECONDS = 30.0  # of training steps that are timed; one with exchanges is the least
 FIRST_PRODUCTS = 4
 COPIED_BYTES = 1 << 23
 CHECKED = 4  # exchanges in a check of a network that was measured before
 CHECK_TOLERANCE = 0.25
 
 
-def measure_network(engine: Engine, *, for_plans: bool = True) -> Network:
+def measure_network(
+    engine: Engine, step: Callable[[], object] | None = None, *, for_plans: bool = True
+) -> Network:
     """Measures what exchanges cost with this engine, here and now; all ranks call it together.
 
-    It takes about twenty seconds; the slower the network, the less it sends.
+    It takes about twenty seconds, and as long again for the steps; the slower the network, the less
+    it sends.
 
     Args:
         engine: whose exchanges are measured.
+        step: computes a training step, to measure what exchanges beside it cost the processor;
+            None: measured beside matrix products, which suffer less from it (expr/data_par).
         for_plans: with no more in flight than plans have. What is in flight together a library
             may join: then it costs less than in a plan, above all where it is small.
 
@@ -59,13 +66,12 @@ def measure_network(engine: Engine, *, for_plans: bool = True) -> Network:
     timed = [_timed(engine, timer, size, product) for size in sizes]
     lanes = fit_lanes(timed, two_lanes=by_urgency)
     tiny, *_, large = timed
-    each = large.together / large.num_exchanges
-    count = max(2, round(BESIDE_SECONDS / each))
-    beside = [
-        _beside(engine, timer, TINY_BYTES, TINY_AT_A_TIME, tiny.together * 2, product),
-        _beside(engine, timer, largest, count, count * each, product),
-    ]
-    cpu = fit_cpu(beside)
+    if step is None:
+        count = max(2, round(BESIDE_SECONDS / large.each))
+        beside = _beside_products(engine, timer, large, count, product)
+    else:
+        beside = _beside_steps(engine, timer, large, step)
+    cpu = fit_cpu([_beside_products(engine, timer, tiny, TINY_AT_A_TIME, product), beside])
     network = Network(
         engine=engine.name,
         workers=engine.size,
@@ -144,20 +150,35 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float)
     return Timed(num_bytes, count, one_by_one, together)
 
 
-def _beside(
-    engine: Engine,
-    timer: ExchangeTimer,
-    num_bytes: int,
-    count: int,
-    seconds: float,
-    product: float,
+def _beside_products(
+    engine: Engine, timer: ExchangeTimer, timed: Timed, count: int, product: float
 ) -> Beside:
-    """How much longer a computation takes with exchanges, of about so many seconds, beside it."""
-    products = max(1, round(max(COMPUTE_SECONDS, seconds / HIDDEN) / product))
+    """How much longer matrix products, each of so many seconds, take with exchanges beside them."""
+    products = max(1, round(max(COMPUTE_SECONDS, count * timed.each / HIDDEN) / product))
+    seconds = partial(timer.beside_products, products, timed.num_bytes)
+    return _longer(engine, timed.num_bytes, count, seconds, REPEATS)
+
+
+def _beside_steps(
+    engine: Engine, timer: ExchangeTimer, timed: Timed, step: Callable[[], object]
+) -> Beside:
+    """How much longer training steps take with exchanges beside them."""
+    alone = _most(engine, timer.beside_calls(step, 1, timed.num_bytes, 0))
+    steps = max(1, round(BESIDE_SECONDS / HIDDEN / alone))
+    count = max(2, round(HIDDEN * steps * alone / timed.each))
+    seconds = partial(timer.beside_calls, step, steps, timed.num_bytes)
+    repeats = max(1, min(REPEATS, round(MOST_STEP_SECONDS / (2 * steps * alone))))
+    return _longer(engine, timed.num_bytes, count, seconds, repeats)
+
+
+def _longer(
+    engine: Engine, num_bytes: int, count: int, seconds: Callable[[int], float], repeats: int
+) -> Beside:
+    """How much longer a computation takes with so many exchanges beside it than with none."""
     alone, beside = [], []
-    for _ in range(REPEATS):  # in turns, so that a machine that changes its speed meets both
-        alone.append(timer.beside_products(products, num_bytes, 0))
-        beside.append(timer.beside_products(products, num_bytes, count))
+    for _ in range(repeats):  # in turns, so that a machine that changes its speed meets both
+        alone.append(seconds(0))
+        beside.append(seconds(count))
     # The same work each time: what it takes longer, it has waited for other processes.
     longer = _most(engine, max(0.0, min(beside) - min(alone)))
     logger.debug(

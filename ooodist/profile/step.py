@@ -50,6 +50,14 @@ class StepToMeasure:
         """Of the model, as in :func:`ooodist.profile.digest.model_digest`."""
         return model_digest(self.step.backward)
 
+    def run(self) -> float:
+        """Seconds of a launch of one step, to the end of all that it does."""
+        began = time.perf_counter()
+        self.launch(self.batches)
+        if tf.config.get_visible_devices("GPU"):  # on CPUs a call ends when all is done
+            tf.test.experimental.sync_devices()
+        return time.perf_counter() - began
+
 
 def trace_step(model: keras.Model, batch: Batch, *, accumulate: int = 1) -> StepToMeasure:
     """Traces one step and runs nothing.

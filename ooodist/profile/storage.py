@@ -18,8 +18,9 @@ from ooodist.profile.compute import measure_step
 from ooodist.profile.conditions import present_conditions
 from ooodist.profile.folder import DEFAULT_FOLDER, Profile
 from ooodist.profile.network import measure_network, still_holds
-from ooodist.profile.step import trace_step
-from ooodist.schedule.costs import StepCosts
+from ooodist.profile.state import preserved
+from ooodist.profile.step import StepToMeasure, trace_step
+from ooodist.schedule.costs import Network, StepCosts
 from ooodist.training.launch import Batch
 
 logger = logging.getLogger("ooodist")
@@ -67,7 +68,7 @@ def profile_of(
         profile = profiles.from_yaml(text, "of rank 0")
         if still_holds(engine, profile.network):
             return profile
-        profile = replace(profile, network=measure_network(engine))
+        profile = replace(profile, network=_measure_network(engine, traced))
     else:
         engine.barrier()  # ranks that share a host are in each other's way from the beginning
         with engine.agreed():
@@ -77,7 +78,7 @@ def profile_of(
             measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             host=platform.node(),
             conditions=conditions,
-            network=measure_network(engine),
+            network=_measure_network(engine, traced),
             costs=_of_the_slowest(costs, engine),
         )
     # The conditions are those of rank 0, and so is the time.
@@ -85,6 +86,11 @@ def profile_of(
     if engine.rank == 0:
         _keep(folder, profile)
     return profile
+
+
+def _measure_network(engine: Engine, traced: StepToMeasure) -> Network:
+    with preserved(traced.variables):
+        return measure_network(engine, traced.run)
 
 
 def _of_the_slowest(costs: StepCosts, engine: Engine) -> StepCosts:

@@ -20,7 +20,8 @@ def lower_bound(costs: StepCosts, network: Network, steps_per_launch: int) -> fl
     * exchange: all gradients pass the lane, none before the units that it needs have run, and
       behind each come its update and the forward units from the first that waits for it.
 
-    The CPU time of exchanges is left out, because a plan might have it all while compute idles.
+    Nor can a launch be shorter than all its computing and the CPU time of all its exchanges: one
+    core has to do both, and what it does for an exchange while no unit runs, it does not idle.
     """
     if network.workers == 1:
         return costs.compute_seconds + costs.launch_seconds / steps_per_launch
@@ -42,7 +43,15 @@ def lower_bound(costs: StepCosts, network: Network, steps_per_launch: int) -> fl
         _exchange_seconds(costs, network, update),
     )
     launch = forward + (steps_per_launch - 1) * cycle + last + costs.launch_seconds
-    return launch / steps_per_launch
+    busy = costs.compute_seconds + _cpu_seconds(costs, network)
+    return max(launch, steps_per_launch * busy + costs.launch_seconds) / steps_per_launch
+
+
+def _cpu_seconds(costs: StepCosts, network: Network) -> float:
+    """The least CPU time that exchanging all gradients takes."""
+    num_bytes = sum(weight.num_bytes for weight in costs.weights)
+    dtypes = len({weight.dtype for weight in costs.weights})  # that share no exchange
+    return num_bytes * network.cpu_seconds_per_byte + dtypes * network.cpu_seconds_per_exchange
 
 
 def _exchange_seconds(costs: StepCosts, network: Network, behind: Mapping[str, float]) -> float:

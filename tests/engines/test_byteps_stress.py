@@ -49,3 +49,11 @@ def test_every_sum_is_exact(num_workers: int, num_servers: int) -> None:
     assert job.returncode == 0, job.stdout + job.stderr[-3000:]
     reports = sorted(line for line in job.stdout.splitlines() if "exchanges" in line)
     assert reports == [f"[{rank}] exchanges {NUM_EXCHANGES} wrong 0" for rank in range(num_workers)]
+
+
+def test_sums_that_are_asked_for_late_are_exact_too() -> None:
+    """As BytePS asks for them without our patch; expr/data_par compares with it."""
+    job = run(2, 2, str(WORKER), "200", variables={"BYTEPS_PULL_AFTER_PUSH": "1"})
+    assert job.returncode == 0, job.stdout + job.stderr[-3000:]
+    reports = sorted(line for line in job.stdout.splitlines() if "exchanges" in line)
+    assert reports == [f"[{rank}] exchanges 200 wrong 0" for rank in range(2)]

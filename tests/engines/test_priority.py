@@ -1,4 +1,4 @@
-"""The priority of the threads that engines send and receive with."""
+"""The priority of the threads that Horovod sends and receives with."""
 
 from __future__ import annotations
 
@@ -19,27 +19,25 @@ WORKER = Path(__file__).with_name("priority_worker.py")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a priority above the usual needs root")
 
 
-def run(engine: str, variables: Mapping[str, str]) -> dict[str, int]:
+def run(variables: Mapping[str, str]) -> dict[str, int]:
     """What rank 0 prints: how many threads it has, and how many of them come first."""
-    needs_built(engine)
-    job = run_job(engine, 2, WORKER, seconds=120, variables=variables)
+    needs_built("horovod")
+    job = run_job("horovod", 2, WORKER, seconds=120, variables=variables)
     assert job.returncode == 0, job.stdout
     return {name: int(value) for name, value in re.findall(r"(\w+) is (\d+)", job.stdout)}
 
 
 @needs_root
-@pytest.mark.parametrize("engine", ["horovod", "byteps"])
-def test_threads_that_exchange_come_first(engine: str) -> None:
+def test_threads_that_exchange_come_first() -> None:
     """At least the library's own and that of its network; TensorFlow's stay as they are."""
-    assert run(engine, {})["hurried"] == 0
-    found = run(engine, {NICENESS: "-10"})
+    assert run({})["hurried"] == 0
+    found = run({NICENESS: "-10"})
     assert 2 <= found["hurried"] < found["threads"]
 
 
-@pytest.mark.parametrize("engine", ["horovod", "byteps"])
-def test_a_niceness_that_is_none_is_named(engine: str) -> None:
-    needs_built(engine)
-    job = run_job(engine, 2, WORKER, seconds=120, variables={NICENESS: "high"})
+def test_a_niceness_that_is_none_is_named() -> None:
+    needs_built("horovod")
+    job = run_job("horovod", 2, WORKER, seconds=120, variables={NICENESS: "high"})
     assert job.returncode != 0
     assert f"{NICENESS} is 'high'" in job.stdout
 

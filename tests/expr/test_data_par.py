@@ -56,6 +56,17 @@ def test_what_a_job_was_started_with_is_not_planned(scripts: dict[str, ModuleTyp
     assert limits("byteps", "stock").credits == (None,)
     assert limits("byteps", "plans").credits == (2,)
     assert limits("byteps", "plans").partitions == (1 << 20,)
+    assert limits("byteps", "late_pull") == limits("byteps", "stock")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_row_runs_in_one_job(engine: str, scripts: dict[str, ModuleType]) -> None:
+    for ratio in (0.5, 1):
+        jobs = scripts["run"].jobs_of(engine, ratio)
+        names = [row for _, those in jobs.values() for row in those]
+        assert len(names) == len(set(names))
+        assert set(scripts["report"].ROWS) - set(names) <= {"late_pull"}
+        assert ("late_pull" in names) == ((engine, ratio) == ("byteps", 1))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -88,16 +88,6 @@ def test_environment_of_byteps(launchers: Launchers) -> None:
     assert found["0"]["BYTEPS_SOCKET_PATH"] != found["1"]["BYTEPS_SOCKET_PATH"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a priority above the usual needs root")
-def test_servers_of_byteps_come_first(launchers: Launchers) -> None:
-    show = "import os; print(os.nice(0))"
-    launchers.stand_in("byteps", __init__="", server=show)
-    done = launchers.run("-np", "1", "--engine", "byteps", *python(show))
-    assert done.returncode == 0, done.stderr
-    shown = dict(line.removeprefix("[").split("] ", 1) for line in done.stdout.splitlines())
-    assert shown == {"0": "0", "scheduler": "-10", "server 0": "-10"}
-
-
 def test_bind(launchers: Launchers) -> None:
     cores = sorted(os.sched_getaffinity(0))
     number = min(2, len(cores))

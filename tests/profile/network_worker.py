@@ -6,6 +6,7 @@ Usage: network_worker.py FOLDER
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,28 @@ measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0
 
 def check_network(*, for_plans: bool) -> Network:
     network = measuring.measure_network(engine, for_plans=for_plans)
+    check_costs(network)
+    return network
+
+
+def check_beside_a_step() -> None:
+    """One that only sleeps, so that it waits for no core and is hardly any longer for exchanges."""
+    calls = 0
+
+    def step() -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.02)
+
+    network = measuring.measure_network(engine, step)
+    check_costs(network)
+    assert calls >= 2 * measuring.REPEATS
+    each_byte = network.seconds_per_byte + network.pull_seconds_per_byte
+    assert network.cpu_seconds_per_byte < each_byte
+    engine.check_equal("the calls", str(calls))
+
+
+def check_costs(network: Network) -> None:
     assert (network.engine, network.workers) == (engine.name, engine.size)
     assert network.by_urgency == (engine.name == "byteps")
     # More than 10 KB/s, less than 100 GB/s; no round takes a second.
@@ -36,7 +59,6 @@ def check_network(*, for_plans: bool) -> Network:
     assert 0 <= network.cpu_seconds_per_byte < 1e-4, network
     assert 0 <= network.cpu_seconds_per_exchange < 1, network
     engine.check_equal("the network", str(network))
-    return network
 
 
 def check_verification(network: Network) -> None:
@@ -69,6 +91,7 @@ def check_profile(folder: Path) -> None:
 
 def main() -> None:
     check_network(for_plans=False)
+    check_beside_a_step()
     check_verification(check_network(for_plans=True))
     check_profile(Path(sys.argv[1]))
     print(f"rank {engine.rank} measured", flush=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ooodist.engines.local import LocalEngine
 from ooodist.profile import network
+from ooodist.profile.fit import Beside, Timed, fit_cpu
 from ooodist.profile.network import measure_network, still_holds
 from ooodist.schedule.costs import Network
 from tests.jobs import ENGINES, needs_built, run_job
@@ -34,6 +37,47 @@ def test_as_many_are_in_flight_as_plans_have(
     engine = LocalEngine()
     engine.name, engine.max_credit = name, max_credit
     assert network._credit_of_plans(engine) == credit
+
+
+class MadeUpTimer:
+    """A step takes ``step`` seconds, and ``per_byte`` more for each byte exchanged beside it."""
+
+    def __init__(self, step: float, per_byte: float) -> None:
+        self.step, self.per_byte = step, per_byte
+        self.exchanged: set[int] = set()
+        self.seconds = 0.0
+
+    def beside_calls(self, call: object, calls: int, num_bytes: int, count: int) -> float:
+        self.calls = calls
+        self.seconds += calls * self.step
+        self.exchanged.add(count)
+        return calls * self.step + count * num_bytes * self.per_byte
+
+
+@settings(deadline=None)
+@given(
+    step=st.floats(1e-3, 10),
+    each=st.floats(1e-4, 1),
+    per_byte=st.floats(1e-10, 1e-7),
+    num_bytes=st.sampled_from([1 << 16, 1 << 20]),
+)
+def test_what_a_step_takes_longer_beside_exchanges(
+    step: float, each: float, per_byte: float, num_bytes: int
+) -> None:
+    timer = MadeUpTimer(step, per_byte)
+    timed = Timed(num_bytes, 4, 5 * each, 4 * each)
+    found = network._beside_steps(LocalEngine(), timer, timed, lambda: None)
+    assert timer.exchanged == {0, found.num_exchanges}
+    assert found.longer == pytest.approx(found.num_exchanges * num_bytes * per_byte, rel=1e-3)
+    # All of them fit beside the steps, of which there are no more than it takes.
+    assert found.num_exchanges == 2 or (
+        (found.num_exchanges - 0.5) * each <= network.HIDDEN * timer.calls * step
+    )
+    assert timer.calls == 1 or (timer.calls - 0.5) * step <= network.BESIDE_SECONDS / network.HIDDEN
+    # Long steps are timed less often.
+    assert timer.seconds <= max(1.5 * network.MOST_STEP_SECONDS, 3 * step) + step
+    costs = fit_cpu([Beside(256, 32, 0.0), found])
+    assert costs.per_byte == pytest.approx(per_byte, rel=1e-2)
 
 
 def test_one_worker_has_no_costs() -> None:

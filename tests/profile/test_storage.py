@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ooodist.engines.local import LocalEngine
@@ -106,7 +108,8 @@ class Made:
         self.steps += 1
         return replace(COSTS, trace_seconds=float(self.steps))
 
-    def _network(self, engine: object) -> Network:
+    def _network(self, engine: object, step: Callable[[], float]) -> Network:
+        step()  # trains, and must leave no trace
         self.networks += 1
         return Network("local", 1, latency=float(self.networks))
 
@@ -132,6 +135,19 @@ def test_is_measured_once(tmp_path: Path, made: Made) -> None:
     assert first.conditions.optimizer == "SGD"
     assert (first.conditions.engine, first.conditions.workers) == ("local", 1)
     assert len(first.model) == 16
+
+
+def test_the_steps_beside_which_exchanges_are_measured_leave_no_trace(
+    tmp_path: Path, made: Made
+) -> None:
+    model = dense_chain()
+    model.train_on_batch(*batch())
+    before = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
+    storage.profile_of(model, batch(), LocalEngine(), folder=tmp_path)
+    assert made.networks == 1
+    after = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_is_measured_anew_when_told(tmp_path: Path, made: Made) -> None:

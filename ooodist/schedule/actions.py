@@ -1,0 +1,204 @@
+"""What the ranks of a pipeline do, one list of actions a rank, as data and as text.
+
+An action is a stage, a kind and a micro-batch::
+
+    2F0        stage 2 computes the forward pass of micro-batch 0
+    2B0        ... its input gradient (dX), which needs the output gradient from stage 3
+    2W0        ... its weight gradients (dW), any time after 2B0
+    2BW0       both as one; the input gradient is there only when all of it is done
+    2SEND_F0   stage 2 sends the output of 2F0 to stage 3, which does 3RECV_F0
+    2SEND_B0   stage 2 sends its input gradient to stage 1, which does 1RECV_B0
+
+As CSV a schedule is a line a rank::
+
+    0F0,0SEND_F0,0RECV_B0,0B0,0W0
+    1RECV_F0,1F0,1B0,1SEND_B0,1W0
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ooodist.errors import UserError
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD = "F", "B", "W", "BW"
+COMPUTE_KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD)
+SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD = (
+    "SEND_F",
+    "RECV_F",
+    "SEND_B",
+    "RECV_B",
+)
+TRANSFER_KINDS = (SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD)
+_ACTION = re.compile(rf"(\d+)({'|'.join((*TRANSFER_KINDS, 'BW', 'F', 'B', 'W'))})(\d+)")
+
+
+class Action(NamedTuple):
+    """One thing that a rank does.
+
+    Attributes:
+        stage: that it belongs to, from 0.
+        kind: one of COMPUTE_KINDS or TRANSFER_KINDS.
+        microbatch: from 0.
+    """
+
+    stage: int
+    kind: str
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
+
+def parse_action(text: str) -> Action:
+    """The action of a text such as ``2F0``. Raises UserError."""
+    found = _ACTION.fullmatch(text.strip())
+    if found is None:
+        raise UserError(
+            f"action {text!r} is none: write stage, kind and micro-batch, as 2F0; kinds are "
+            f"{', '.join((*COMPUTE_KINDS, *TRANSFER_KINDS))}"
+        )
+    return Action(int(found[1]), found[2], int(found[3]))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What each rank does, in its order.
+
+    Attributes:
+        name: of the rule that made it.
+        rank_of: the rank of each stage.
+        microbatches: in a step.
+        actions: of each rank; with or without transfers (see :func:`with_transfers`).
+
+    Raises:
+        UserError: no stage or no micro-batch.
+    """
+
+    name: str
+    rank_of: tuple[int, ...]
+    microbatches: int
+    actions: tuple[tuple[Action, ...], ...]
+
+    def __post_init__(self) -> None:
+        check_size(self.stages, self.microbatches)
+
+    @property
+    def stages(self) -> int:
+        return len(self.rank_of)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.actions)
+
+
+def check_size(stages: int, microbatches: int) -> None:
+    """Raises UserError unless there is at least one of each."""
+    if stages < 1 or microbatches < 1:
+        raise UserError(
+            "a pipeline needs at least one stage and one micro-batch, "
+            f"not {stages} and {microbatches}"
+        )
+
+
+def to_csv(schedule: Schedule) -> str:
+    """A line a rank; :func:`from_csv` makes the same actions of it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([str(action) for action in actions] for actions in schedule.actions)
+    return text.getvalue()
+
+
+def from_csv(text: str, source: str) -> Schedule:
+    """The schedule of CSV text.
+
+    Args:
+        text: a line a rank; empty cells do not count.
+        source: names where the text is from, also in what is wrong with it.
+
+    Raises:
+        UserError: a cell is no action, a stage is on two ranks, or one is on none.
+    """
+    rank_of: dict[int, int] = {}
+    lists: list[tuple[Action, ...]] = []
+    for rank, cells in enumerate(row for row in csv.reader(io.StringIO(text)) if row):
+        actions = []
+        for number, cell in enumerate(cells, 1):
+            if not cell.strip():
+                continue
+            try:
+                action = parse_action(cell)
+            except UserError as error:
+                raise UserError(
+                    f"schedule {source}, rank {rank}, cell {number}: {error}"
+                ) from error
+            if rank_of.setdefault(action.stage, rank) != rank:
+                raise UserError(
+                    f"schedule {source}: stage {action.stage} is on rank "
+                    f"{rank_of[action.stage]} and, in cell {number}, on rank {rank}; a stage has "
+                    "one rank, which keeps its weights"
+                )
+            actions.append(action)
+        lists.append(tuple(actions))
+    if not rank_of:
+        raise UserError(
+            f"schedule {source} has no actions: write a line for each rank, as 0F0,0BW0"
+        )
+    missing = sorted(set(range(max(rank_of) + 1)) - set(rank_of))
+    if missing:
+        raise UserError(
+            f"schedule {source}: stage {missing[0]} is on no rank; stages are numbered from 0 "
+            "without gaps"
+        )
+    return Schedule(
+        source,
+        tuple(rank_of[stage] for stage in sorted(rank_of)),
+        1 + max(action.microbatch for actions in lists for action in actions),
+        tuple(lists),
+    )
+
+
+def with_transfers(schedule: Schedule) -> Schedule:
+    """The schedule with sends and receives between stages of different ranks.
+
+    Whatever is computed is sent at once, and received right before it is needed: what is sent does
+    not wait, and waits for nobody.
+    """
+    return replace(
+        schedule,
+        actions=tuple(
+            tuple(each for action in actions for each in _with_transfers(schedule, action))
+            for actions in without_transfers(schedule).actions
+        ),
+    )
+
+
+def without_transfers(schedule: Schedule) -> Schedule:
+    """The schedule without sends and receives."""
+    return replace(
+        schedule,
+        actions=tuple(
+            tuple(action for action in actions if action.kind in COMPUTE_KINDS)
+            for actions in schedule.actions
+        ),
+    )
+
+
+def _with_transfers(schedule: Schedule, action: Action) -> Iterable[Action]:
+    stage, kind, microbatch = action
+    before = stage > 0 and schedule.rank_of[stage - 1] != schedule.rank_of[stage]
+    after = stage + 1 < schedule.stages and schedule.rank_of[stage + 1] != schedule.rank_of[stage]
+    if kind == FORWARD and before:
+        yield Action(stage, RECEIVE_FORWARD, microbatch)
+    if kind in (INPUT_GRADIENT, BACKWARD) and after:
+        yield Action(stage, RECEIVE_BACKWARD, microbatch)
+    yield action
+    if kind == FORWARD and after:
+        yield Action(stage, SEND_FORWARD, microbatch)
+    if kind in (INPUT_GRADIENT, BACKWARD) and before:
+        yield Action(stage, SEND_BACKWARD, microbatch)

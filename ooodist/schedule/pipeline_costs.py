@@ -1,0 +1,97 @@
+"""What the stages of a pipeline cost: seconds and bytes of a micro-batch.
+
+Bytes of a micro-batch on a stage, over time::
+
+         F                     B                     W
+    _____|---- input_bytes ----|                     |        what only B needs
+         |----------------- weight_bytes ------------|        what W needs
+                               |-- gradient_bytes ---|        what B makes for W
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ooodist.errors import UserError
+from ooodist.schedule.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ooodist.yaml_dataclass import Range
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Of one stage and one micro-batch; seconds and bytes.
+
+    Attributes:
+        forward: F.
+        input_gradient: B.
+        weight_gradient: W.
+        input_bytes: kept from F to the end of B.
+        weight_bytes: kept from F to the end of W.
+        gradient_bytes: kept from B to the end of W.
+        base_bytes: kept all the time: weights, optimiser, accumulated gradients.
+        send_seconds: from the end of F until its output is where the next stage is.
+        send_back_seconds: from the end of B until its result is where the stage before is.
+    """
+
+    forward: Annotated[float, Range(0)] = 1.0
+    input_gradient: Annotated[float, Range(0)] = 1.0
+    weight_gradient: Annotated[float, Range(0)] = 1.0
+    input_bytes: Annotated[int, Range(0)] = 0
+    weight_bytes: Annotated[int, Range(0)] = 0
+    gradient_bytes: Annotated[int, Range(0)] = 0
+    base_bytes: Annotated[int, Range(0)] = 0
+    send_seconds: Annotated[float, Range(0)] = 0.0
+    send_back_seconds: Annotated[float, Range(0)] = 0.0
+
+    def seconds(self, kind: str) -> float:
+        """Of an action of this kind."""
+        return {
+            FORWARD: self.forward,
+            INPUT_GRADIENT: self.input_gradient,
+            WEIGHT_GRADIENT: self.weight_gradient,
+            BACKWARD: self.input_gradient + self.weight_gradient,
+        }[kind]
+
+    def kept_bytes(self, kind: str) -> tuple[int, int]:
+        """What an action of this kind adds to what is kept, at its begin and at its end."""
+        return {
+            FORWARD: (self.input_bytes + self.weight_bytes, 0),
+            INPUT_GRADIENT: (self.gradient_bytes, -self.input_bytes),
+            WEIGHT_GRADIENT: (0, -self.weight_bytes - self.gradient_bytes),
+            BACKWARD: (self.gradient_bytes, -sum(self.in_flight_bytes)),
+        }[kind]
+
+    @property
+    def in_flight_bytes(self) -> tuple[int, int, int]:
+        """All that a micro-batch may keep here."""
+        return self.input_bytes, self.weight_bytes, self.gradient_bytes
+
+
+@dataclass(frozen=True)
+class PipelineCosts:
+    """Of all stages, in their order.
+
+    Attributes:
+        stages: of each stage.
+        memory_limit: bytes that a rank may keep, of all its stages; None: any number.
+    """
+
+    stages: tuple[StageCost, ...]
+    memory_limit: Annotated[int, Range(0)] | None = None
+
+    def check(self, stages: int) -> None:
+        """Raises UserError if these are not the costs of so many stages."""
+        if len(self.stages) != stages:
+            raise UserError(
+                f"the costs are those of {len(self.stages)} stages, the schedule has {stages}: "
+                "measure the costs of these stages"
+            )
+
+
+def equal_stages(
+    stages: int, forward: float = 1.0, input_gradient: float = 1.0, weight_gradient: float = 1.0
+) -> PipelineCosts:
+    """Stages that all cost the same, with no time for transfers; a micro-batch keeps one byte."""
+    cost = StageCost(forward, input_gradient, weight_gradient, weight_bytes=1)
+    return PipelineCosts((cost,) * stages)

@@ -1,0 +1,109 @@
+"""Actions and schedules as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooodist.errors import UserError
+from ooodist.schedule.actions import (
+    COMPUTE_KINDS,
+    TRANSFER_KINDS,
+    Action,
+    Schedule,
+    from_csv,
+    parse_action,
+    to_csv,
+    with_transfers,
+    without_transfers,
+)
+from ooodist.schedule.pipeline import zero_bubble_v
+
+TWO_RANKS = """\
+0F0,0SEND_F0,0RECV_B0,0B0,0W0
+1RECV_F0,1F0,1B0,1SEND_B0,1W0
+"""
+
+
+@settings(deadline=None)
+@given(st.integers(0, 999), st.sampled_from((*COMPUTE_KINDS, *TRANSFER_KINDS)), st.integers(0, 999))
+def test_an_action_is_what_its_text_says(stage: int, kind: str, microbatch: int) -> None:
+    action = Action(stage, kind, microbatch)
+    assert parse_action(str(action)) == action
+    assert parse_action(f" {action} ") == action
+
+
+def test_actions_look_as_in_the_documentation() -> None:
+    assert str(Action(2, "F", 0)) == "2F0"
+    assert parse_action("3SEND_F1") == Action(3, "SEND_F", 1)
+    assert parse_action("10BW12") == Action(10, "BW", 12)
+
+
+@pytest.mark.parametrize("text", ["", "F0", "2F", "2G0", "2 F 0", "-1F0", "2F0x", "2SEND_W0"])
+def test_what_is_no_action_is_named(text: str) -> None:
+    with pytest.raises(UserError, match="write stage, kind and micro-batch") as error:
+        parse_action(text)
+    assert repr(text) in str(error.value)
+
+
+def test_csv_of_two_ranks() -> None:
+    schedule = from_csv(TWO_RANKS, "two.csv")
+    assert (schedule.rank_of, schedule.microbatches) == ((0, 1), 1)
+    assert (schedule.stages, schedule.ranks) == (2, 2)
+    assert to_csv(schedule) == TWO_RANKS
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), st.integers(1, 9), st.booleans())
+def test_csv_keeps_a_schedule(ranks: int, microbatches: int, transfers: bool) -> None:
+    schedule = zero_bubble_v(ranks, microbatches)
+    if transfers:
+        schedule = with_transfers(schedule)
+    again = from_csv(to_csv(schedule), schedule.name)
+    assert again == schedule
+
+
+def test_empty_cells_do_not_count() -> None:
+    assert from_csv("0F0,,0BW0,\n\n1F0, ,1BW0\n", "x").actions == (
+        (Action(0, "F", 0), Action(0, "BW", 0)),
+        (Action(1, "F", 0), Action(1, "BW", 0)),
+    )
+
+
+def test_errors_of_csv_name_the_cell() -> None:
+    with pytest.raises(UserError, match=r"schedule bad\.csv, rank 1, cell 2: action '1X0'"):
+        from_csv("0F0\n1F0,1X0\n", "bad.csv")
+    with pytest.raises(UserError, match="stage 0 is on rank 0 and, in cell 1, on rank 1"):
+        from_csv("0F0\n0BW0\n", "bad.csv")
+    with pytest.raises(UserError, match="stage 1 is on no rank"):
+        from_csv("0F0\n2F0\n", "bad.csv")
+
+
+def test_an_empty_file_is_no_schedule() -> None:
+    with pytest.raises(UserError, match=r"schedule none\.csv has no actions"):
+        from_csv("\n", "none.csv")
+
+
+def test_transfers_are_between_ranks_only() -> None:
+    """In a V the last rank has two stages that follow each other."""
+    schedule = with_transfers(zero_bubble_v(2, 1))
+    assert {str(action) for action in schedule.actions[1]} == {
+        "1RECV_F0",
+        "1F0",
+        "2F0",
+        "2SEND_F0",
+        "2RECV_B0",
+        "2B0",
+        "1B0",
+        "1SEND_B0",
+        "2W0",
+        "1W0",
+    }
+    assert without_transfers(schedule) == zero_bubble_v(2, 1)
+    assert with_transfers(schedule) == schedule
+
+
+def test_one_rank_sends_nothing() -> None:
+    alone = Schedule("x", (0, 0), 1, (tuple(map(parse_action, ["0F0", "1F0", "1BW0", "0BW0"])),))
+    assert with_transfers(alone) == alone
