@@ -25,31 +25,36 @@ def main(how: str, is_the_one: bool) -> None:
     def exchange(tensor):
         return [engine.sum_in_graph(tensor, f"tensor{i}") for i in range(4)]
 
-    exchange(tf.ones([1000]))
-    if how == "cleanly":
-        time.sleep(1 if is_the_one else 0)
-        engines.shutdown()
-        time.sleep(3 if is_the_one else 0)
-        return
-    if how == "without_shutdown":
-        time.sleep(2 if is_the_one else 0)
-        return
-    if is_the_one:
-        if how == "raise":
-            raise ValueError("a mistake in the program")
-        if how == "exit":
-            sys.exit(5)
-        if how == "abort":
-            engines.abort(5)
-        os.kill(os.getpid(), signal.SIGKILL)
     start = time.monotonic()
-    try:
+    try:  # around the first exchange too: who has its sum may die before others have theirs
+        exchange(tf.ones([1000]))
+        if how == "cleanly":
+            time.sleep(1 if is_the_one else 0)
+            engines.shutdown()
+            time.sleep(3 if is_the_one else 0)
+            return
+        if how == "without_shutdown":
+            time.sleep(2 if is_the_one else 0)
+            return
+        if is_the_one:
+            end(how)
         while True:
             exchange(tf.ones([1000]))
     except tf.errors.OpError as error:
         seconds = time.monotonic() - start
         print(f"the exchange failed after {seconds:.1f} s: {error.message[-200:]}", flush=True)
         raise
+
+
+def end(how: str) -> None:
+    """Ends this process badly."""
+    if how == "raise":
+        raise ValueError("a mistake in the program")
+    if how == "exit":
+        sys.exit(5)
+    if how == "abort":
+        engines.abort(5)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
