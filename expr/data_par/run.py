@@ -5,11 +5,12 @@
 Needs root (launch/netlab.py says why). For each model and engine some jobs run in one lab and take
 turns, the others stopped: one with the engine as it comes (rows stock, barrier_removed, first_k),
 one with the engine set up for plans (priority, planned) and, for BytePS at ratio 1, one in which it
-asks for sums as late as it does without our patch (late_pull). For each ratio of exchange to
-compute the links get the rate that makes it, the network is measured, every row is traced and
-warmed up, and then the rows are timed in alternating repeats. In each job a step without an
-exchange is timed as well: before plans are made, so that they are made for the machine's present
-speed, and in every repeat, so that a change of it shows. What came out is added to results.csv;
+asks for sums as late as it does without our patch (late_pull). TensorFlow's collectives have no
+settings: there one job runs all rows. For each ratio of exchange to compute the links get the rate
+that makes it, the network is measured, every row is traced and warmed up, and then the rows are
+timed in alternating repeats. In each job a step without an exchange is timed as well: before plans
+are made, so that they are made for the machine's present speed, and in every repeat, so that a
+change of it shows. What came out takes the place of what results.csv had of the same setting;
 report.py makes the table and the figure of it.
 """
 
@@ -55,26 +56,31 @@ COLUMNS = (
 )
 # By name: variables of the engine, and the rows that run in the job.
 Jobs = dict[str, tuple[dict[str, str], tuple[str, ...]]]
-# With the engine as it comes, and set up for plans.
+STOCK_ROWS = ("stock", "barrier_removed", "first_k")  # the engine as it comes
+PLAN_ROWS = ("priority", "planned")  # the engine set up for plans
 JOBS: Jobs = {
-    "stock": ({}, ("stock", "barrier_removed", "first_k")),
-    "plans": ({"OOODIST_DATA_PAR_FOR_PLANS": "1"}, ("priority", "planned")),
+    "stock": ({}, STOCK_ROWS),
+    "plans": ({"OOODIST_DATA_PAR_FOR_PLANS": "1"}, PLAN_ROWS),
 }
 # BytePS at ratio 1, besides: as it is without the part of our patch that makes exchanges faster.
 BYTEPS_JOBS: Jobs = {
     "late_pull": ({"BYTEPS_PULL_AFTER_PUSH": "1"}, ("late_pull",)),
 }
-# Times the batch of the job, so that the CPU time of the exchange is about 10 % of the computation
-# by what expr/engines measures: 1 ms a MB with Horovod, 2 ms with the others. Beside a real step it
-# is more.
-BATCHES = {"horovod": 1, "byteps": 2, "collective": 2}
+# It has nothing to set up, and two jobs differ by some percent in how fast they compute.
+COLLECTIVE_JOBS: Jobs = {"both": ({}, STOCK_ROWS + PLAN_ROWS)}
+# Times the batch of the job, so that the CPU time of the exchange is about 10 % of the computation:
+# a MB costs about 1 ms with Horovod, and beside a real step BytePS 4 to 5.
+BATCHES = {"horovod": 1, "byteps": 4, "collective": 2}
 FIRST_RATE = 1e9  # bits a second, while models are built
 LONGEST_ANSWER = 900.0  # seconds
 MOST_STEPS_PER_LAUNCH = 4  # if nothing else is asked for: tracing a large model takes long
+LONG_STEP = 2.0  # seconds; of a shorter one it shows what another job has left in the caches
 
 
 def jobs_of(engine: str, ratio: float) -> Jobs:
     """The jobs that take turns, with their variables and rows."""
+    if engine == "collective":
+        return COLLECTIVE_JOBS
     return JOBS | BYTEPS_JOBS if (engine, ratio) == ("byteps", 1) else JOBS
 
 
@@ -159,14 +165,14 @@ def measure(
         for name, turn in all_turns.items():
             costs[name] = yaml_dataclass.read(StepCosts, turn.ask("compute")["costs"])
             say(f"{name}: compute {costs[name].compute_seconds:.3f} s")
-        num_bytes = sum(weight.num_bytes for weight in costs["stock"].weights)
+        num_bytes = gradient_bytes(costs)
         say(f"gradients: {num_bytes / 1e6:.1f} MB")
         traced: dict[tuple[str, str], str] = {}
         for ratio in ratios:
             turns = {name: all_turns[name] for name in jobs_of(engine, ratio)}
             costs |= {name: at_present_speed(turns[name], costs[name]) for name in turns}
             on_wire = num_bytes * 2 * (workers - 1) / workers
-            rate = 8 * on_wire / (ratio * costs["plans"].compute_seconds)
+            rate = 8 * on_wire / (ratio * min(cost.compute_seconds for cost in costs.values()))
             lab.set_rate(mbit(rate))
             setting = Setting(model, engine, workers, batch, ratio, rate)
             rows = plan_rows(turns, costs, setting, most_steps)
@@ -189,14 +195,17 @@ def at_present_speed(turn: Turn, costs: StepCosts) -> StepCosts:
 
 def seconds_of_computing(turn: Turn) -> float:
     """Of a step without an exchange."""
-    turn.ask("run", name="computing", launches=1)  # the caches are another job's, or another row's
-    return float(turn.ask("run", name="computing", launches=1)["seconds"])
+    seconds = float(turn.ask("run", name="computing", launches=1)["seconds"])
+    if seconds < LONG_STEP:  # that was to warm up
+        seconds = float(turn.ask("run", name="computing", launches=1)["seconds"])
+    return seconds
 
 
 def seconds_of_row(turn: Turn, row: str, plan: Plan) -> float:
-    """Of a step; one step alone would mostly show what the caches have of it."""
-    launches = 2 if plan.steps_per_launch == 1 else 1
-    return float(turn.ask("run", name=row, launches=launches)["seconds"])
+    """Of a step."""
+    assert plan.predicted is not None
+    is_short = plan.steps_per_launch * plan.predicted.step_seconds < LONG_STEP
+    return float(turn.ask("run", name=row, launches=2 if is_short else 1)["seconds"])
 
 
 def at_speed(costs: StepCosts, seconds: float) -> StepCosts:
@@ -229,12 +238,17 @@ def plan_rows(
     """For each row the job that runs it, its plan and the network as that job sees it."""
     rows = {}
     for turn, (_, names) in jobs_of(setting.engine, setting.ratio).items():
-        network = yaml_dataclass.read(Network, turns[turn].ask("network")["network"])
-        say(f"ratio {setting.ratio}, {turn}: {network}")
-        allowed = limits(setting.engine, turn, most_steps)
-        found = comparison(costs[turn], network, limits=allowed)
-        for row in names:
-            rows[row] = (turn, found["stock" if row == "late_pull" else row], network)
+        for for_plans in (False, True):
+            those = [row for row in names if (row in PLAN_ROWS) == for_plans]
+            if not those:
+                continue
+            answer = turns[turn].ask("network", for_plans=for_plans)
+            network = yaml_dataclass.read(Network, answer["network"])
+            say(f"ratio {setting.ratio}, {turn}: {network}")
+            allowed = limits(setting.engine, for_plans, most_steps)
+            found = comparison(costs[turn], network, limits=allowed)
+            for row in those:
+                rows[row] = (turn, found["stock" if row == "late_pull" else row], network)
     longest = rows["planned"][1].steps_per_launch
     turn, plan, network = rows["barrier_removed"]
     plan = predicted(replace(plan, steps_per_launch=longest), costs[turn], network)
@@ -242,15 +256,15 @@ def plan_rows(
     return rows
 
 
-def limits(engine: str, turn: str, most_steps: int = MOST_STEPS_PER_LAUNCH) -> Limits:
+def limits(engine: str, for_plans: bool, most_steps: int = MOST_STEPS_PER_LAUNCH) -> Limits:
     """What the planner may choose; what the engine was started with it cannot change any more."""
     chosen = Limits(max_steps_per_launch=most_steps)
-    if turn == "plans":
+    if for_plans:
         chosen = replace(chosen, credits=planned_credits(engine))
     elif engine == "byteps":
         chosen = replace(chosen, credits=(None,))  # its default: everything in flight
     if engine == "byteps":
-        size = DEFAULT_PARTITION_BYTES if turn == "plans" else PARTITION_BYTES
+        size = DEFAULT_PARTITION_BYTES if for_plans else PARTITION_BYTES
         chosen = replace(chosen, partitions=(size,))
     return chosen
 
@@ -291,7 +305,8 @@ def time_rows(
         "ratio": setting.ratio,
         "rate_bits_per_second": round(setting.rate),
     }
-    num_bytes = sum(weight.num_bytes for weight in costs["stock"].weights)
+    num_bytes = gradient_bytes(costs)
+    lines = []
     for row, (turn, plan, network) in rows.items():
         made = plan.predicted
         made_then = predicted(plan, then[turn], network).predicted
@@ -302,8 +317,7 @@ def time_rows(
             f"at its speed {made_then.step_seconds:.3f} s"
         )
         for repeat, took in enumerate(seconds[row]):
-            write_row(
-                out,
+            lines.append(
                 common
                 | {
                     "row": row,
@@ -316,17 +330,33 @@ def time_rows(
                     "compute": round(then[turn].compute_seconds, 5),
                     "exchange": round(num_bytes * network.seconds_per_byte, 5),
                     "exchange_cpu": round(num_bytes * network.cpu_seconds_per_byte, 5),
-                },
+                }
             )
+    write(out, lines)
 
 
-def write_row(out: Path, row: dict[str, Any]) -> None:
-    is_new = not out.exists()
-    with out.open("a", newline="") as file:
+def gradient_bytes(costs: dict[str, StepCosts]) -> int:
+    """Of the model that all jobs train."""
+    return sum(weight.num_bytes for weight in next(iter(costs.values())).weights)
+
+
+def write(out: Path, lines: list[dict[str, Any]]) -> None:
+    """Puts the lines of one setting in the place of those that the file has of it."""
+    kept = []
+    if out.exists():
+        with out.open(newline="") as file:
+            kept = [line for line in csv.DictReader(file) if key(line) != key(lines[0])]
+    incomplete = out.with_suffix(".incomplete")
+    with incomplete.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
+        writer.writeheader()
+        writer.writerows([*kept, *lines])
+    incomplete.rename(out)
+
+
+def key(line: dict[str, Any]) -> tuple[str, str, int, float]:
+    """The setting of a line, without what follows from it."""
+    return line["model"], line["engine"], int(line["workers"]), float(line["ratio"])
 
 
 def mbit(rate: float) -> str:
@@ -350,7 +380,9 @@ def main() -> int:
         "--most-steps", type=int, default=MOST_STEPS_PER_LAUNCH, help="that a launch may have"
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=HERE / "results.csv", help="added to")
+    parser.add_argument(
+        "--output", type=Path, default=HERE / "results.csv", help="lines of other settings stay"
+    )
     options = parser.parse_args()
     try:
         for model in options.models:

@@ -62,10 +62,10 @@ class Worker:
         self.rows["computing"] = (self.traced.launch, 1)
         return {"costs": yaml_dataclass.plain(costs)}
 
-    def network(self) -> dict[str, Any]:
+    def network(self, for_plans: bool) -> dict[str, Any]:
         """What exchanging costs at the present rate, and beside this model's computation."""
         with preserved(self.traced.variables):
-            found = measure_network(engine, self.traced.run, for_plans=FOR_PLANS in os.environ)
+            found = measure_network(engine, self.traced.run, for_plans=for_plans)
         return {"network": yaml_dataclass.plain(found)}
 
     def trace(self, name: str, plan: str | None) -> dict[str, Any]:

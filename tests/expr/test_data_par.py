@@ -52,11 +52,10 @@ def test_costs_at_another_speed_keep_their_shares(scripts: dict[str, ModuleType]
 
 def test_what_a_job_was_started_with_is_not_planned(scripts: dict[str, ModuleType]) -> None:
     limits = scripts["run"].limits
-    assert limits("horovod", "plans").credits == (1, 2)
-    assert limits("byteps", "stock").credits == (None,)
-    assert limits("byteps", "plans").credits == (2,)
-    assert limits("byteps", "plans").partitions == (1 << 20,)
-    assert limits("byteps", "late_pull") == limits("byteps", "stock")
+    assert limits("horovod", for_plans=True).credits == (1, 2)
+    assert limits("byteps", for_plans=False).credits == (None,)
+    assert limits("byteps", for_plans=True).credits == (2,)
+    assert limits("byteps", for_plans=True).partitions == (1 << 20,)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -94,33 +93,52 @@ def test_a_worker_times_what_it_is_asked_for(engine: str, tmp_path: Path) -> Non
     assert all(0 < answers[number]["seconds"] < 60 for number in (2, 3, 4))
 
 
-def rows(scripts: dict[str, ModuleType], file: Path) -> None:
+def rows(scripts: dict[str, ModuleType], file: Path, **setting: object) -> None:
     """Two rows of three repeats."""
     values = {
         "stock": ([2.0, 2.2, 2.1], 2.1, 2.1),
         "planned": ([1.4, 1.6, 1.5], 1.2, 1.5),
     }
-    for row, (seconds, predicted, then) in values.items():
-        for repeat, took in enumerate(seconds):
-            scripts["run"].write_row(
-                file,
-                dict.fromkeys(scripts["run"].COLUMNS, 1)
-                | {
-                    "model": "vgg16",
-                    "engine": "horovod",
-                    "workers": 2,
-                    "batch": 30,
-                    "row": row,
-                    "repeat": repeat,
-                    "seconds": took,
-                    "predicted": predicted,
-                    "predicted_then": then,
-                    "lower_bound": 1.2,
-                    "compute": 1.0,
-                    "exchange": 1.5,
-                    "exchange_cpu": 0.05,
-                },
-            )
+    scripts["run"].write(
+        file,
+        [
+            dict.fromkeys(scripts["run"].COLUMNS, 1)
+            | {
+                "model": "vgg16",
+                "engine": "horovod",
+                "workers": 2,
+                "batch": 30,
+                "row": row,
+                "repeat": repeat,
+                "seconds": took,
+                "predicted": predicted,
+                "predicted_then": then,
+                "lower_bound": 1.2,
+                "compute": 1.0,
+                "exchange": 1.5,
+                "exchange_cpu": 0.05,
+            }
+            | setting
+            for row, (seconds, predicted, then) in values.items()
+            for repeat, took in enumerate(seconds)
+        ],
+    )
+
+
+def test_what_is_measured_again_takes_the_place_of_what_was_there(
+    scripts: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    file = tmp_path / "results.csv"
+    rows(scripts, file)
+    rows(scripts, file, ratio=2)
+    rows(scripts, file, batch=60)
+    found = scripts["report"].read(file)
+    assert {setting[3]: those["planned"].batch for setting, those in found.items()} == {
+        1: 60,
+        2: 30,
+    }
+    assert all(len(those["planned"].seconds) == 3 for those in found.values())
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_table_says_medians_speed_up_and_errors(
