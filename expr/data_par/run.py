@@ -39,6 +39,7 @@ from ooodist import config as job_file  # noqa: E402
 from ooodist import yaml_dataclass  # noqa: E402
 from ooodist.engines.settings import DEFAULT_PARTITION_BYTES, planned_credits  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
+from ooodist.profile.conditions import processor  # noqa: E402
 from ooodist.schedule import plan as plans  # noqa: E402
 from ooodist.schedule.costs import Network, StepCosts, UnitCost  # noqa: E402
 from ooodist.schedule.data_parallel import PARTITION_BYTES  # noqa: E402
@@ -53,6 +54,7 @@ COLUMNS = (
     *("row", "steps_per_launch"),
     *("repeat", "seconds", "predicted", "predicted_then", "lower_bound"),
     *("compute", "exchange", "exchange_cpu"),
+    "processor",
 )
 # By name: variables of the engine, and the rows that run in the job.
 Jobs = dict[str, tuple[dict[str, str], tuple[str, ...]]]
@@ -68,9 +70,9 @@ BYTEPS_JOBS: Jobs = {
 }
 # It has nothing to set up, and two jobs differ by some percent in how fast they compute.
 COLLECTIVE_JOBS: Jobs = {"both": ({}, STOCK_ROWS + PLAN_ROWS)}
-# Times the batch of the job, so that the CPU time of the exchange is about 10 % of the computation:
-# a MB costs about 1 ms with Horovod, and beside a real step BytePS 4 to 5.
-BATCHES = {"horovod": 1, "byteps": 4, "collective": 2}
+# Times the batch of the job, for the CPU time of the exchange to be a small part of the
+# computation: BytePS, whose servers share the cores, takes several times as much as Horovod.
+BATCHES = {"horovod": 1, "byteps": 2, "collective": 1}
 FIRST_RATE = 1e9  # bits a second, while models are built
 LONGEST_ANSWER = 900.0  # seconds
 MOST_STEPS_PER_LAUNCH = 4  # if nothing else is asked for: tracing a large model takes long
@@ -155,8 +157,11 @@ def measure(
             quiet = {
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 "PYTHONPATH": str(HERE.parents[1]),
-                # In both jobs: with one thread, stock could not exchange while it computes.
+                # In all jobs: with one thread, stock could not exchange while it computes.
                 "TF_NUM_INTEROP_THREADS": "2",
+                # TensorFlow's default only where the CPU has VNNI; without it a ResNet-50 computes
+                # more than twice as long, and a ratio would be one of slow convolutions.
+                "TF_ENABLE_ONEDNN_OPTS": "1",
             }
             say(f"{model}, {engine}: starting the job {name} (logs: {folder})")
             all_turns[name] = Turn(lab.start(engine, command, folder, quiet | variables), folder)
@@ -304,6 +309,7 @@ def time_rows(
         "batch": setting.batch,
         "ratio": setting.ratio,
         "rate_bits_per_second": round(setting.rate),
+        "processor": processor(),
     }
     num_bytes = gradient_bytes(costs)
     lines = []

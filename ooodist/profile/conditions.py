@@ -27,11 +27,13 @@ class Machine:
         processor: the model of the CPU.
         gpus: models of the GPUs that the rank uses.
         cores: that it may run on.
+        onednn: the variable that chooses TensorFlow's kernels on CPUs; null: by the processor.
     """
 
     processor: str
     gpus: tuple[str, ...]
     cores: int
+    onednn: str | None
 
 
 @dataclass(frozen=True)
@@ -103,16 +105,24 @@ def _machine() -> Machine:
         for gpu in tf.config.get_visible_devices("GPU")
     ]
     gpus = tuple(str(detail.get("device_name", "GPU")) for detail in details)
-    return Machine(_processor(), gpus, len(os.sched_getaffinity(0)))
+    onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
+    return Machine(processor(), gpus, len(os.sched_getaffinity(0)), onednn)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The model of the CPU, with its numbers: under one name a cloud has several generations."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    first: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        first.setdefault(key.strip(), value.strip())
+    if "model name" not in first:
+        return platform.machine()
+    numbers = [f"{key} {first[key]}" for key in ("cpu family", "model", "stepping") if key in first]
+    return f"{first['model name']} ({', '.join(numbers)})" if numbers else first["model name"]
 
 
 def _versions(engine: str) -> dict[str, str]:

@@ -24,13 +24,14 @@ LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # of the largest exchanges
 BYTEPS_PARTITION_BYTES = 4096000  # its default
 RUN_SECONDS = 0.15  # that the exchanges of one measurement take
 REPEATS = 5
-MOST_AT_A_TIME = 16
+LEAST_AT_A_TIME, MOST_AT_A_TIME = 2, 16
+LEAST_OVER_SERVERS = 6  # by their names, two may both be at one server, and that is no average
 TINY_AT_A_TIME = 32  # beside a computation, where each costs little
 COMPUTE_SECONDS = 0.12  # of a computation beside which exchanges run, at least
 BESIDE_SECONDS = 0.4  # of large exchanges beside it: what they cost it is little and noisy
 OUTLASTING = 1.5  # times as long as exchanges is the computation beside which they are timed
 HIDDEN = 0.6  # of which they take at most this share
-MOST_STEP_SECONDS = 30.0  # of training steps that are timed; one with exchanges is the least
+MOST_STEP_SECONDS = 45.0  # of training steps that are timed; one with exchanges is the least
 FIRST_PRODUCTS = 4
 COPIED_BYTES = 1 << 23
 CHECKED = 4  # exchanges in a check of a network that was measured before
@@ -134,7 +135,8 @@ def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
 def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float) -> Timed:
     """Exchanges of one size, beside a chain of products of which each takes so many seconds."""
     one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
-    count = max(2, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
+    least = LEAST_OVER_SERVERS if engine.name == "byteps" else LEAST_AT_A_TIME
+    count = max(least, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
     idle = _slowest(engine, timer.one_by_one, num_bytes, count)
     products = 1 + round(OUTLASTING * idle / product)
@@ -175,12 +177,15 @@ def _longer(
     engine: Engine, num_bytes: int, count: int, seconds: Callable[[int], float], repeats: int
 ) -> Beside:
     """How much longer a computation takes with so many exchanges beside it than with none."""
-    alone, beside = [], []
-    for _ in range(repeats):  # in turns, so that a machine that changes its speed meets both
-        alone.append(seconds(0))
-        beside.append(seconds(count))
-    # The same work each time: what it takes longer, it has waited for other processes.
-    longer = _most(engine, max(0.0, min(beside) - min(alone)))
+    alone, pairs = [], []
+    for repeat in range(repeats):
+        # In pairs, one after the other and in turns, so that a machine that changes its speed meets
+        # both: it does so by more than what exchanges cost.
+        order = (0, count) if repeat % 2 == 0 else (count, 0)
+        took = {number: seconds(number) for number in order}
+        alone.append(took[0])
+        pairs.append(took[count] - took[0])
+    longer = _most(engine, max(0.0, statistics.median(pairs)))
     logger.debug(
         "network: %d exchanges of %d bytes lengthen a computation of %.2f ms by %.2f ms",
         count,

@@ -80,6 +80,24 @@ def test_what_a_step_takes_longer_beside_exchanges(
     assert costs.per_byte == pytest.approx(per_byte, rel=1e-2)
 
 
+@given(drift=st.floats(-0.05, 0.05), late=st.integers(0, 4), late_seconds=st.floats(0, 10))
+def test_a_machine_that_changes_its_speed_does_not_count(
+    drift: float, late: int, late_seconds: float
+) -> None:
+    """Each computation takes by a share more than the last, and one is disturbed."""
+    calls = 0
+
+    def seconds(count: int) -> float:
+        nonlocal calls
+        calls += 1
+        disturbed = late_seconds if calls == 2 * late + 1 else 0.0
+        return 4.0 * (1 + drift * calls / 10) + 0.01 * count + disturbed
+
+    found = network._longer(LocalEngine(), 1 << 20, 20, seconds, repeats=5)
+    # From one computation to the next it changes by 4 drift / 10.
+    assert found.longer == pytest.approx(0.2, abs=0.4 * abs(drift) + 1e-9)
+
+
 def test_one_worker_has_no_costs() -> None:
     assert measure_network(LocalEngine()) == Network("local", 1)
     assert still_holds(LocalEngine(), Network("local", 1))

@@ -26,7 +26,7 @@ CONDITIONS = Conditions(
     optimizer="SGD",
     engine="horovod",
     workers=2,
-    machine=Machine("A CPU: model 1", (), 4),
+    machine=Machine("A CPU: model 1", (), 4, None),
     versions={"tensorflow": "2.21.0", "horovod": "0.28.1"},
 )
 COSTS = StepCosts(
@@ -39,6 +39,10 @@ COSTS = StepCosts(
 )
 NETWORK = Network("horovod", 2, 1e-3, 1e-4, 3.2e-8)
 PROFILE = Profile("a/model", "2027-01-31T09:00:00Z", "host", CONDITIONS, NETWORK, COSTS)
+
+
+def with_machine(**changed: object) -> Conditions:
+    return replace(CONDITIONS, machine=replace(CONDITIONS.machine, **changed))
 
 
 def test_text_makes_the_same_profile() -> None:
@@ -61,14 +65,15 @@ def test_is_found_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     [
         (replace(CONDITIONS, workers=4), "workers: 4, not 2"),
         (replace(CONDITIONS, model="f" * 16), "model: ffffffffffffffff, not 0123456789abcdef"),
-        (replace(CONDITIONS, machine=Machine("A CPU: model 1", (), 2)), "machine.cores: 2, not 4"),
+        (with_machine(cores=2), "machine.cores: 2, not 4"),
+        (with_machine(onednn="1"), "machine.onednn: 1, not None"),
         (replace(CONDITIONS, inputs=("float32 (8, 32)",)), "inputs: "),
         (
             replace(CONDITIONS, versions={"tensorflow": "2.20.0"}),
             "versions.tensorflow: 2.20.0, not 2.21.0; versions.horovod: None, not 0.28.1",
         ),
     ],
-    ids=["workers", "model", "machine", "inputs", "versions"],
+    ids=["workers", "model", "cores", "onednn", "inputs", "versions"],
 )
 def test_another_one_does_not_count(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, now: Conditions, difference: str
