@@ -1,0 +1,180 @@
+"""Splits a Keras model into stages, each a Keras model of its own with the same layers.
+
+A model is a list of calls of layers, in the order in which it runs them; a stage is a part of that
+list. What a stage makes and a later one needs goes from stage to stage, also through those that
+have no use for it::
+
+    calls     a   b   c | d   e | f   g
+    stage         0     |   1   |   2         b is needed by c, d and g:
+                     -> b, c -> b, e          0 sends b and c, 1 sends b and e
+
+The inputs of the model are not sent: each stage reads those that it needs from the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from ooodist.errors import UserError
+
+Symbol = keras.KerasTensor
+
+
+class Call(NamedTuple):
+    """A layer where it is used; one that is used twice has two calls.
+
+    Attributes:
+        name: of the layer; from its second call on with a number behind it, as ``dense:2``.
+        layer: or another Keras operation.
+        inputs, outputs: symbolic tensors.
+    """
+
+    name: str
+    layer: Any
+    inputs: tuple[Symbol, ...]
+    outputs: tuple[Symbol, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a model.
+
+    Attributes:
+        number: from 0.
+        calls: those of the whole model that it makes.
+        model: of these calls; its layers and weights are those of the whole model.
+        reads: inputs of the whole model that it needs.
+        received: what it gets from the stage before it.
+        sent: what it hands to the stage behind it; of the last one, the outputs of the model.
+    """
+
+    number: int
+    calls: tuple[Call, ...]
+    model: keras.Model
+    reads: tuple[Symbol, ...]
+    received: tuple[Symbol, ...]
+    sent: tuple[Symbol, ...]
+    needed: tuple[Symbol, ...]  # by ``model``
+    made: tuple[Symbol, ...]  # by ``model``
+
+    def run(self, inputs: Sequence[tf.Tensor], *, training: bool) -> list[tf.Tensor]:
+        """What it sends.
+
+        Args:
+            inputs: in the order of ``reads`` and then ``received``.
+            training: as for any Keras model.
+        """
+        symbols = (*self.reads, *self.received)
+        values = {id(symbol): value for symbol, value in zip(symbols, inputs, strict=True)}
+        made = self.model([values[id(symbol)] for symbol in self.needed], training=training)
+        values |= {id(s): value for s, value in zip(self.made, tf.nest.flatten(made), strict=True)}
+        return [values[id(symbol)] for symbol in self.sent]
+
+
+def calls_of(model: keras.Model) -> list[Call]:
+    """The calls of a functional or sequential model, in the order in which it runs them.
+
+    Raises:
+        UserError: the model is neither, so that nobody knows where it could be split.
+    """
+    calls: list[Call] = []
+    times: dict[int, int] = {}
+    for node in _nodes(model):
+        layer = node.operation
+        times[id(layer)] = number = times.get(id(layer), 0) + 1
+        name = layer.name if number == 1 else f"{layer.name}:{number}"
+        calls.append(Call(name, layer, tuple(node.input_tensors), tuple(node.outputs)))
+    return calls
+
+
+def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
+    """The stages of a model.
+
+    Args:
+        model: functional or sequential.
+        parts: for each stage, its calls among those of :func:`calls_of`; together they are all, in
+            their order (see :func:`ooodist.schedule.partition.partition`).
+
+    Raises:
+        UserError: the parts are not all calls in their order, or the model cannot be split.
+    """
+    calls = calls_of(model)
+    if [number for part in parts for number in part] != [*range(len(calls))] or not all(parts):
+        raise UserError(
+            f"stages of calls {', '.join(map(str, parts))}: a model of {len(calls)} calls is split "
+            f"into parts that follow each other, none of them empty, from 0 to {len(calls)}"
+        )
+    last = len(parts) - 1
+    crossing = _crossing(model, calls, parts)
+    stages = []
+    for number, part in enumerate(parts):
+        own = tuple(calls[part.start : part.stop])
+        received = tuple(crossing[number - 1]) if number > 0 else ()
+        sent = tuple(crossing[number]) if number < last else tuple(model.outputs)
+        outputs = {id(symbol) for call in own for symbol in call.outputs}
+        made = _once(symbol for symbol in sent if id(symbol) in outputs)
+        needed = _once(s for call in own for s in call.inputs if id(s) not in outputs)
+        used = {id(symbol) for symbol in (*needed, *sent)}
+        reads = tuple(symbol for symbol in model.inputs if id(symbol) in used)
+        part_of_model = keras.Model(list(needed), list(made), name=f"{model.name}_stage_{number}")
+        stages.append(Stage(number, own, part_of_model, reads, received, sent, needed, made))
+    return stages
+
+
+def shared_variables(stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
+    """The trained variables that several stages have, by path, with the numbers of these stages.
+
+    The gradient of such a variable is the sum of those of its stages.
+    """
+    numbers: dict[str, list[int]] = {}
+    for stage in stages:
+        for variable in stage.model.trainable_variables:
+            numbers.setdefault(variable.path, []).append(stage.number)
+    return {path: tuple(those) for path, those in numbers.items() if len(those) > 1}
+
+
+def _crossing(
+    model: keras.Model, calls: Sequence[Call], parts: Sequence[range]
+) -> list[list[Symbol]]:
+    """What goes from each stage to the next, in the order in which it is made."""
+    stage_of = [number for number, part in enumerate(parts) for _ in part]
+    needed_until = {id(symbol): len(parts) - 1 for symbol in model.outputs}
+    for stage, call in zip(stage_of, calls, strict=True):
+        for symbol in call.inputs:
+            needed_until[id(symbol)] = max(needed_until.get(id(symbol), 0), stage)
+    crossing: list[list[Symbol]] = [[] for _ in parts[1:]]
+    for stage, call in zip(stage_of, calls, strict=True):
+        for symbol in call.outputs:
+            for boundary in range(stage, needed_until.get(id(symbol), stage)):
+                crossing[boundary].append(symbol)
+    return crossing
+
+
+def _once(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
+    return tuple({id(symbol): symbol for symbol in symbols}.values())
+
+
+def _nodes(model: keras.Model) -> list[Any]:
+    """Keras's own list of a model's calls, in the order in which it runs them.
+
+    There is no public one with shared layers and operations in it.
+    """
+    if isinstance(model, keras.Sequential):
+        model = keras.Model(model.inputs, model.outputs)
+    by_depth = getattr(model, "_nodes_by_depth", None)
+    if by_depth is None:
+        raise UserError(
+            f"model {model.name} is a subclass of keras.Model with a call of its own, which cannot "
+            "be split into stages: build it of layers, as keras.Model(inputs, outputs)"
+        )
+    return [
+        node
+        for depth in sorted(by_depth, reverse=True)
+        for node in by_depth[depth]
+        if not node.is_input
+    ]

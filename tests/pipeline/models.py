@@ -1,0 +1,77 @@
+"""Models whose stages exchange more than one tensor, and those of the backward pass."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.backprop import models
+from tests.backprop.models import BATCH, CLASSES, Sample
+
+layers = keras.layers
+
+
+def parts_at(cuts: Sequence[int], num_calls: int) -> list[range]:
+    """The parts of so many calls, with a new one at each of the cuts."""
+    return list(itertools.starmap(range, itertools.pairwise((0, *cuts, num_calls))))
+
+
+def unet() -> Sample:
+    """Two skips from the way down to the way up."""
+    image = keras.Input((8, 8, 3))
+    skips, x = [], image
+    for width in (4, 8):
+        x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
+        skips.append(x)
+        x = layers.MaxPooling2D()(x)
+    x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
+    for width, skip in zip((8, 4), reversed(skips), strict=True):
+        x = layers.Concatenate()([layers.UpSampling2D()(x), skip])
+        x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
+    output = layers.Conv2D(CLASSES, 1)(x)
+    return keras.Model(image, output), _numbers(8, 8, 3), _classes(8, 8)
+
+
+def encoder_decoder() -> Sample:
+    """The encoder's output is needed by every layer of the decoder."""
+    source, target = keras.Input((6,), dtype="int32"), keras.Input((5,), dtype="int32")
+    x = layers.Embedding(11, 8)(source)
+    for _ in range(2):
+        x = layers.Add()([x, layers.MultiHeadAttention(2, 4)(x, x)])
+    memory = layers.LayerNormalization()(x)
+    y = layers.Embedding(7, 8)(target)
+    for _ in range(2):
+        y = layers.Add()([y, layers.MultiHeadAttention(2, 4)(y, y, use_causal_mask=True)])
+        y = layers.Add()([y, layers.MultiHeadAttention(2, 4)(y, memory)])
+        y = layers.Add()([y, layers.Dense(8, activation="gelu")(y)])
+    inputs = [_tokens(6, 11), _tokens(5, 7)]
+    return keras.Model([source, target], layers.Dense(CLASSES)(y)), inputs, _classes(5)
+
+
+def with_operations() -> Sample:
+    """Calls that are no layers; a tensor that is used by its parts."""
+    image = keras.Input((6, 4))
+    x = layers.Dense(8)(image)
+    first, rest = x[:, 0], keras.ops.mean(x[:, 1:], axis=1)
+    x = keras.ops.tanh(first) * rest + first
+    return keras.Model(image, layers.Dense(CLASSES)(x)), _numbers(6, 4), _classes()
+
+
+MODELS = models.MODELS | {make.__name__: make for make in (unet, encoder_decoder, with_operations)}
+
+
+def _numbers(*shape: int) -> tf.Tensor:
+    values = np.random.default_rng(3).normal(size=(BATCH, *shape))
+    return tf.constant(values.astype(np.float32))
+
+
+def _tokens(length: int, vocabulary: int) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(3).integers(0, vocabulary, (BATCH, length)), tf.int32)
+
+
+def _classes(*shape: int) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(4).integers(0, CLASSES, (BATCH, *shape)), tf.int32)

@@ -1,0 +1,141 @@
+"""A model in stages is the model: outputs, gradients and what is updated, wherever it is split."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooodist.errors import UserError
+from ooodist.pipeline.stages import Stage, calls_of, shared_variables, split
+from tests.backprop import models
+from tests.pipeline.models import MODELS, parts_at
+
+layers = keras.layers
+
+
+def run(stages: list[Stage], inputs: list[tf.Tensor], model: keras.Model) -> list[tf.Tensor]:
+    by_symbol = {id(symbol): value for symbol, value in zip(model.inputs, inputs, strict=True)}
+    sent: list[tf.Tensor] = []
+    for stage in stages:
+        read = [by_symbol[id(symbol)] for symbol in stage.reads]
+        sent = stage.run([*read, *sent], training=True)
+    return sent
+
+
+def results(model: keras.Model, inputs: list[tf.Tensor], stages: list[Stage] | None) -> list:
+    """Outputs, gradients and the values of all variables after one pass."""
+    start = [variable.numpy() for variable in model.variables]  # with those of random numbers
+    with tf.GradientTape() as tape:
+        if stages is None:
+            outputs = tf.nest.flatten(
+                model(inputs if len(inputs) > 1 else inputs[0], training=True)
+            )
+        else:
+            outputs = run(stages, inputs, model)
+        loss = tf.add_n([tf.reduce_sum(tf.cast(output, tf.float32) ** 2) for output in outputs])
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    after = [variable.numpy() for variable in model.variables]
+    for variable, value in zip(model.variables, start, strict=True):
+        variable.assign(value)
+    return [*outputs, *map(tf.convert_to_tensor, gradients), *after]
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_stages_are_the_model(name: str) -> None:
+    model, inputs, _ = MODELS[name]()
+    inputs = tf.nest.flatten(inputs)
+    num_calls = len(calls_of(model))
+    whole = results(model, inputs, None)
+    for cuts in ([num_calls // 2], sorted({1, num_calls - 1}), list(range(1, num_calls))):
+        stages = split(model, parts_at(cuts, num_calls))
+        found = results(model, inputs, stages)
+        for one, other in zip(whole, found, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other), err_msg=str(cuts))
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_what_crosses_is_what_is_needed_behind(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["concatenating", "unet", "encoder_decoder"]))
+    model, _, _ = MODELS[name]()
+    calls = calls_of(model)
+    cuts = data.draw(st.sets(st.integers(1, len(calls) - 1), max_size=5))
+    stages = split(model, parts_at(sorted(cuts), len(calls)))
+    assert [call.name for stage in stages for call in stage.calls] == [c.name for c in calls]
+    for before, after in zip(stages, stages[1:], strict=False):
+        assert [id(s) for s in before.sent] == [id(s) for s in after.received]
+        made = {id(s) for stage in stages[: after.number] for c in stage.calls for s in c.outputs}
+        later = {id(s) for stage in stages[after.number :] for c in stage.calls for s in c.inputs}
+        later |= {id(symbol) for symbol in model.outputs}
+        assert {id(symbol) for symbol in after.received} == made & later
+    assert not stages[0].received
+    assert {id(s) for stage in stages for s in stage.reads} == {id(s) for s in model.inputs}
+
+
+def test_what_skips_a_stage_is_relayed() -> None:
+    image = keras.Input((4,))
+    a = layers.Dense(4, name="a")(image)
+    b = layers.Dense(4, name="b")(a)
+    c = layers.Dense(4, name="c")(b)
+    model = keras.Model(image, layers.Add(name="sum")([a, c]))
+    stages = split(model, parts_at([1, 2, 3], 4))
+    sizes = [(len(stage.received), len(stage.sent)) for stage in stages]
+    assert sizes == [(0, 1), (1, 2), (2, 2), (2, 1)]
+    assert [len(stage.model.trainable_variables) for stage in stages] == [2, 2, 2, 0]
+
+
+def test_a_layer_that_is_used_twice_has_two_calls() -> None:
+    model, _, _ = models.tied_and_shared_weights()
+    names = [call.name for call in calls_of(model)]
+    shared = next(name for name in names if name.endswith(":3")).removesuffix(":3")
+    assert [name for name in names if name.startswith(f"{shared}")][:3] == [
+        shared,
+        f"{shared}:2",
+        f"{shared}:3",
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_shared_variables_name_their_stages() -> None:
+    model, _, _ = models.tied_and_shared_weights()
+    calls = calls_of(model)
+    stages = split(model, parts_at([len(calls) - 1], len(calls)))
+    embedding = next(call.layer for call in calls if isinstance(call.layer, layers.Embedding))
+    assert shared_variables(stages) == {embedding.embeddings.path: (0, 1)}
+    assert shared_variables(split(model, [range(len(calls))])) == {}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[range(2)], [range(3), range(4, 5)], [range(3), range(2, 5)], [range(5), range(5, 5)], []],
+)
+def test_parts_that_are_not_the_model(parts: list[range]) -> None:
+    model, _, _ = models.dense_with_dropout()
+    assert len(calls_of(model)) == 4
+    with pytest.raises(UserError, match="a model of 4 calls is split into parts"):
+        split(model, parts)
+
+
+def test_a_model_with_a_call_of_its_own() -> None:
+    class Own(keras.Model):
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            return x
+
+    with pytest.raises(UserError, match="model mine is a subclass of keras.Model"):
+        calls_of(Own(name="mine"))
+
+
+def test_the_whole_model_still_saves(tmp_path) -> None:
+    """Keras adds the stages' calls to its layers; the model's own graph stays."""
+    model, inputs, _ = MODELS["unet"]()
+    before = model(inputs)
+    calls = calls_of(model)
+    split(model, parts_at([2, 5], len(calls)))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(inputs), before)
+    assert [call.name for call in calls_of(again)] == [call.name for call in calls]
