@@ -1,0 +1,114 @@
+"""Two ranks that exchange messages: ``mpirun -np 2 python transport_worker.py CHECK``."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from ooodist.pipeline.transport import Stalled, Transport
+
+LARGE = 16 << 20  # bytes; far above what MPI hands over without the receiver
+
+
+def messages(number: int) -> list[np.ndarray]:
+    """Of several dtypes and sizes, one of them empty."""
+    random = np.random.default_rng(number)
+    return [
+        random.normal(size=(3, number + 1)).astype(np.float32),
+        random.integers(0, 9, (number,)),
+        np.array(number % 2 == 0),
+    ]
+
+
+def check_every_array_arrives(transport: Transport) -> None:
+    """Both ways at once, received in another order than sent."""
+    peer = 1 - transport.rank
+    expected = {number: messages(number) for number in range(20)}
+    waiting = {
+        number: transport.receive(f"RECV{number}", peer, number, [np.empty_like(a) for a in those])
+        for number, those in reversed(expected.items())
+    }
+    for number, those in expected.items():
+        transport.send(f"SEND{number}", peer, number, those)
+    for number, message in waiting.items():
+        transport.wait(message)
+        for one, other in zip(message.arrays, expected[number], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def check_one_tag_keeps_the_order(transport: Transport) -> None:
+    """What is sent under one tag arrives in order, as steps do that follow each other."""
+    peer = 1 - transport.rank
+    buffers = [np.zeros(1000) for _ in range(10)]
+    waiting = [transport.receive("RECV", peer, 7, [buffer]) for buffer in buffers]
+    for number in range(10):
+        transport.send("SEND", peer, 7, [np.full(1000, number, float)])
+    for number, message in enumerate(waiting):
+        transport.wait(message)
+        assert (buffers[number] == number).all()
+
+
+def check_moves_while_the_rank_computes(transport: Transport) -> None:
+    """Nobody is inside MPI but the thread, and a large message is there all the same."""
+    peer = 1 - transport.rank
+    buffer = np.zeros(LARGE, np.uint8)
+    message = transport.receive("RECV", peer, 1, [buffer])
+    sent = transport.send("SEND", peer, 1, [np.full(LARGE, 3, np.uint8)])
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        np.dot(np.ones((200, 200)), np.ones((200, 200)))
+    assert message.done.is_set()
+    assert sent.done.is_set()
+    assert (buffer == 3).all()
+
+
+def check_a_missing_message_is_named(transport: Transport) -> None:
+    """Rank 1 sends nothing; rank 0 says so when its limit is over."""
+    if transport.rank == 1:
+        return
+    message = transport.receive("1RECV_B3", 1, 5, [np.zeros(4)])
+    began = time.monotonic()
+    try:
+        transport.wait(message)
+    except Stalled as error:
+        assert 1.5 <= time.monotonic() - began < 4
+        print(f"said: {error}", flush=True)
+    else:
+        raise AssertionError("it waits for nothing")
+
+
+def check_flush_waits_until_all_is_taken(transport: Transport) -> None:
+    peer = 1 - transport.rank
+    if transport.rank == 0:
+        sent = transport.send("SEND", peer, 2, [np.ones(LARGE, np.uint8)])
+        transport.flush()
+        assert sent.done.is_set()
+    else:
+        time.sleep(0.3)
+        transport.wait(transport.receive("RECV", peer, 2, [np.zeros(LARGE, np.uint8)]))
+
+
+def check_a_mistake_is_raised_where_it_is_waited_for(transport: Transport) -> None:
+    """No such rank: MPI's error comes out of wait, on later messages too."""
+    for _ in range(2):
+        try:
+            transport.wait(transport.send("SEND", 99, 1, [np.zeros(1)]))
+        except MPI.Exception:
+            continue
+        raise AssertionError("sent to nobody")
+
+
+def main(name: str) -> None:
+    """Runs one check on this rank."""
+    transport = Transport(MPI.COMM_WORLD.Dup(), stall_limit=2)
+    globals()[name](transport)
+    MPI.COMM_WORLD.Barrier()
+    transport.close()
+    print(f"held: {name}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
