@@ -1,4 +1,4 @@
-"""The table and the figure of results.csv: ``python expr/data_par/report.py [results.csv]``.
+"""The tables and the figure of results.csv: ``python expr/data_par/report.py [results.csv]``.
 
 Writes results.md, speedup.png and speedup.svg beside the file.
 """
@@ -29,6 +29,7 @@ NUMBERS = (
     *("predicted", "predicted_then", "lower_bound"),
     *("compute", "exchange", "exchange_cpu"),
 )
+NOT_NOTED = "an AMD EPYC with VNNI, on which a step takes about half as long"
 COLOURS = {
     "barrier_removed": "#8fb8de",
     "first_k": "#c9a0dc",
@@ -46,6 +47,7 @@ class Result:
         predicted: before anything was timed.
         predicted_then: at the speed at which was computed while the row was timed.
         exchange_cpu: seconds of the core that the exchange takes.
+        processor: of the machine; empty where it was not noted yet.
     """
 
     seconds: tuple[float, ...]
@@ -57,6 +59,7 @@ class Result:
     compute: float
     exchange: float
     exchange_cpu: float
+    processor: str
 
     @property
     def median(self) -> float:
@@ -97,6 +100,7 @@ def read(file: Path) -> dict[Setting, dict[str, Result]]:
                 seconds=tuple(float(line["seconds"]) for line in rows[row]),
                 batch=int(rows[row][-1]["batch"]),
                 steps_per_launch=int(rows[row][-1]["steps_per_launch"]),
+                processor=rows[row][-1]["processor"] or "",
                 **{name: float(rows[row][-1][name]) for name in NUMBERS},
             )
             for row in ROWS
@@ -104,6 +108,28 @@ def read(file: Path) -> dict[Setting, dict[str, Result]]:
         }
         for setting, rows in sorted(lines.items())
     }
+
+
+def summary(results: dict[Setting, dict[str, Result]]) -> str:
+    """A line for each setting, as Markdown: speed-ups over stock, and how good planned is."""
+    shown = list(COLOURS)
+    lines = [
+        f"| | exchange / compute | {' | '.join(ROWS[row].partition(' (')[0] for row in shown)} "
+        "| planned, of the lower bound | planned, error of the prediction | machine |",
+        "|" + "---|" * (len(shown) + 5),
+    ]
+    machines: dict[str, str] = {}
+    for (model, engine, workers, ratio), rows in results.items():
+        speed_ups = [f"{rows['stock'].median / rows[row].median:.2f}x" for row in shown]
+        planned = rows["planned"]
+        lines.append(
+            f"| {model}, {engine} x {workers} | {ratio:g} | {' | '.join(speed_ups)} "
+            f"| {planned.lower_bound / planned.median:.0%} | {planned.error:+.1%} "
+            f"| {machines.setdefault(planned.processor, chr(ord('A') + len(machines)))} |"
+        )
+    lines.append("")
+    lines += [f"Machine {name}: {text or NOT_NOTED}." for text, name in machines.items()]
+    return "\n".join(lines) + "\n"
 
 
 def table(results: dict[Setting, dict[str, Result]]) -> str:
@@ -189,7 +215,7 @@ def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
 def main() -> None:
     file = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("results.csv")
     results = read(file)
-    text = table(results)
+    text = f"{summary(results)}\nAll rows:\n\n{table(results)}"
     file.with_name("results.md").write_text(text)
     draw(results, file.with_name("speedup"))
     print(text)

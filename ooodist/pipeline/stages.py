@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from ooodist.errors import UserError
 
-Symbol = keras.KerasTensor
+Symbol: TypeAlias = keras.KerasTensor
 
 
 class Call(NamedTuple):
@@ -124,6 +124,49 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
         part_of_model = keras.Model(list(needed), list(made), name=f"{model.name}_stage_{number}")
         stages.append(Stage(number, own, part_of_model, reads, received, sent, needed, made))
     return stages
+
+
+def sent_specs(
+    model: keras.Model, stages: Sequence[Stage], inputs: Sequence[tf.TensorSpec]
+) -> list[tuple[tf.TensorSpec, ...]]:
+    """Shapes and types of what each stage sends.
+
+    Args:
+        model: that was split.
+        stages: all of it.
+        inputs: of a micro-batch, one for each input of the model.
+
+    Raises:
+        UserError: a shape depends on the data, or a mask would have to go along.
+    """
+    specs: list[tuple[tf.TensorSpec, ...]] = []
+
+    def run(*tensors: tf.Tensor) -> None:
+        values = {id(s): tensor for s, tensor in zip(model.inputs, tensors, strict=True)}
+        sent: list[tf.Tensor] = []
+        for stage in stages:
+            sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=True)
+            for symbol, tensor in zip(stage.sent, sent, strict=True):
+                _check_sent(stage, symbol, tensor)
+            specs.append(tuple(tf.TensorSpec(t.shape, t.dtype) for t in sent))
+
+    tf.function(run, autograph=False).get_concrete_function(*inputs)
+    return specs
+
+
+def _check_sent(stage: Stage, symbol: Symbol, tensor: tf.Tensor) -> None:
+    layer = next((c.name for c in stage.calls if any(symbol is out for out in c.outputs)), "input")
+    way_out = f"split the model elsewhere than behind stage {stage.number}, or"
+    if not tensor.shape.is_fully_defined():
+        raise UserError(
+            f"the output of {layer} has shape {tensor.shape}: what goes from stage to stage must "
+            f"have the same shape for every micro-batch; {way_out} make all samples alike"
+        )
+    if getattr(tensor, "_keras_mask", None) is not None:
+        raise UserError(
+            f"the output of {layer} has a mask (mask_zero, or a Masking layer?), which does not go "
+            f"from stage to stage; {way_out} give the mask to the layers that need it as a tensor"
+        )
 
 
 def shared_variables(stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:

@@ -94,9 +94,9 @@ def test_a_worker_times_what_it_is_asked_for(engine: str, tmp_path: Path) -> Non
 
 
 def rows(scripts: dict[str, ModuleType], file: Path, **setting: object) -> None:
-    """Two rows of three repeats."""
+    """Three repeats of each row; but for planned, all are as stock."""
     values = {
-        "stock": ([2.0, 2.2, 2.1], 2.1, 2.1),
+        **dict.fromkeys(scripts["report"].ROWS, ([2.0, 2.2, 2.1], 2.1, 2.1)),
         "planned": ([1.4, 1.6, 1.5], 1.2, 1.5),
     }
     scripts["run"].write(
@@ -108,6 +108,7 @@ def rows(scripts: dict[str, ModuleType], file: Path, **setting: object) -> None:
                 "engine": "horovod",
                 "workers": 2,
                 "batch": 30,
+                "processor": "a CPU",
                 "row": row,
                 "repeat": repeat,
                 "seconds": took,
@@ -158,6 +159,21 @@ def test_the_table_says_medians_speed_up_and_errors(
     assert cells[5:] == [
         *("1500 (1450 to 1550)", "40.0", "1.40x", "1200", "-20.0%", "+0.0%", "80%", "5%")
     ]
+
+
+def test_the_summary_says_speed_ups(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    rows(scripts, file, ratio=0.5)
+    lines = scripts["report"].summary(scripts["report"].read(file)).splitlines()
+    assert lines[0].split(" | ")[2:6] == [
+        *("barrier removed only", "reverse first-k only", "priority", "planned")
+    ]
+    cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
+    assert cells == [
+        *("vgg16, horovod x 2", "0.5", "1.00x", "1.00x", "1.00x", "1.40x", "80%", "-20.0%", "A")
+    ]
+    assert lines[3:] == ["", "Machine A: a CPU."]
+    assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
 
 
 def test_the_figure_is_written(scripts: dict[str, ModuleType], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.pipeline.stages import Stage, calls_of, shared_variables, split
+from ooodist.pipeline.stages import Stage, calls_of, sent_specs, shared_variables, split
 from tests.backprop import models
 from tests.pipeline.models import MODELS, parts_at
 
@@ -141,3 +141,34 @@ def test_the_whole_model_still_saves(tmp_path) -> None:
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(again(inputs), before)
     assert [call.name for call in calls_of(again)] == [call.name for call in calls]
+
+
+def test_sent_specs_are_those_of_a_microbatch() -> None:
+    model, (source, target), _ = MODELS["encoder_decoder"]()
+    calls = calls_of(model)
+    stages = split(model, parts_at([len(calls) // 2], len(calls)))
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in (source, target)]
+    before = [variable.numpy() for variable in model.variables]
+    sent = sent_specs(model, stages, specs)
+    assert [len(those) for those in sent] == [len(stage.sent) for stage in stages]
+    assert all(spec.shape[0] == source.shape[0] for those in sent for spec in those)
+    assert tuple(sent[-1][0].shape) == (source.shape[0], 5, models.CLASSES)
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_a_mask_does_not_go_along() -> None:
+    tokens = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8, mask_zero=True, name="tokens")(tokens)
+    model = keras.Model(tokens, layers.Dense(2)(layers.LSTM(4)(x)))
+    spec = [tf.TensorSpec((4, 6), tf.int32)]
+    with pytest.raises(UserError, match=r"the output of tokens has a mask .* behind stage 0"):
+        sent_specs(model, split(model, [range(1), range(1, 3)]), spec)
+    sent_specs(model, split(model, [range(2), range(2, 3)]), spec)  # it ends in the LSTM
+
+
+def test_a_shape_that_depends_on_the_data() -> None:
+    model = keras.Model(image := keras.Input((None, 4)), layers.Dense(2)(layers.Dense(3)(image)))
+    stages = split(model, [range(1), range(1, 2)])
+    with pytest.raises(UserError, match="must have the same shape for every micro-batch"):
+        sent_specs(model, stages, [tf.TensorSpec((4, None, 4), tf.float32)])
