@@ -31,13 +31,15 @@ class Call(NamedTuple):
     Attributes:
         name: of the layer; from its second call on with a number behind it, as ``dense:2``.
         layer: or another Keras operation.
-        inputs, outputs: symbolic tensors.
+        inputs, outputs: symbolic tensors; a mask is one of them.
+        arguments: what it is called with, as Keras keeps it.
     """
 
     name: str
     layer: Any
     inputs: tuple[Symbol, ...]
     outputs: tuple[Symbol, ...]
+    arguments: Any
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def calls_of(model: keras.Model) -> list[Call]:
         layer = node.operation
         times[id(layer)] = number = times.get(id(layer), 0) + 1
         name = layer.name if number == 1 else f"{layer.name}:{number}"
-        calls.append(Call(name, layer, tuple(node.input_tensors), tuple(node.outputs)))
+        inputs, outputs = tuple(node.input_tensors), tuple(node.outputs)
+        calls.append(Call(name, layer, inputs, outputs, node.arguments))
     return calls
 
 
@@ -121,9 +124,26 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
         needed = _once(s for call in own for s in call.inputs if id(s) not in outputs)
         used = {id(symbol) for symbol in (*needed, *sent)}
         reads = tuple(symbol for symbol in model.inputs if id(symbol) in used)
-        part_of_model = keras.Model(list(needed), list(made), name=f"{model.name}_stage_{number}")
+        part_of_model = _model_of(own, needed, made, f"{model.name}_stage_{number}")
         stages.append(Stage(number, own, part_of_model, reads, received, sent, needed, made))
     return stages
+
+
+def _model_of(
+    calls: Sequence[Call], needed: Sequence[Symbol], made: Sequence[Symbol], name: str
+) -> keras.Model:
+    """The layers called once more, from inputs of their own.
+
+    ``keras.Model(needed, made)`` is meant for this, but takes a call of a layer for the input where
+    another call of that layer has made the input (Keras 3.15).
+    """
+    inputs = [keras.Input(batch_shape=symbol.shape, dtype=symbol.dtype) for symbol in needed]
+    values = {id(symbol): value for symbol, value in zip(needed, inputs, strict=True)}
+    for call in calls:
+        arguments, options = call.arguments.fill_in(values)
+        outputs = tf.nest.flatten(call.layer(*arguments, **options))
+        values |= {id(s): value for s, value in zip(call.outputs, outputs, strict=True)}
+    return keras.Model(inputs, [values[id(symbol)] for symbol in made], name=name)
 
 
 def sent_specs(
@@ -137,7 +157,7 @@ def sent_specs(
         inputs: of a micro-batch, one for each input of the model.
 
     Raises:
-        UserError: a shape depends on the data, or a mask would have to go along.
+        UserError: a shape depends on the data.
     """
     specs: list[tuple[tf.TensorSpec, ...]] = []
 
@@ -156,16 +176,11 @@ def sent_specs(
 
 def _check_sent(stage: Stage, symbol: Symbol, tensor: tf.Tensor) -> None:
     layer = next((c.name for c in stage.calls if any(symbol is out for out in c.outputs)), "input")
-    way_out = f"split the model elsewhere than behind stage {stage.number}, or"
     if not tensor.shape.is_fully_defined():
         raise UserError(
             f"the output of {layer} has shape {tensor.shape}: what goes from stage to stage must "
-            f"have the same shape for every micro-batch; {way_out} make all samples alike"
-        )
-    if getattr(tensor, "_keras_mask", None) is not None:
-        raise UserError(
-            f"the output of {layer} has a mask (mask_zero, or a Masking layer?), which does not go "
-            f"from stage to stage; {way_out} give the mask to the layers that need it as a tensor"
+            "have the same shape for every micro-batch; split the model elsewhere than behind stage "
+            f"{stage.number}, or make all samples alike"
         )
 
 

@@ -52,7 +52,9 @@ def test_stages_are_the_model(name: str) -> None:
     inputs = tf.nest.flatten(inputs)
     num_calls = len(calls_of(model))
     whole = results(model, inputs, None)
-    for cuts in ([num_calls // 2], sorted({1, num_calls - 1}), list(range(1, num_calls))):
+    for cuts in ([num_calls // 2], [2], sorted({1, num_calls - 1}), list(range(1, num_calls))):
+        if cuts[-1] == num_calls:
+            continue
         stages = split(model, parts_at(cuts, num_calls))
         found = results(model, inputs, stages)
         for one, other in zip(whole, found, strict=True):
@@ -155,16 +157,6 @@ def test_sent_specs_are_those_of_a_microbatch() -> None:
     assert tuple(sent[-1][0].shape) == (source.shape[0], 5, models.CLASSES)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
-
-
-def test_a_mask_does_not_go_along() -> None:
-    tokens = keras.Input((6,), dtype="int32")
-    x = layers.Embedding(11, 8, mask_zero=True, name="tokens")(tokens)
-    model = keras.Model(tokens, layers.Dense(2)(layers.LSTM(4)(x)))
-    spec = [tf.TensorSpec((4, 6), tf.int32)]
-    with pytest.raises(UserError, match=r"the output of tokens has a mask .* behind stage 0"):
-        sent_specs(model, split(model, [range(1), range(1, 3)]), spec)
-    sent_specs(model, split(model, [range(2), range(2, 3)]), spec)  # it ends in the LSTM
 
 
 def test_a_shape_that_depends_on_the_data() -> None:
