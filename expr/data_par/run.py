@@ -79,10 +79,12 @@ MOST_STEPS_PER_LAUNCH = 4  # if nothing else is asked for: tracing a large model
 LONG_STEP = 2.0  # seconds; of a shorter one it shows what another job has left in the caches
 
 
-def jobs_of(engine: str, ratio: float) -> Jobs:
+def jobs_of(engine: str, ratio: float, late_pull: bool = True) -> Jobs:
     """The jobs that take turns, with their variables and rows."""
     if engine == "collective":
         return COLLECTIVE_JOBS
+    if not late_pull:
+        return JOBS
     return JOBS | BYTEPS_JOBS if (engine, ratio) == ("byteps", 1) else JOBS
 
 
@@ -140,15 +142,17 @@ def measure(
     ratios: list[float],
     most_steps: int,
     repeats: int,
+    late_pull: bool,
     out: Path,
 ) -> None:
     """All rows of a model on an engine, with at most so many steps a launch."""
     job = HERE / "jobs" / f"{model}.yaml"
     batch = job_file.load(job).batch * BATCHES[engine]
     scratch = Path(tempfile.mkdtemp(prefix="ooodist-data-par-"))
+    jobs_at = partial(jobs_of, engine, late_pull=late_pull)
     with Lab(workers, mbit(FIRST_RATE)) as lab:
         all_turns = {}
-        jobs = {name: job for ratio in ratios for name, job in jobs_of(engine, ratio).items()}
+        jobs = {name: job for ratio in ratios for name, job in jobs_at(ratio).items()}
         for name, (variables, _) in jobs.items():
             folder = scratch / name
             folder.mkdir()
@@ -174,13 +178,13 @@ def measure(
         say(f"gradients: {num_bytes / 1e6:.1f} MB")
         traced: dict[tuple[str, str], str] = {}
         for ratio in ratios:
-            turns = {name: all_turns[name] for name in jobs_of(engine, ratio)}
+            turns = {name: all_turns[name] for name in jobs_at(ratio)}
             costs |= {name: at_present_speed(turns[name], costs[name]) for name in turns}
             on_wire = num_bytes * 2 * (workers - 1) / workers
             rate = 8 * on_wire / (ratio * min(cost.compute_seconds for cost in costs.values()))
             lab.set_rate(mbit(rate))
             setting = Setting(model, engine, workers, batch, ratio, rate)
-            rows = plan_rows(turns, costs, setting, most_steps)
+            rows = plan_rows(jobs_at(ratio), turns, costs, setting, most_steps)
             for row, (turn, plan, _) in rows.items():
                 stock = row in ("stock", "late_pull")  # the engine's own way of training
                 key = None if stock else plans.to_yaml(replace(plan, predicted=None))
@@ -238,11 +242,15 @@ def scaled(costs: StepCosts, factor: float) -> StepCosts:
 
 
 def plan_rows(
-    turns: dict[str, Turn], costs: dict[str, StepCosts], setting: Setting, most_steps: int
+    jobs: Jobs,
+    turns: dict[str, Turn],
+    costs: dict[str, StepCosts],
+    setting: Setting,
+    most_steps: int,
 ) -> dict[str, tuple[str, Plan, Network]]:
     """For each row the job that runs it, its plan and the network as that job sees it."""
     rows = {}
-    for turn, (_, names) in jobs_of(setting.engine, setting.ratio).items():
+    for turn, (_, names) in jobs.items():
         for for_plans in (False, True):
             those = [row for row in names if (row in PLAN_ROWS) == for_plans]
             if not those:
@@ -386,6 +394,7 @@ def main() -> int:
         "--most-steps", type=int, default=MOST_STEPS_PER_LAUNCH, help="that a launch may have"
     )
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--no-late-pull", action="store_true", help="leave that row out")
     parser.add_argument(
         "--output", type=Path, default=HERE / "results.csv", help="lines of other settings stay"
     )
@@ -400,6 +409,7 @@ def main() -> int:
                     list(options.ratios),
                     options.most_steps,
                     options.repeats,
+                    not options.no_late_pull,
                     options.output,
                 )
     except UserError as error:

@@ -157,7 +157,7 @@ def sent_specs(
         inputs: of a micro-batch, one for each input of the model.
 
     Raises:
-        UserError: a shape depends on the data.
+        UserError: a shape depends on the data, or a mask would have to go along.
     """
     specs: list[tuple[tf.TensorSpec, ...]] = []
 
@@ -178,9 +178,16 @@ def _check_sent(stage: Stage, symbol: Symbol, tensor: tf.Tensor) -> None:
     layer = next((c.name for c in stage.calls if any(symbol is out for out in c.outputs)), "input")
     if not tensor.shape.is_fully_defined():
         raise UserError(
-            f"the output of {layer} has shape {tensor.shape}: what goes from stage to stage must "
-            "have the same shape for every micro-batch; split the model elsewhere than behind stage "
-            f"{stage.number}, or make all samples alike"
+            f"the output of {layer}, in stage {stage.number}, has shape {tensor.shape}: what goes "
+            "from stage to stage must have the same shape for every micro-batch; split the model "
+            "elsewhere, or make all samples alike"
+        )
+    # Some layers (MultiHeadAttention) take the mask that Keras attaches to the tensor itself.
+    if getattr(tensor, "_keras_mask", None) is not None:
+        raise UserError(
+            f"the output of {layer}, in stage {stage.number}, has a mask (mask_zero, or a Masking "
+            "layer?), which does not go from stage to stage; split the model elsewhere, or give "
+            "the mask as a tensor to the layers that need it"
         )
 
 

@@ -25,7 +25,6 @@ BYTEPS_PARTITION_BYTES = 4096000  # its default
 RUN_SECONDS = 0.15  # that the exchanges of one measurement take
 REPEATS = 5
 LEAST_AT_A_TIME, MOST_AT_A_TIME = 2, 16
-LEAST_OVER_SERVERS = 6  # by their names, two may both be at one server, and that is no average
 TINY_AT_A_TIME = 32  # beside a computation, where each costs little
 COMPUTE_SECONDS = 0.12  # of a computation beside which exchanges run, at least
 BESIDE_SECONDS = 1.0  # of large exchanges beside it: what they cost it is little and noisy
@@ -135,7 +134,9 @@ def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
 def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float) -> Timed:
     """Exchanges of one size, beside a chain of products of which each takes so many seconds."""
     one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
-    least = LEAST_OVER_SERVERS if engine.name == "byteps" else LEAST_AT_A_TIME
+    # Of a few, BytePS may have all at one server, and a server beside a worker answers while its
+    # host's link has nothing to send yet: that lasts only as long as the first ones.
+    least = MOST_AT_A_TIME if engine.name == "byteps" else LEAST_AT_A_TIME
     count = max(least, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
     idle = _slowest(engine, timer.one_by_one, num_bytes, count)

@@ -66,6 +66,8 @@ def test_each_row_runs_in_one_job(engine: str, scripts: dict[str, ModuleType]) -
         assert len(names) == len(set(names))
         assert set(scripts["report"].ROWS) - set(names) <= {"late_pull"}
         assert ("late_pull" in names) == ((engine, ratio) == ("byteps", 1))
+        without = scripts["run"].jobs_of(engine, ratio, late_pull=False)
+        assert {name: jobs[name] for name in jobs if name != "late_pull"} == without
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -61,7 +61,27 @@ def with_operations() -> Sample:
     return keras.Model(image, layers.Dense(CLASSES)(x)), _numbers(6, 4), _classes()
 
 
-MODELS = models.MODELS | {make.__name__: make for make in (unet, encoder_decoder, with_operations)}
+def masked() -> Sample:
+    """What is padding is no layer's output: a mask goes from the embedding to the others."""
+    tokens = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8, mask_zero=True)(tokens)
+    x = layers.Dense(8)(layers.LSTM(8, return_sequences=True)(x))
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 4)(x, x)])
+    return keras.Model(tokens, layers.Dense(CLASSES)(layers.GRU(8)(x))), _tokens(6, 3), _classes()
+
+
+def one_layer_again_and_again() -> Sample:
+    shared = layers.Dense(8, activation="tanh")
+    x = image = keras.Input((8,))
+    for _ in range(4):
+        x = shared(x)
+    return keras.Model(image, layers.Dense(CLASSES)(x)), _numbers(8), _classes()
+
+
+MODELS = models.MODELS | {
+    make.__name__: make
+    for make in (unet, encoder_decoder, with_operations, masked, one_layer_again_and_again)
+}
 
 
 def _numbers(*shape: int) -> tf.Tensor:

@@ -159,6 +159,18 @@ def test_sent_specs_are_those_of_a_microbatch() -> None:
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+def test_a_mask_does_not_go_along() -> None:
+    model, tokens, _ = MODELS["masked"]()
+    calls = calls_of(model)
+    names = [type(call.layer).__name__ for call in calls]
+    spec = [tf.TensorSpec(tokens.shape, tokens.dtype)]
+    behind = names.index("Dense") + 1
+    with pytest.raises(UserError, match=r"the output of dense.*, in stage 0, has a mask"):
+        sent_specs(model, split(model, parts_at([behind], len(calls))), spec)
+    behind = names.index("GRU") + 1  # which ends it
+    sent_specs(model, split(model, parts_at([behind], len(calls))), spec)
+
+
 def test_a_shape_that_depends_on_the_data() -> None:
     model = keras.Model(image := keras.Input((None, 4)), layers.Dense(2)(layers.Dense(3)(image)))
     stages = split(model, [range(1), range(1, 2)])
