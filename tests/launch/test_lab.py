@@ -123,8 +123,9 @@ def test_two_senders_share_the_link_of_a_receiver(lab: Lab) -> None:
 
 
 def test_a_short_transfer_takes_its_time(lab: Lab) -> None:
-    # 100 kB at 100 Mbit/s: 8 ms, of which a full token bucket saves two.
-    assert transfer(lab, [(0, 1)], num_bytes=100_000) > 0.005
+    # 200 kB at 100 Mbit/s: 16 ms, of which a full token bucket saves 4.4.
+    shaped = 200_000 - burst_bytes(100_000_000)
+    assert transfer(lab, [(0, 1)], num_bytes=200_000) > 8 * shaped / 100e6 > 0.011
 
 
 def test_set_rate_of_a_running_lab(lab: Lab) -> None:
