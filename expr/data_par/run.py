@@ -83,9 +83,7 @@ def jobs_of(engine: str, ratio: float, late_pull: bool = True) -> Jobs:
     """The jobs that take turns, with their variables and rows."""
     if engine == "collective":
         return COLLECTIVE_JOBS
-    if not late_pull:
-        return JOBS
-    return JOBS | BYTEPS_JOBS if (engine, ratio) == ("byteps", 1) else JOBS
+    return JOBS | BYTEPS_JOBS if late_pull and (engine, ratio) == ("byteps", 1) else JOBS
 
 
 class Turn:
@@ -357,9 +355,10 @@ def gradient_bytes(costs: dict[str, StepCosts]) -> int:
 def write(out: Path, lines: list[dict[str, Any]]) -> None:
     """Puts the lines of one setting in the place of those that the file has of it."""
     kept = []
+    measured = setting_of(lines[0])
     if out.exists():
         with out.open(newline="") as file:
-            kept = [line for line in csv.DictReader(file) if key(line) != key(lines[0])]
+            kept = [line for line in csv.DictReader(file) if setting_of(line) != measured]
     incomplete = out.with_suffix(".incomplete")
     with incomplete.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -368,7 +367,7 @@ def write(out: Path, lines: list[dict[str, Any]]) -> None:
     incomplete.rename(out)
 
 
-def key(line: dict[str, Any]) -> tuple[str, str, int, float]:
+def setting_of(line: dict[str, Any]) -> tuple[str, str, int, float]:
     """The setting of a line, without what follows from it."""
     return line["model"], line["engine"], int(line["workers"]), float(line["ratio"])
 

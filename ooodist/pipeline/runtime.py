@@ -105,7 +105,6 @@ class Runtime:
         """
         self._inputs, self._targets, self._on_outputs = inputs, targets, on_outputs
         self._there: dict[MadeOf, list[tf.Tensor]] = {}
-        self._loss = 0.0
         self._losses: list[tf.Tensor] = []
         self._posted: list[Message] = []
         self._next_receive = 0

@@ -6,7 +6,6 @@ that was trained whole, with the same micro-batches.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Iterator
 
@@ -21,7 +20,7 @@ from ooodist.pipeline.transport import Transport
 from ooodist.pipeline.work import StageWork, compiled_loss
 from ooodist.schedule import pipeline
 from ooodist.schedule.actions import COMPUTE_KINDS, Schedule, without_transfers
-from tests.pipeline.models import MODELS
+from tests.pipeline.models import MODELS, parts_at
 
 STEPS = 4
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
@@ -92,9 +91,7 @@ def train_whole(job: Job) -> list[float]:
 def train_pipeline(job: Job, schedule: Schedule, transport: Transport) -> list[float]:
     """The same on all ranks together; returns what this rank's stages add to each step's loss."""
     model = job.model
-    num_calls = len(calls_of(model))
-    ends = np.linspace(0, num_calls, schedule.stages + 1).round().astype(int).tolist()
-    stages = split(model, list(itertools.starmap(range, itertools.pairwise(ends))))
+    stages = split(model, equal_parts(job, schedule))
     first_inputs, first_labels = job.batch(0, 0)
     specs = sent_specs(model, stages, [tf.TensorSpec.from_tensor(x) for x in first_inputs])
     own = [n for n, rank in enumerate(schedule.rank_of) if rank == transport.rank]
@@ -175,15 +172,20 @@ def main(model_name: str, microbatches: int, names: list[str]) -> None:
         print(f"held: {name}, rank {world.rank}, {compared} variables", flush=True)
 
 
-def compare(job: Job, schedule: Schedule, rank: int, expected: dict[str, np.ndarray]) -> int:
+def equal_parts(job: Job, schedule: Schedule) -> list[range]:
     num_calls = len(calls_of(job.model))
     ends = np.linspace(0, num_calls, schedule.stages + 1).round().astype(int).tolist()
+    return parts_at(ends[1:-1], num_calls)
+
+
+def compare(job: Job, schedule: Schedule, rank: int, expected: dict[str, np.ndarray]) -> int:
+    calls = calls_of(job.model)
     own = {
         variable.path: variable
-        for number, (begin, end) in enumerate(itertools.pairwise(ends))
-        if schedule.rank_of[number] == rank
-        for call in calls_of(job.model)[begin:end]
-        for variable in getattr(call.layer, "variables", [])
+        for owner, part in zip(schedule.rank_of, equal_parts(job, schedule), strict=True)
+        if owner == rank
+        for number in part
+        for variable in getattr(calls[number].layer, "variables", [])
     }
     for path, variable in own.items():
         largest = np.abs(expected[path]).max(initial=0.1)  # keys have a bias of no effect
