@@ -16,9 +16,11 @@ from typing import Annotated, Any, Literal
 
 from ooodist import yaml_dataclass
 from ooodist.errors import UserError
+from ooodist.schedule import pipeline_plan
+from ooodist.schedule.pipeline_plan import AUTO
 from ooodist.yaml_dataclass import Range, did_you_mean
 
-Engine = Literal["auto", "local", "collective", "horovod", "byteps"]
+Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
 LARGEST_SEED = 2**31 - 1  # leaves room for the seeds of the ranks, which NumPy limits to 32 bits
 
 DEFAULTS: dict[str, Any] = {
@@ -85,6 +87,33 @@ class ExchangeConfig:
 
     credit: Annotated[int, Range(1)] | None = None
     bucket_bytes: Annotated[int, Range(0)] | None = None
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """``pipeline``: so many ranks share the layers; ``data``: so many such pipelines share the
+    samples. A batch (of a pipeline) is split into ``microbatches``. ``schedule``: a name, as
+    ``1f1b`` or ``zb_h1``, ``auto`` (the best that is found from measured costs), or a CSV file.
+    ``chunks``: stages of a rank; null: as usual with that schedule. ``split``: names of the layers
+    with which a new stage begins; null: balanced by measured costs. ``recompute``: activations are
+    computed again instead of kept. ``memory_bytes``: what a rank may keep; null: no limit."""
+
+    pipeline: Annotated[int, Range(1)] = 1
+    data: Annotated[int, Range(1)] = 1
+    microbatches: Annotated[int, Range(1)] = 1
+    schedule: str = AUTO
+    chunks: Annotated[int, Range(1)] | None = None
+    split: tuple[str, ...] | None = None
+    recompute: bool = False
+    memory_bytes: Annotated[int, Range(1)] | None = None
+
+    def __post_init__(self) -> None:
+        pipeline_plan.check_name(self.schedule, self.chunks)
+
+    @property
+    def ranks(self) -> int:
+        """Of all pipelines."""
+        return self.pipeline * self.data
 
 
 @dataclass(frozen=True)
@@ -204,8 +233,9 @@ def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One job. ``batch``: samples per worker and step; ``workers``: if given, the world size must
-    be this; ``steps_per_launch``: null is the plan's choice, or 1 without one; ``stall_limit``:
+    """One job. ``batch``: samples per worker and step (a pipeline is one worker); ``workers``: if
+    given, so many processes must have been started; ``parallel``: null is data parallel;
+    ``steps_per_launch``: null is the plan's choice, or 1 without one; ``stall_limit``:
     seconds without progress after which the job ends."""
 
     engine: Engine = "auto"
@@ -228,6 +258,7 @@ class Config:
     planning: PlanningConfig = PlanningConfig()
     steps_per_launch: Annotated[int, Range(1)] | None = None
     accumulate: Annotated[int, Range(1)] = 1
+    parallel: ParallelConfig | None = None
     exchange: ExchangeConfig = ExchangeConfig()
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
@@ -238,6 +269,8 @@ class Config:
     stall_limit: Annotated[float, Range(1)] = 60.0
 
     def __post_init__(self) -> None:
+        if self.parallel is not None:
+            self._check_parallel(self.parallel)
         given = {
             key: value
             for key, value in yaml_dataclass.plain(self.exchange).items()
@@ -253,6 +286,31 @@ class Config:
                 f"steps_per_launch is {self.steps_per_launch}, but the plan {self.order.plan} has "
                 "its own; leave steps_per_launch out"
             )
+
+    def _check_parallel(self, parallel: ParallelConfig) -> None:
+        if self.batch % parallel.microbatches:
+            raise UserError(
+                f"batch is {self.batch}, which cannot be split into {parallel.microbatches} "
+                "micro-batches of one size; make batch a multiple of parallel.microbatches"
+            )
+        if self.engine not in ("auto", "mpi"):
+            raise UserError(
+                f"engine is {self.engine}, but pipelines run over MPI; set engine to mpi or auto"
+            )
+        if self.workers not in (None, parallel.ranks):
+            raise UserError(
+                f"workers is {self.workers}, but parallel is {parallel.pipeline} x {parallel.data} "
+                "processes; leave workers out"
+            )
+        defaults = (OrderConfig(), ExchangeConfig(), None, 1)
+        given = (self.order, self.exchange, self.steps_per_launch, self.accumulate)
+        names = ("order", "exchange", "steps_per_launch", "accumulate")
+        for name, value, default in zip(names, given, defaults, strict=True):
+            if value != default:
+                raise UserError(
+                    f"{name} is given, which a pipeline does not have (its schedule orders, and "
+                    f"microbatches accumulate); leave {name} or parallel out"
+                )
 
 
 def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:

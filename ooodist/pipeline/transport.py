@@ -11,18 +11,23 @@ Receives are posted before their messages are needed, so that what is sent has a
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ooodist.errors import UserError
 
-POLL_SECONDS = 200e-6  # between two looks at what is on its way; each takes some 10 us of a core
+# Between two looks at what is on its way; each takes some 10 us of a core.
+POLL_SECONDS = 100e-6  # while somebody waits
+PATIENT_POLL_SECONDS = 1e-3  # while all compute
+_END, _WAKE = object(), object()  # for the thread, among the messages
 FAILURE_SECONDS = 0.1  # between two looks at whether the thread has failed
 
 
@@ -32,21 +37,21 @@ class Stalled(UserError):
 
 @dataclass
 class Message:
-    """Arrays on their way from one rank to another.
+    """Arrays on their way.
 
     Attributes:
         name: of the action that sends or waits for it, as ``2RECV_F0``; for people.
-        peer: the other rank.
-        tag: by which the two know the message.
+        failing: what has not happened if it does not end; for people.
         arrays: of one rank's order; what is received is written into them.
-        is_sent: from here to there.
+        start: begins it, and returns what MPI gives for it.
+        not_before: of ``time.monotonic()``; it is held back until then.
     """
 
     name: str
-    peer: int
-    tag: int
+    failing: str
     arrays: Sequence[np.ndarray]
-    is_sent: bool
+    start: Callable[[], list[MPI.Request]]
+    not_before: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -70,8 +75,10 @@ class Transport:
             )
         self._communicator = communicator
         self._stall_limit = stall_limit
-        self._posted: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._posted: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._sent: list[Message] = []
+        self._link_free: dict[int, float] = {}
+        self._waits = False  # somebody, for a message
         self._failure: MPI.Exception | None = None
         self._thread = threading.Thread(target=self._move, name="transport", daemon=True)
         self._thread.start()
@@ -83,13 +90,54 @@ class Transport:
 
     def receive(self, name: str, peer: int, tag: int, arrays: Sequence[np.ndarray]) -> Message:
         """Begins to receive into the arrays; returns at once."""
-        return self._post(Message(name, peer, tag, arrays, is_sent=False))
 
-    def send(self, name: str, peer: int, tag: int, arrays: Sequence[np.ndarray]) -> Message:
-        """Begins to send the arrays, which must stay as they are until it is done."""
+        def start() -> list[MPI.Request]:
+            return [self._communicator.Irecv(array, peer, tag) for array in arrays]
+
+        return self._post(Message(name, f"the message is not sent by rank {peer}", arrays, start))
+
+    def send(
+        self,
+        name: str,
+        peer: int,
+        tag: int,
+        arrays: Sequence[np.ndarray],
+        *,
+        link_seconds: float = 0.0,
+    ) -> Message:
+        """Begins to send the arrays, which must stay as they are until it is done.
+
+        Args:
+            name: of the action.
+            peer: rank that it goes to.
+            tag: by which the two know it; of one pair of ranks and one tag, the order is kept.
+            arrays: what is sent.
+            link_seconds: that it takes on an emulated link, which carries one message at a time.
+        """
+
+        def start() -> list[MPI.Request]:
+            return [self._communicator.Isend(array, peer, tag) for array in arrays]
+
+        failing = f"the message is not taken by rank {peer}"
+        message = Message(name, failing, arrays, start)
+        if link_seconds:
+            free = max(time.monotonic(), self._link_free.get(peer, 0.0)) + link_seconds
+            self._link_free[peer] = message.not_before = free
         self._sent = [message for message in self._sent if not message.done.is_set()]
-        self._sent.append(self._post(Message(name, peer, tag, arrays, is_sent=True)))
-        return self._sent[-1]
+        self._sent.append(message)
+        return self._post(message)
+
+    def sum(self, name: str, communicator: MPI.Intracomm, array: np.ndarray) -> Message:
+        """Begins to add up an array over the ranks of a communicator, in place.
+
+        All of them do so in the same order.
+        """
+
+        def start() -> list[MPI.Request]:
+            return [communicator.Iallreduce(MPI.IN_PLACE, array, op=MPI.SUM)]
+
+        failing = f"not all of the {communicator.size} replicas have come to it"
+        return self._post(Message(name, failing, [array], start))
 
     def wait(self, message: Message) -> float:
         """Returns when the message is there, or taken.
@@ -101,18 +149,22 @@ class Transport:
             Stalled: it took longer than the limit.
             MPI.Exception: MPI refused this or an earlier message.
         """
+        if message.done.is_set():
+            return 0.0
         begin = time.monotonic()
+        self._waits = True
+        self._posted.put(_WAKE)
         while not message.done.wait(FAILURE_SECONDS):
             if self._failure is not None:
                 raise self._failure
             waited = time.monotonic() - begin
             if waited > self._stall_limit:
-                what = "taken by" if message.is_sent else "sent by"
                 raise Stalled(
-                    f"rank {self.rank} waits at {message.name} since {waited:.0f} s: the message "
-                    f"is not {what} rank {message.peer}, which may have died or be stuck; if an "
-                    f"action may take that long, raise stall_limit ({self._stall_limit:g} s)"
+                    f"rank {self.rank} waits at {message.name} since {waited:.0f} s: "
+                    f"{message.failing}, which may have died or be stuck; if an action may take "
+                    f"that long, raise stall_limit ({self._stall_limit:g} s)"
                 )
+        self._waits = False
         return time.monotonic() - begin
 
     def flush(self) -> None:
@@ -123,7 +175,7 @@ class Transport:
 
     def close(self) -> None:
         """Ends the thread; what is still on its way is lost."""
-        self._posted.put(None)
+        self._posted.put(_END)
         self._thread.join()
 
     def _post(self, message: Message) -> Message:
@@ -131,13 +183,20 @@ class Transport:
         return message
 
     def _move(self) -> None:
+        held: list[Message] = []
         moving: list[tuple[Message, list[MPI.Request]]] = []
         try:
             while True:
-                for message in self._new(wait=not moving):
-                    if message is None:
+                pause = POLL_SECONDS if self._waits or held else PATIENT_POLL_SECONDS
+                for item in self._posts(pause if moving or held else None):
+                    if item is _END:
                         return
-                    moving.append((message, self._requests(message)))
+                    if item is not _WAKE:
+                        held.append(item)
+                now = time.monotonic()
+                due = [message for message in held if message.not_before <= now]
+                held = [message for message in held if message.not_before > now]
+                moving += [(message, message.start()) for message in due]
                 still = []
                 for message, requests in moving:
                     if MPI.Request.Testall(requests):
@@ -145,21 +204,14 @@ class Transport:
                     else:
                         still.append((message, requests))
                 moving = still
-                if moving:
-                    time.sleep(POLL_SECONDS)
         except MPI.Exception as error:  # shown by whoever waits
             self._failure = error
 
-    def _new(self, *, wait: bool) -> list[Message | None]:
-        """What was posted meanwhile."""
-        found = [self._posted.get()] if wait else []
-        while True:
-            try:
+    def _posts(self, seconds: float | None) -> list[Any]:
+        """What was posted meanwhile, or is within so many seconds (None: however long)."""
+        found: list[Any] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._posted.get(timeout=seconds))
+            while True:
                 found.append(self._posted.get_nowait())
-            except queue.Empty:
-                return found
-
-    def _requests(self, message: Message) -> list[MPI.Request]:
-        begin = self._communicator.Isend if message.is_sent else self._communicator.Irecv
-        # Of one pair of ranks and one tag MPI keeps the order.
-        return [begin(array, message.peer, message.tag) for array in message.arrays]
+        return found

@@ -24,22 +24,26 @@ class StageWork:
 
     Args:
         stage: of the model.
-        inputs: of a micro-batch, what the stage reads and receives.
-        targets: of a micro-batch, what the loss compares with; empty but for the last stage.
+        reads: of a micro-batch, what the stage reads of the model's inputs.
+        received: ... what it gets from the stage before it.
+        targets: ... what the loss compares with; empty but for the last stage.
         loss: (outputs of the model, targets) -> the mean loss of a micro-batch, without what layers
             add to it; None but for the last stage.
         accumulators: by variable path; those of further stages of the rank are added.
         microbatches: of a step; the loss of a step is their mean.
         recompute: run F again in B instead of keeping what it makes.
 
-    Raises:
-        UserError: a layer that adds to the loss is also called in an earlier stage.
+    Attributes:
+        loss_scale: by which the gradients are larger than they are.
+        on_outputs: is told each micro-batch's number and outputs; for the last stage.
+        on_last_gradient: is called in a step after its last weight gradient.
     """
 
     def __init__(
         self,
         stage: Stage,
-        inputs: Sequence[tf.TensorSpec],
+        reads: Sequence[tf.TensorSpec],
+        received: Sequence[tf.TensorSpec],
         targets: Sequence[tf.TensorSpec],
         loss: Loss | None,
         accumulators: dict[str, tf.Variable],
@@ -48,68 +52,100 @@ class StageWork:
         recompute: bool = False,
     ) -> None:
         self.stage = stage
+        self.loss_scale = 1.0
+        self.on_outputs: Callable[[int, Sequence[tf.Tensor]], None] | None = None
+        self.on_last_gradient: Callable[[], None] | None = None
         self._loss = loss
-        self._num_inputs = len(inputs)
-        variables = stage.model.trainable_variables
-        for variable in variables:
+        self._received = tuple(received)
+        self._num_inputs = len(reads) + len(received)
+        self.variables = stage.model.trainable_variables
+        for variable in self.variables:
             if variable.path not in accumulators:
                 zeros = tf.zeros(variable.shape, variable.dtype)
                 accumulators[variable.path] = tf.Variable(zeros, trainable=False)
         self._cut = cut_stage(
             self._compute,
-            [*inputs, *targets],
-            [variable.value for variable in variables],
-            [accumulators[variable.path] for variable in variables],
+            [*reads, *received, *targets],
+            [variable.value for variable in self.variables],
+            [accumulators[variable.path] for variable in self.variables],
             recompute=recompute,
         )
-        self._share = 1.0 / microbatches
+        self._microbatches = microbatches
+        self._data: Sequence[Sequence[tf.Tensor]] = ()
+        self._targets: Sequence[Sequence[tf.Tensor]] = ()
+        self._losses: list[tf.Tensor] = []
         self._kept: dict[int, Kept] = {}
         self._for_weights: dict[int, list[tf.Tensor]] = {}
         self._seeds: dict[int, list[tf.Tensor]] = {}
+        self._gradients_left = 0
 
     @property
     def kept_bytes(self) -> tuple[int, int, int]:
         """Of a micro-batch: from F to B, from F to W, and from B to W."""
         return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
 
-    def forward(
-        self, microbatch: int, inputs: Sequence[tf.Tensor], targets: Sequence[tf.Tensor] = ()
-    ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What the stage sends (the last one: the model's outputs), and what it adds to the loss.
+    @property
+    def mean_loss(self) -> float:
+        """What the stage has added to the mean loss of the step."""
+        return sum(float(loss) for loss in self._losses) / self._microbatches
+
+    def begin(
+        self,
+        data: Sequence[Sequence[tf.Tensor]],
+        targets: Sequence[Sequence[tf.Tensor]] = (),
+    ) -> None:
+        """Begins a step.
 
         Args:
-            microbatch: its number in the step.
-            inputs: what the stage reads and receives.
-            targets: what the loss compares with.
+            data: of each micro-batch, what the stage reads.
+            targets: of each, what the loss compares with.
         """
-        outputs, self._kept[microbatch] = self._cut.forward([*inputs, *targets])
+        self._data, self._targets = data, targets
+        self._losses.clear()
+        self._gradients_left = self._microbatches
+
+    def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What the stage sends; of the last one, the outputs of the model."""
+        targets = self._targets[microbatch] if self._loss is not None else ()
+        inputs = [*self._data[microbatch], *received, *targets]
+        outputs, self._kept[microbatch] = self._cut.forward(inputs)
         *sent, loss = outputs
-        self._seeds[microbatch] = [tf.constant(self._share, loss.dtype)]
+        self._losses.append(loss)
+        self._seeds[microbatch] = [tf.constant(self.loss_scale / self._microbatches, loss.dtype)]
         if self._loss is not None:  # the outputs are for the metrics: no gradient comes for them
             zeros = [tf.zeros_like(output) for output in sent if output.dtype.is_floating]
             self._seeds[microbatch] = [*zeros, *self._seeds[microbatch]]
-        return sent, loss
+            if self.on_outputs is not None:
+                self.on_outputs(microbatch, sent)
+        return sent
 
-    def input_gradient(
-        self, microbatch: int, output_gradients: Sequence[tf.Tensor] = ()
-    ) -> list[tf.Tensor | None]:
-        """One for each tensor that the stage receives; None where it has none.
+    def input_gradient(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The gradients of what the stage has received, as far as it is of floating point.
 
         Args:
             microbatch: its number in the step.
-            output_gradients: one for each tensor of floating point that it has sent.
+            received: the gradients of what it has sent.
         """
         kept = self._kept.pop(microbatch)
-        seeds = [*output_gradients, *self._seeds.pop(microbatch)]
+        seeds = [*received, *self._seeds.pop(microbatch)]
         gradients, made = self._cut.input_gradient(seeds, kept.for_input)
         self._kept[microbatch] = Kept([], kept.for_weights)
         self._for_weights[microbatch] = made
-        return gradients[len(self.stage.reads) : self._num_inputs]
+        return [
+            tf.zeros(spec.shape, spec.dtype) if gradient is None else gradient
+            for spec, gradient in zip(
+                self._received, gradients[len(self.stage.reads) : self._num_inputs], strict=True
+            )
+            if spec.dtype.is_floating
+        ]
 
     def weight_gradient(self, microbatch: int) -> None:
         """Adds the gradients of the weights to the accumulators."""
         kept = self._kept.pop(microbatch)
         self._cut.weight_gradient(kept.for_weights, self._for_weights.pop(microbatch))
+        self._gradients_left -= 1
+        if not self._gradients_left and self.on_last_gradient is not None:
+            self.on_last_gradient()
 
     def _compute(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """The stage, as it is cut: what it sends, and at the end what it adds to the loss."""

@@ -14,35 +14,26 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Protocol
 
 from ooodist.errors import UserError
-from ooodist.yaml_dataclass import Range
 
 
-@dataclass(frozen=True)
-class LayerCost:
-    """Of one layer, or of several that stay together; for one micro-batch.
+class Layer(Protocol):
+    """What the split goes by; see :class:`ooodist.schedule.layer_costs.LayerCost`."""
 
-    Attributes:
-        name: of the layer.
-        seconds: of F, B and W.
-        base_bytes: kept all the time: weights, optimiser, accumulated gradients.
-        kept_bytes: from F to the end of W.
-        sent_bytes: of all tensors made by this layer or before it, and needed behind it: what is
-            sent if a stage ends here.
-    """
-
-    name: str
-    seconds: Annotated[float, Range(0)]
-    base_bytes: Annotated[int, Range(0)] = 0
-    kept_bytes: Annotated[int, Range(0)] = 0
-    sent_bytes: Annotated[int, Range(0)] = 0
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def base_bytes(self) -> int: ...
+    @property
+    def kept_bytes(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
 
 
 def partition(
-    layers: Sequence[LayerCost],
+    layers: Sequence[Layer],
     stages: int,
     *,
     in_flight: Sequence[int] | None = None,

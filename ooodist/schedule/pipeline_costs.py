@@ -30,6 +30,8 @@ class StageCost:
         weight_bytes: kept from F to the end of W.
         gradient_bytes: kept from B to the end of W.
         base_bytes: kept all the time: weights, optimiser, accumulated gradients.
+        update: of the optimiser, once a step.
+        sent_bytes: of the stage's output; the gradient that comes back is as large.
         send_seconds: from the end of F until its output is where the next stage is.
         send_back_seconds: from the end of B until its result is where the stage before is.
     """
@@ -41,6 +43,8 @@ class StageCost:
     weight_bytes: Annotated[int, Range(0)] = 0
     gradient_bytes: Annotated[int, Range(0)] = 0
     base_bytes: Annotated[int, Range(0)] = 0
+    update: Annotated[float, Range(0)] = 0.0
+    sent_bytes: Annotated[int, Range(0)] = 0
     send_seconds: Annotated[float, Range(0)] = 0.0
     send_back_seconds: Annotated[float, Range(0)] = 0.0
 

@@ -45,15 +45,23 @@ class PipelineTimeline:
     Attributes:
         runs: of each rank, in order.
         peak_bytes: of each rank, with what its stages keep all the time.
+        updates: seconds of the optimiser on each rank, after its last action.
     """
 
     runs: tuple[tuple[Run, ...], ...]
     peak_bytes: tuple[int, ...]
+    updates: tuple[float, ...]
 
     @property
     def makespan(self) -> float:
         """Seconds from the first start to the last end, on all ranks."""
         return max((run.end for runs in self.runs for run in runs), default=0.0)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step, at whose end the ranks wait for each other."""
+        ends = [runs[-1].end if runs else 0.0 for runs in self.runs]
+        return max(end + update for end, update in zip(ends, self.updates, strict=True))
 
     @property
     def spans(self) -> tuple[float, ...]:
@@ -157,7 +165,10 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
             f"rank {rank} at {schedule.actions[rank][number]}" for rank, number in stuck.items()
         )
         raise Deadlock(f"schedule {schedule.name} stands still: {named}", stuck)
-    return PipelineTimeline(tuple(map(tuple, runs)), peak_bytes(schedule, costs))
+    updates = [0.0] * schedule.ranks
+    for rank, cost in zip(schedule.rank_of, costs.stages, strict=True):
+        updates[rank] += cost.update
+    return PipelineTimeline(tuple(map(tuple, runs)), peak_bytes(schedule, costs), tuple(updates))
 
 
 def inputs_of(action: Action, stages: int) -> list[Message]:

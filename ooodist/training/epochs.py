@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from ooodist.training import replicas
-
 if TYPE_CHECKING:
-    from ooodist.training.distribute import DistributedModel
+    from ooodist.training.joint import JointModel
 
 logger = logging.getLogger("ooodist")
 
@@ -19,17 +17,17 @@ logger = logging.getLogger("ooodist")
 class EpochCare(keras.callbacks.Callback):
     """Runs before the user's callbacks: agrees on the length of an epoch and ends it in order."""
 
-    def __init__(self, distributed: DistributedModel) -> None:
+    def __init__(self, joint: JointModel) -> None:
         super().__init__()
-        self._distributed = distributed
+        self._joint = joint
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        distributed = self._distributed
+        joint = self._joint
         steps = self.params.get("steps")
-        if distributed.engine.size > 1:
+        if joint.engine.size > 1:
             mine = np.array([steps or 0, -(steps or 0)])
-            fewest, negative_most = distributed.engine.all_reduce(mine, "min")
-            if 0 < fewest < -negative_most and distributed.engine.rank == 0:
+            fewest, negative_most = joint.engine.all_reduce(mine, "min")
+            if 0 < fewest < -negative_most and joint.engine.rank == 0:
                 logger.warning(
                     "fit: ranks have %d to %d batches; each does %d",
                     fewest,
@@ -37,27 +35,26 @@ class EpochCare(keras.callbacks.Callback):
                     fewest,
                 )
             steps = int(fewest) or None
-        if steps is not None and steps % distributed.accumulate:
+        if steps is not None and steps % joint.accumulate:
             logger.info(
                 "fit: an epoch of %d batches makes %d updates of %d; what is left waits",
                 steps,
-                steps // distributed.accumulate,
-                distributed.accumulate,
+                steps // joint.accumulate,
+                joint.accumulate,
             )
-            steps -= steps % distributed.accumulate
-        distributed.batches_left = steps
+            steps -= steps % joint.accumulate
+        joint.batches_left = steps
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._distributed.average_statistics()
-        replicas.check_replicas(self._distributed.engine, self.model)
+        self._joint.end_epoch()
 
 
 class StopTogether(keras.callbacks.Callback):
     """Runs after the user's callbacks: if one rank stops at the end of an epoch, all do."""
 
-    def __init__(self, distributed: DistributedModel) -> None:
+    def __init__(self, joint: JointModel) -> None:
         super().__init__()
-        self._engine = distributed.engine
+        self._engine = joint.engine
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         stops = self._engine.all_reduce(np.array([int(self.model.stop_training)]), "max")

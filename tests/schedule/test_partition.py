@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.schedule.partition import LayerCost, partition
+from ooodist.schedule.layer_costs import LayerCost
+from ooodist.schedule.partition import partition
 
 LAYERS = st.lists(
     st.builds(
         LayerCost,
         name=st.just("x"),
-        seconds=st.integers(0, 16).map(lambda number: number / 8),
+        forward=st.integers(0, 16).map(lambda number: number / 8),
         base_bytes=st.integers(0, 9),
-        kept_bytes=st.integers(0, 9),
+        weight_bytes=st.integers(0, 9),
         sent_bytes=st.integers(0, 9),
     ),
     min_size=1,

@@ -1,0 +1,205 @@
+"""From what layers cost to stages and their schedule, for a name, a file, or the best.
+
+::
+
+    layers --partition--> stages --place--> ranks --schedule--> actions
+
+Stages are placed on ranks in turn (0 1 2 3 0 1 2 3), or for ZB-V in the shape of a V
+(0 1 2 3 3 2 1 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ooodist.errors import UserError
+from ooodist.schedule import pipeline, pipeline_check
+from ooodist.schedule.actions import Schedule, check_size, from_csv
+from ooodist.schedule.layer_costs import ModelCosts, balanced_parts, stage_costs
+from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_search import auto
+from ooodist.schedule.pipeline_simulate import PipelineTimeline, simulate_pipeline
+from ooodist.yaml_dataclass import did_you_mean
+
+AUTO = "auto"
+Maker = Callable[[int, int, int, PipelineCosts], Schedule]  # of ranks, micro-batches, chunks, costs
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A named schedule: how it is made, and how many stages a rank may have."""
+
+    make: Maker
+    chunks: int  # by default
+    other_chunks: bool = False  # can it have another number
+
+
+_KINDS = {
+    "gpipe": _Kind(lambda p, m, v, _: pipeline.gpipe(p, m, v), 1, other_chunks=True),
+    "1f1b": _Kind(lambda p, m, v, _: pipeline.one_forward_one_backward(p, m), 1),
+    "interleaved": _Kind(lambda p, m, v, _: pipeline.interleaved(p, m, v), 2, other_chunks=True),
+    "fast_forward": _Kind(lambda p, m, v, costs: pipeline.fast_forward(p, m, costs), 1),
+    "modulo": _Kind(pipeline.modulo, 2, other_chunks=True),
+    "push": _Kind(pipeline.push, 2, other_chunks=True),
+    "zb_h1": _Kind(lambda p, m, v, _: pipeline.zero_bubble_h1(p, m), 1),
+    "zb_h2": _Kind(lambda p, m, v, _: pipeline.zero_bubble_h2(p, m), 1),
+    "zb_v": _Kind(lambda p, m, v, _: pipeline.zero_bubble_v(p, m), 2),
+}
+NAMES = tuple(_KINDS)
+MOST_CHUNKS = 2  # that are tried where the choice is ours
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """Stages and what is done with them.
+
+    Attributes:
+        parts: the layers of each stage.
+        schedule: of all ranks.
+        costs: of the stages.
+    """
+
+    parts: tuple[range, ...]
+    schedule: Schedule
+    costs: PipelineCosts
+
+    @property
+    def timeline(self) -> PipelineTimeline:
+        """Of a simulated step."""
+        return simulate_pipeline(self.schedule, self.costs)
+
+
+def check_name(name: str, chunks: int | None, key: str = "parallel") -> None:
+    """Raises UserError unless there is a schedule of that name with so many stages a rank.
+
+    Args:
+        name: of NAMES, ``auto``, or a CSV file.
+        chunks: stages a rank; None: as usual.
+        key: where it was given.
+    """
+    if name == AUTO or _is_file(name):
+        return
+    if name not in _KINDS:
+        raise UserError(
+            f"{key}.schedule is {name}{did_you_mean(name, [AUTO, *NAMES])}; it must be {AUTO}, one "
+            f"of {', '.join(NAMES)}, or a file as schedule.csv"
+        )
+    kind = _KINDS[name]
+    if chunks not in (None, kind.chunks) and not kind.other_chunks:
+        raise UserError(
+            f"{key}.chunks is {chunks}, but the schedule {name} has {kind.chunks} "
+            f"stage{'s' if kind.chunks > 1 else ''} a rank; leave chunks out, or take another "
+            "schedule"
+        )
+
+
+def make_plans(
+    costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
+) -> Iterator[PipelinePlan]:
+    """The plans that a name stands for: one, or for ``auto`` one for each placement.
+
+    Args:
+        costs: of the layers.
+        ranks: of the pipeline.
+        microbatches: of a step.
+        name: as in :func:`check_name`.
+        chunks: stages a rank; None: as usual.
+
+    Raises:
+        UserError: too few layers, or nothing fits into the memory limit.
+    """
+    check_name(name, chunks)
+    check_size(ranks, microbatches)
+    if name != AUTO:
+        yield _plan(costs, ranks, microbatches, name, chunks)
+        return
+    numbers = [chunks] if chunks else range(1, MOST_CHUNKS + 1)
+    refused: UserError | None = None
+    found = False
+    for number in numbers:
+        if len(costs.layers) < ranks * number and found:
+            break
+        for rank_of in _placements(ranks, number):
+            try:
+                parts = balanced_parts(costs, ranks, number, microbatches)
+                stages = stage_costs(costs, parts)
+                plan = PipelinePlan(parts, auto(rank_of, microbatches, stages), stages)
+            except UserError as error:
+                refused = error
+                continue
+            found = True
+            yield plan
+    if not found:
+        assert refused is not None
+        raise refused
+
+
+def make_plan(
+    costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
+) -> PipelinePlan:
+    """The fastest in simulation of :func:`make_plans`. Raises UserError."""
+    plans = make_plans(costs, ranks, microbatches, name, chunks)
+    return min(plans, key=lambda plan: plan.timeline.step_seconds)
+
+
+def reschedule(plan: PipelinePlan, name: str, costs: PipelineCosts) -> PipelinePlan:
+    """The same stages on the same ranks, with a schedule for other costs of theirs."""
+    schedule = plan.schedule
+    if name == AUTO:
+        schedule = auto(schedule.rank_of, schedule.microbatches, costs)
+    elif not _is_file(name):
+        chunks = schedule.stages // schedule.ranks
+        schedule = _KINDS[name].make(schedule.ranks, schedule.microbatches, chunks, costs)
+    return replace(plan, schedule=schedule, costs=costs)
+
+
+def _plan(
+    costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None
+) -> PipelinePlan:
+    if _is_file(name):
+        given = _read(Path(name), ranks, microbatches)
+        parts = balanced_parts(costs, ranks, given.stages // ranks, microbatches)
+        return PipelinePlan(parts, given, stage_costs(costs, parts))
+    kind = _KINDS[name]
+    number = chunks or kind.chunks
+    parts = balanced_parts(costs, ranks, number, microbatches)
+    stages = stage_costs(costs, parts)
+    # Those that follow the costs also follow the limit; the others do not know it.
+    made = kind.make(ranks, microbatches, number, stages)
+    pipeline_check.check(made, stages)
+    return PipelinePlan(parts, made, stages)
+
+
+def _read(file: Path, ranks: int, microbatches: int) -> Schedule:
+    """A checked schedule for so many ranks and micro-batches. Raises UserError."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"parallel.schedule {file} cannot be read: {error}") from error
+    schedule = from_csv(text, str(file))
+    if (schedule.ranks, schedule.microbatches) != (ranks, microbatches):
+        raise UserError(
+            f"parallel.schedule {file} is for {schedule.ranks} ranks and {schedule.microbatches} "
+            f"micro-batches, but pipeline is {ranks} and microbatches {microbatches}; change them, "
+            "or the file"
+        )
+    if schedule.stages % ranks:
+        raise UserError(
+            f"parallel.schedule {file} has {schedule.stages} stages on {ranks} ranks; every rank "
+            "must have as many as the others"
+        )
+    pipeline_check.check(schedule)
+    return schedule
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".csv")
+
+
+def _placements(ranks: int, chunks: int) -> Iterator[tuple[int, ...]]:
+    """The ranks of the stages."""
+    yield tuple(stage % ranks for stage in range(ranks * chunks))
+    if chunks == 2 and ranks > 1:
+        yield (*range(ranks), *reversed(range(ranks)))

@@ -1,0 +1,264 @@
+"""A Keras model whose fit and evaluate work on all ranks of a job together.
+
+The model stays the object it was. Four of its methods are replaced on the instance, so that
+saving, cloning and inspecting it go on as before:
+
+* ``make_train_function``: what a step is, the subclasses say.
+* ``fit``: arrays are shared out; all ranks agree on the number of steps; rank 0 reports.
+* ``evaluate``: what ranks know of the model on their own is put together first; arrays are shared
+  out.
+* ``get_metrics_result``: outside a traced step, the metrics of all ranks together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.data.stream import Share
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.training import arrays, replicas
+from ooodist.training.epochs import EpochCare, StopTogether
+from ooodist.training.launch import Batch
+
+logger = logging.getLogger("ooodist")
+
+# Keras callbacks that write files: rank 0's copy is enough, and two writers would clash.
+_WRITERS = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+)
+
+
+class JointModel(ABC):
+    """What is added to a model; it is found under ``model.ooodist``.
+
+    Args:
+        arguments: the same on all ranks, or the first fit raises UserError.
+
+    Attributes:
+        engine: the engine.
+        steps_per_launch, accumulate: a call of the train function uses so many batches, multiplied.
+        data_is_shared_out: the caller sees to it that data sets yield each rank's own part; fit
+            then says nothing about it.
+        batches_left: how many are still to come in this epoch; None: nobody knows.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        engine: Engine,
+        *,
+        arguments: str,
+        steps_per_launch: int,
+        accumulate: int,
+    ) -> None:
+        self.engine = engine
+        self.steps_per_launch = steps_per_launch
+        self.accumulate = accumulate
+        self.data_is_shared_out = False
+        self.batches_left: int | None = None
+        self._model = model
+        self._arguments = arguments
+        self._alike = False  # weights were broadcast since the last fit began
+        self._plain_fit = model.fit
+        self._plain_evaluate = model.evaluate
+        self._plain_metrics = model.get_metrics_result
+        model.make_train_function = self._make_train_function
+        model.fit = self._fit
+        model.evaluate = self._evaluate
+        model.get_metrics_result = self._metrics_result
+
+    @property
+    @abstractmethod
+    def training_place(self) -> tuple[int, int]:
+        """Which part of the training data this rank uses, of how many."""
+
+    @abstractmethod
+    def _prepare(self, given: dict[str, Any]) -> None:
+        """Called with fit's arguments before it begins; finds what is still to be found."""
+
+    @abstractmethod
+    def _launcher(self) -> Any:
+        """A function from the batches of a launch (or fewer) to the logs."""
+
+    @abstractmethod
+    def put_together(self) -> None:
+        """Gives all ranks what each knows of the model, if there was training since."""
+
+    @abstractmethod
+    def end_epoch(self) -> None:
+        """The same, with a check that ranks which must be alike are so."""
+
+    # Training
+
+    def _make_train_function(self, force: bool = False) -> None:
+        model = self._model
+        if model.train_function is not None and not force:
+            return
+        launch = self._launcher()
+
+        def train_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
+            batches = self._next_batches(iterator)
+            if not self._alike:
+                self._make_alike(batches[0])
+            logs: dict[str, tf.Tensor] = launch(batches)
+            return logs
+
+        model.train_function = train_function
+
+    def _make_alike(self, batch: Batch) -> None:
+        """Gives all ranks rank 0's weights."""
+        model = self._model
+        if not model.built or not model.optimizer.built:
+            model._symbolic_build(data_batch=batch)
+        self.engine.check_equal("the arguments of ooodist.distribute", self._arguments)
+        replicas.broadcast_weights(self.engine, model)
+        self._alike = True
+
+    def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
+        wanted = self.steps_per_launch * self.accumulate
+        if self.batches_left is not None:
+            wanted = min(wanted, self.batches_left)
+        batches = []
+        for _ in range(wanted):
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            batches.append(without_optionals(batch))
+        if self.batches_left is None and self.engine.size > 1:
+            # Nobody knows how many there are: all ranks go on as long as all have data.
+            have = np.array([len(batches)])
+            batches = batches[: int(self.engine.all_reduce(have, "min")[0])]
+        elif self.batches_left is not None:
+            if len(batches) < wanted and self.engine.size > 1:
+                raise UserError(
+                    f"rank {self.engine.rank} ran out of data {self.batches_left - len(batches)} "
+                    "batches before the end of the epoch; give every rank as many batches as its "
+                    "data set promises, or repeat() it"
+                )
+            self.batches_left -= len(batches)
+        left_over = len(batches) % self.accumulate
+        if left_over:
+            logger.warning(
+                "fit: the data ends with %d batches, which do not make an update of %d: they are "
+                "not used",
+                left_over,
+                self.accumulate,
+            )
+        batches = batches[: len(batches) - left_over]
+        if not batches:
+            raise StopIteration
+        return batches
+
+    def _fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        given = inspect.signature(self._plain_fit).bind(*args, **kwargs).arguments
+        engine = self.engine
+        if engine.size > 1:
+            if arrays.is_arrays(given.get("x")):
+                given = self._share_out(given)
+            elif not self.data_is_shared_out:
+                logger.info(
+                    "fit: %s is used as it is on every rank; each must yield its own part",
+                    type(given.get("x")).__name__,
+                )
+        if engine.rank:
+            given["verbose"] = 0
+        callbacks = given.pop("callbacks", None)
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = self._callbacks(callbacks)
+        self._prepare(given)
+        self._take_over_settings()
+        self._alike = False
+        return self._plain_fit(**given, callbacks=callbacks)
+
+    def _take_over_settings(self) -> None:
+        """Settings of compile() that mean something else here; no setting is ignored unsaid."""
+        model = self._model
+        batches = self.steps_per_launch * self.accumulate
+        if model.steps_per_execution not in (1, batches):
+            logger.warning(
+                "fit: steps_per_execution=%d of compile() does not count; steps_per_launch=%d of "
+                "ooodist.distribute() does",
+                model.steps_per_execution,
+                self.steps_per_launch,
+            )
+        model.steps_per_execution = batches
+        if model.jit_compile:
+            logger.info("fit: the training step is not compiled with XLA, which drops the order")
+
+    def _share_out(self, given: dict[str, Any]) -> dict[str, Any]:
+        """fit's arguments, with this rank's endless stream for arrays, and its validation rows."""
+        engine = self.engine
+        given = dict(given)
+        batch_size = given.pop("batch_size", None) or 32
+        data = tuple(given.pop(name, None) for name in ("x", "y", "sample_weight"))
+        fraction = given.pop("validation_split", 0.0)
+        if fraction and given.get("validation_data") is None:
+            data, given["validation_data"] = arrays.validation_split(data, fraction)
+        # All ranks must shuffle alike, whatever they seeded NumPy with.
+        seed = engine.broadcast([np.array([np.random.randint(2**31)])])[0]
+        share = Share(batch_size, *self.training_place, int(seed[0]))
+        shuffle = given.get("shuffle", True)
+        given["shuffle"] = False  # the stream is shuffled; Keras is not to say that it is not
+        given["x"], steps = arrays.training_stream(_present(data), share, shuffle)
+        given["steps_per_epoch"] = given.get("steps_per_epoch") or steps
+        validation = given.get("validation_data")
+        if validation is not None and arrays.is_arrays(validation[0]):
+            part = arrays.evaluation_part(tuple(validation), engine.rank, engine.size)
+            given["validation_data"] = _present(part)
+            given["validation_batch_size"] = given.get("validation_batch_size") or batch_size
+        return given
+
+    def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
+        callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
+        if self.engine.rank:
+            writers = [callback for callback in callbacks if isinstance(callback, _WRITERS)]
+            if writers:
+                names = sorted({type(callback).__name__ for callback in writers})
+                logger.info("fit: %s run on rank 0 alone", ", ".join(names))
+            callbacks = [callback for callback in callbacks if callback not in writers]
+        return [EpochCare(self), *callbacks, StopTogether(self)]
+
+    # Evaluation and metrics
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        inside_fit = kwargs.pop("_use_cached_eval_dataset", False)
+        given = inspect.signature(self._plain_evaluate).bind(*args, **kwargs).arguments
+        given.update(given.pop("kwargs", {}))
+        engine = self.engine
+        self.put_together()
+        if engine.rank:
+            given["verbose"] = 0
+        if inside_fit:
+            given["_use_cached_eval_dataset"] = True
+        elif engine.size > 1 and arrays.is_arrays(given.get("x")):
+            data = tuple(given.get(name) for name in ("x", "y", "sample_weight"))
+            part = arrays.evaluation_part(data, engine.rank, engine.size)
+            given["x"], given["y"], given["sample_weight"] = part
+        return self._plain_evaluate(**given)
+
+    def _metrics_result(self) -> dict[str, Any]:
+        if tf.inside_function():
+            return self._plain_metrics()
+        return replicas.global_metrics(self.engine, self._model, self._plain_metrics)
+
+
+def _present(parts: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(part for part in parts if part is not None)
+
+
+def without_optionals(batch: Batch) -> Batch:
+    """Keras's array adapter yields an empty Optional for a sample_weight of None."""
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )
