@@ -16,6 +16,7 @@ _HOME = {
     "init": "ooodist.engines",
     "shutdown": "ooodist.engines",
     "distribute": "ooodist.training.distribute",
+    "pipelined": "ooodist.pipeline.training",
     "DistributedGradientTape": "ooodist.training.tape",
     "apply": "ooodist.training.optimizer",
 }

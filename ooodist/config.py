@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from ooodist import yaml_dataclass
 from ooodist.errors import UserError
@@ -271,6 +271,11 @@ class Config:
     def __post_init__(self) -> None:
         if self.parallel is not None:
             self._check_parallel(self.parallel)
+        elif self.engine == "mpi":
+            raise UserError(
+                "engine is mpi, which runs pipelines, but there is no key parallel; give it, as "
+                "{pipeline: 2, microbatches: 4}, or take horovod, byteps or collective"
+            )
         given = {
             key: value
             for key, value in yaml_dataclass.plain(self.exchange).items()
@@ -322,6 +327,26 @@ def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _override(settings, override)
     return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
+
+
+def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[ParallelConfig, float]:
+    """Only ``parallel`` and ``stall_limit`` of a job; of the others only the names are checked.
+
+    So neither TensorFlow nor Keras is imported. Raises UserError; also if there is no ``parallel``.
+    """
+    settings = {} if file is None else _read_file(file)
+    for override in overrides:
+        _override(settings, override)
+    yaml_dataclass.check_keys(settings, [each.name for each in fields(Config)], "", "the job")
+    hints = get_type_hints(Config, include_extras=True)
+    parallel = yaml_dataclass.read(hints["parallel"], settings.get("parallel"), "parallel")
+    if parallel is None:
+        raise UserError(
+            "parallel is missing; give the job a pipeline, as parallel: {pipeline: 4, "
+            "microbatches: 8}"
+        )
+    given = settings.get("stall_limit", Config.stall_limit)
+    return parallel, yaml_dataclass.read(hints["stall_limit"], given, "stall_limit")
 
 
 def loads(text: str) -> Config:

@@ -13,20 +13,29 @@ log = logging.getLogger("ooodist")
 
 
 def load(
-    config: DataConfig, *, batch: int, rank: int, size: int, seed: int, start_step: int = 0
+    config: DataConfig,
+    *,
+    batch: int,
+    rank: int,
+    size: int,
+    seed: int,
+    start_step: int = 0,
+    evaluator: int = 0,
+    evaluators: int = 1,
 ) -> Data:
     """This worker's part of the data.
 
     ``batch``: samples of one worker in one step; ``rank`` of ``size`` workers; ``seed`` decides
     the order of the samples and must be the same on all workers; ``start_step``: the step
-    at which a resumed run goes on. Raises UserError for what a person can put right: missing,
-    unreadable or empty data, fewer samples than a step needs, labels out of range.
+    at which a resumed run goes on; ``evaluator`` of ``evaluators``: this process among those of
+    the worker, which share out its validation samples. Raises UserError for what a person can put
+    right: missing, unreadable or empty data, fewer samples than a step needs, labels out of range.
     """
     import tensorflow as tf
 
     from ooodist.data.stream import Share
 
-    share = Share(batch, rank, size, seed, start_step)
+    share = Share(batch, rank, size, seed, start_step, evaluator, evaluators)
     start = time.perf_counter()
     # Only the kind in use is imported: each has packages of its own.
     kind = importlib.import_module(f"ooodist.data.{_module_of(config)}")

@@ -62,7 +62,8 @@ class IndexedSource:
         validation = None
         if self.validation is not None:
             read_validation = self.read_validation or self.read
-            mine = tf.data.Dataset.from_tensor_slices(self.validation[share.rank :: share.size])
+            first, every = share.validation_place
+            mine = tf.data.Dataset.from_tensor_slices(self.validation[first::every])
             if self.one_by_one:
                 validation = _parallel_map(mine, read_validation).batch(share.batch)
             else:
@@ -91,7 +92,8 @@ class SequentialSource:
             train = train.batch(share.batch, drop_remainder=True)
         validation = self.validation
         if validation is not None:
-            validation = validation.shard(share.size, share.rank)
+            place, parts = share.validation_place
+            validation = validation.shard(parts, place)
             if self.decode is not None:
                 validation = _parallel_map(validation, self.decode)
             validation = validation.batch(share.batch)
@@ -107,9 +109,10 @@ def check_enough(kind: str, num_samples: int, num_validation: int | None, share:
             f"batch {share.batch} x {share.size} workers needs at least {share.global_batch} "
             f"training samples, {kind} has {num_samples}: {way_out}, or give more data"
         )
-    if num_validation is not None and num_validation < share.size:
+    _, parts = share.validation_place
+    if num_validation is not None and num_validation < parts:
         raise UserError(
-            f"{kind} has {num_validation} validation samples for {share.size} workers, each needs "
+            f"{kind} has {num_validation} validation samples for {parts} workers, each needs "
             "at least one: give more validation data, or none (data.validation_fraction: 0)"
         )
 

@@ -29,13 +29,19 @@ LARGEST_SHUFFLE_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of the stream a worker takes, and from which step on."""
+    """Which part of the stream a worker takes, and from which step on.
+
+    A worker of several processes (a pipeline) shares its part of the validation samples out among
+    them: this one is number ``evaluator`` of ``evaluators``.
+    """
 
     batch: int  # samples per worker and step
     rank: int
     size: int  # number of workers
     seed: int
     start_step: int = 0
+    evaluator: int = 0
+    evaluators: int = 1
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -46,6 +52,11 @@ class Share:
             raise ValueError(f"rank {self.rank} is not one of {self.size} workers")
         if self.start_step < 0:
             raise ValueError(f"start_step {self.start_step} is negative")
+
+    @property
+    def validation_place(self) -> tuple[int, int]:
+        """Which part of the validation samples is this process's, of how many."""
+        return self.rank * self.evaluators + self.evaluator, self.size * self.evaluators
 
     @property
     def global_batch(self) -> int:

@@ -23,6 +23,7 @@ _CLASSES = {
     "collective": "CollectiveEngine",
     "horovod": "HorovodEngine",
     "byteps": "BytepsEngine",
+    "mpi": "MpiEngine",
 }
 _current: Engine | None = None
 _was_shut_down = False
@@ -39,7 +40,8 @@ def init(
     """Connects this process with the others of the job; call it before TensorFlow does anything.
 
     Args:
-        engine: "local", "collective", "horovod", "byteps", or "auto": as the process was started.
+        engine: "local", "collective", "horovod", "byteps", "mpi", or "auto": as the process was
+            started.
         workers: how many there must be; None: as many as were started.
         stall_limit: seconds to wait for the others before the process ends with exit code 1.
         planned: the exchanges will follow a plan: sets the engine up for that (see settings.py).

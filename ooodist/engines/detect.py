@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 from ooodist.errors import UserError
 
-ENGINES = ("local", "collective", "horovod", "byteps")
+ENGINES = ("local", "collective", "horovod", "byteps", "mpi")
 _LAUNCH = {
     "collective": "python launch/local.py -np 2 --engine collective -- python -m ooodist.train …",
     "horovod": "horovodrun -np 2 python -m ooodist.train …",
     "byteps": "python launch/local.py -np 2 --engine byteps -- python -m ooodist.train …",
+    "mpi": "mpirun -np 2 python -m ooodist.train …",
 }
 # What tells the number of processes: those of horovodrun (gloo), Open MPI, and other MPIs.
 _HOROVOD_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -133,6 +134,8 @@ def _launched(environ: Mapping[str, str]) -> dict[str, tuple[int, str]]:
         if variable in environ:
             size = _number(environ, variable)
             found["horovod"] = (size, f"{variable}={size}")
+            if variable != _HOROVOD_SIZES[0]:
+                found["mpi"] = found["horovod"]  # after it: it is taken when one asks for it
             break
     if environ.get("DMLC_ROLE"):
         size = _number(environ, "DMLC_NUM_WORKER")

@@ -52,8 +52,9 @@ def floating(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
 
 
 def as_bytes(tensor: tf.Tensor) -> np.ndarray:
-    """The bytes of a tensor, of any dtype; shape (number of bytes,)."""
-    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
+    """The bytes of a tensor, of any dtype; shape (number of bytes,). On a CPU nothing is copied."""
+    array = np.asarray(tensor) if tensor.shape.rank else np.asarray(tensor.numpy())
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:

@@ -13,6 +13,7 @@ The inputs of the model are not sent: each stage reads those that it needs from 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -21,6 +22,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.errors import UserError
+from ooodist.yaml_dataclass import did_you_mean
 
 Symbol: TypeAlias = keras.KerasTensor
 
@@ -93,6 +95,28 @@ def calls_of(model: keras.Model) -> list[Call]:
         inputs, outputs = tuple(node.input_tensors), tuple(node.outputs)
         calls.append(Call(name, layer, inputs, outputs, node.arguments))
     return calls
+
+
+def parts_of_split(calls: Sequence[Call], names: Sequence[str]) -> tuple[range, ...]:
+    """The calls of each stage, where stages begin with the layers of these names.
+
+    Raises:
+        UserError: there is no such layer, or they are not in the model's order.
+    """
+    places = {call.name: number for number, call in enumerate(calls)}
+    for name in names:
+        if name not in places:
+            raise UserError(
+                f"parallel.split names {name}{did_you_mean(name, list(places))}, which is no layer "
+                f"of the model; a stage begins with one of {', '.join(places)}"
+            )
+    begins = [places[name] for name in names]
+    if begins != sorted(set(begins)) or 0 in begins:
+        raise UserError(
+            f"parallel.split is {', '.join(names)}; give the layers with which the second and the "
+            f"further stages begin, in the order of the model, which is {', '.join(places)}"
+        )
+    return tuple(itertools.starmap(range, itertools.pairwise([0, *begins, len(calls)])))
 
 
 def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
@@ -189,6 +213,26 @@ def _check_sent(stage: Stage, symbol: Symbol, tensor: tf.Tensor) -> None:
             "layer?), which does not go from stage to stage; split the model elsewhere, or give "
             "the mask as a tensor to the layers that need it"
         )
+
+
+def crossing_bytes(model: keras.Model, calls: Sequence[Call], samples: int) -> list[int]:
+    """For each call, the bytes that are sent if a stage ends with it; 0 for the last.
+
+    Args:
+        model: functional or sequential.
+        calls: all of it.
+        samples: of a micro-batch.
+    """
+    parts = [range(number, number + 1) for number in range(len(calls))]
+    crossing = _crossing(model, calls, parts)
+    return [sum(_symbol_bytes(s, samples) for s in those) for those in crossing] + [0]
+
+
+def _symbol_bytes(symbol: Symbol, samples: int) -> int:
+    count = 1
+    for size in symbol.shape[1:]:
+        count *= size or 1  # an open size is refused when the model is split there
+    return samples * count * int(tf.as_dtype(symbol.dtype).size)
 
 
 def shared_variables(stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:

@@ -66,7 +66,7 @@ class Transport:
         UserError: MPI does not let several threads in.
     """
 
-    def __init__(self, communicator: MPI.Intracomm, stall_limit: float) -> None:
+    def __init__(self, communicator: MPI.Comm, stall_limit: float) -> None:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UserError(
                 "this MPI was started without support for several threads (MPI_THREAD_MULTIPLE), "
@@ -127,7 +127,7 @@ class Transport:
         self._sent.append(message)
         return self._post(message)
 
-    def sum(self, name: str, communicator: MPI.Intracomm, array: np.ndarray) -> Message:
+    def sum(self, name: str, communicator: MPI.Comm, array: np.ndarray) -> Message:
         """Begins to add up an array over the ranks of a communicator, in place.
 
         All of them do so in the same order.

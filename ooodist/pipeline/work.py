@@ -30,12 +30,11 @@ class StageWork:
         loss: (outputs of the model, targets) -> the mean loss of a micro-batch, without what layers
             add to it; None but for the last stage.
         accumulators: by variable path; those of further stages of the rank are added.
-        microbatches: of a step; the loss of a step is their mean.
         recompute: run F again in B instead of keeping what it makes.
 
     Attributes:
         loss_scale: by which the gradients are larger than they are.
-        on_outputs: is told each micro-batch's number and outputs; for the last stage.
+        on_outputs: is told each micro-batch's outputs and targets; for the last stage.
         on_last_gradient: is called in a step after its last weight gradient.
     """
 
@@ -47,13 +46,12 @@ class StageWork:
         targets: Sequence[tf.TensorSpec],
         loss: Loss | None,
         accumulators: dict[str, tf.Variable],
-        microbatches: int,
         *,
         recompute: bool = False,
     ) -> None:
         self.stage = stage
         self.loss_scale = 1.0
-        self.on_outputs: Callable[[int, Sequence[tf.Tensor]], None] | None = None
+        self.on_outputs: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], None] | None = None
         self.on_last_gradient: Callable[[], None] | None = None
         self._loss = loss
         self._received = tuple(received)
@@ -70,7 +68,7 @@ class StageWork:
             [accumulators[variable.path] for variable in self.variables],
             recompute=recompute,
         )
-        self._microbatches = microbatches
+        self._microbatches = 0
         self._data: Sequence[Sequence[tf.Tensor]] = ()
         self._targets: Sequence[Sequence[tf.Tensor]] = ()
         self._losses: list[tf.Tensor] = []
@@ -94,13 +92,14 @@ class StageWork:
         data: Sequence[Sequence[tf.Tensor]],
         targets: Sequence[Sequence[tf.Tensor]] = (),
     ) -> None:
-        """Begins a step.
+        """Begins a step, whose loss is the mean of those of its micro-batches.
 
         Args:
             data: of each micro-batch, what the stage reads.
             targets: of each, what the loss compares with.
         """
         self._data, self._targets = data, targets
+        self._microbatches = len(data)
         self._losses.clear()
         self._gradients_left = self._microbatches
 
@@ -116,7 +115,7 @@ class StageWork:
             zeros = [tf.zeros_like(output) for output in sent if output.dtype.is_floating]
             self._seeds[microbatch] = [*zeros, *self._seeds[microbatch]]
             if self.on_outputs is not None:
-                self.on_outputs(microbatch, sent)
+                self.on_outputs(sent, targets)
         return sent
 
     def input_gradient(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -160,6 +159,13 @@ class StageWork:
         return [*map(tf.stop_gradient, sent), tf.add_n([loss, *added])]
 
 
+def in_structure(model: keras.Model, outputs: Sequence[tf.Tensor]) -> Any:
+    """The outputs of a model as it returns them: one, or a list or dictionary of several."""
+    if isinstance(model, keras.Sequential):
+        return outputs[0]
+    return tf.nest.pack_sequence_as(model.output, list(outputs))
+
+
 def compiled_loss(model: keras.Model, targets: Any) -> Loss:
     """The loss that a model was compiled with, without what its layers add to it.
 
@@ -170,7 +176,7 @@ def compiled_loss(model: keras.Model, targets: Any) -> Loss:
 
     def loss(outputs: Sequence[tf.Tensor], flat_targets: Sequence[tf.Tensor]) -> tf.Tensor:
         y, *weights = tf.nest.pack_sequence_as(targets, flat_targets)
-        predicted = outputs[0] if len(outputs) == 1 else list(outputs)
+        predicted = in_structure(model, outputs)
         value = model.compute_loss(
             y=y, y_pred=predicted, sample_weight=weights[0] if weights else None, training=True
         )

@@ -60,6 +60,36 @@ def measure_compute(
 
 def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
     """Measures a step that was traced; see :func:`measure_compute`."""
+    measured = measure_owners(traced, steps=steps)
+    seconds = measured.seconds
+    return StepCosts(
+        forward=_unit_costs(traced.step.forward, seconds),
+        backward=_unit_costs(traced.step.backward, seconds),
+        weights=_weight_costs(traced, seconds),
+        tensors=kept_tensors(traced.step, traced.owner_of, traced.weights),
+        middle_seconds=seconds.get(None, 0.0),
+        launch_seconds=measured.launch_seconds,
+        trace_seconds=traced.trace_seconds + measured.first_call_seconds,
+        base_bytes=sum(v.shape.num_elements() * v.dtype.size for v in traced.variables),
+    )
+
+
+class MeasuredOwners(NamedTuple):
+    """Of one step.
+
+    Attributes:
+        seconds: by owner; under None those of ops that have no owner.
+        launch_seconds: of the call, before the first and after the last op.
+        first_call_seconds: what the first call took longer than the others.
+    """
+
+    seconds: dict[Owner | None, float]
+    launch_seconds: float
+    first_call_seconds: float
+
+
+def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
+    """Measures how long the ops of each owner take; see :func:`measure_compute`."""
     with preserved(traced.variables):
         first_seconds = traced.run()
         warm_seconds = [traced.run() for _ in range(WARM_UP_STEPS)][-1]
@@ -89,16 +119,10 @@ def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
         launch_seconds * 1e3,
         scale,
     )
-    seconds = {owner: scale * recorded for owner, recorded in medians.items()}
-    return StepCosts(
-        forward=_unit_costs(traced.step.forward, seconds),
-        backward=_unit_costs(traced.step.backward, seconds),
-        weights=_weight_costs(traced, seconds),
-        tensors=kept_tensors(traced.step, traced.owner_of, traced.weights),
-        middle_seconds=seconds.get(None, 0.0),
-        launch_seconds=launch_seconds,
-        trace_seconds=traced.trace_seconds + max(0.0, first_seconds - call_seconds),
-        base_bytes=sum(v.shape.num_elements() * v.dtype.size for v in traced.variables),
+    return MeasuredOwners(
+        {owner: scale * recorded for owner, recorded in medians.items()},
+        launch_seconds,
+        max(0.0, first_seconds - call_seconds),
     )
 
 

@@ -127,7 +127,7 @@ def make_plans(
                 stages = stage_costs(costs, parts)
                 plan = PipelinePlan(parts, auto(rank_of, microbatches, stages), stages)
             except UserError as error:
-                refused = error
+                refused = refused or error
                 continue
             found = True
             yield plan
@@ -144,14 +144,53 @@ def make_plan(
     return min(plans, key=lambda plan: plan.timeline.step_seconds)
 
 
+def placed(
+    parts: tuple[range, ...], costs: PipelineCosts, ranks: int, microbatches: int, name: str
+) -> PipelinePlan:
+    """The plan for stages that are given.
+
+    Args:
+        parts: the layers of each stage.
+        costs: of the stages.
+        ranks, microbatches, name: as in :func:`make_plans`.
+
+    Raises:
+        UserError: the schedule has another number of stages, or does not fit into memory.
+    """
+    chunks = len(parts) // ranks
+    check_name(name, chunks)
+    if _is_file(name):
+        given = _read(Path(name), ranks, microbatches)
+        if given.stages != len(parts):
+            raise UserError(
+                f"parallel.schedule {name} has {given.stages} stages, but parallel.split makes "
+                f"{len(parts)}; change the one or the other"
+            )
+        return PipelinePlan(parts, given, costs)
+    if name == AUTO:
+        plans = [
+            PipelinePlan(parts, auto(rank_of, microbatches, costs), costs)
+            for rank_of in _placements(ranks, chunks)
+        ]
+        return min(plans, key=lambda plan: plan.timeline.step_seconds)
+    schedule = _KINDS[name].make(ranks, microbatches, chunks, costs)
+    pipeline_check.check(schedule, costs)
+    return PipelinePlan(parts, schedule, costs)
+
+
 def reschedule(plan: PipelinePlan, name: str, costs: PipelineCosts) -> PipelinePlan:
-    """The same stages on the same ranks, with a schedule for other costs of theirs."""
+    """The same stages on the same ranks, with a schedule for other costs of theirs.
+
+    Raises:
+        UserError: it does not fit into the memory limit.
+    """
     schedule = plan.schedule
     if name == AUTO:
         schedule = auto(schedule.rank_of, schedule.microbatches, costs)
     elif not _is_file(name):
         chunks = schedule.stages // schedule.ranks
         schedule = _KINDS[name].make(schedule.ranks, schedule.microbatches, chunks, costs)
+    pipeline_check.check(schedule, costs)
     return replace(plan, schedule=schedule, costs=costs)
 
 
@@ -159,17 +198,11 @@ def _plan(
     costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None
 ) -> PipelinePlan:
     if _is_file(name):
-        given = _read(Path(name), ranks, microbatches)
-        parts = balanced_parts(costs, ranks, given.stages // ranks, microbatches)
-        return PipelinePlan(parts, given, stage_costs(costs, parts))
-    kind = _KINDS[name]
-    number = chunks or kind.chunks
+        number = _read(Path(name), ranks, microbatches).stages // ranks
+    else:
+        number = chunks or _KINDS[name].chunks
     parts = balanced_parts(costs, ranks, number, microbatches)
-    stages = stage_costs(costs, parts)
-    # Those that follow the costs also follow the limit; the others do not know it.
-    made = kind.make(ranks, microbatches, number, stages)
-    pipeline_check.check(made, stages)
-    return PipelinePlan(parts, made, stages)
+    return placed(parts, stage_costs(costs, parts), ranks, microbatches, name)
 
 
 def _read(file: Path, ranks: int, microbatches: int) -> Schedule:

@@ -7,6 +7,7 @@ in :mod:`ooodist.training.joint`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ from ooodist import engines
 from ooodist.config import PlanningConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.schedule import plan as plans
 from ooodist.schedule.plan import Plan
 from ooodist.training import arrays, replicas
 from ooodist.training.backward import Order, OrderedBackward
@@ -23,6 +25,8 @@ from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch, Launch
 from ooodist.training.planning import FROM_COSTS, Planned, find_plan
+
+PLAN_NAME = "plan.yaml"
 
 
 def distribute(
@@ -186,6 +190,11 @@ class DistributedModel(JointModel):
         self.backward.carry_out(planned.plan)
         self.planned = planned
         self.steps_per_launch = planned.plan.steps_per_launch
+
+    def write_plan(self, folder: Path) -> None:
+        """Writes the plan that is carried out, if there is one."""
+        if self.planned is not None:
+            plans.write(self.planned.plan, folder / PLAN_NAME)
 
     def _prepare(self, given: dict[str, Any]) -> None:
         if self.needs_plan:

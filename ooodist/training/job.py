@@ -19,6 +19,7 @@ from ooodist import engines, yaml_dataclass
 from ooodist.config import Config
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.report.pipeline_trace import PipelineTrace
 from ooodist.report.trace import Trace
 from ooodist.schedule import plan as plans
 from ooodist.training import checkpoint, resume
@@ -60,8 +61,8 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
     """
     try:
         engine = engines.init(
-            config.engine,
-            workers=config.workers,
+            config.engine if config.parallel is None else "mpi",
+            workers=_wanted_size(config),
             stall_limit=config.stall_limit,
             planned=config.order.is_a_plan,
             partition_bytes=_partition_bytes(config),
@@ -81,6 +82,13 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
         traceback.print_exc()
         engines.abort(CRASH_CODE)
     return 0
+
+
+def _wanted_size(config: Config) -> int | None:
+    """How many processes there must be, as far as the engine is to check it."""
+    if config.parallel is None:
+        return config.workers
+    return 1 if config.parallel.ranks == 1 else None  # preparation.py says it better
 
 
 def _partition_bytes(config: Config) -> int | None:
@@ -106,7 +114,9 @@ def train(job: Job, started: float) -> None:
     """Trains, evaluates, and prints on rank 0 what came out. ``started``: time.monotonic()."""
     config, engine = job.config, job.engine
     timer = StepTimer()
-    watchdog = Watchdog(config.stall_limit, engine.rank, engine.name)
+    # A pipeline knows better what it waits for, and says so after its own limit.
+    patience = config.stall_limit * (1 if config.parallel is None else 2)
+    watchdog = Watchdog(patience, engine.rank, engine.name)
     best = _best(job)
     history = [] if job.source is None else job.source.state.history
     epoch_log = EpochLog(history, _file(job, CSV_NAME, wanted=config.report.csv))
@@ -117,7 +127,7 @@ def train(job: Job, started: float) -> None:
         logger.info("nothing is left to train after epoch %d", job.first_epoch)
     callbacks = [
         StopOnInvalidLoss(),
-        SeedEachEpoch(config.seed, engine.rank),
+        SeedEachEpoch(config.seed, job.worker),
         *([best] if best is not None else []),
         epoch_log,
         *_savers(job, best, epoch_log, epochs),
@@ -183,7 +193,7 @@ def _savers(
             epoch=epoch,
             step=job.first_step + (epoch - job.first_epoch) * job.steps_per_epoch,
             seed=job.config.seed,
-            size=job.engine.size,
+            size=job.workers,
             batch=job.config.batch,
             config=yaml_dataclass.plain(job.config),
             variables=variables,
@@ -209,12 +219,17 @@ def _savers(
 def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:
     """What rank 0 shows and writes for people."""
     report = job.config.report
+    traces: list[keras.callbacks.Callback] = []
+    if report.trace and job.config.parallel is not None:
+        traces.append(PipelineTrace(job.folder, report.trace))
+    elif report.trace and job.engine.rank == 0:
+        traces.append(Trace(job.folder, report.trace))
     if job.engine.rank:
-        return []
+        return traces
     callbacks: list[keras.callbacks.Callback] = [
         Progress(
             timer,
-            global_batch=job.config.batch * job.engine.size,
+            global_batch=job.config.batch * job.workers,
             epochs=epochs,
             steps_per_epoch=job.steps_per_epoch,
         )
@@ -224,6 +239,4 @@ def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Ca
         callbacks.append(
             keras.callbacks.TensorBoard(log_folder, update_freq="epoch", write_graph=False)
         )
-    if report.trace:
-        callbacks.append(Trace(job.folder, report.trace))
-    return callbacks
+    return [*callbacks, *traces]

@@ -16,6 +16,7 @@ import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -82,6 +83,19 @@ class JointModel(ABC):
     @abstractmethod
     def training_place(self) -> tuple[int, int]:
         """Which part of the training data this rank uses, of how many."""
+
+    @property
+    @abstractmethod
+    def needs_plan(self) -> bool:
+        """Whether something is still to be found before the first step."""
+
+    @abstractmethod
+    def plan(self, batch: Batch, total_steps: int | None = None) -> None:
+        """Finds it; all ranks call it, with a batch of the data."""
+
+    @abstractmethod
+    def write_plan(self, folder: Path) -> None:
+        """Writes what was found, if something was, into the folder of the job."""
 
     @abstractmethod
     def _prepare(self, given: dict[str, Any]) -> None:

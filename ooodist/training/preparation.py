@@ -19,7 +19,6 @@ from ooodist.config import Config
 from ooodist.data.result import Data
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.schedule import plan as plans
 from ooodist.schedule.plan import Plan
 from ooodist.training import checkpoint, keras_objects, planning, resume
 from ooodist.training.distribute import distribute
@@ -27,7 +26,6 @@ from ooodist.training.distribute import distribute
 logger = logging.getLogger("ooodist")
 
 CONFIG_NAME = "config.yaml"
-PLAN_NAME = "plan.yaml"
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,16 @@ class Job:
     best_weights: list[np.ndarray] | None  # from the checkpoint
 
     @property
+    def worker(self) -> int:
+        """Which part of the samples this rank trains on; a pipeline is one worker."""
+        return _place(self.config, self.engine)[0]
+
+    @property
+    def workers(self) -> int:
+        """How many parts there are."""
+        return _place(self.config, self.engine)[1]
+
+    @property
     def first_epoch(self) -> int:
         """How many epochs were complete when this run began."""
         return 0 if self.source is None else self.source.state.epoch
@@ -60,9 +68,10 @@ def set_up(config: Config, engine: Engine) -> Job:
             check_writable(folder)
             found = resume.find(config, folder)
     source = resume.share(engine, found)
-    first_step = resume.start_step(source, config, engine.size)
+    _, workers = _place(config, engine)
+    first_step = resume.start_step(source, config, workers)
     if source is not None:
-        resume.warn_of_changes(source, config, engine.size)
+        resume.warn_of_changes(source, config, workers)
     data, steps, model = load_and_build(config, engine, first_step=first_step)
     best_weights = None
     if source is not None:
@@ -74,8 +83,7 @@ def set_up(config: Config, engine: Engine) -> Job:
         left = config.epochs - (0 if source is None else source.state.epoch)
         model.ooodist.plan(next(iter(data.train)), max(0, left) * steps)
     if engine.rank == 0:
-        if model.ooodist.planned is not None:
-            plans.write(model.ooodist.planned.plan, folder / PLAN_NAME)
+        model.ooodist.write_plan(folder)
         (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
     return Job(config, engine, folder, source, data, model, steps, first_step, best_weights)
 
@@ -89,13 +97,21 @@ def load_and_build(
         first_step: of the stream of samples.
     """
     with engine.agreed():
+        if config.parallel is not None:
+            from ooodist.pipeline.ranks import check_started  # imports mpi4py
+
+            check_started(engine.size, config.parallel.pipeline, config.parallel.data)
+        worker, workers = _place(config, engine)
+        processes = engine.size // workers
         data = data_kinds.load(
             config.data,
             batch=config.batch,
-            rank=engine.rank,
-            size=engine.size,
+            rank=worker,
+            size=workers,
             seed=config.seed,
             start_step=first_step,
+            evaluator=engine.rank % processes,
+            evaluators=processes,
         )
         steps = _steps_per_epoch(config, data)
     plan = None
@@ -138,7 +154,7 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
     # Layers draw the seeds of their generators here: every rank makes the same model.
     keras.utils.set_random_seed(config.seed)
     model = models.build(config.model, data)
-    keras.utils.set_random_seed(config.seed + engine.rank)
+    keras.utils.set_random_seed(config.seed + _place(config, engine)[0])
     metrics = keras_objects.make_metrics(config.metrics, data.task)
     _check_monitor(config, data, metrics, model)
     model.compile(
@@ -149,12 +165,29 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
     )
     if config.checkpoint.every_epochs:
         _check_can_be_saved(model)
+    model = _distribute(config, model, plan)
+    model.ooodist.data_is_shared_out = True  # by ooodist.data
+    return model
+
+
+def _place(config: Config, engine: Engine) -> tuple[int, int]:
+    """Which worker this rank belongs to, of how many; a pipeline is one worker."""
+    if config.parallel is None:
+        return engine.rank, engine.size
+    return engine.rank // config.parallel.pipeline, config.parallel.data
+
+
+def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.Model:
+    if config.parallel is not None:
+        from ooodist.pipeline.training import pipelined  # imports mpi4py
+
+        return pipelined(model, stall_limit=config.stall_limit, **vars(config.parallel))
     exchange = {
         key: value
         for key, value in yaml_dataclass.plain(config.exchange).items()
         if value is not None
     }
-    model = distribute(
+    return distribute(
         model,
         order=config.order.name if plan is None else plan,
         k=config.order.k,
@@ -163,8 +196,6 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
         planning=config.planning,
         **exchange,
     )
-    model.ooodist.data_is_shared_out = True  # by ooodist.data
-    return model
 
 
 def _check_monitor(

@@ -31,19 +31,16 @@ def summary(
     """
     config, engine = job.config, job.engine
     model = f"{job.model.name}, {job.model.count_params():,} parameters"
-    order = config.order.name if config.order.k is None else f"first_k, k = {config.order.k}"
-    steps_per_launch = job.model.ooodist.steps_per_launch
-    plural = "s" if steps_per_launch > 1 else ""
     facts = [
         ("trained", f"{model}, on {job.data.description}"),
-        ("workers", f"{engine.size} (engine {engine.name}), batch {config.batch} each"),
-        ("order", f"{order}, {steps_per_launch} step{plural} a launch"),
+        ("workers", f"{job.workers} (engine {engine.name}), batch {config.batch} each"),
+        _how(job),
     ]
     if result:
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
         facts.append(("validation", values))
     if step_seconds:
-        samples = config.batch * engine.size / step_seconds
+        samples = config.batch * job.workers / step_seconds
         speed = f"{step_seconds * 1000:.1f} ms a step (median), {samples:.0f} samples/s"
         facts.append(("speed", speed))
     facts.append(("time", f"{duration(total_seconds)} in all"))
@@ -54,6 +51,22 @@ def summary(
         note = f"epoch {best.best_epoch + 1}, {best.monitor} {best.best:.4f}"
         facts.append(("best", f"{job.folder / checkpoint.BEST_NAME} ({note})"))
     return "\n".join(f"{name:<13}{value}" for name, value in facts)
+
+
+def _how(job: Job) -> tuple[str, str]:
+    """The order of the work, in a few words."""
+    parallel, order = job.config.parallel, job.config.order
+    if parallel is not None:
+        schedule = job.model.ooodist.assembly.plan.schedule
+        pipelines = f"{parallel.data} of " if parallel.data > 1 else ""
+        return (
+            "pipeline",
+            f"{pipelines}{schedule.stages} stages on {schedule.ranks} ranks, "
+            f"{schedule.microbatches} micro-batches, schedule {schedule.name}",
+        )
+    name = order.name if order.k is None else f"first_k, k = {order.k}"
+    steps = job.model.ooodist.steps_per_launch
+    return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} a launch"
 
 
 _KIND_OF_FILE = {

@@ -13,29 +13,44 @@ import pytest
 from tests.jobs import ROOT
 
 HERE = Path(__file__).parent
+VARIABLES = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "PYTHONPATH": str(ROOT),
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+def start_mpi(size: int, *arguments: object) -> subprocess.Popen[str]:
+    """Starts Python with these arguments on so many ranks; what they print comes together."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
+    command = ["mpirun", "-np", str(size), "--oversubscribe", sys.executable]
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | VARIABLES,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_python(size: int, *arguments: object, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these arguments on so many ranks, to its end."""
+    job = start_mpi(size, *arguments)
+    try:
+        output, _ = job.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        output, _ = job.communicate()
+        pytest.fail(f"not ready after {seconds} s: {output}")
+    return subprocess.CompletedProcess(job.args, job.returncode, output)
 
 
 def run_mpi(
     size: int, script: str, *arguments: object, seconds: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a script of this folder on so many ranks; what they print comes together."""
-    if shutil.which("mpirun") is None:
-        pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
-    variables = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
-    command = ["mpirun", "-np", str(size), "--oversubscribe", sys.executable, str(HERE / script)]
-    return subprocess.run(
-        [*command, *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    """Runs a script of this folder on so many ranks."""
+    return run_python(size, HERE / script, *arguments, seconds=seconds)

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
+from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.runtime import Runtime
 from ooodist.pipeline.stages import Stage, calls_of, sent_specs, split
 from ooodist.pipeline.transport import Transport
@@ -97,7 +98,7 @@ def train_pipeline(job: Job, schedule: Schedule, transport: Transport) -> list[f
     own = [n for n, rank in enumerate(schedule.rank_of) if rank == transport.rank]
     accumulators: dict[str, tf.Variable] = {}
     works = {n: work_of(n, job, stages, specs, accumulators, first_labels) for n in own}
-    runtime = Runtime(schedule, transport, works, specs)
+    runtime = Runtime(schedule, transport, works, [TensorBoundary(each) for each in specs[:-1]])
     weights = unique(w for n in own for w in stages[n].model.trainable_variables)
     job.optimizer.build(weights)
     reads = {
@@ -106,10 +107,10 @@ def train_pipeline(job: Job, schedule: Schedule, transport: Transport) -> list[f
     }
     losses = []
     for step in range(STEPS):
-        loss, ran = runtime.step(
-            lambda stage, m, step=step: [job.batch(step, m)[0][i] for i in reads[stage]],
-            lambda m, step=step: job.batch(step, m)[1],
-        )
+        batches = [job.batch(step, m) for m in range(job.microbatches)]
+        for n, work in works.items():
+            work.begin([[x[i] for i in reads[n]] for x, _ in batches], [y for _, y in batches])
+        ran = runtime.step()
         done = tuple(each.action for each in ran if each.action.kind in COMPUTE_KINDS)
         assert done == without_transfers(schedule).actions[transport.rank]
         sums = [accumulators[w.path] for w in weights]
@@ -117,7 +118,7 @@ def train_pipeline(job: Job, schedule: Schedule, transport: Transport) -> list[f
             job.optimizer.apply([tf.convert_to_tensor(s) for s in sums], weights)
         for each in sums:
             each.assign(tf.zeros_like(each))
-        losses.append(loss)
+        losses.append(sum(work.mean_loss for work in works.values()))
     return losses
 
 
@@ -139,11 +140,11 @@ def work_of(
     y = labels if len(labels) > 1 else labels[0]
     return StageWork(
         stage,
-        [*read, *received],
+        read,
+        received,
         [tf.TensorSpec.from_tensor(label) for label in labels] if is_last else [],
         compiled_loss(job.model, (y,)) if is_last else None,
         accumulators,
-        job.microbatches,
     )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
-from ooodist.pipeline.runtime import as_bytes, from_bytes
 from tests.pipeline.jobs import run_mpi
 
 EVERY = [
@@ -35,16 +32,3 @@ def test_trains_as_one_process(
     for schedule in schedules:
         for rank in range(ranks):
             assert f"held: {schedule}, rank {rank}, " in job.stdout
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "bool"])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 4), (2, 3)])
-def test_bytes_are_the_tensor(dtype: str, shape: tuple[int, ...]) -> None:
-    values = np.random.default_rng(1).integers(0, 2, shape)
-    tensor = tf.cast(tf.constant(values), dtype)
-    array = as_bytes(tensor)
-    assert array.dtype == np.uint8
-    assert array.shape == (tensor.shape.num_elements() * tensor.dtype.size,)
-    again = from_bytes(array, tf.TensorSpec.from_tensor(tensor))
-    assert again.dtype == tensor.dtype
-    np.testing.assert_array_equal(again.numpy(), tensor.numpy())

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.pipeline.stages import Stage, calls_of, sent_specs, shared_variables, split
+from ooodist.pipeline.stages import (
+    Stage,
+    calls_of,
+    crossing_bytes,
+    parts_of_split,
+    sent_specs,
+    shared_variables,
+    split,
+)
 from tests.backprop import models
 from tests.pipeline.models import MODELS, parts_at
 
@@ -176,3 +184,39 @@ def test_a_shape_that_depends_on_the_data() -> None:
     stages = split(model, [range(1), range(1, 2)])
     with pytest.raises(UserError, match="must have the same shape for every micro-batch"):
         sent_specs(model, stages, [tf.TensorSpec((4, None, 4), tf.float32)])
+
+
+def chain() -> keras.Model:
+    x = image = keras.Input((4,))
+    for width in (8, 16, 4):
+        x = layers.Dense(width, name=f"to_{width}")(x)
+    return keras.Model(image, layers.Add(name="around")([x, image]))
+
+
+def test_stages_begin_with_the_layers_that_are_named() -> None:
+    calls = calls_of(chain())
+    assert parts_of_split(calls, ["to_16", "around"]) == (range(1), range(1, 3), range(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["to_15"], r"parallel\.split names to_15.*did you mean to_1?6"),
+        (["to_4", "to_16"], "in the order of the model, which is to_8, to_16, to_4, around"),
+        (["to_8"], "with which the second and the further stages begin"),
+        (["to_4", "to_4"], "in the order of the model"),
+    ],
+)
+def test_names_that_are_no_split(names: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parts_of_split(calls_of(chain()), names)
+
+
+def test_what_crosses_has_its_bytes() -> None:
+    """The input is read from the data by whoever needs it, and not sent."""
+    model = chain()
+    assert crossing_bytes(model, calls_of(model), 3) == [4 * 3 * 8, 4 * 3 * 16, 4 * 3 * 4, 0]
+    model, _, _ = MODELS["unet"]()
+    crossing = crossing_bytes(model, calls_of(model), 1)
+    first, pooled = 8 * 8 * 4, 4 * 4 * 4  # numbers of the first skip, and of what is pooled
+    assert crossing[:2] == [4 * first, 4 * (first + pooled)]

@@ -51,17 +51,18 @@ def test_two_stages_of_a_rank_add_to_one_accumulator() -> None:
     [sent, _] = sent_specs(model, stages, [spec])
     accumulators: dict[str, tf.Variable] = {}
     loss = compiled_loss(model, (y,))
-    first = StageWork(stages[0], [spec], [], None, accumulators, microbatches)
-    last = StageWork(stages[1], sent, [label], loss, accumulators, microbatches)
+    first = StageWork(stages[0], [spec], [], [], None, accumulators)
+    last = StageWork(stages[1], [], sent, [label], loss, accumulators)
     assert set(accumulators) == {weight.path for weight in model.trainable_variables}
     assert first.kept_bytes[0] == 0  # no input gradient: nothing is kept for one
 
     batches = [(x + number) % 5 for number in range(microbatches)]
-    for number, batch in enumerate(batches):
-        handed, _ = first.forward(number, [batch])
-        last.forward(number, handed, [y])
+    first.begin([[batch] for batch in batches])
+    last.begin([[]] * microbatches, [[y]] * microbatches)
     for number in range(microbatches):
-        first.input_gradient(number, last.input_gradient(number))
+        last.forward(number, first.forward(number, []))
+    for number in range(microbatches):
+        first.input_gradient(number, last.input_gradient(number, []))
     for number in reversed(range(microbatches)):  # whenever it suits
         first.weight_gradient(number)
         last.weight_gradient(number)

@@ -1,0 +1,74 @@
+"""What a step of a pipeline keeps in memory, over the number of micro-batches.
+
+    python expr/pipe_par/memory.py [--schedules 1f1b zb_h1 gpipe] [--microbatches 4 8 16]
+
+Two ranks. Measured is the most that the kernel has seen of a process during a step, above what it
+had before, without the batch itself; predicted is what the planner goes by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+CSV = FOLDER / "memory.csv"
+SCHEDULES = ("1f1b", "zb_h1", "gpipe")
+RANKS = 2
+VARIABLES = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "PYTHONPATH": str(FOLDER.parents[1]),
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    # What is freed goes back to the kernel at once, which then sees what is in use.
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+}
+
+
+def run(schedule: str, numbers: list[int]) -> list[dict[str, Any]]:
+    """A row for each rank and number of micro-batches; bytes. Raises CalledProcessError."""
+    with tempfile.TemporaryDirectory(prefix="ooodist-memory-") as folder:
+        answer = Path(folder) / "answer.json"
+        worker = [sys.executable, str(FOLDER / "memory_worker.py"), str(answer), schedule]
+        subprocess.run(
+            ["mpirun", "-np", str(RANKS), "--oversubscribe", *worker, *map(str, numbers)],
+            env=os.environ | VARIABLES,
+            check=True,
+        )
+        rows: list[dict[str, Any]] = json.loads(answer.read_text())
+    return [{"schedule": schedule, **row} for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES))
+    parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 8, 16])
+    options = parser.parse_args()
+    rows = [row for name in options.schedules for row in run(name, options.microbatches)]
+    with CSV.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    print("| schedule | rank | m | measured (MB) | predicted (MB) | error |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        error = row["predicted"] / row["measured"] - 1
+        print(
+            f"| {row['schedule']} | {row['rank']} | {row['microbatches']} | "
+            f"{row['measured'] / 1e6:.1f} | {row['predicted'] / 1e6:.1f} | {error:+.1%} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

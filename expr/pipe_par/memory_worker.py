@@ -1,0 +1,92 @@
+"""One rank of memory.py's job: what a step keeps in memory, measured and predicted.
+
+    mpirun -np 2 python memory_worker.py ANSWER.json SCHEDULE MICROBATCHES ...
+
+Micro-batches have the same size whatever their number. The model has many layers with activations
+of the same size, so that what an action needs for itself is little beside what is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from ooodist import engines
+from ooodist.config import ParallelConfig
+
+LAYERS, WIDTH, SAMPLES = 24, 512, 1024  # 2 MB of activations a layer
+STALL_SECONDS = 300.0
+
+answer, schedule = Path(sys.argv[1]), sys.argv[2]
+numbers = [int(text) for text in sys.argv[3:]]
+engine = engines.init("mpi", stall_limit=STALL_SECONDS)
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+from ooodist.pipeline.assembly import assemble  # noqa: E402
+from ooodist.pipeline.ranks import places  # noqa: E402
+
+
+def status(key: str) -> int:
+    """Bytes, from the kernel: VmRSS now, or VmHWM, the most since it was reset."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(key)
+
+
+def made() -> keras.Model:
+    x = image = keras.Input((WIDTH,))
+    for _ in range(LAYERS):
+        x = keras.layers.Dense(WIDTH, activation="relu")(x)
+    return keras.Model(image, keras.layers.Dense(8)(x))
+
+
+def measure(microbatches: int) -> list[dict[str, float]]:
+    """Of each rank."""
+    keras.utils.set_random_seed(1)
+    model = made()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    samples = SAMPLES * microbatches
+    batch = np.ones((samples, WIDTH), np.float32), np.zeros(samples, np.int32)
+    model._symbolic_build(data_batch=batch)
+    half = LAYERS // 2
+    parallel = ParallelConfig(
+        pipeline=engine.size,
+        microbatches=microbatches,
+        schedule=schedule,
+        split=tuple(model.layers[1 + half * n].name for n in range(1, engine.size)),
+    )
+    ranks = places(engine, engine.size, 1)
+    assembly = assemble(model, batch, parallel, ranks, engine, STALL_SECONDS)
+    peaks = []
+    for _ in range(4):
+        engine.barrier()
+        before = status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # resets the most so far
+        assembly.step(batch)
+        peaks.append(status("VmHWM") - before)
+    timeline, costs = assembly.plan.timeline, assembly.plan.costs
+    base = sum(
+        cost.base_bytes
+        for cost, rank in zip(costs.stages, assembly.plan.schedule.rank_of, strict=True)
+        if rank == engine.rank
+    )
+    # The batch in micro-batches is on every rank that reads it, and no part of the pipeline.
+    data = sum(array.nbytes for array in batch) if assembly.reads_data else 0
+    own = np.array([sorted(peaks)[1] - data, timeline.peak_bytes[engine.rank] - base], float)
+    assembly.transport.close()
+    return [
+        {"rank": rank, "microbatches": microbatches, "measured": row[0], "predicted": row[1]}
+        for rank, row in enumerate(engine.gather(own).tolist())
+    ]
+
+
+found = [row for number in numbers for row in measure(number)]
+if engine.rank == 0:
+    answer.write_text(json.dumps(found))
+    for row in found:
+        print(row, flush=True)
+engines.shutdown()

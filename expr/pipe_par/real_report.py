@@ -1,0 +1,139 @@
+"""The table and the figure of what real.py has measured: real.md, real.png and real.svg."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ooodist.report import figure
+
+FOLDER = Path(__file__).parent
+CSV = FOLDER / "real.csv"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A schedule on a model, over all repeats.
+
+    Attributes:
+        seconds: of a step, median.
+        spread: half of the distance between the quartiles, as a share of the median.
+        error: of the prediction that was made of the costs of the same repeat, median.
+        bubble, predicted_bubble: medians.
+        overhead: seconds of an action that sends or receives, without its waiting, median.
+    """
+
+    model: str
+    placement: str
+    schedule: str
+    microbatches: int
+    seconds: float
+    spread: float
+    predicted: float
+    error: float
+    bubble: float
+    predicted_bubble: float
+    overhead: float
+
+
+def read() -> list[dict[str, Any]]:
+    """The rows of real.csv; none if it is not there."""
+    if not CSV.exists():
+        return []
+    with CSV.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def summarise(lines: Sequence[dict[str, Any]]) -> list[Row]:
+    """A row for each model, schedule and number of micro-batches."""
+    groups: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
+    for line in lines:
+        key = (line["model"], line["placement"], line["schedule"], int(line["microbatches"]))
+        groups.setdefault(key, []).append(line)
+    rows = []
+    for key, those in groups.items():
+        values = {
+            name: [float(line[name]) for line in those]
+            for name in ("seconds", "predicted", "bubble", "predicted_bubble", "overhead")
+        }
+        pairs = zip(values["predicted"], values["seconds"], strict=True)
+        low, _, high = statistics.quantiles(values["seconds"], n=4)
+        median = {name: statistics.median(numbers) for name, numbers in values.items()}
+        rows.append(
+            Row(
+                *key,
+                seconds=median["seconds"],
+                spread=(high - low) / 2 / median["seconds"],
+                predicted=median["predicted"],
+                error=statistics.median(predicted / seconds - 1 for predicted, seconds in pairs),
+                bubble=median["bubble"],
+                predicted_bubble=median["predicted_bubble"],
+                overhead=median["overhead"],
+            )
+        )
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """In Markdown, with the throughput relative to 1F1B."""
+    base = {(row.model, row.microbatches): row.seconds for row in rows if row.schedule == "1f1b"}
+    lines = [
+        "| model | m | stages | schedule | step (ms) | spread | to 1f1b | predicted (ms) | error | "
+        "bubble | predicted | overhead (ms) |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda r: (r.model, r.microbatches, r.placement, r.schedule)):
+        ratio = base[row.model, row.microbatches] / row.seconds
+        lines.append(
+            f"| {row.model} | {row.microbatches} | {row.placement} | {row.schedule} | "
+            f"{row.seconds * 1e3:.0f} | {row.spread:.1%} | {ratio:.2f}x | "
+            f"{row.predicted * 1e3:.0f} | {row.error:+.1%} | {row.bubble:.1%} | "
+            f"{row.predicted_bubble:.1%} | {row.overhead * 1e3:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Micro-batches a second over their number, a line a schedule; predicted ones dashed."""
+    models = sorted({row.model for row in rows})
+    picture = Figure(figsize=(6 * len(models), 4.5), layout="constrained")
+    all_axes = picture.subplots(1, len(models), squeeze=False)[0]
+    names = sorted({(row.placement, row.schedule) for row in rows})
+    for axes, model in zip(all_axes, models, strict=True):
+        for number, name in enumerate(names):
+            line = sorted(
+                (r for r in rows if r.model == model and (r.placement, r.schedule) == name),
+                key=lambda r: r.microbatches,
+            )
+            counts = [r.microbatches for r in line]
+            colour = f"C{number % 10}"
+            label = f"{name[1]}, {name[0]}"
+            measured = [r.microbatches / r.seconds for r in line]
+            predicted = [r.microbatches / r.predicted for r in line]
+            axes.plot(counts, measured, "o-", color=colour, label=label)
+            axes.plot(counts, predicted, "--", color=colour, linewidth=0.8)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([2, 4, 8, 16], ["2", "4", "8", "16"])
+        axes.set_title(model)
+        axes.set_xlabel("micro-batches a step")
+        axes.set_ylabel("micro-batches/s (dashed: predicted)")
+    all_axes[-1].legend(fontsize=7, frameon=False)
+    return picture
+
+
+def main() -> None:
+    rows = summarise(read())
+    text = table(rows)
+    (FOLDER / "real.md").write_text(text + "\n", encoding="utf-8")
+    figure.write(draw(rows), [FOLDER / "real.png", FOLDER / "real.svg"])
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

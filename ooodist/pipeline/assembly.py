@@ -1,0 +1,251 @@
+"""The stages of this rank, put together from plan, cut and transport, ready to run steps."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ooodist.config import ParallelConfig
+from ooodist.engines.base import Engine
+from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.boundary import TensorBoundary
+from ooodist.pipeline.gradients import Gradients
+from ooodist.pipeline.links import gather_costs
+from ooodist.pipeline.measure import measure_stages
+from ooodist.pipeline.planning import plan_schedule, plan_stages
+from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.runtime import Ran, Runtime
+from ooodist.pipeline.stages import Stage, sent_specs, split
+from ooodist.pipeline.transport import Transport
+from ooodist.pipeline.update import Update
+from ooodist.pipeline.work import StageWork, check_losses, compiled_loss, in_structure
+from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_plan import PipelinePlan
+
+logger = logging.getLogger("ooodist")
+
+
+@dataclass
+class Assembly:
+    """What a rank needs to train its stages.
+
+    Attributes:
+        plan: of all ranks, with what the stages were measured to cost.
+        stages: all of the model.
+        works: of this rank's stages, by number.
+        reads: of this rank's stages, by number, which of the model's inputs they need.
+        boundaries: behind each stage but the last.
+        ranks: the place of this rank.
+        transport: to the other ranks; to be closed at the end.
+        splitter: makes micro-batches of batches.
+        gradients: of this rank's weights.
+        update: of this rank's weights.
+    """
+
+    plan: PipelinePlan
+    stages: list[Stage]
+    works: dict[int, StageWork]
+    reads: dict[int, list[int]]
+    boundaries: list[TensorBoundary]
+    ranks: Ranks
+    transport: Transport
+    splitter: BatchSplitter
+    gradients: Gradients
+    update: Update
+
+    def __post_init__(self) -> None:
+        for work in self.works.values():
+            done = functools.partial(self.gradients.stage_is_done, work.variables)
+            work.on_last_gradient = done
+        self.carry_out(self.plan)
+
+    def carry_out(self, plan: PipelinePlan) -> None:
+        """Follows another schedule of the same stages from now on."""
+        self.plan = plan
+        self._runtime = Runtime(plan.schedule, self.transport, self.works, self.boundaries)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a pipeline in a step."""
+        return self.splitter.size
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the last stage is on this rank."""
+        return len(self.stages) - 1 in self.works
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this rank needs something of the data."""
+        return self.has_loss or any(self.reads.values())
+
+    def measure(self) -> PipelineCosts:
+        """What all stages cost now, on all ranks at the same time; they all call it."""
+        held = {number: work.on_last_gradient for number, work in self.works.items()}
+        for work in self.works.values():
+            work.on_last_gradient = None
+        own = measure_stages(
+            self.works, self.reads, self.boundaries, self.splitter, self.update, self.gradients
+        )
+        for number, done in held.items():
+            self.works[number].on_last_gradient = done
+        costs = gather_costs(
+            own, self.transport, self.ranks, self.plan.schedule.rank_of, self.boundaries
+        )
+        return PipelineCosts(costs, self.plan.costs.memory_limit)
+
+    def step(self, batch: Any) -> tuple[list[Ran], float]:
+        """Trains on a batch.
+
+        Args:
+            batch: as the data yields it; None where nothing of it is needed.
+
+        Returns:
+            what was done when, and what this rank's stages add to the mean loss.
+        """
+        if self.reads_data:
+            parts = self.splitter.split(batch)
+            for number, work in self.works.items():
+                data = [[one[at] for at in self.reads[number]] for one in parts.inputs]
+                work.begin(data, parts.targets)
+        else:
+            for work in self.works.values():
+                work.begin([[]] * self.plan.schedule.microbatches)
+        scale = self.update.loss_scale
+        for work in self.works.values():
+            work.loss_scale = scale
+        self.gradients.begin()
+        ran = self._runtime.step()
+        self.update(self.gradients.sums())
+        self.gradients.clear()
+        return ran, sum(work.mean_loss for work in self.works.values())
+
+
+def assemble(
+    model: keras.Model,
+    batch: Any,
+    parallel: ParallelConfig,
+    ranks: Ranks,
+    engine: Engine,
+    stall_limit: float,
+) -> Assembly:
+    """Plans, cuts and measures the stages of a model; all ranks call it together.
+
+    Args:
+        model: compiled, with the same weights on all ranks; it stays as it is.
+        batch: as the data yields it.
+        parallel: what the job says.
+        ranks: the place of this rank.
+        engine: lets ranks agree.
+        stall_limit: seconds that anybody waits for a message.
+
+    Raises:
+        UserError: on all ranks.
+    """
+    plan = plan_stages(model, batch, parallel, ranks, engine.agree)
+    with engine.agreed():
+        splitter = BatchSplitter(model, batch, parallel.microbatches)
+        stages = split(model, plan.parts)
+        check_losses(stages)
+        inputs, targets = splitter.specs()
+        sent = sent_specs(model, stages, inputs)
+    boundaries = [TensorBoundary(specs) for specs in sent[:-1]]
+    rank_of = plan.schedule.rank_of
+    transport = Transport(ranks.pipeline.Dup(), stall_limit)
+    gradients = Gradients(stages, rank_of, ranks, transport)
+    works: dict[int, StageWork] = {}
+    reads: dict[int, list[int]] = {}
+    with engine.agreed():
+        for number, stage in enumerate(stages):
+            if rank_of[number] != ranks.position:
+                continue
+            is_last = number == len(stages) - 1
+            reads[number] = _places(stage, model)
+            works[number] = work = StageWork(
+                stage,
+                [inputs[place] for place in reads[number]],
+                boundaries[number - 1].specs if number else (),
+                targets if is_last else (),
+                compiled_loss(model, splitter.structure) if is_last else None,
+                gradients.accumulators,
+                recompute=parallel.recompute,
+            )
+            if is_last:
+                work.on_outputs = BatchMetrics(model, splitter)
+        update = Update(
+            model.optimizer,
+            gradients.variables,
+            [gradients.owners[v.path][0] == ranks.position for v in gradients.variables],
+            ranks.pipeline,
+        )
+    assembly = Assembly(
+        replace(plan, costs=replace(plan.costs, memory_limit=parallel.memory_bytes)),
+        stages,
+        works,
+        reads,
+        boundaries,
+        ranks,
+        transport,
+        splitter,
+        gradients,
+        update,
+    )
+    assembly.carry_out(plan_schedule(plan, assembly.measure(), parallel, ranks, engine.agree))
+    _log(assembly.plan, stages)
+    return assembly
+
+
+def _places(stage: Stage, model: keras.Model) -> list[int]:
+    """Which of the model's inputs a stage reads."""
+    read = {id(symbol) for symbol in stage.reads}
+    return [place for place, symbol in enumerate(model.inputs) if id(symbol) in read]
+
+
+def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
+    timeline, costs = plan.timeline, plan.costs.stages
+    for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
+        names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
+        logger.info(
+            "rank %d, stage %d: %s; F %.1f, B %.1f, W %.1f ms a micro-batch, sends %.2f MB",
+            position,
+            stage.number,
+            names,
+            cost.forward * 1e3,
+            cost.input_gradient * 1e3,
+            cost.weight_gradient * 1e3,
+            cost.sent_bytes / 1e6,
+        )
+    logger.info(
+        "schedule %s, %d micro-batches: predicted %.1f ms a step, bubble %.1f %%",
+        plan.schedule.name,
+        plan.schedule.microbatches,
+        timeline.step_seconds * 1e3,
+        timeline.bubble * 1e2,
+    )
+
+
+class BatchMetrics:
+    """Adds a micro-batch's outputs to the metrics of the model."""
+
+    def __init__(self, model: keras.Model, splitter: BatchSplitter) -> None:
+        self._model = model
+        self._structure = splitter.structure
+        self._update = tf.function(self._add, autograph=False)
+
+    def __call__(self, outputs: Sequence[tf.Tensor], targets: Sequence[tf.Tensor]) -> None:
+        self._update(list(outputs), list(targets))
+
+    def _add(self, outputs: Sequence[tf.Tensor], targets: Sequence[tf.Tensor]) -> None:
+        y, *weights = tf.nest.pack_sequence_as(self._structure, targets)
+        self._model.compute_metrics(
+            x=None,
+            y=y,
+            y_pred=in_structure(self._model, outputs),
+            sample_weight=weights[0] if weights else None,
+        )

@@ -1,0 +1,124 @@
+"""A batch in micro-batches: what the stages read of it, and what the loss compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ooodist.errors import UserError
+
+Tensors = list[tf.Tensor]
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """Of one step.
+
+    Attributes:
+        inputs: of each micro-batch, those of the model, in the model's order.
+        targets: of each, y and the sample weights, flattened.
+    """
+
+    inputs: list[Tensors]
+    targets: list[Tensors]
+
+
+class BatchSplitter:
+    """Splits batches that are like the first one.
+
+    Args:
+        model: whose inputs they have.
+        batch: x, y and perhaps sample weights, as the data yields them.
+        microbatches: in how many parts.
+
+    Attributes:
+        model: as given.
+        size: samples of a batch.
+        structure: y, and the sample weights if there are some; the first batch's.
+
+    Raises:
+        UserError: a batch cannot be split into so many parts, or is not what the model takes.
+    """
+
+    def __init__(self, model: keras.Model, batch: Any, microbatches: int) -> None:
+        self.model = model
+        self._microbatches = microbatches
+        self._tensors = self._flatten(batch)
+        self._kinds = [_kind(tensor) for tensor in self._tensors]
+        self.size = int(self._tensors[0].shape[0])
+        if self.size % microbatches:
+            raise UserError(
+                f"a batch has {self.size} samples, which cannot be split into {microbatches} "
+                "micro-batches of one size; make it a multiple of parallel.microbatches"
+            )
+
+    def specs(self) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
+        """Of a micro-batch's inputs and targets."""
+        samples = self.size // self._microbatches
+        specs = [tf.TensorSpec((samples, *t.shape[1:]), t.dtype) for t in self._tensors]
+        number = len(self.model.inputs)
+        return specs[:number], specs[number:]
+
+    def first(self) -> Any:
+        """The first micro-batch of the first batch, in the structure of the data."""
+        samples = self.size // self._microbatches
+        number = len(self.model.inputs)
+        inputs = [tensor[:samples] for tensor in self._tensors[:number]]
+        targets = [tensor[:samples] for tensor in self._tensors[number:]]
+        return (
+            inputs[0] if number == 1 else inputs,
+            *tf.nest.pack_sequence_as(self.structure, targets),
+        )
+
+    def split(self, batch: Any) -> MicroBatches:
+        """The parts of a batch. Raises UserError if it is not like the first one."""
+        tensors = self._flatten(batch)
+        kinds = [_kind(tensor) for tensor in tensors]
+        if kinds != self._kinds:
+            raise UserError(
+                f"a batch has {_shown(kinds)}, but the first one had {_shown(self._kinds)}; all "
+                "batches of a pipeline must be alike: batch with drop_remainder=True"
+            )
+        parts = [tf.split(tensor, self._microbatches) for tensor in tensors]
+        number = len(self.model.inputs)
+        each = [list(those) for those in zip(*parts, strict=True)]
+        return MicroBatches([one[:number] for one in each], [one[number:] for one in each])
+
+    def _flatten(self, batch: Any) -> Tensors:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        self.structure = (y,) if weights is None else (y, weights)
+        inputs = self._inputs_of(x)
+        return [*inputs, *map(tf.convert_to_tensor, tf.nest.flatten(self.structure))]
+
+    def _inputs_of(self, x: Any) -> Tensors:
+        symbols = self.model.inputs
+        given = tf.nest.flatten(x)
+        if isinstance(x, dict) and set(x) == {symbol.name for symbol in symbols}:
+            given = [x[symbol.name] for symbol in symbols]
+        if len(given) != len(symbols):
+            raise UserError(
+                f"the data has {len(given)} inputs, model {self.model.name} takes "
+                f"{len(symbols)}: {', '.join(symbol.name for symbol in symbols)}"
+            )
+        tensors = []
+        for symbol, value in zip(symbols, given, strict=True):
+            tensor = tf.cast(value, symbol.dtype)
+            if not tf.TensorShape(symbol.shape).is_compatible_with(tensor.shape):
+                raise UserError(
+                    f"the data has {tuple(tensor.shape)} for input {symbol.name} of model "
+                    f"{self.model.name}, which takes {symbol.shape}"
+                )
+            tensors.append(tensor)
+        return tensors
+
+
+def _kind(tensor: tf.Tensor) -> tuple[str, tuple[int, ...]]:
+    return tensor.dtype.name, tuple(tensor.shape)
+
+
+def _shown(kinds: Sequence[tuple[str, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{dtype} {shape}" for dtype, shape in kinds)

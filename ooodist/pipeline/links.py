@@ -1,0 +1,95 @@
+"""What the stages of all ranks cost, put together, with the time that messages take."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields, replace
+
+import numpy as np
+from mpi4py import MPI
+
+from ooodist.engines.mpi import wait
+from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.runtime import Boundary
+from ooodist.pipeline.transport import Transport
+from ooodist.schedule.actions import FORWARD, INPUT_GRADIENT
+from ooodist.schedule.pipeline_costs import StageCost
+
+ROUNDS = 7
+TAG = 30_000  # above those of a step; MPI promises 32,767
+
+
+def gather_costs(
+    own: Mapping[int, StageCost],
+    transport: Transport,
+    ranks: Ranks,
+    rank_of: Sequence[int],
+    boundaries: Sequence[Boundary],
+) -> tuple[StageCost, ...]:
+    """The costs of all stages, the means over the replicas; the same on all ranks, who all call it.
+
+    Args:
+        own: those of this rank's stages, by number, without the links.
+        transport: to the ranks of the pipeline.
+        ranks: the place of this one.
+        rank_of: the position of each stage.
+        boundaries: behind each stage but the last.
+    """
+    table = np.zeros((len(rank_of), len(fields(StageCost))))
+    for number, cost in own.items():
+        table[number] = astuple(cost)
+    total = np.empty_like(table)
+    wait(ranks.world.Iallreduce(table, total, op=MPI.SUM))
+    mean = total / ranks.replicas
+    kinds = [int if field.name.endswith("bytes") else float for field in fields(StageCost)]
+    costs = [
+        StageCost(*(kind(value) for kind, value in zip(kinds, row, strict=True))) for row in mean
+    ]
+    seconds = _message_seconds(transport, ranks, rank_of, boundaries)
+    for number, one_way in enumerate(seconds):
+        costs[number] = replace(costs[number], send_seconds=one_way)
+        costs[number + 1] = replace(costs[number + 1], send_back_seconds=one_way)
+    return tuple(costs)
+
+
+def _message_seconds(
+    transport: Transport, ranks: Ranks, rank_of: Sequence[int], boundaries: Sequence[Boundary]
+) -> list[float]:
+    """Half of the way there and back, for each boundary; one boundary after the other."""
+    found = np.zeros(len(boundaries))
+    for number, boundary in enumerate(boundaries):
+        ends = rank_of[number], rank_of[number + 1]
+        if ends[0] != ends[1] and ranks.position in ends:
+            there, back = boundary.places(FORWARD), boundary.places(INPUT_GRADIENT)
+            for array in (*there, *back):
+                array[:] = 0
+            if ranks.position == ends[0]:
+                rounds = [_ping(transport, ends[1], there, back) for _ in range(ROUNDS)]
+                found[number] = statistics.median(rounds) / 2
+            else:
+                for _ in range(ROUNDS):
+                    _pong(transport, ends[0], there, back)
+        wait(ranks.world.Ibarrier())
+    total = np.empty_like(found)
+    wait(ranks.world.Iallreduce(found, total, op=MPI.SUM))
+    return [float(seconds) for seconds in total / ranks.replicas]
+
+
+def _ping(
+    transport: Transport, peer: int, there: Sequence[np.ndarray], back: Sequence[np.ndarray]
+) -> float:
+    message = transport.receive("the measuring of links", peer, TAG, back)
+    began = time.perf_counter()
+    transport.send("the measuring of links", peer, TAG, there)
+    transport.wait(message)
+    return time.perf_counter() - began
+
+
+def _pong(
+    transport: Transport, peer: int, there: Sequence[np.ndarray], back: Sequence[np.ndarray]
+) -> None:
+    transport.wait(transport.receive("the measuring of links", peer, TAG, there))
+    transport.send("the measuring of links", peer, TAG, back)
+    transport.flush()

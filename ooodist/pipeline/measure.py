@@ -1,0 +1,285 @@
+"""What the layers of a model, and then its stages, cost on this machine.
+
+Layers are measured in a step of the whole model on one micro-batch, to find where to split it.
+The stages that come of it are measured each on its rank, as they will run.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.boundary import TensorBoundary
+from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
+from ooodist.profile.compute import measure_owners
+from ooodist.profile.memory import kept_tensors
+from ooodist.profile.owners import Owner
+from ooodist.profile.state import preserved
+from ooodist.profile.step import StepToMeasure, trace_step
+from ooodist.schedule.actions import FORWARD, INPUT_GRADIENT
+from ooodist.schedule.layer_costs import LayerCost
+from ooodist.schedule.pipeline_costs import StageCost
+
+if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
+    from ooodist.pipeline.gradients import Gradients
+    from ooodist.pipeline.update import Update
+    from ooodist.pipeline.work import StageWork
+
+WARM_UPS = 2  # libraries tune themselves in the first runs
+ROUNDS = 7
+MOST_SECONDS = 5.0  # of a stage's rounds; three are the least
+_OF_GRADIENT = "gradient_tape/"
+_UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to B", "from F to W", "from B to W"
+
+
+def measure_layers(model: keras.Model, batch: Any, microbatches: int) -> tuple[LayerCost, ...]:
+    """The costs of the calls of a model (see :func:`ooodist.pipeline.stages.calls_of`).
+
+    The model stays as it is.
+
+    Args:
+        model: compiled, functional or sequential.
+        batch: as its data set yields it.
+        microbatches: into which it is split.
+
+    Raises:
+        UserError: the model or the batch cannot be split, or the step cannot be measured.
+    """
+    calls = calls_of(model)
+    splitter = BatchSplitter(model, batch, microbatches)
+    traced = trace_step(model, splitter.first())
+    kinds = {unit.name: unit.kind for unit in (*traced.step.forward, *traced.step.backward)}
+    owners = _by_call(traced, model.name, calls, kinds)
+    seconds = measure_owners(replace(traced, owner_of=owners)).seconds
+    updates = _updates(seconds)
+    kept = _kept_bytes(traced, calls, kinds)
+    sent = crossing_bytes(model, calls, splitter.size // microbatches)
+    costs, seen = [], set()
+    for number, (call, sent_bytes) in enumerate(zip(calls, sent, strict=True)):
+        # What belongs to a layer, and not to one of its calls, is at the first.
+        first = id(call.layer) not in seen
+        seen.add(id(call.layer))
+        variables = getattr(call.layer, "trainable_variables", []) if first else []
+        input_bytes, weight_bytes, gradient_bytes = (
+            kept.get((call.layer.name, until), 0) if first else 0 for until in _UNTIL
+        )
+        costs.append(
+            LayerCost(
+                call.name,
+                forward=seconds.get(_owner("F", number), 0.0),
+                input_gradient=seconds.get(_owner("dX", number), 0.0),
+                weight_gradient=seconds.get(_owner("dW", number), 0.0),
+                update=sum(updates.get(variable.path, 0.0) for variable in variables),
+                # Weights and optimiser are on all ranks; accumulated gradients where they are made.
+                base_bytes=sum(_num_bytes(variable) for variable in variables),
+                input_bytes=input_bytes,
+                weight_bytes=weight_bytes,
+                gradient_bytes=gradient_bytes,
+                sent_bytes=sent_bytes,
+            )
+        )
+    return tuple(costs)
+
+
+def measure_stages(
+    works: Mapping[int, StageWork],
+    reads: Mapping[int, Sequence[int]],
+    boundaries: Sequence[TensorBoundary],
+    splitter: BatchSplitter,
+    update: Update,
+    gradients: Gradients,
+) -> dict[int, StageCost]:
+    """What this rank's stages cost, without the links, by number; all is as it was afterwards.
+
+    Stages compute on zeros: what they compute takes no less time.
+
+    Args:
+        works: of this rank's stages.
+        reads: which of the model's inputs each needs.
+        boundaries: behind each stage of the model but the last.
+        splitter: knows the data.
+        update: of this rank; all ranks of the pipeline take part in it.
+        gradients: that stages add to.
+    """
+    inputs, targets = splitter.specs()
+    costs: dict[int, StageCost] = {}
+    optimizer = splitter.model.optimizer
+    held = [*splitter.model.variables, *splitter.model.metrics_variables, *optimizer.variables]
+    with preserved([variable.value for variable in held]):
+        for number, work in works.items():
+            behind = boundaries[number] if number < len(boundaries) else None
+            before = boundaries[number - 1] if number else None
+            data = [_zeros(inputs[place]) for place in reads[number]]
+            work.begin([data], [[_zeros(spec) for spec in targets]])
+            forward, input_gradient, weight_gradient = _measure(work, before, behind)
+            input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
+            costs[number] = StageCost(
+                forward,
+                input_gradient,
+                weight_gradient,
+                input_bytes,
+                weight_bytes,
+                gradient_bytes,
+                sent_bytes=sum(a.nbytes for a in behind.places(FORWARD)) if behind else 0,
+            )
+        gradients.clear()
+        zeros = [tf.zeros_like(variable.value) for variable in gradients.variables]
+        seconds = statistics.median([_seconds(lambda: update(zeros)) for _ in range(ROUNDS)])
+    first = min(works)
+    sums = sum(_num_bytes(variable) for variable in gradients.variables)
+    costs[first] = replace(costs[first], update=seconds, base_bytes=sums)
+    return costs
+
+
+def _measure(
+    work: StageWork, before: TensorBoundary | None, behind: TensorBoundary | None
+) -> tuple[float, float, float]:
+    """Seconds of F, B and W, with what it takes to make tensors of messages and the reverse."""
+    received = before.places(FORWARD) if before else []
+    returned = behind.places(INPUT_GRADIENT) if behind else []
+
+    def forward() -> None:
+        sent = work.forward(0, before.unpack(FORWARD, received) if before else [])
+        if behind:
+            behind.pack(FORWARD, sent)
+
+    def input_gradient() -> None:
+        found = work.input_gradient(0, behind.unpack(INPUT_GRADIENT, returned) if behind else [])
+        if before:
+            before.pack(INPUT_GRADIENT, found)
+
+    for array in (*received, *returned):
+        array[:] = 0
+    actions: list[Callable[[], Any]] = [forward, input_gradient, lambda: work.weight_gradient(0)]
+    rounds: list[list[float]] = []
+    began = time.perf_counter()
+    while len(rounds) < WARM_UPS + ROUNDS:
+        rounds.append([_seconds(action) for action in actions])
+        if time.perf_counter() - began > MOST_SECONDS and len(rounds) >= WARM_UPS + 3:
+            break
+    first, second, third = map(statistics.median, zip(*rounds[WARM_UPS:], strict=True))
+    return first, second, third
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros(spec.shape, spec.dtype)
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    action()
+    if tf.config.get_visible_devices("GPU"):  # on CPUs a call ends when all is done
+        tf.test.experimental.sync_devices()
+    return time.perf_counter() - began
+
+
+def _owner(kind: str, call: int) -> str:
+    return f"{kind}:{call}"
+
+
+def _by_call(
+    traced: StepToMeasure, model_name: str, calls: Sequence[Call], kinds: Mapping[str, str]
+) -> dict[tf.Operation, Owner]:
+    """For each op what it is part of: F, dX or dW of a call, or the update of weights.
+
+    To which call an op belongs, its name says (see :class:`_Scopes`); what it is for, its unit. Ops
+    of no unit are the forward pass of layers before the first weight, or what a backward pass needs
+    besides.
+    """
+    scopes = _Scopes(model_name, calls)
+    by_layer = {call.layer.name: number for number, call in reversed(list(enumerate(calls)))}
+    owners: dict[tf.Operation, Owner] = {}
+    for op in traced.step.backward[0].ops[0].graph.get_operations():
+        owner = traced.owner_of.get(op)
+        if isinstance(owner, frozenset):
+            owners[op] = owner
+            continue
+        is_backward = op.name.startswith(_OF_GRADIENT)
+        number = scopes.call_of(op.name.removeprefix(_OF_GRADIENT), is_forward=not is_backward)
+        if number is None and owner is not None:  # the loss, or a sum of gradients
+            number = by_layer.get(_layer_of(owner, by_layer))
+        if number is not None:
+            kind = kinds[owner] if owner is not None else ("dX" if is_backward else "F")
+            owners[op] = _owner(kind, number)
+    return owners
+
+
+class _Scopes:
+    """Which call made an op, by the op's name.
+
+    Ops of a layer are named ``model/layer/…``, with numbers behind both by which TensorFlow makes
+    names unique: ``model_1/dense_1/MatMul`` may be of ``dense`` or of ``dense_1``. So names are
+    looked at in the order in which ops are made, which is that of the calls.
+    """
+
+    def __init__(self, model_name: str, calls: Sequence[Call]) -> None:
+        self._model = _numbered(model_name)
+        self._layers = [_numbered(call.layer.name) for call in calls]
+        self._calls: dict[str, int] = {}
+        self._last = 0
+
+    def call_of(self, name: str, *, is_forward: bool) -> int | None:
+        """The number of the call; None if the op is not of the model."""
+        model, _, inside = name.partition("/")
+        if not self._model.fullmatch(model):
+            return None
+        scope = inside.partition("/")[0]
+        if scope not in self._calls and is_forward:
+            following = range(self._last, len(self._layers))
+            found = (n for n in following if self._layers[n].fullmatch(scope))
+            # What is no layer, as a sum of two tensors, has no scope: it follows the last one.
+            self._last = self._calls[scope] = next(found, self._last)
+        return self._calls.get(scope)
+
+
+def _numbered(name: str) -> re.Pattern[str]:
+    return re.compile(rf"{re.escape(name)}(_\d+)?")
+
+
+def _layer_of(unit: str, layers: Collection[str]) -> str:
+    """The layer of a unit such as ``dX:block/dense#2``; empty if it is of none."""
+    path = unit.partition(":")[2].partition("#")[0]
+    return next((part for part in path.split("/") if part in layers), "")
+
+
+def _updates(seconds: Mapping[Owner | None, float]) -> dict[str, float]:
+    """Seconds of the update of each weight; what several need together is shared out equally."""
+    updates: dict[str, float] = {}
+    for owner, spent in seconds.items():
+        if isinstance(owner, frozenset):
+            for name in owner:
+                updates[name] = updates.get(name, 0.0) + spent / len(owner)
+    return updates
+
+
+def _kept_bytes(
+    traced: StepToMeasure, calls: Sequence[Call], kinds: Mapping[str, str]
+) -> dict[tuple[str, str], int]:
+    """Bytes that are kept for others, by layer, and one of _UNTIL."""
+    layers = {call.layer.name for call in calls}
+    kept: dict[tuple[str, str], int] = {}
+    for tensor in kept_tensors(traced.step, traced.owner_of, traced.weights):
+        users = {kinds[name] for name in tensor.used_by} - {"F"}
+        made_by = kinds[tensor.made_by]
+        if not users or made_by == "dW":
+            continue  # used in the forward pass alone, or the gradient of a weight
+        is_for_w = "dW" in users
+        if made_by == "dX" and not is_for_w:
+            continue  # from one B to the next
+        until = _GRADIENT if made_by == "dX" else _WEIGHT if is_for_w else _INPUT
+        layer = _layer_of(tensor.made_by, layers) or calls[0].layer.name
+        kept[layer, until] = kept.get((layer, until), 0) + tensor.num_bytes
+    return kept
+
+
+def _num_bytes(variable: keras.Variable) -> int:
+    value = variable.value
+    return int(value.shape.num_elements() * value.dtype.size)

@@ -1,0 +1,92 @@
+"""Which rank's value of a variable counts, and giving it to all others.
+
+Each rank has all of the model, but trains the weights of its own stages alone. At the end of an
+epoch the owners hand out weights, statistics and the optimiser's state, so that evaluation,
+checkpoints and callbacks see one model, as if one process had trained it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from mpi4py import MPI
+
+from ooodist.engines.mpi import wait
+from ooodist.errors import UserError
+from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.stages import Stage
+
+Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
+
+
+def owned_variables(
+    model: keras.Model, stages: Sequence[Stage], rank_of: Sequence[int]
+) -> tuple[Owned, Owned]:
+    """The model's variables, and those of its optimiser, with their owners.
+
+    A weight of several ranks is the same on all of them; the first is its owner. What an optimiser
+    keeps for all weights together is the same everywhere, and left out.
+
+    Raises:
+        UserError: the statistics of a layer are made by several ranks.
+    """
+    owner: dict[str, int] = {}
+    for stage, position in zip(stages, rank_of, strict=True):
+        for variable in stage.model.variables:
+            first = owner.setdefault(variable.path, position)
+            if first != position and not variable.trainable and _is_statistic(variable):
+                raise UserError(
+                    f"{variable.path} is made by a layer that is called on rank {first} and on "
+                    f"rank {position}: split the model so that all its calls are on one rank"
+                )
+    weights = [(variable, owner[variable.path]) for variable in model.variables]
+    trained = {v.path.replace("/", "_"): owner[v.path] for v in model.trainable_variables}
+    slots = []
+    for variable in model.optimizer.variables:
+        name = variable.path.rpartition("/")[2]  # Keras names it by the weight that it is for
+        weight = max((path for path in trained if name.startswith(f"{path}_")), key=len, default="")
+        if weight:
+            slots.append((variable, trained[weight]))
+        elif len(variable.shape):
+            raise UserError(
+                f"the optimizer {model.optimizer.name} keeps {variable.path}, of which nobody "
+                "knows for which weight it is; take another optimizer for a pipeline"
+            )
+    return weights, slots
+
+
+def hand_out(owned: Owned, pipeline: MPI.Comm) -> None:
+    """Gives all ranks of the pipeline the owners' values."""
+    for variable, owner in owned:
+        value = np.ascontiguousarray(variable.numpy())
+        content = value.reshape(-1).view(np.uint8)
+        wait(pipeline.Ibcast(content, root=owner))
+        if owner != pipeline.rank:
+            variable.assign(value)
+
+
+def average_statistics(owned: Owned, ranks: Ranks, peers: MPI.Comm) -> None:
+    """Sets this rank's batch-norm statistics to the mean over the replicas of its stages.
+
+    Args:
+        owned: variables of the model.
+        ranks: the place of this one.
+        peers: the ranks with the same stages.
+    """
+    own = [v for v, owner in owned if owner == ranks.position and _is_statistic(v)]
+    if ranks.replicas == 1 or not own:
+        return
+    values = [np.asarray(variable.numpy()) for variable in own]
+    flat = np.concatenate([value.astype(np.float64).ravel() for value in values])
+    total = np.empty_like(flat)
+    wait(peers.Iallreduce(flat, total, op=MPI.SUM))
+    parts = np.split(total / ranks.replicas, np.cumsum([value.size for value in values])[:-1])
+    for variable, value, part in zip(own, values, parts, strict=True):
+        variable.assign(part.reshape(value.shape).astype(value.dtype))
+
+
+def _is_statistic(variable: keras.Variable) -> bool:
+    return not variable.trainable and keras.backend.is_float_dtype(variable.dtype)

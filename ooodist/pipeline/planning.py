@@ -1,0 +1,112 @@
+"""From a model to stages and a schedule: rank 0 measures the layers and decides, all follow."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from ooodist import yaml_dataclass
+from ooodist.config import ParallelConfig
+from ooodist.errors import UserError
+from ooodist.pipeline.measure import measure_layers
+from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.stages import calls_of, parts_of_split
+from ooodist.schedule.actions import from_csv, to_csv
+from ooodist.schedule.layer_costs import ModelCosts
+from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages
+from ooodist.schedule.pipeline_plan import PipelinePlan, make_plan, placed, reschedule
+
+logger = logging.getLogger("ooodist")
+
+
+def plan_stages(
+    model: keras.Model, batch: Any, parallel: ParallelConfig, ranks: Ranks, agree: Any
+) -> PipelinePlan:
+    """The stages, their ranks, and a first schedule; the same on all ranks.
+
+    Args:
+        model: compiled; it stays as it is.
+        batch: as its data set yields it.
+        parallel: what the job says.
+        ranks: all of them call it.
+        agree: raises UserError on all ranks if it is called with an error on one.
+
+    Raises:
+        UserError: the model cannot be split so, or does not fit into the memory limit; on all
+            ranks.
+    """
+    text, error = "", None
+    if ranks.world.rank == 0:
+        try:
+            text = _to_text(_plan(model, batch, parallel))
+        except UserError as caught:
+            error = str(caught)
+    agree(error)
+    return _from_text(ranks.broadcast_text(text))
+
+
+def plan_schedule(
+    plan: PipelinePlan, costs: PipelineCosts, parallel: ParallelConfig, ranks: Ranks, agree: Any
+) -> PipelinePlan:
+    """The same stages with a schedule for what they were measured to cost; see plan_stages."""
+    text, error = "", None
+    if ranks.world.rank == 0:
+        try:
+            text = _to_text(reschedule(plan, parallel.schedule, costs))
+        except UserError as caught:
+            error = str(caught)
+    agree(error)
+    return _from_text(ranks.broadcast_text(text))
+
+
+def _plan(model: keras.Model, batch: Any, parallel: ParallelConfig) -> PipelinePlan:
+    calls = calls_of(model)
+    if parallel.split is not None:
+        parts = parts_of_split(calls, parallel.split)
+        stages = len(parts)
+        if stages % parallel.pipeline:
+            raise UserError(
+                f"parallel.split makes {stages} stages, but there are {parallel.pipeline} ranks; "
+                "every rank must have as many stages as the others"
+            )
+        # Until they are measured, all cost the same.
+        costs = replace(equal_stages(stages), memory_limit=parallel.memory_bytes)
+        return placed(parts, costs, parallel.pipeline, parallel.microbatches, parallel.schedule)
+    logger.info("pipeline: measuring the layers of %s", model.name)
+    measured = measure_layers(model, batch, parallel.microbatches)
+    return make_plan(
+        ModelCosts(measured, memory_limit=parallel.memory_bytes),
+        parallel.pipeline,
+        parallel.microbatches,
+        parallel.schedule,
+        parallel.chunks,
+    )
+
+
+def _to_text(plan: PipelinePlan) -> str:
+    return json.dumps(
+        {
+            "name": plan.schedule.name,
+            "ends": [part.stop for part in plan.parts],
+            "schedule": to_csv(plan.schedule),
+            "costs": yaml_dataclass.plain(plan.costs),
+        }
+    )
+
+
+def _from_text(text: str) -> PipelinePlan:
+    values = json.loads(text)
+    begins = [0, *values["ends"][:-1]]
+    schedule = from_csv(values["schedule"], values["name"])
+    parts = tuple(map(range, begins, values["ends"]))
+    return PipelinePlan(parts, schedule, yaml_dataclass.read(PipelineCosts, values["costs"]))
+
+
+def write_schedule(plan: PipelinePlan, file: Path) -> None:
+    """Writes it as CSV, which ``parallel.schedule`` takes."""
+    file.write_text(to_csv(plan.schedule), encoding="utf-8")

@@ -1,0 +1,250 @@
+"""``ooodist.pipelined``: a Keras model whose layers are shared out over the ranks of a pipeline.
+
+Each rank has the whole model, but computes and trains the layers of its own stages. A batch goes
+through the stages in micro-batches, as the schedule says; then each rank updates its weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from mpi4py import MPI
+
+from ooodist import engines, yaml_dataclass
+from ooodist.config import ParallelConfig
+from ooodist.engines.mpi import MpiEngine, wait
+from ooodist.errors import UserError
+from ooodist.pipeline.assembly import Assembly, assemble
+from ooodist.pipeline.ownership import average_statistics, hand_out, owned_variables
+from ooodist.pipeline.planning import write_schedule
+from ooodist.pipeline.ranks import places
+from ooodist.pipeline.runtime import Ran
+from ooodist.training import arrays, replicas
+from ooodist.training.joint import JointModel, without_optionals
+from ooodist.training.launch import Batch
+
+logger = logging.getLogger("ooodist")
+
+SCHEDULE_NAME = "schedule.csv"
+
+
+def pipelined(
+    model: keras.Model,
+    *,
+    pipeline: int,
+    microbatches: int,
+    data: int = 1,
+    schedule: str = "auto",
+    chunks: int | None = None,
+    split: Sequence[str] | None = None,
+    recompute: bool = False,
+    memory_bytes: int | None = None,
+    stall_limit: float = 60.0,
+) -> keras.Model:
+    """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
+
+    The computation is that of one process that accumulates the gradients of the micro-batches.
+    Evaluation is shared out by samples: each rank evaluates the whole model on its part.
+
+    Args:
+        model: functional or sequential, and compiled.
+        pipeline: ranks of a pipeline.
+        microbatches: into which a batch is split.
+        data: pipelines that share the samples; ranks are ``pipeline * data``.
+        schedule: a name (see ooodist.schedule.pipeline), ``auto`` (the best that is found from
+            measured costs), or a CSV file.
+        chunks: stages of a rank; None: as usual with that schedule.
+        split: names of the layers with which a new stage begins; None: balanced.
+        recompute: activations are computed again instead of kept.
+        memory_bytes: of what a rank keeps for gradients (sums, activations); None: no limit.
+        stall_limit: seconds that a rank waits for a message.
+
+    Returns:
+        the same model.
+
+    Raises:
+        UserError: the engine is not mpi, the model cannot be trained so, or an argument is
+            impossible.
+    """
+    parallel = ParallelConfig(
+        pipeline=pipeline,
+        data=data,
+        microbatches=microbatches,
+        schedule=schedule,
+        chunks=chunks,
+        split=None if split is None else tuple(split),
+        recompute=recompute,
+        memory_bytes=memory_bytes,
+    )
+    engine = engines.current()
+    if not isinstance(engine, MpiEngine):
+        raise UserError(
+            f"the engine is {engine.name}, but pipelines run over MPI; start with "
+            'ooodist.init("mpi"), under mpirun'
+        )
+    _check_model(model)
+    model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
+    return model
+
+
+def _check_model(model: keras.Model) -> None:
+    if not model.compiled:
+        raise UserError(f"model {model.name} is not compiled; compile it before ooodist.pipelined")
+    if type(model).train_step is not keras.Model.train_step:
+        raise UserError(
+            f"{type(model).__name__} has a train_step of its own, which cannot be split into "
+            "stages; give what it does as a loss, as metrics or as layers"
+        )
+    if model.run_eagerly:
+        raise UserError(
+            f"model {model.name} runs eagerly, so that it has no graph that could be split; "
+            "compile it with run_eagerly=False"
+        )
+
+
+class PipelinedModel(JointModel):
+    """What :func:`pipelined` adds to a model; it is found under ``model.ooodist``.
+
+    Attributes:
+        parallel: as given.
+        ranks: the place of this rank.
+        assembly: stages and schedule; None before the first batch is known.
+        ran: what this rank did in the last step, and when.
+        step_began: of ``time.time()``.
+    """
+
+    def __init__(
+        self, model: keras.Model, engine: MpiEngine, parallel: ParallelConfig, stall_limit: float
+    ) -> None:
+        arguments = str(yaml_dataclass.plain(parallel))
+        super().__init__(model, engine, arguments=arguments, steps_per_launch=1, accumulate=1)
+        self.parallel = parallel
+        self.ranks = places(engine, parallel.pipeline, parallel.data)
+        self.assembly: Assembly | None = None
+        self.ran: list[Ran] = []
+        self.step_began = 0.0
+        self._stall_limit = stall_limit
+        for position in range(self.ranks.positions):  # all ranks take part in each
+            those = self.ranks.those_at([position])
+            if position == self.ranks.position:
+                self._peers = those
+        self._trained = False
+
+    @property
+    def training_place(self) -> tuple[int, int]:
+        return self.ranks.replica, self.ranks.replicas
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether the stages are still to be found."""
+        return self.assembly is None
+
+    def plan(self, batch: Batch, total_steps: int | None = None) -> None:
+        """Splits the model and makes the schedule; fit does so by itself.
+
+        All ranks call it. The model stays as it is, except that its weights are rank 0's.
+
+        Args:
+            batch: one batch as the training data yields it.
+            total_steps: of the training; does not count.
+
+        Raises:
+            UserError: the model cannot be split so, or does not fit into the memory limit.
+        """
+        model = self._model
+        model._symbolic_build(data_batch=batch)
+        self._make_alike(batch)
+        self.assembly = assemble(
+            model, batch, self.parallel, self.ranks, self.engine, self._stall_limit
+        )
+        stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
+        with self.engine.agreed():
+            self._weights, self._slots = owned_variables(model, stages, rank_of)
+        self._record = _Record(model, self.assembly, self._stall_limit)
+
+    def write_plan(self, folder: Path) -> None:
+        assert self.assembly is not None
+        write_schedule(self.assembly.plan, folder / SCHEDULE_NAME)
+
+    def close(self) -> None:
+        """Ends the thread that moves messages."""
+        if self.assembly is not None:
+            self.assembly.transport.close()
+            self.assembly = None
+
+    def _prepare(self, given: dict[str, Any]) -> None:
+        if self.needs_plan:
+            self.plan(without_optionals(arrays.first_batch(given)))
+
+    # Training
+
+    def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
+        assert self.assembly is not None
+        if self.assembly.reads_data or self.batches_left is None:
+            return super()._next_batches(iterator)
+        # The stages of this rank need nothing of the data, which may take long to make.
+        if not self.batches_left:
+            raise StopIteration
+        self.batches_left -= 1
+        return [None]
+
+    def _launcher(self) -> Any:
+        def train(batches: Sequence[Batch]) -> dict[str, Any]:
+            assert self.assembly is not None
+            self._trained = True
+            self.step_began = time.time()
+            self.ran, loss = self.assembly.step(batches[0])
+            return self._record(loss)
+
+        return train
+
+    def put_together(self) -> None:
+        if self._trained:
+            average_statistics(self._weights, self.ranks, self._peers)
+            hand_out([*self._weights, *self._slots], self.ranks.pipeline)
+            self._trained = False
+
+    def end_epoch(self) -> None:
+        self.put_together()
+        replicas.check_replicas(self.engine, self._model)
+
+
+class _Record:
+    """The logs of a step, the same on all ranks.
+
+    The last stage's rank knows the metrics; the loss is the sum of what all stages add to it.
+    """
+
+    def __init__(self, model: keras.Model, assembly: Assembly, stall_limit: float) -> None:
+        self._model = model
+        self._assembly = assembly
+        self._stall_limit = stall_limit
+        self._mean_loss = next(metric for metric in model.metrics if metric.name == "loss")
+        self._update = tf.function(self._update_loss, autograph=False)
+        self._names: list[str] = []
+
+    def __call__(self, loss: float) -> dict[str, Any]:
+        assembly = self._assembly
+        total = np.array([loss])
+        request = assembly.ranks.pipeline.Iallreduce(MPI.IN_PLACE, total, op=MPI.SUM)
+        wait(request, "the sum of the loss", self._stall_limit)
+        if not self._names:
+            self._names = sorted(self._model.get_metrics_result())
+        values = np.zeros(len(self._names))
+        if assembly.has_loss:
+            found = self._update(tf.constant(total[0], tf.float32), float(assembly.batch_size))
+            values[:] = [float(found[name]) for name in self._names]
+        request = assembly.ranks.world.Iallreduce(MPI.IN_PLACE, values, op=MPI.SUM)
+        wait(request, "the metrics", self._stall_limit)
+        return dict(zip(self._names, values / assembly.ranks.replicas, strict=True))
+
+    def _update_loss(self, loss: tf.Tensor, samples: float) -> dict[str, tf.Tensor]:
+        self._mean_loss.update_state(loss, sample_weight=samples)
+        return self._model.get_metrics_result()

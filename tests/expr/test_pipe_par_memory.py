@@ -1,0 +1,49 @@
+"""A step of a pipeline keeps what is predicted, however many micro-batches it has."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.jobs import ROOT
+
+
+@pytest.fixture(scope="module")
+def memory() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("memory", ROOT / "expr/pipe_par/memory.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def rows(memory: ModuleType) -> dict[tuple[str, int, int], dict[str, Any]]:
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
+    found = [row for name in ("1f1b", "gpipe") for row in memory.run(name, [4, 12])]
+    return {(row["schedule"], row["rank"], row["microbatches"]): row for row in found}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_memory_does_not_grow_with_the_number_of_micro_batches(rows: Any, rank: int) -> None:
+    few, many = rows["1f1b", rank, 4], rows["1f1b", rank, 12]
+    assert many["predicted"] == few["predicted"]
+    assert many["measured"] == pytest.approx(few["measured"], rel=0.02)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_all_are_kept_it_grows(rows: Any, rank: int) -> None:
+    """So it is the schedule that keeps the other flat, and not the measuring."""
+    few, many = rows["gpipe", rank, 4], rows["gpipe", rank, 12]
+    assert many["measured"] > 2.5 * few["measured"]
+
+
+def test_the_prediction_holds(rows: Any) -> None:
+    for key, row in rows.items():
+        assert row["predicted"] == pytest.approx(row["measured"], rel=0.1), key

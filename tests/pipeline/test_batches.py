@@ -1,0 +1,91 @@
+"""A batch in micro-batches: all of it, in its order, and only what the model takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.errors import UserError
+from ooodist.pipeline.batches import BatchSplitter
+
+
+def two_inputs() -> keras.Model:
+    first, second = keras.Input((3,), name="b"), keras.Input((2,), dtype="int32", name="a")
+    x = keras.layers.Concatenate()([first, keras.layers.Embedding(9, 4)(second)[:, 0]])
+    return keras.Model([first, second], keras.layers.Dense(1)(x))
+
+
+def batch(samples: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(1)
+    first = numbers.normal(size=(samples, 3)).astype(np.float32)
+    return first, numbers.integers(0, 9, (samples, 2)), numbers.normal(size=(samples, 1))
+
+
+def joined(parts: list[list[tf.Tensor]]) -> list[np.ndarray]:
+    return [np.concatenate(those) for those in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 6])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_all_parts_together_are_the_batch(microbatches: int, weighted: bool) -> None:
+    first, second, y = batch()
+    given: tuple[Any, ...] = ((first, second), y)
+    if weighted:
+        given = (*given, np.arange(6.0))
+    splitter = BatchSplitter(two_inputs(), given, microbatches)
+    parts = splitter.split(given)
+    assert len(parts.inputs) == len(parts.targets) == microbatches
+    for one, other in zip(joined(parts.inputs), (first, second), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(joined(parts.targets), given[1:], strict=True):
+        np.testing.assert_array_equal(one, other)
+    inputs, targets = splitter.specs()
+    assert [spec.shape[0] for spec in (*inputs, *targets)] == [6 // microbatches] * (3 + weighted)
+    assert [spec.dtype.name for spec in inputs] == ["float32", "int32"]  # those of the model
+    np.testing.assert_array_equal(splitter.first()[0][0], first[: 6 // microbatches])
+
+
+def test_inputs_by_name_come_in_the_models_order() -> None:
+    first, second, y = batch()
+    splitter = BatchSplitter(two_inputs(), ({"a": second, "b": first}, y), 2)
+    parts = splitter.split(({"a": second, "b": first}, y))
+    for one, other in zip(joined(parts.inputs), (first, second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_targets_keep_their_structure() -> None:
+    first, second, y = batch()
+    splitter = BatchSplitter(two_inputs(), ((first, second), {"u": y, "v": -y}), 2)
+    assert tf.nest.map_structure(lambda _: 0, splitter.structure) == ({"u": 0, "v": 0},)
+
+
+@pytest.mark.parametrize(
+    ("given", "microbatches", "message"),
+    [
+        (batch(5), 2, "a batch has 5 samples, which cannot be split into 2 micro-batches"),
+        ((batch()[0], None, batch()[2]), 2, "the data has 1 inputs, model .* takes 2: b, a"),
+        ((batch()[1], batch()[1], batch()[2]), 2, r"the data has \(6, 2\) for input b of model"),
+    ],
+)
+def test_what_cannot_be_split(given: Any, microbatches: int, message: str) -> None:
+    first, second, y = given
+    x = first if second is None else (first, second)
+    with pytest.raises(UserError, match=message):
+        BatchSplitter(two_inputs(), (x, y), microbatches)
+
+
+def test_a_smaller_batch_is_refused() -> None:
+    first, second, y = batch()
+    splitter = BatchSplitter(two_inputs(), ((first, second), y), 2)
+    message = (
+        re.escape("a batch has float32 (4, 3), ")
+        + ".* the first one had "
+        + re.escape("float32 (6, 3), ")
+    )
+    with pytest.raises(UserError, match=message):
+        splitter.split(((first[:4], second[:4]), y[:4]))

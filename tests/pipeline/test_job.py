@@ -1,0 +1,225 @@
+"""``mpirun -np 2 python -m ooodist.train`` with a pipeline: what a person sees and gets.
+
+One run is the base: two epochs on two stages. Others go on from its first checkpoint, on another
+number of stages, or end as they must.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from tests.jobs import ROOT
+from tests.pipeline.jobs import VARIABLES, run_python, start_mpi
+
+JOB = """\
+model: {name: mlp, layers: [48, 32, 24]}
+data: {name: digits}
+batch: 64
+epochs: 2
+steps_per_epoch: 6
+seed: 7
+optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}
+parallel: {pipeline: 2, microbatches: 4, schedule: zb_h1}
+stall_limit: 20
+report: {tensorboard: false, trace: 2}
+"""
+ERROR_CODE = 2
+
+
+def arguments(folder: Path, *overrides: str) -> list[str]:
+    file = folder / "job.yaml"
+    file.write_text(JOB)
+    sets = [part for override in overrides for part in ("--set", override)]
+    return ["-m", "ooodist.train", "--config", str(file), "--output", str(folder / "out"), *sets]
+
+
+def alone(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | VARIABLES,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The output folder of the base run, and what it printed."""
+    folder = tmp_path_factory.mktemp("base")
+    job = run_python(2, *arguments(folder), seconds=300)
+    assert job.returncode == 0, job.stdout
+    return folder / "out", job.stdout
+
+
+def weights(file: Path) -> list[np.ndarray]:
+    return keras.models.load_model(file).get_weights()
+
+
+def test_what_is_printed(base: tuple[Path, str]) -> None:
+    _, text = base
+    for words in (
+        "rank 0, stage 0: ",
+        "rank 1, stage 1: ",
+        "schedule zb_h1, 4 micro-batches: predicted ",
+        "epoch 2/2 step 6/6 | ",
+        "pipeline     2 stages on 2 ranks, 4 micro-batches, schedule zb_h1",
+        "workers      1 (engine mpi), batch 64 each",
+        "validation   ",
+    ):
+        assert words in text, text
+    assert re.search(r"schedule zb_h1: predicted .* measured .* bubble predicted", text), text
+
+
+def test_one_logical_checkpoint(base: tuple[Path, str]) -> None:
+    """It is a Keras file of the whole model, which a single process loads and goes on from."""
+    out, text = base
+    assert (out / "schedule.csv").read_text().startswith("0F0,")
+    model = keras.models.load_model(out / "checkpoint-epoch-000002.keras")
+    accuracy = re.search(r"validation +.*accuracy ([0-9.]+)", text)
+    assert accuracy is not None
+    assert model.optimizer.iterations.numpy() == 12
+    assert float(accuracy[1]) > 0.2  # of ten classes
+    assert any(np.abs(v.numpy()).max() > 0 for v in model.optimizer.variables[2:])
+
+
+def test_the_trace_shows_all_ranks(base: tuple[Path, str]) -> None:
+    out, _ = base
+    events = json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()))["traceEvents"]
+    bars = [event for event in events if event["ph"] == "X" and event["name"] == "1W3"]
+    assert len(bars) == 3  # predicted, and two steps as they ran
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {"predicted", "measured, step 3", "measured, step 4"}
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_goes_on_with_another_number_of_stages(
+    base: tuple[Path, str], tmp_path: Path, stages: int
+) -> None:
+    out, _ = base
+    (tmp_path / "out").mkdir()
+    shutil.copy(out / "checkpoint-epoch-000001.keras", tmp_path / "out")
+    command = [*arguments(tmp_path, f"parallel.pipeline={stages}"), "--resume"]
+    one_process = stages == 1  # without mpirun
+    job = alone(*command) if one_process else run_python(stages, *command, seconds=300)
+    assert job.returncode == 0, job.stdout
+    assert "resuming after epoch 1" in job.stdout + (job.stderr or "")
+    name = "checkpoint-epoch-000002.keras"
+    for one, other in zip(weights(tmp_path / "out" / name), weights(out / name), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * np.abs(other).max())
+
+
+def test_a_killed_stage_ends_all_and_the_run_goes_on(tmp_path: Path) -> None:
+    command = arguments(tmp_path, "epochs=200", "checkpoint.keep=1", "report.trace=0")
+    job = start_mpi(2, *command)
+    saved = tmp_path / "out"
+    deadline = time.monotonic() + 200
+    while not list(saved.glob("checkpoint-epoch-0*.keras")):
+        assert job.poll() is None, job.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    victim = rank_of_job(job.pid, 1)
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    output, _ = job.communicate(timeout=30)
+    assert time.monotonic() - killed < 10
+    assert job.returncode != 0
+    assert "rank 1" in output[output.index("mpirun noticed") :]
+    again = run_python(2, *arguments(tmp_path, "epochs=1"), "--resume", seconds=300)
+    assert again.returncode == 0, again.stdout
+    assert "resuming after epoch" in again.stdout
+
+
+def test_a_stage_that_stands_still_is_named(tmp_path: Path) -> None:
+    command = arguments(tmp_path, "steps_per_epoch=100000", "stall_limit=3", "report.trace=0")
+    job = start_mpi(2, *command)
+    assert job.stdout is not None
+    lines = []
+    for line in job.stdout:
+        lines.append(line)
+        if "epoch 1/2 step" in line:
+            break
+    victim = rank_of_job(job.pid, 1)
+    os.kill(victim, signal.SIGSTOP)
+    stopped = time.monotonic()
+    output, _ = job.communicate(timeout=60)
+    with contextlib.suppress(ProcessLookupError):  # mpirun has ended it
+        os.kill(victim, signal.SIGKILL)
+    assert time.monotonic() - stopped < 20, output
+    assert job.returncode != 0
+    waits = (
+        r"rank 0 waits at 0RECV_B\d since \d+ s: the message is not sent by rank 1"
+        r"|rank 0 waits at the (sum of the loss|metrics) since \d+ s: not all ranks have come to it"
+    )
+    assert re.search(waits, output), output
+
+
+@pytest.mark.parametrize(
+    ("ranks", "override", "message"),
+    [
+        (
+            3,
+            "batch=64",
+            "2 x data 1, which is 2 processes, but 3 were started",
+        ),
+        (2, "parallel.split=[dense_9]", "parallel.split names dense_9"),
+        (2, "parallel.memory_bytes=100", "memory limit"),
+        (2, "parallel.schedule=none.csv", "parallel.schedule none.csv cannot be read"),
+    ],
+)
+def test_what_a_person_gets_wrong(tmp_path: Path, ranks: int, override: str, message: str) -> None:
+    job = run_python(ranks, *arguments(tmp_path, override), seconds=120)
+    assert job.returncode == ERROR_CODE, job.stdout
+    assert "ooodist: error: " in job.stdout
+    assert message in job.stdout
+    assert "Traceback" not in job.stdout
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("batch=30", "batch is 30, which cannot be split into 4 micro-batches"),
+        ("engine=horovod", "engine is horovod, but pipelines run over MPI"),
+        ("accumulate=2", "accumulate is given, which a pipeline does not have"),
+        ("order.name=priority", "order is given"),
+        ("parallel.schedule=2f2b", "parallel.schedule is 2f2b"),
+        ("parallel.chunks=2", "parallel.chunks is 2, but the schedule zb_h1 has 1 stage a rank"),
+        ("parallel.pipelines=2", "there is no key parallel.pipelines (did you mean pipeline?)"),
+    ],
+)
+def test_wrong_keys_end_before_anything_starts(tmp_path: Path, override: str, message: str) -> None:
+    job = alone(*arguments(tmp_path, override))
+    assert job.returncode == ERROR_CODE
+    assert message in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def rank_of_job(launcher: int, rank: int) -> int:
+    """The process of a rank that this mpirun has started."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if parent == launcher and f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables:
+            return int(folder.name)
+    raise AssertionError(f"rank {rank} does not run")

@@ -1,0 +1,210 @@
+"""fit of a pipeline against one process: ``mpirun -np 2 python training_worker.py CASE``.
+
+Each rank first trains the whole model by itself, with TensorFlow alone and the same micro-batches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import ooodist
+from tests.pipeline.models import MODELS
+
+EPOCHS, STEPS = 2, 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how."""
+
+    model: str
+    pipeline: int
+    microbatches: int
+    data: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+    optimizer: Callable[[], Any] = lambda: keras.optimizers.SGD(0.05, momentum=0.9)
+    loss_weight: float = 1.0
+    tolerance: float = 5e-6
+
+
+CASES = {
+    "auto": Case("unet", 2, 4),
+    "one_rank": Case("unet", 1, 4),
+    "batch_norm": Case("convolution_with_batch_norm", 2, 2, options={"schedule": "1f1b"}),
+    "chunks": Case("encoder_decoder", 2, 4, options={"schedule": "interleaved"}),
+    "recompute": Case("encoder_decoder", 2, 4, options={"schedule": "zb_h1", "recompute": True}),
+    "tied": Case(
+        "tied_and_shared_weights",
+        2,
+        4,
+        options={"schedule": "1f1b", "chunks": 1},
+        optimizer=lambda: keras.optimizers.Adam(1e-3),
+    ),
+    "clipped": Case(
+        "unet",
+        2,
+        4,
+        options={"schedule": "zb_h1"},
+        optimizer=lambda: keras.optimizers.Adam(1e-2, global_clipnorm=0.05, weight_decay=1e-3),
+    ),
+    "scaled": Case(
+        "unet",
+        2,
+        4,
+        options={"schedule": "gpipe"},
+        optimizer=lambda: keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5),
+            initial_scale=2.0**127,
+            dynamic_growth_steps=4,
+        ),
+        loss_weight=1e4,  # so large that the first steps are skipped
+    ),
+    "regularised": Case("regularised", 2, 4, options={"schedule": "zb_h1"}),
+    "outputs": Case("several_inputs_and_outputs", 2, 2, options={"schedule": "zb_h2"}),
+    "four_stages": Case("encoder_decoder", 4, 2, options={"schedule": "push", "chunks": 1}),
+    "replicas": Case("unet", 2, 4, data=2, options={"schedule": "zb_h1"}),
+    "split": Case(
+        "dense_with_dropout", 2, 4, options={"split": ("dense_1",), "schedule": "fast_forward"}
+    ),
+}
+
+
+class Batches:
+    """Other samples in each batch: those of a model's example, scaled or moved on."""
+
+    def __init__(self, case: Case) -> None:
+        keras.utils.clear_session()  # the same names each time
+        keras.utils.set_random_seed(5)
+        self.model, inputs, labels = MODELS[case.model]()
+        self.several = len(self.model.inputs) > 1, len(self.model.outputs) > 1
+        self._inputs, self._labels = tf.nest.flatten(inputs), tf.nest.flatten(labels)
+        self._case = case
+
+    def microbatch(self, number: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        inputs = [
+            x * (1 + 0.1 * (number % 7)) if x.dtype.is_floating else (x + number) % 5
+            for x in self._inputs
+        ]
+        return inputs, [(y + number) % 5 for y in self._labels]
+
+    def batch(self, step: int, replica: int) -> Any:
+        """As a data set yields it."""
+        m = self._case.microbatches
+        first = (step * self._case.data + replica) * m
+        parts = [self.microbatch(number) for number in range(first, first + m)]
+        inputs = [tf.concat(those, 0) for those in zip(*(x for x, _ in parts), strict=True)]
+        labels = [tf.concat(those, 0) for those in zip(*(y for _, y in parts), strict=True)]
+        return self.shaped(inputs, labels)
+
+    def shaped(self, inputs: list[tf.Tensor], labels: list[tf.Tensor]) -> Any:
+        x = tuple(inputs) if self.several[0] else inputs[0]
+        return x, tuple(labels) if self.several[1] else labels[0]
+
+    def data(self, replica: int) -> tf.data.Dataset:
+        """An epoch."""
+        batches = [self.batch(step, replica) for step in range(STEPS)]
+        spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, batches[0])
+        return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec).apply(
+            tf.data.experimental.assert_cardinality(STEPS)
+        )
+
+
+def compiled(case: Case, batches: Batches) -> keras.Model:
+    model, several = batches.model, batches.several[1]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    number = len(model.outputs)
+    model.compile(
+        case.optimizer(),
+        [loss] * number if several else loss,
+        loss_weights=[case.loss_weight] * number,
+        metrics=[["accuracy"]] * number if several else ["accuracy"],
+    )
+    return model
+
+
+def train_alone(case: Case, batches: Batches) -> keras.Model:
+    """The whole model, micro-batch after micro-batch."""
+    model = compiled(case, batches)
+    weights = model.trainable_variables
+    optimizer = model.optimizer
+    optimizer.build(weights)
+    m = case.microbatches * case.data
+
+    @tf.function(autograph=False)
+    def gradients_of(inputs, labels, seed):
+        x, y = batches.shaped(inputs, labels)
+        with tf.GradientTape() as tape:
+            loss = tf.cast(model.compute_loss(y=y, y_pred=model(x, training=True)), tf.float32)
+        return tape.gradient(loss, [w.value for w in weights], output_gradients=seed)
+
+    for _ in range(EPOCHS):
+        for step in range(STEPS):
+            scale = 1.0
+            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                scale = float(optimizer.dynamic_scale.numpy())
+            sums = [tf.zeros(w.shape, w.dtype) for w in weights]
+            for number in range(step * m, (step + 1) * m):
+                gradients = gradients_of(*batches.microbatch(number), tf.constant(scale / m))
+                sums = [s + tf.convert_to_tensor(g) for s, g in zip(sums, gradients, strict=True)]
+            optimizer.apply(sums, weights)
+    return model
+
+
+def main(name: str) -> None:
+    case = CASES[name]
+    engine = ooodist.init("mpi")
+    expected = train_alone(case, Batches(case))
+    values = {v.path: v.numpy() for v in expected.variables}
+    slots = {v.path: v.numpy() for v in expected.optimizer.variables}
+    whole = Batches(case)
+    evaluation = [whole.batch(step, 0) for step in range(STEPS)]
+
+    batches = Batches(case)
+    model = ooodist.pipelined(
+        compiled(case, batches),
+        pipeline=case.pipeline,
+        data=case.data,
+        microbatches=case.microbatches,
+        stall_limit=20,
+        **case.options,
+    )
+    replica, _ = model.ooodist.training_place
+    if name == "scaled":
+        assert slots["loss_scale_optimizer/dynamic_scale"] < 2.0**126
+    history = model.fit(batches.data(replica), epochs=EPOCHS, verbose=0)
+    compare(values, {v.path: v.numpy() for v in model.variables}, case)
+    compare(slots, {v.path: v.numpy() for v in model.optimizer.variables}, case)
+    for logs in zip(*history.history.values(), strict=True):
+        assert np.isfinite(logs).all(), logs
+    shown = " ".join(f"{key} {values[-1]:.6f}" for key, values in history.history.items())
+    print(f"history: {shown}", flush=True)
+    if not any(batches.several):  # arrays are shared out
+        x = np.concatenate([b[0] for b in evaluation])
+        y = np.concatenate([b[1] for b in evaluation])
+        found = model.evaluate(x, y, verbose=0, return_dict=True)
+        alone = expected.evaluate(x, y, verbose=0, return_dict=True)
+        for key, value in alone.items():
+            assert abs(found[key] - value) <= 1e-4 * abs(value), (key, found[key], value)
+    model.ooodist.close()
+    print(f"held: {name}, rank {engine.rank}", flush=True)
+
+
+def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], case: Case) -> None:
+    assert expected.keys() == found.keys(), set(expected) ^ set(found)
+    for path, value in expected.items():
+        if "seed_generator" in path or value.size == 0:
+            continue
+        largest = np.abs(value).max(initial=0.1)
+        difference = np.abs(found[path] - value).max(initial=0)
+        assert difference <= case.tolerance * largest, f"{path}: {difference / largest}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,100 @@
+"""Stages made of layers: nothing is lost, and files say what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooodist import yaml_dataclass
+from ooodist.errors import UserError
+from ooodist.schedule.layer_costs import (
+    LayerCost,
+    Link,
+    ModelCosts,
+    balanced_parts,
+    read_model_costs,
+    stage_costs,
+)
+
+NUMBERS = st.integers(0, 9)
+EIGHTHS = NUMBERS.map(lambda number: number / 8)
+LAYERS = st.lists(
+    st.builds(
+        LayerCost,
+        name=st.just("x"),
+        forward=EIGHTHS,
+        input_gradient=EIGHTHS,
+        weight_gradient=EIGHTHS,
+        update=EIGHTHS,
+        base_bytes=NUMBERS,
+        input_bytes=NUMBERS,
+        weight_bytes=NUMBERS,
+        gradient_bytes=NUMBERS,
+        sent_bytes=NUMBERS,
+    ),
+    min_size=4,
+    max_size=10,
+)
+SUMMED = (
+    *("forward", "input_gradient", "weight_gradient", "update"),
+    *("base_bytes", "input_bytes", "weight_bytes", "gradient_bytes"),
+)
+
+
+@settings(deadline=None)
+@given(LAYERS, st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 1)]))
+def test_stages_have_all_that_layers_have(layers: list[LayerCost], size: tuple[int, int]) -> None:
+    costs = ModelCosts(tuple(layers), Link(0.5, 0.25))
+    parts = balanced_parts(costs, *size, microbatches=3)
+    stages = stage_costs(costs, parts).stages
+    assert len(stages) == size[0] * size[1]
+    for name in SUMMED:
+        total = sum(getattr(layer, name) for layer in layers)
+        assert sum(getattr(stage, name) for stage in stages) == total
+    for part, stage, behind in zip(parts, stages, [*stages[1:], None], strict=True):
+        last = layers[part.stop - 1]
+        if behind is None:
+            assert (stage.sent_bytes, stage.send_seconds) == (0, 0.0)
+            continue
+        assert stage.sent_bytes == last.sent_bytes
+        expected = 0.5 + 0.25 * last.sent_bytes if last.sent_bytes else 0.0
+        assert stage.send_seconds == behind.send_back_seconds == expected
+    assert stages[0].send_back_seconds == 0.0
+
+
+def test_the_memory_limit_counts_what_is_in_flight() -> None:
+    """1F1B keeps more micro-batches on the first ranks, so they get fewer of equal layers."""
+    layers = tuple(LayerCost(str(n), forward=1.0, weight_bytes=10) for n in range(6))
+    assert [len(part) for part in balanced_parts(ModelCosts(layers), 2, 1, 8)] == [3, 3]
+    limited = ModelCosts(layers, memory_limit=40)
+    assert [len(part) for part in balanced_parts(limited, 2, 1, 8)] == [2, 4]
+    assert [len(part) for part in balanced_parts(limited, 2, 1, 1)] == [3, 3]
+    with pytest.raises(UserError, match="no split of 6 layers into 2 stages fits"):
+        balanced_parts(ModelCosts(layers, memory_limit=30), 2, 1, 8)
+
+
+def test_a_file_and_back(tmp_path: Path) -> None:
+    costs = ModelCosts((LayerCost("a", 1.0, sent_bytes=3), LayerCost("b")), Link(1e-3, 1e-9), 99)
+    file = tmp_path / "costs.yaml"
+    file.write_text(yaml_dataclass.dump(yaml_dataclass.plain(costs)))
+    assert read_model_costs(file) == costs
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "--costs .* cannot be read"),
+        ("layers: [", "this is not valid YAML"),
+        ("layers: []\nlinks: 3", "there is no key links.*did you mean link"),
+        ("layers: [{name: a, forward: -1}]", r"layers\[0\].forward is -1; it must be a number, at least 0"),
+    ],
+)
+def test_files_with_faults(tmp_path: Path, text: str | None, message: str) -> None:
+    file = tmp_path / "costs.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_model_costs(file)

@@ -1,0 +1,120 @@
+"""From a name to stages, ranks and actions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ooodist.errors import UserError
+from ooodist.schedule import pipeline_check
+from ooodist.schedule.actions import to_csv
+from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.schedule.pipeline_costs import equal_stages
+from ooodist.schedule.pipeline_plan import (
+    AUTO,
+    NAMES,
+    check_name,
+    make_plan,
+    make_plans,
+    placed,
+    reschedule,
+)
+from ooodist.schedule.pipeline_simulate import peak_bytes
+
+RANKS, MICROBATCHES = 2, 4
+COSTS = ModelCosts(
+    tuple(LayerCost(str(n), 1.0, 1.0, 1.0, weight_bytes=10, sent_bytes=1) for n in range(8)),
+    Link(0.125),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_makes_a_schedule_that_runs(name: str) -> None:
+    plan = make_plan(COSTS, RANKS, MICROBATCHES, name)
+    pipeline_check.check(plan.schedule, plan.costs)
+    assert plan.schedule.name == name
+    assert [layer for part in plan.parts for layer in part] == list(range(8))
+    assert len(plan.parts) == plan.schedule.stages == len(plan.costs.stages)
+    assert plan.timeline.step_seconds >= 8 * 3 * MICROBATCHES / RANKS
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("gpipe", 2), ("interleaved", 4), ("push", 1)])
+def test_chunks(name: str, chunks: int) -> None:
+    plan = make_plan(COSTS, RANKS, MICROBATCHES, name, chunks)
+    assert plan.schedule.rank_of == tuple(stage % RANKS for stage in range(RANKS * chunks))
+
+
+def test_auto_tries_all_placements_and_is_the_best() -> None:
+    plans = list(make_plans(COSTS, RANKS, MICROBATCHES, AUTO))
+    assert [plan.schedule.rank_of for plan in plans] == [(0, 1), (0, 1, 0, 1), (0, 1, 1, 0)]
+    best = make_plan(COSTS, RANKS, MICROBATCHES, AUTO)
+    assert best in plans
+    for name in NAMES:
+        other = make_plan(COSTS, RANKS, MICROBATCHES, name)
+        assert best.timeline.step_seconds <= other.timeline.step_seconds + 1e-9
+
+
+def test_auto_with_chunks_has_so_many() -> None:
+    for plan in make_plans(COSTS, RANKS, MICROBATCHES, AUTO, 1):
+        assert plan.schedule.rank_of == (0, 1)
+
+
+def test_auto_with_few_layers() -> None:
+    """Not enough for two chunks: one it is. Not enough for one: an error."""
+    few = ModelCosts(COSTS.layers[:3])
+    assert make_plan(few, RANKS, MICROBATCHES, AUTO).schedule.stages == 2
+    with pytest.raises(UserError, match="1 layers cannot be split into 2 stages"):
+        make_plan(ModelCosts(COSTS.layers[:1]), RANKS, MICROBATCHES, AUTO)
+
+
+def test_under_a_memory_limit() -> None:
+    limit = 8 * 10  # two micro-batches of four layers
+    limited = ModelCosts(COSTS.layers, COSTS.link, limit)
+    for name in ("1f1b", AUTO):
+        plan = make_plan(limited, RANKS, MICROBATCHES, name)
+        assert max(peak_bytes(plan.schedule, plan.costs)) <= limit
+    with pytest.raises(UserError, match=f"memory limit is {limit}"):
+        make_plan(limited, RANKS, MICROBATCHES, "gpipe")
+
+
+def test_a_schedule_from_a_file(tmp_path: Path) -> None:
+    made = make_plan(COSTS, RANKS, MICROBATCHES, "zb_v")
+    file = tmp_path / "mine.csv"
+    file.write_text(to_csv(made.schedule))
+    plan = make_plan(COSTS, RANKS, MICROBATCHES, str(file))
+    assert plan.schedule.actions == made.schedule.actions
+    assert plan.parts == made.parts
+    assert plan.costs == made.costs
+    with pytest.raises(UserError, match="is for 2 ranks and 4 micro-batches, but pipeline is 4"):
+        make_plan(COSTS, 4, MICROBATCHES, str(file))
+    with pytest.raises(UserError, match=r"has 4 stages, but parallel\.split makes 2"):
+        placed((range(4), range(4, 8)), equal_stages(2), RANKS, MICROBATCHES, str(file))
+    file.write_text("0F0,0BW0\n1F0,1BW0,2F0,2BW0")
+    with pytest.raises(UserError, match="has 3 stages on 2 ranks"):
+        make_plan(COSTS, RANKS, 1, str(file))
+
+
+@pytest.mark.parametrize("name", [*NAMES, AUTO])
+def test_other_costs_keep_the_stages(name: str) -> None:
+    plan = make_plan(COSTS, RANKS, MICROBATCHES, name)
+    measured = equal_stages(plan.schedule.stages, 2.0, 1.0, 0.5)
+    again = reschedule(plan, name, measured)
+    assert again.parts == plan.parts
+    assert again.schedule.rank_of == plan.schedule.rank_of
+    assert again.costs == measured
+    if name in ("1f1b", "gpipe", "zb_v"):  # they do not follow the costs
+        assert again.schedule == plan.schedule
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "message"),
+    [
+        ("zb_h3", None, "schedule is zb_h3.*did you mean zb_h"),
+        ("1f1b", 2, "chunks is 2, but the schedule 1f1b has 1 stage a rank"),
+        ("zb_v", 1, "chunks is 1, but the schedule zb_v has 2 stages a rank"),
+    ],
+)
+def test_names_that_cannot_be(name: str, chunks: int | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_name(name, chunks)
