@@ -38,6 +38,9 @@ examples:
   python launch/local.py -np 2 --engine horovod -- python -m ooodist.train \\
       --config job.yaml --plan plans/plan.yaml
 
+  # how long a step of a pipeline would take on eight devices that one does not have
+  mpirun -np 8 --oversubscribe python -m ooodist.train --config job.yaml --emulate costs.yaml
+
   # other settings for once, and going on after an interruption
   python -m ooodist.train --config job.yaml --set batch=32 --set optimizer.learning_rate=1e-3
   python -m ooodist.train --config job.yaml --resume
@@ -51,6 +54,11 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the job of a command line and returns the exit code."""
     options = _parse(arguments)
     try:
+        if options.emulate is not None:
+            _check_emulate(options)
+            from ooodist.pipeline import emulation_job
+
+            return emulation_job.run(options.config, options.overrides, options.emulate)
         config = _config(options)
         if options.print_config:
             print(job_file.to_yaml(config), end="")
@@ -62,6 +70,21 @@ def main(arguments: Sequence[str]) -> int:
     from ooodist.training import job
 
     return job.run(config)
+
+
+def _check_emulate(options: argparse.Namespace) -> None:
+    """Raises UserError for options that an emulation would pass over in silence."""
+    given = {
+        "--engine": options.engine,
+        "--output": options.output,
+        "--plan": options.plan,
+        "--profile": options.profile,
+        "--resume": options.resume,
+        "--print-config": options.print_config,
+    }
+    for name, value in given.items():
+        if value:
+            raise UserError(f"--emulate trains nothing, so {name} has no effect; leave it out")
 
 
 def _config(options: argparse.Namespace) -> Config:
@@ -116,6 +139,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest checkpoint in the output"
+    )
+    parser.add_argument(
+        "--emulate",
+        metavar="FILE",
+        type=Path,
+        help="wait instead of computing, as long as this YAML file of the layers' costs says; all "
+        "else of the key parallel is real",
     )
     parser.add_argument(
         "--print-config", action="store_true", help="print all keys as they would be used, and end"

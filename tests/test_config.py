@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -251,3 +252,69 @@ def test_most_mistakes_are_found_without_tensorflow() -> None:
     )
     assert result.stdout.strip() == "False False"
     assert time.monotonic() - start < 5  # about 0.3 s on an idle machine
+
+
+def test_a_pipeline_is_read_alone_and_without_keras(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("model: no such\nparallel: {pipeline: 4, schedule: zb_h1}\nstall_limit: 5\n")
+    program = (
+        "import pathlib, sys\n"
+        "from ooodist import config\n"
+        f"found = config.load_parallel(pathlib.Path({str(file)!r}), ['parallel.microbatches=8'])\n"
+        "print(found, 'tensorflow' in sys.modules, 'keras' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    parallel = job.ParallelConfig(pipeline=4, microbatches=8, schedule="zb_h1")
+    assert result.stdout.strip() == f"{(parallel, 5.0)} False False"
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.builds(
+        job.ParallelConfig,
+        pipeline=st.integers(1, 64),
+        data=st.integers(1, 8),
+        microbatches=st.integers(1, 64),
+        schedule=st.sampled_from(["auto", "1f1b", "zb_v", "mine.csv"]),
+        split=st.none() | st.lists(st.text()).map(tuple),
+        memory_bytes=st.none() | st.integers(1),
+    ),
+    st.floats(1, 1e6),
+)
+def test_a_pipeline_is_that_of_the_whole_job(
+    parallel: job.ParallelConfig, stall_limit: float
+) -> None:
+    batch = 3 * parallel.microbatches
+    whole = replace(job.load(None), parallel=parallel, stall_limit=stall_limit, batch=batch)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "job.yaml"
+        file.write_text(job.to_yaml(whole), encoding="utf-8")
+        assert job.load_parallel(file) == (parallel, stall_limit)
+
+
+def test_the_default_stall_limit_of_a_pipeline() -> None:
+    found = job.load_parallel(None, ["parallel.pipeline=2"])
+    assert found == (job.ParallelConfig(pipeline=2), Config.stall_limit)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("batch=3", "parallel is missing; give the job a pipeline, as parallel: {pipeline: 4"),
+        ("paralel.pipeline=3", "there is no key paralel (did you mean parallel?); the job has"),
+        ("parallel.pipeline=0", "parallel.pipeline is 0; it must be a whole number, at least 1"),
+        ("parallel=3", "parallel is 3; it must be"),
+        ("parallel.schedule=zbh1", "parallel.schedule is zbh1 (did you mean zb_h1?)"),
+    ],
+)
+def test_mistakes_of_a_pipeline(override: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        job.load_parallel(None, [override])
+    assert message in str(caught.value)
+
+
+def test_a_stall_limit_that_is_too_short() -> None:
+    with pytest.raises(UserError, match=r"stall_limit is 0\.5; it must be a number, at least 1"):
+        job.load_parallel(None, ["parallel.pipeline=2", "stall_limit=0.5"])

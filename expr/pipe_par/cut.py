@@ -73,8 +73,8 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
     inputs, targets = splitter.specs()
     [sent, _] = sent_specs(model, [first, last], inputs)
     work = StageWork(last, (), sent, targets, compiled_loss(model, splitter.structure), {})
-    parts = splitter.split(batch)
-    received = [first.run(those, training=True) for those in parts.inputs]
+    parts = splitter.split(batch, range(len(inputs)), targets=True)
+    received = [first.run(list(those.values()), training=True) for those in parts.inputs]
     uncut = whole(model, last, splitter)
     rows: list[dict[str, Any]] = []
     for number in range(-WARM_UPS, rounds):

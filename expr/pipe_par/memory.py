@@ -3,7 +3,8 @@
     python expr/pipe_par/memory.py [--schedules 1f1b zb_h1 gpipe] [--microbatches 4 8 16]
 
 Two ranks. Measured is the most that the kernel has seen of a process during a step, above what it
-had before, without the batch itself; predicted is what the planner goes by.
+had before; predicted is what the planner goes by: what actions keep for others, and not what each
+needs for itself while it runs.
 """
 
 from __future__ import annotations

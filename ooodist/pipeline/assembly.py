@@ -110,7 +110,8 @@ class Assembly:
             what was done when, and what this rank's stages add to the mean loss.
         """
         if self.reads_data:
-            parts = self.splitter.split(batch)
+            needed = {place for places in self.reads.values() for place in places}
+            parts = self.splitter.split(batch, needed, targets=self.has_loss)
             for number, work in self.works.items():
                 data = [[one[at] for at in self.reads[number]] for one in parts.inputs]
                 work.begin(data, parts.targets)

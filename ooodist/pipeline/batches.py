@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,12 @@ class MicroBatches:
     """Of one step.
 
     Attributes:
-        inputs: of each micro-batch, those of the model, in the model's order.
-        targets: of each, y and the sample weights, flattened.
+        inputs: of each micro-batch, those inputs of the model that were asked for, by their places
+            in the model.
+        targets: of each, y and the sample weights, flattened; empty if not asked for.
     """
 
-    inputs: list[Tensors]
+    inputs: list[dict[int, tf.Tensor]]
     targets: list[Tensors]
 
 
@@ -74,8 +75,17 @@ class BatchSplitter:
             *tf.nest.pack_sequence_as(self.structure, targets),
         )
 
-    def split(self, batch: Any) -> MicroBatches:
-        """The parts of a batch. Raises UserError if it is not like the first one."""
+    def split(self, batch: Any, places: Collection[int], *, targets: bool) -> MicroBatches:
+        """The parts of a batch.
+
+        Args:
+            batch: as the data yields it.
+            places: which of the model's inputs are needed.
+            targets: whether y and the sample weights are.
+
+        Raises:
+            UserError: it is not like the first one.
+        """
         tensors = self._flatten(batch)
         kinds = [_kind(tensor) for tensor in tensors]
         if kinds != self._kinds:
@@ -83,10 +93,14 @@ class BatchSplitter:
                 f"a batch has {_shown(kinds)}, but the first one had {_shown(self._kinds)}; all "
                 "batches of a pipeline must be alike: batch with drop_remainder=True"
             )
-        parts = [tf.split(tensor, self._microbatches) for tensor in tensors]
         number = len(self.model.inputs)
-        each = [list(those) for those in zip(*parts, strict=True)]
-        return MicroBatches([one[:number] for one in each], [one[number:] for one in each])
+        inputs = {place: tf.split(tensors[place], self._microbatches) for place in places}
+        wanted = [tf.split(tensor, self._microbatches) for tensor in tensors[number:] if targets]
+        each = range(self._microbatches)
+        return MicroBatches(
+            [{place: parts[one] for place, parts in inputs.items()} for one in each],
+            [[parts[one] for parts in wanted] for one in each],
+        )
 
     def _flatten(self, batch: Any) -> Tensors:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)

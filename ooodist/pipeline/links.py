@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields, replace
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -43,15 +44,20 @@ def gather_costs(
     total = np.empty_like(table)
     wait(ranks.world.Iallreduce(table, total, op=MPI.SUM))
     mean = total / ranks.replicas
-    kinds = [int if field.name.endswith("bytes") else float for field in fields(StageCost)]
-    costs = [
-        StageCost(*(kind(value) for kind, value in zip(kinds, row, strict=True))) for row in mean
-    ]
+    costs = [_cost(row) for row in mean]
     seconds = _message_seconds(transport, ranks, rank_of, boundaries)
     for number, one_way in enumerate(seconds):
         costs[number] = replace(costs[number], send_seconds=one_way)
         costs[number + 1] = replace(costs[number + 1], send_back_seconds=one_way)
     return tuple(costs)
+
+
+def _cost(row: np.ndarray) -> StageCost:
+    values: dict[str, Any] = {
+        field.name: round(value) if field.name.endswith("bytes") else float(value)
+        for field, value in zip(fields(StageCost), row, strict=True)
+    }
+    return StageCost(**values)
 
 
 def _message_seconds(

@@ -6,6 +6,7 @@ The stages that come of it are measured each on its rank, as they will run.
 
 from __future__ import annotations
 
+import functools
 import re
 import statistics
 import time
@@ -26,7 +27,7 @@ from ooodist.profile.state import preserved
 from ooodist.profile.step import StepToMeasure, trace_step
 from ooodist.schedule.actions import FORWARD, INPUT_GRADIENT
 from ooodist.schedule.layer_costs import LayerCost
-from ooodist.schedule.pipeline_costs import StageCost
+from ooodist.schedule.pipeline_costs import RECEIVES_AHEAD, StageCost
 
 if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
     from ooodist.pipeline.gradients import Gradients
@@ -115,11 +116,10 @@ def measure_stages(
     held = [*splitter.model.variables, *splitter.model.metrics_variables, *optimizer.variables]
     with preserved([variable.value for variable in held]):
         for number, work in works.items():
-            behind = boundaries[number] if number < len(boundaries) else None
-            before = boundaries[number - 1] if number else None
+            before, behind = _around(boundaries, number)
             data = [_zeros(inputs[place]) for place in reads[number]]
-            work.begin([data], [[_zeros(spec) for spec in targets]])
-            forward, input_gradient, weight_gradient = _measure(work, before, behind)
+            begin = functools.partial(work.begin, [data], [[_zeros(spec) for spec in targets]])
+            forward, input_gradient, weight_gradient = _measure(work, begin, before, behind)
             input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
             costs[number] = StageCost(
                 forward,
@@ -135,12 +135,29 @@ def measure_stages(
         seconds = statistics.median([_seconds(lambda: update(zeros)) for _ in range(ROUNDS)])
     first = min(works)
     sums = sum(_num_bytes(variable) for variable in gradients.variables)
-    costs[first] = replace(costs[first], update=seconds, base_bytes=sums)
+    messages = [0]
+    for number in works:
+        before, behind = _around(boundaries, number)
+        messages += [array.nbytes for array in before.places(FORWARD)] if before else []
+        messages += [array.nbytes for array in behind.places(INPUT_GRADIENT)] if behind else []
+    places = RECEIVES_AHEAD * max(messages)
+    costs[first] = replace(costs[first], update=seconds, base_bytes=sums + places)
     return costs
 
 
+def _around(
+    boundaries: Sequence[TensorBoundary], stage: int
+) -> tuple[TensorBoundary | None, TensorBoundary | None]:
+    """Before and behind a stage."""
+    before = boundaries[stage - 1] if stage else None
+    return before, boundaries[stage] if stage < len(boundaries) else None
+
+
 def _measure(
-    work: StageWork, before: TensorBoundary | None, behind: TensorBoundary | None
+    work: StageWork,
+    begin: Callable[[], None],
+    before: TensorBoundary | None,
+    behind: TensorBoundary | None,
 ) -> tuple[float, float, float]:
     """Seconds of F, B and W, with what it takes to make tensors of messages and the reverse."""
     received = before.places(FORWARD) if before else []
@@ -162,6 +179,7 @@ def _measure(
     rounds: list[list[float]] = []
     began = time.perf_counter()
     while len(rounds) < WARM_UPS + ROUNDS:
+        begin()
         rounds.append([_seconds(action) for action in actions])
         if time.perf_counter() - began > MOST_SECONDS and len(rounds) >= WARM_UPS + 3:
             break

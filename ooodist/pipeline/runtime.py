@@ -31,8 +31,8 @@ from ooodist.schedule.actions import (
     Schedule,
     with_transfers,
 )
+from ooodist.schedule.pipeline_costs import RECEIVES_AHEAD
 
-RECEIVES_AHEAD = 4  # messages for which there is a place before they are needed
 MadeOf = tuple[int, str, int]  # stage that needs it, FORWARD or INPUT_GRADIENT, micro-batch
 
 

@@ -187,8 +187,7 @@ class Transport:
         moving: list[tuple[Message, list[MPI.Request]]] = []
         try:
             while True:
-                pause = POLL_SECONDS if self._waits or held else PATIENT_POLL_SECONDS
-                for item in self._posts(pause if moving or held else None):
+                for item in self._posts(self._pause(moving, held)):
                     if item is _END:
                         return
                     if item is not _WAKE:
@@ -206,6 +205,13 @@ class Transport:
                 moving = still
         except MPI.Exception as error:  # shown by whoever waits
             self._failure = error
+
+    def _pause(self, moving: Sequence[Any], held: Sequence[Message]) -> float | None:
+        """Seconds to the next look; None: until something is posted."""
+        pauses = [max(0.0, message.not_before - time.monotonic()) for message in held]
+        if moving:
+            pauses.append(POLL_SECONDS if self._waits else PATIENT_POLL_SECONDS)
+        return min(pauses, default=None)
 
     def _posts(self, seconds: float | None) -> list[Any]:
         """What was posted meanwhile, or is within so many seconds (None: however long)."""

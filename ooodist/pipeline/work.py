@@ -69,8 +69,8 @@ class StageWork:
             recompute=recompute,
         )
         self._microbatches = 0
-        self._data: Sequence[Sequence[tf.Tensor]] = ()
-        self._targets: Sequence[Sequence[tf.Tensor]] = ()
+        self._data: dict[int, Sequence[tf.Tensor]] = {}
+        self._targets: dict[int, Sequence[tf.Tensor]] = {}
         self._losses: list[tf.Tensor] = []
         self._kept: dict[int, Kept] = {}
         self._for_weights: dict[int, list[tf.Tensor]] = {}
@@ -98,15 +98,16 @@ class StageWork:
             data: of each micro-batch, what the stage reads.
             targets: of each, what the loss compares with.
         """
-        self._data, self._targets = data, targets
+        self._data, self._targets = dict(enumerate(data)), dict(enumerate(targets))
         self._microbatches = len(data)
         self._losses.clear()
         self._gradients_left = self._microbatches
 
     def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What the stage sends; of the last one, the outputs of the model."""
-        targets = self._targets[microbatch] if self._loss is not None else ()
-        inputs = [*self._data[microbatch], *received, *targets]
+        # Used once: what B and W need of it is kept.
+        targets = self._targets.pop(microbatch) if self._loss is not None else ()
+        inputs = [*self._data.pop(microbatch), *received, *targets]
         outputs, self._kept[microbatch] = self._cut.forward(inputs)
         *sent, loss = outputs
         self._losses.append(loss)

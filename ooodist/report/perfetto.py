@@ -18,6 +18,7 @@ _COLOURS = {
     "F": "good",
     "dX": "bad",
     "dW": "terrible",
+    "dX and dW": "bad",
     "update": "generic_work",
     "middle": "grey",
     "exchange": "thread_state_iowait",
@@ -31,7 +32,8 @@ class Slice:
 
     Attributes:
         track: of the tracks of its process.
-        kind: ``F``, ``dX``, ``dW``, ``update``, ``middle`` or ``exchange``; it has a colour.
+        kind: ``F``, ``dX``, ``dW``, ``dX and dW``, ``update``, ``middle`` or ``exchange``; it has
+            a colour.
         name: shown on the bar.
         start, end: seconds.
         details: shown when one clicks on it.
@@ -55,7 +57,9 @@ class Process:
         tracks: in the order in which they are shown.
         slices: those of a track may overlap in time.
         arrows: each leads from slice to slice, which are given by their places in ``slices``.
+        arrow_name: what arrows stand for.
         memory: (seconds, bytes in use from then on); shown as a curve.
+        more_memory: further such curves, by their names.
     """
 
     number: int
@@ -63,7 +67,9 @@ class Process:
     tracks: tuple[str, ...]
     slices: Sequence[Slice]
     arrows: Sequence[Sequence[int]] = ()
+    arrow_name: str = "gradient"
     memory: Sequence[tuple[float, int]] = ()
+    more_memory: Mapping[str, Sequence[tuple[float, int]]] = field(default_factory=dict)
 
 
 def write_perfetto(processes: Sequence[Process], path: Path) -> None:
@@ -96,9 +102,10 @@ def trace_events(processes: Sequence[Process]) -> list[dict[str, Any]]:
         for arrow in process.arrows:
             events += _arrow(process, threads, arrow, number=num_arrows)
             num_arrows += 1
-        for seconds, num_bytes in process.memory:
-            event = {"ph": "C", "name": "memory", "pid": process.number, "ts": seconds * 1e6}
-            events.append({**event, "args": {"bytes": num_bytes}})
+        for name, curve in {"memory": process.memory, **process.more_memory}.items():
+            for seconds, num_bytes in curve:
+                event = {"ph": "C", "name": name, "pid": process.number, "ts": seconds * 1e6}
+                events.append({**event, "args": {"bytes": num_bytes}})
     return events
 
 
@@ -154,7 +161,7 @@ def _arrow(
     phases = ["s", *["t"] * (len(places) - 2), "f"]
     events = []
     for phase, place in zip(phases, places, strict=True):
-        event = {"ph": phase, "id": number, "name": "gradient", "cat": "gradient"}
+        event = {"ph": phase, "id": number, "name": process.arrow_name, "cat": process.arrow_name}
         # An arrow hangs on the slice in which its time lies.
         item = process.slices[place]
         middle = (item.start + item.end) / 2 * 1e6

@@ -6,7 +6,7 @@ Measured by ``ooodist.pipeline.measure``, or described by hand for a machine tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -54,8 +54,9 @@ class LayerCost:
 
     @property
     def kept_bytes(self) -> int:
-        """All that a micro-batch may keep here."""
-        return self.input_bytes + self.weight_bytes + self.gradient_bytes
+        """What each micro-batch in flight keeps here; one at a time has ``gradient_bytes``
+        besides, unless its W waits."""
+        return self.input_bytes + self.weight_bytes
 
 
 @dataclass(frozen=True)
@@ -106,22 +107,33 @@ def read_model_costs(file: Path, option: str = "--costs") -> ModelCosts:
 
 def balanced_parts(
     costs: ModelCosts, ranks: int, chunks: int, microbatches: int
-) -> tuple[range, ...]:
+) -> list[tuple[range, ...]]:
     """The layers of each of ``ranks * chunks`` stages, the slowest stage as fast as it can be.
 
-    Under a memory limit each stage may use its rank's share of it with as many micro-batches in
-    flight as 1F1B has there; what a schedule really keeps is checked when it is made.
+    What a schedule keeps is known only when it is made. So with a memory limit there are two ways
+    to try: one in which each stage keeps to its rank's share of the limit with as many
+    micro-batches in flight as 1F1B has there, if there is one; and the one without a limit.
 
     Raises:
-        UserError: there are fewer layers than stages, or no split fits into the memory limit.
+        UserError: there are fewer layers than stages.
     """
-    limit = costs.memory_limit
-    return partition(
-        costs.layers,
-        ranks * chunks,
-        in_flight=[min(microbatches, ranks - stage % ranks) for stage in range(ranks * chunks)],
-        memory_limit=None if limit is None else limit // chunks,
-    )
+    stages = ranks * chunks
+    free = partition(costs.layers, stages)
+    if costs.memory_limit is None:
+        return [free]
+    with_gradients = [
+        replace(layer, base_bytes=layer.base_bytes + layer.gradient_bytes) for layer in costs.layers
+    ]
+    try:
+        within = partition(
+            with_gradients,
+            stages,
+            in_flight=[min(microbatches, ranks - stage % ranks) for stage in range(stages)],
+            memory_limit=costs.memory_limit // chunks,
+        )
+    except UserError:
+        return [free]
+    return [within] if within == free else [within, free]
 
 
 def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:

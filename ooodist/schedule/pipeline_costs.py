@@ -17,6 +17,8 @@ from ooodist.errors import UserError
 from ooodist.schedule.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from ooodist.yaml_dataclass import Range
 
+RECEIVES_AHEAD = 2  # messages for which a rank has a place before they are needed
+
 
 @dataclass(frozen=True)
 class StageCost:
@@ -29,11 +31,12 @@ class StageCost:
         input_bytes: kept from F to the end of B.
         weight_bytes: kept from F to the end of W.
         gradient_bytes: kept from B to the end of W.
-        base_bytes: kept all the time: weights, optimiser, accumulated gradients.
-        update: of the optimiser, once a step.
-        sent_bytes: of the stage's output; the gradient that comes back is as large.
+        base_bytes: kept all the time: weights, optimiser, accumulated gradients, and places for
+            RECEIVES_AHEAD messages.
         send_seconds: from the end of F until its output is where the next stage is.
         send_back_seconds: from the end of B until its result is where the stage before is.
+        sent_bytes: of the stage's output; the gradient that comes back is as large.
+        update: of the optimiser, once a step.
     """
 
     forward: Annotated[float, Range(0)] = 1.0
@@ -43,10 +46,10 @@ class StageCost:
     weight_bytes: Annotated[int, Range(0)] = 0
     gradient_bytes: Annotated[int, Range(0)] = 0
     base_bytes: Annotated[int, Range(0)] = 0
-    update: Annotated[float, Range(0)] = 0.0
-    sent_bytes: Annotated[int, Range(0)] = 0
     send_seconds: Annotated[float, Range(0)] = 0.0
     send_back_seconds: Annotated[float, Range(0)] = 0.0
+    sent_bytes: Annotated[int, Range(0)] = 0
+    update: Annotated[float, Range(0)] = 0.0
 
     def seconds(self, kind: str) -> float:
         """Of an action of this kind."""

@@ -10,6 +10,7 @@ Stages are placed on ranks in turn (0 1 2 3 0 1 2 3), or for ZB-V in the shape o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ _KINDS = {
     "zb_v": _Kind(lambda p, m, v, _: pipeline.zero_bubble_v(p, m), 2),
 }
 NAMES = tuple(_KINDS)
-MOST_CHUNKS = 2  # that are tried where the choice is ours
+MOST_CHUNKS = 3  # that are tried where the choice is ours
 
 
 @dataclass(frozen=True)
@@ -115,16 +116,19 @@ def make_plans(
     if name != AUTO:
         yield _plan(costs, ranks, microbatches, name, chunks)
         return
-    numbers = [chunks] if chunks else range(1, MOST_CHUNKS + 1)
     refused: UserError | None = None
     found = False
-    for number in numbers:
-        if len(costs.layers) < ranks * number and found:
+    for number in [chunks] if chunks else range(1, MOST_CHUNKS + 1):
+        if found and len(costs.layers) < ranks * number:
             break
-        for rank_of in _placements(ranks, number):
+        try:
+            splits = balanced_parts(costs, ranks, number, microbatches)
+        except UserError as error:
+            refused = refused or error
+            continue
+        for parts, rank_of in itertools.product(splits, _placements(ranks, number)):
+            stages = stage_costs(costs, parts)
             try:
-                parts = balanced_parts(costs, ranks, number, microbatches)
-                stages = stage_costs(costs, parts)
                 plan = PipelinePlan(parts, auto(rank_of, microbatches, stages), stages)
             except UserError as error:
                 refused = refused or error
@@ -201,8 +205,14 @@ def _plan(
         number = _read(Path(name), ranks, microbatches).stages // ranks
     else:
         number = chunks or _KINDS[name].chunks
-    parts = balanced_parts(costs, ranks, number, microbatches)
-    return placed(parts, stage_costs(costs, parts), ranks, microbatches, name)
+    refused: UserError | None = None
+    for parts in balanced_parts(costs, ranks, number, microbatches):
+        try:
+            return placed(parts, stage_costs(costs, parts), ranks, microbatches, name)
+        except UserError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 def _read(file: Path, ranks: int, microbatches: int) -> Schedule:

@@ -104,7 +104,8 @@ def _made_by_rules(
 ) -> Iterator[Schedule]:
     ranks = max(rank_of) + 1
     kinds = [("B", "F", "W"), ("B", "W", "F"), ("F", "B", "W")]
-    aheads = [None, *range(1, ranks + 2)]
+    near = {1, 2, 3, ranks // 2, ranks - 1, ranks, ranks + 1}
+    aheads = [None, *sorted(ahead for ahead in near if ahead > 0)]
     for order, ahead, deep in itertools.product(kinds, aheads, (True, False)):
         yield list_schedule(
             "rule", rank_of, microbatches, costs, Rule(order, ahead=ahead, deep=deep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -26,8 +27,9 @@ def batch(samples: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return first, numbers.integers(0, 9, (samples, 2)), numbers.normal(size=(samples, 1))
 
 
-def joined(parts: list[list[tf.Tensor]]) -> list[np.ndarray]:
-    return [np.concatenate(those) for those in zip(*parts, strict=True)]
+def joined(parts: Sequence[Any]) -> list[np.ndarray]:
+    each = [list(part.values()) if isinstance(part, dict) else part for part in parts]
+    return [np.concatenate(those) for those in zip(*each, strict=True)]
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 6])
@@ -38,7 +40,7 @@ def test_all_parts_together_are_the_batch(microbatches: int, weighted: bool) -> 
     if weighted:
         given = (*given, np.arange(6.0))
     splitter = BatchSplitter(two_inputs(), given, microbatches)
-    parts = splitter.split(given)
+    parts = splitter.split(given, [0, 1], targets=True)
     assert len(parts.inputs) == len(parts.targets) == microbatches
     for one, other in zip(joined(parts.inputs), (first, second), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -53,7 +55,7 @@ def test_all_parts_together_are_the_batch(microbatches: int, weighted: bool) -> 
 def test_inputs_by_name_come_in_the_models_order() -> None:
     first, second, y = batch()
     splitter = BatchSplitter(two_inputs(), ({"a": second, "b": first}, y), 2)
-    parts = splitter.split(({"a": second, "b": first}, y))
+    parts = splitter.split(({"a": second, "b": first}, y), [0, 1], targets=True)
     for one, other in zip(joined(parts.inputs), (first, second), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -88,4 +90,13 @@ def test_a_smaller_batch_is_refused() -> None:
         + re.escape("float32 (6, 3), ")
     )
     with pytest.raises(UserError, match=message):
-        splitter.split(((first[:4], second[:4]), y[:4]))
+        splitter.split(((first[:4], second[:4]), y[:4]), [0], targets=True)
+
+
+def test_only_what_is_asked_for_is_split() -> None:
+    first, second, y = batch()
+    splitter = BatchSplitter(two_inputs(), ((first, second), y), 2)
+    parts = splitter.split(((first, second), y), [1], targets=False)
+    assert [list(part) for part in parts.inputs] == [[1], [1]]
+    assert parts.targets == [[], []]
+    np.testing.assert_array_equal(joined(parts.inputs)[0], second)

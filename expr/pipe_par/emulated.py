@@ -1,0 +1,214 @@
+"""Schedules on emulated pipelines of 4, 8 and 16 devices: measured beside simulated.
+
+    python expr/pipe_par/emulated.py                       # all settings
+    python expr/pipe_par/emulated.py --settings bert_24_nvlink_8x16 --repeats 5
+
+Every device is a process that waits instead of computing; schedules, runtime, MPI and messages are
+real. The files in costs/ say how long a device would compute. All seconds of a setting, those of
+links too, are stretched by one factor, so that no action of any row is shorter than ACTION_SECONDS:
+long against what a process has to wait for a core.
+
+Each time is added to emulated.csv at once; emulated_report.py makes the table and the figure of it.
+A setting that is there already is measured anew and replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import emulated_report
+
+from ooodist import yaml_dataclass
+from ooodist.errors import UserError
+from ooodist.pipeline.emulation import stretched
+from ooodist.schedule.actions import to_csv
+from ooodist.schedule.layer_costs import (
+    ModelCosts,
+    read_model_costs,
+)
+from ooodist.schedule.pipeline_plan import AUTO, PipelinePlan, make_plan
+
+FOLDER = Path(__file__).parent
+MODELS = ("bert_24", "bert_48")
+LINKS = ("nvlink", "10gbe")
+SIZES = ((4, 8), (8, 16), (16, 32))  # devices and micro-batches
+PAPER = (4, 4)  # of the out-of-order paper's example, with BERT-24
+ACTION_SECONDS = 15e-3  # of the shortest, stretched
+CHUNKS = (2, 3, 4, 6)  # stages a rank, of which a tuned schedule takes the best
+COLUMNS = (
+    *("model", "link", "ranks", "microbatches", "row", "chunks", "placement", "repeat"),
+    *("seconds", "simulated", "bubble", "simulated_bubble", "overhead", "peak_bytes", "factor"),
+    "processor",
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What rows are compared on."""
+
+    model: str
+    link: str
+    ranks: int
+    microbatches: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}_{self.link}_{self.ranks}x{self.microbatches}"
+
+    @property
+    def costs(self) -> ModelCosts:
+        """Of the real devices."""
+        return read_model_costs(FOLDER / "costs" / f"{self.model}_{self.link}.yaml")
+
+
+def settings() -> Iterator[Setting]:
+    """All of them."""
+    for link in LINKS:
+        yield Setting(MODELS[0], link, *PAPER)
+    for ranks, microbatches in SIZES:
+        for model in MODELS:
+            for link in LINKS:
+                yield Setting(model, link, ranks, microbatches)
+
+
+def make_rows(setting: Setting) -> dict[str, PipelinePlan]:
+    """What is compared, by name. A row that does not fit into a device's memory is left out."""
+    costs = setting.costs
+
+    def plan(name: str, chunks: int | None = None) -> PipelinePlan:
+        return make_plan(costs, setting.ranks, setting.microbatches, name, chunks)
+
+    def tuned(name: str) -> PipelinePlan:
+        most = len(costs.layers) // setting.ranks
+        plans = [plan(name, chunks) for chunks in CHUNKS if chunks <= most] or [plan(name, 1)]
+        return min(plans, key=lambda each: each.timeline.step_seconds)
+
+    plain = plan("1f1b")
+    rows = {"gpipe": plan("gpipe"), "1f1b": plain, "interleaved": tuned("interleaved")}
+    rows["zb_h1"] = plan("zb_h1")
+    for name in ("zb_h2", "zb_v"):
+        try:
+            rows[name] = plan(name)
+        except UserError as error:
+            print(f"{setting.name}: no {name}: {str(error).splitlines()[0]}", flush=True)
+    rows["modulo"] = tuned("modulo")
+    limited = replace(setting.costs, memory_limit=max(plain.timeline.peak_bytes))
+    rows["auto_equal_memory"] = make_plan(limited, setting.ranks, setting.microbatches, AUTO)
+    rows["auto"] = plan(AUTO)
+    return rows
+
+
+def measure(
+    setting: Setting, rows: Mapping[str, PipelinePlan], repeats: int
+) -> Iterator[dict[str, object]]:
+    """A line of the CSV file for each row and repeat, as soon as it is known."""
+    shortest = min(stage.forward for plan in rows.values() for stage in plan.costs.stages)
+    factor = ACTION_SECONDS / shortest
+    plans = {
+        name: replace(plan, costs=stretched(plan.costs, factor)) for name, plan in rows.items()
+    }
+    with tempfile.TemporaryDirectory(prefix="ooodist-emulated-") as name:
+        folder = Path(name)
+        for row, plan in plans.items():
+            text = yaml_dataclass.dump(yaml_dataclass.plain(plan.costs))
+            (folder / f"{row}.csv").write_text(to_csv(plan.schedule), encoding="utf-8")
+            (folder / f"{row}.yaml").write_text(text, encoding="utf-8")
+        command = ["mpirun", "-np", str(setting.ranks), "--oversubscribe", "--bind-to", "none"]
+        command += [sys.executable, str(FOLDER / "emulated_worker.py"), str(folder), str(repeats)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_variables()) as job:
+            assert job.stdout is not None
+            for line in job.stdout:
+                found = json.loads(line)
+                yield {**found, **_described(setting, plans[found["row"]]), "factor": factor}
+    if job.returncode:
+        raise SystemExit(f"{setting.name}: the job ended with exit code {job.returncode}")
+
+
+def _described(setting: Setting, plan: PipelinePlan) -> dict[str, object]:
+    timeline, schedule = plan.timeline, plan.schedule
+    in_turn = tuple(stage % schedule.ranks for stage in range(schedule.stages))
+    return {
+        "model": setting.model,
+        "link": setting.link,
+        "ranks": setting.ranks,
+        "microbatches": setting.microbatches,
+        "chunks": schedule.stages // schedule.ranks,
+        "placement": "in turn" if schedule.rank_of == in_turn else "V",
+        "simulated": timeline.step_seconds,
+        "simulated_bubble": timeline.bubble,
+        "peak_bytes": max(timeline.peak_bytes),
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _variables() -> dict[str, str]:
+    """Open MPI runs as root only if told so; and processes that wait in it leave their core."""
+    return os.environ | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "PYTHONPATH": str(FOLDER.parents[1]),
+    }
+
+
+def keep_others(file: Path, setting: Setting) -> None:
+    """Leaves the lines of other settings in the file, which is made if there is none."""
+    lines = []
+    if file.exists():
+        with file.open(newline="", encoding="utf-8") as stream:
+            lines = [line for line in csv.DictReader(stream) if setting_of(line) != setting]
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def setting_of(line: Mapping[str, str]) -> Setting:
+    return Setting(line["model"], line["link"], int(line["ranks"]), int(line["microbatches"]))
+
+
+def main() -> None:
+    names = [setting.name for setting in settings()]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--settings", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--repeats", type=int, default=5, help="of each row")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of CSV and figure")
+    options = parser.parse_args()
+
+    file = options.output / "emulated.csv"
+    start = time.monotonic()
+    for setting in settings():
+        if setting.name not in options.settings:
+            continue
+        rows = make_rows(setting)
+        print(f"{setting.name}: planned, {time.monotonic() - start:.0f} s", flush=True)
+        keep_others(file, setting)
+        with file.open("a", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            for line in measure(setting, rows, options.repeats):
+                writer.writerow(line)
+                stream.flush()
+        print(f"{setting.name}: measured, {time.monotonic() - start:.0f} s", flush=True)
+    emulated_report.write(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""One rank of emulated.py: carries out all schedules of a folder in turn, over and over.
+
+    mpirun -np 8 python expr/pipe_par/emulated_worker.py FOLDER REPEATS
+
+The folder has for each row NAME.csv, its schedule, and NAME.yaml, the costs of its stages. Rank 0
+prints a line of JSON for each row and repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+from ooodist import yaml_dataclass
+from ooodist.pipeline.emulation import emulate
+from ooodist.schedule.actions import from_csv
+from ooodist.schedule.pipeline_costs import PipelineCosts
+
+
+def main(folder: Path, repeats: int) -> None:
+    world = MPI.COMM_WORLD
+    rows = []
+    for file in sorted(folder.glob("*.csv")):
+        schedule = from_csv(file.read_text(encoding="utf-8"), file.stem)
+        text = file.with_suffix(".yaml").read_text(encoding="utf-8")
+        costs: PipelineCosts = yaml_dataclass.read(
+            PipelineCosts, yaml_dataclass.parse(text, file.stem)
+        )
+        rows.append((schedule, costs))
+    for repeat in range(repeats):
+        for schedule, costs in rows:
+            # Connections are made once, and rows take turns: what the machine does meets all.
+            warm_up = 1 if repeat == 0 else 0
+            result = emulate(world, schedule, costs, steps=1, warm_up=warm_up)
+            if result is None:
+                continue
+            line = {
+                "row": schedule.name,
+                "repeat": repeat,
+                "seconds": result.median,
+                "bubble": result.measured.bubble,
+                "overhead": result.overhead,
+            }
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,270 @@
+"""A pipeline whose ranks wait instead of computing: timed on a cluster that one does not have.
+
+Schedule, runtime, MPI and messages are real, of the size that the costs say; only the computing is
+a wait, and the links are slowed down. A wait takes no core, so that many ranks fit on few cores::
+
+    compute    | sleeps                |.|     the last moment is awake: sleeps end late
+    thread      recv -----> send ----->
+
+TensorFlow is not imported: sixteen processes of it would keep two cores busy for minutes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ooodist.schedule.actions import COMPUTE_KINDS, FORWARD, Schedule, with_transfers
+from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
+from ooodist.schedule.pipeline_simulate import (
+    PipelineTimeline,
+    Run,
+    peak_bytes,
+    simulate_pipeline,
+)
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from ooodist.pipeline.runtime import Ran, Runtime
+
+STEPS = 10  # that are timed
+AWAKE_SECONDS = 200e-6  # before the end of a wait; by so much may a sleep end late
+POLL_SECONDS = 1e-3  # between two looks at whether others have come along
+
+
+def wait_until(deadline: float) -> None:
+    """Returns at this time of ``time.perf_counter()``, or some microseconds later."""
+    while (left := deadline - time.perf_counter()) > 0:
+        if left > AWAKE_SECONDS:
+            time.sleep(left - AWAKE_SECONDS)
+
+
+def wait_for(request: MPI.Request) -> None:
+    """Returns when it is done. MPI's own waits keep a core busy, which other ranks may need."""
+    while not request.Test():
+        time.sleep(POLL_SECONDS)
+
+
+class EmulatedWork:
+    """A stage that takes its time and computes nothing.
+
+    Args:
+        cost: of the stage.
+    """
+
+    def __init__(self, cost: StageCost) -> None:
+        self._cost = cost
+
+    def forward(self, microbatch: int, received: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        wait_until(time.perf_counter() + self._cost.forward)
+        return ()
+
+    def input_gradient(
+        self, microbatch: int, received: Sequence[np.ndarray]
+    ) -> Sequence[np.ndarray]:
+        wait_until(time.perf_counter() + self._cost.input_gradient)
+        return ()
+
+    def weight_gradient(self, microbatch: int) -> None:
+        wait_until(time.perf_counter() + self._cost.weight_gradient)
+
+
+class EmulatedBoundary:
+    """Messages of the right size, with nothing in them, over links as fast as the costs say.
+
+    Args:
+        before: cost of the stage that sends forward.
+        behind: cost of the stage that sends back.
+    """
+
+    def __init__(self, before: StageCost, behind: StageCost) -> None:
+        self._before, self._behind = before, behind
+        self._sent = np.zeros(before.sent_bytes, np.uint8)  # all messages are this one
+        self._free: list[np.ndarray] = []  # places whose message nobody needs any more
+
+    def places(self, kind: str) -> Sequence[np.ndarray]:
+        return [self._free.pop() if self._free else np.empty_like(self._sent)]
+
+    def pack(self, kind: str, values: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        return [self._sent]
+
+    def unpack(self, kind: str, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        self._free += arrays
+        return ()
+
+    def link_seconds(self, kind: str) -> float:
+        if kind == FORWARD:
+            return self._before.send_seconds
+        return self._behind.send_back_seconds
+
+
+def stretched(costs: PipelineCosts, factor: float) -> PipelineCosts:
+    """The same on devices and links that take so many times as long."""
+    return replace(
+        costs,
+        stages=tuple(
+            replace(
+                stage,
+                forward=stage.forward * factor,
+                input_gradient=stage.input_gradient * factor,
+                weight_gradient=stage.weight_gradient * factor,
+                update=stage.update * factor,
+                send_seconds=stage.send_seconds * factor,
+                send_back_seconds=stage.send_back_seconds * factor,
+            )
+            for stage in costs.stages
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """What became of a schedule.
+
+    Attributes:
+        schedule: that was carried out.
+        simulated: what the simulator says of it.
+        seconds: of each timed step.
+        measured: a step of median length.
+        overhead: seconds that an action of the runtime adds to what the costs say: the median over
+            all of F, B and W, each with its sends and receives, without waiting for messages.
+    """
+
+    schedule: Schedule
+    simulated: PipelineTimeline
+    seconds: tuple[float, ...]
+    measured: PipelineTimeline
+    overhead: float
+
+    @property
+    def median(self) -> float:
+        """Seconds of a step."""
+        return statistics.median(self.seconds)
+
+    @property
+    def error(self) -> float:
+        """Of the simulated step, as a share of the measured one."""
+        return self.simulated.step_seconds / self.median - 1
+
+
+def emulate(
+    world: MPI.Intracomm,
+    schedule: Schedule,
+    costs: PipelineCosts,
+    *,
+    steps: int = STEPS,
+    warm_up: int = 1,
+    stall_limit: float = 60.0,
+) -> Emulation | None:
+    """Carries out some steps. All ranks call it.
+
+    Args:
+        world: the ranks of the schedule.
+        schedule: the same on all ranks.
+        costs: of its stages.
+        steps: that are timed.
+        warm_up: steps before, in which MPI connects the ranks.
+        stall_limit: seconds that anybody waits for a message.
+
+    Returns:
+        on rank 0 what was measured; None on the others.
+
+    Raises:
+        UserError: MPI does not let several threads in, or a message does not come (Stalled).
+    """
+    from ooodist.pipeline.runtime import Runtime  # imports MPI, which starts it
+    from ooodist.pipeline.transport import Transport
+
+    communicator = world.Dup()
+    transport = Transport(communicator, stall_limit)
+    try:
+        own = [stage for stage, rank in enumerate(schedule.rank_of) if rank == world.rank]
+        runtime = Runtime(
+            schedule,
+            transport,
+            {stage: EmulatedWork(costs.stages[stage]) for stage in own},
+            [
+                EmulatedBoundary(costs.stages[stage], costs.stages[stage + 1])
+                for stage in range(schedule.stages - 1)
+            ],
+        )
+        update = sum(costs.stages[stage].update for stage in own)
+        timed = [_timed_step(world, runtime, update) for _ in range(warm_up + steps)][warm_up:]
+    finally:
+        transport.close()
+    communicator.Free()
+    times = _gather(world, schedule, [_times(ran, seconds) for ran, seconds in timed])
+    return None if times is None else summarise(schedule, costs, times)
+
+
+def _timed_step(
+    world: MPI.Intracomm, runtime: Runtime, update: float
+) -> tuple[Sequence[Ran], float]:
+    """What this rank did, and its seconds from the moment on at which all were there."""
+    wait_for(world.Ibarrier())
+    world.Barrier()  # short, and all leave it at nearly the same moment
+    begin = time.perf_counter()
+    ran = runtime.step()
+    wait_until(time.perf_counter() + update)
+    return ran, time.perf_counter() - begin
+
+
+def _times(ran: Sequence[Ran], seconds: float) -> np.ndarray:
+    """As :func:`summarise` takes them, of one step."""
+    return np.array([*((each.start, each.end, each.waited) for each in ran), (seconds, 0, 0)])
+
+
+def _gather(
+    world: MPI.Intracomm, schedule: Schedule, times: Sequence[np.ndarray]
+) -> list[np.ndarray] | None:
+    """On rank 0 the times of each rank, of shape (steps, actions + 1, 3)."""
+    own = np.stack(times)
+    if world.rank:
+        world.Send(own, 0)
+        return None
+    all_times = [own]
+    for rank, actions in enumerate(with_transfers(schedule).actions[1:], 1):
+        received = np.empty((len(times), len(actions) + 1, 3))
+        world.Recv(received, rank)
+        all_times.append(received)
+    return all_times
+
+
+def summarise(schedule: Schedule, costs: PipelineCosts, times: Sequence[np.ndarray]) -> Emulation:
+    """What was measured, beside what is simulated.
+
+    Args:
+        schedule: that was carried out.
+        costs: of its stages.
+        times: of each rank, of shape (steps, actions + 1, 3): start, end and waited of each action,
+            transfers included, in seconds from the beginning of the step; in the last line, the
+            seconds of the step.
+    """
+    seconds = np.max([each[:, -1, 0] for each in times], axis=0)
+    median = int(np.argsort(seconds)[len(seconds) // 2])
+    simulated = simulate_pipeline(schedule, costs)
+    runs, overheads = [], []
+    for actions, of_rank in zip(with_transfers(schedule).actions, times, strict=True):
+        computing = [number for number, a in enumerate(actions) if a.kind in COMPUTE_KINDS]
+        runs.append(
+            tuple(Run(actions[at], *map(float, of_rank[median, at, :2])) for at in computing)
+        )
+        asked = np.array(
+            [costs.stages[actions[at].stage].seconds(actions[at].kind) for at in computing]
+        )
+        ends = of_rank[:, computing, 1]
+        waited = np.cumsum(of_rank[:, :-1, 2], axis=1)[:, computing]
+        overheads.append(np.diff(ends - waited, axis=1, prepend=0.0) - asked)
+    return Emulation(
+        schedule=schedule,
+        simulated=simulated,
+        seconds=tuple(map(float, seconds)),
+        measured=PipelineTimeline(tuple(runs), peak_bytes(schedule, costs), simulated.updates),
+        overhead=float(np.median(np.concatenate([each.ravel() for each in overheads]))),
+    )

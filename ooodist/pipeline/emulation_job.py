@@ -1,0 +1,222 @@
+"""``mpirun -np 8 python -m ooodist.train --config job.yaml --emulate costs.yaml``.
+
+Rank 0 reads the files and plans; the others get from it what all carry out, and wait for it, so
+that what is wrong is said once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ooodist import config as job_file
+from ooodist import yaml_dataclass
+from ooodist.config import ParallelConfig
+from ooodist.errors import UserError
+from ooodist.pipeline.emulation import Emulation, emulate, stretched, wait_for
+from ooodist.schedule.actions import from_csv, to_csv
+from ooodist.schedule.layer_costs import read_model_costs
+from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_plan import make_plan
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+logger = logging.getLogger("ooodist")
+
+USER_ERROR_CODE = 2
+CRASH_CODE = 1
+INTERRUPTED_CODE = 130
+LEAST_SECONDS = 10e-3  # of an action, on average; what waking up and messages take is far less
+LINGER_SECONDS = 1.0  # before a rank ends all: what others have to say may still be on its way
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """What all ranks carry out.
+
+    Attributes:
+        name: of the schedule.
+        schedule: as CSV text.
+        costs: of its stages, stretched.
+        factor: by which they are stretched.
+        stall_limit: seconds that anybody waits for a message.
+    """
+
+    name: str
+    schedule: str
+    costs: PipelineCosts
+    factor: float
+    stall_limit: float
+
+
+def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
+    """Plans, carries out and prints what came out; called on all ranks.
+
+    Args:
+        config: job file, of which ``parallel`` and ``stall_limit`` count.
+        overrides: of its keys, as ``key.key=value``.
+        costs: file of a :class:`ooodist.schedule.layer_costs.ModelCosts`.
+
+    Returns:
+        the exit code, unless the process ended because others may not come along.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
+        _print_error(f"--emulate needs MPI ({error}); run scripts/install_engines.sh mpi")
+        return USER_ERROR_CODE
+    world = MPI.COMM_WORLD
+    logger.setLevel(logging.WARNING if world.rank else logging.INFO)
+    try:
+        plan = _plan(world.size, config, overrides, costs) if world.rank == 0 else None
+        agreed = _agree(world, plan)
+        schedule = from_csv(agreed.schedule, agreed.name)
+        result = emulate(world, schedule, agreed.costs, stall_limit=agreed.stall_limit)
+        if result is not None:
+            print(text(result, agreed.factor), flush=True)
+    except UserError as error:
+        return _end(world, str(error), USER_ERROR_CODE)
+    except KeyboardInterrupt:
+        return _end(world, "interrupted", INTERRUPTED_CODE)
+    except Exception:
+        traceback.print_exc()
+        world.Abort(CRASH_CODE)
+    return 0
+
+
+def text(result: Emulation, factor: float = 1.0) -> str:
+    """What was measured beside what was simulated, for people.
+
+    Args:
+        result: of costs that were stretched.
+        factor: by which; the milliseconds are those of the devices.
+    """
+    simulated, measured = result.simulated, result.measured
+    scale = 1e3 / factor
+    idle = [1 - busy / measured.makespan for busy in measured.busy]
+    lines = [
+        ("schedule", result.schedule.name),
+        ("simulated step", f"{simulated.step_seconds * scale:.2f} ms"),
+        (
+            "measured step",
+            f"{result.median * scale:.2f} ms, the median of {len(result.seconds)} "
+            f"({min(result.seconds) * scale:.2f} to {max(result.seconds) * scale:.2f})",
+        ),
+        ("error of the simulation", f"{result.error:+.2%}"),
+        ("simulated bubble", f"{simulated.bubble:.1%}"),
+        ("measured bubble", f"{measured.bubble:.1%}"),
+        ("idle, of each rank", " ".join(f"{share:.1%}" for share in idle)),
+        ("overhead of an action", f"{result.overhead * 1e3:.3f} ms, as it passed here"),
+    ]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in lines)
+
+
+def _plan(processes: int, config: Path | None, overrides: Sequence[str], file: Path) -> Emulated:
+    """For so many processes. Raises UserError."""
+    parallel, stall_limit = job_file.load_parallel(config, overrides)
+    _check(parallel, processes)
+    costs = read_model_costs(file, "--emulate")
+    if parallel.memory_bytes is not None:
+        costs = replace(costs, memory_limit=parallel.memory_bytes)
+    logger.info(
+        "this is an emulation of %d devices with the costs of %s: ranks wait instead of computing; "
+        "schedule, MPI and messages are real. Nothing is trained, and model, data and optimizer of "
+        "the job play no part",
+        *(processes, file),
+    )
+    plan = make_plan(
+        costs, parallel.pipeline, parallel.microbatches, parallel.schedule, parallel.chunks
+    )
+    logger.info(
+        "schedule %s: %d stages, %d micro-batches, a step of %.1f ms",
+        *(plan.schedule.name, plan.schedule.stages, plan.schedule.microbatches),
+        plan.timeline.step_seconds * 1e3,
+    )
+    factor = _factor(plan.costs)
+    if factor > 1:
+        logger.info(
+            "all seconds are stretched %.4g-fold, so that F, B and W take %g ms on average, long "
+            "against what is waited for a core here; what is printed are the devices' own",
+            *(factor, LEAST_SECONDS * 1e3),
+        )
+    return Emulated(
+        plan.schedule.name,
+        to_csv(plan.schedule),
+        stretched(plan.costs, factor),
+        factor,
+        stall_limit,
+    )
+
+
+def _factor(costs: PipelineCosts) -> float:
+    """By which seconds must be stretched to be long enough for this machine; at least 1."""
+    seconds = [
+        stage.forward + stage.input_gradient + stage.weight_gradient for stage in costs.stages
+    ]
+    return max(1.0, LEAST_SECONDS * 3 * len(seconds) / sum(seconds)) if any(seconds) else 1.0
+
+
+def _check(parallel: ParallelConfig, processes: int) -> None:
+    """Raises UserError unless so many processes can emulate this."""
+    if parallel.data != 1:
+        raise UserError(
+            f"parallel.data is {parallel.data}, but --emulate is of one pipeline, whose replicas "
+            "would all do the same; add --set parallel.data=1"
+        )
+    if parallel.split is not None:
+        raise UserError(
+            f"parallel.split is {', '.join(parallel.split)}, but --emulate balances the stages by "
+            "the costs of its file; add --set parallel.split=null"
+        )
+    if parallel.recompute:
+        raise UserError(
+            "parallel.recompute is true, but --emulate takes the costs of its file as they are; "
+            "write those with recomputation into it, and add --set parallel.recompute=false"
+        )
+    if processes != parallel.pipeline:
+        raise UserError(
+            f"parallel.pipeline is {parallel.pipeline}, but the number of processes is "
+            f"{processes}; start as many as the pipeline has ranks, as mpirun -np "
+            f"{parallel.pipeline} python -m ooodist.train ... (with --oversubscribe for more than "
+            "there are cores)"
+        )
+
+
+def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
+    """On all ranks what rank 0 has; as YAML, in which nothing can hide that runs."""
+    packed = b"" if plan is None else yaml_dataclass.dump(yaml_dataclass.plain(plan)).encode()
+    size = np.array([len(packed)])
+    wait_for(world.Ibcast(size))
+    buffer = np.empty(int(size[0]), np.uint8)
+    if plan is not None:
+        buffer[:] = np.frombuffer(packed, np.uint8)
+    wait_for(world.Ibcast(buffer))
+    agreed: Emulated = yaml_dataclass.read(
+        Emulated, yaml_dataclass.parse(buffer.tobytes().decode(), "what rank 0 sent")
+    )
+    return agreed
+
+
+def _end(world: MPI.Intracomm, message: str, code: int) -> int:
+    """Ends all ranks; returns the code where there are no others."""
+    _print_error(message)
+    if world.size > 1:
+        time.sleep(LINGER_SECONDS)
+        world.Abort(code)
+    return code
+
+
+def _print_error(message: str) -> None:
+    # One write, or the lines of two ranks get mixed up.
+    sys.stderr.write(f"ooodist: error: {message}\n")
+    sys.stderr.flush()
