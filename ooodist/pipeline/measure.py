@@ -135,13 +135,18 @@ def measure_stages(
         seconds = statistics.median([_seconds(lambda: update(zeros)) for _ in range(ROUNDS)])
     first = min(works)
     sums = sum(_num_bytes(variable) for variable in gradients.variables)
-    messages = [0]
+    received, sent = [0], [0]
     for number in works:
         before, behind = _around(boundaries, number)
-        messages += [array.nbytes for array in before.places(FORWARD)] if before else []
-        messages += [array.nbytes for array in behind.places(INPUT_GRADIENT)] if behind else []
-    places = RECEIVES_AHEAD * max(messages)
-    costs[first] = replace(costs[first], update=seconds, base_bytes=sums + places)
+        if before:
+            received.append(sum(array.nbytes for array in before.places(FORWARD)))
+            sent.append(sum(array.nbytes for array in before.places(INPUT_GRADIENT)))
+        if behind:
+            received.append(sum(array.nbytes for array in behind.places(INPUT_GRADIENT)))
+            sent.append(sum(array.nbytes for array in behind.places(FORWARD)))
+    # Places for messages, one that is made into tensors, and one that is on its way.
+    messages = (RECEIVES_AHEAD + 1) * max(received) + max(sent)
+    costs[first] = replace(costs[first], update=seconds, base_bytes=sums + messages)
     return costs
 
 

@@ -29,6 +29,8 @@ from ooodist.schedule.pipeline_simulate import peak_bytes, simulate_pipeline
 
 EVALUATED_ACTIONS = 1_500_000  # in all evaluations of a search: some seconds
 MOST_EVALUATIONS = 4_000
+SCHEDULED_ACTIONS = 100_000  # in all schedules that rules make
+LEAST_RULES = 8
 STARTS = 3  # of searches, from the fastest that are known
 FARTHEST_MOVE = 6  # of an action among those of its rank
 
@@ -104,9 +106,11 @@ def _made_by_rules(
 ) -> Iterator[Schedule]:
     ranks = max(rank_of) + 1
     kinds = [("B", "F", "W"), ("B", "W", "F"), ("F", "B", "W")]
-    near = {1, 2, 3, ranks // 2, ranks - 1, ranks, ranks + 1}
-    aheads = [None, *sorted(ahead for ahead in near if ahead > 0)]
-    for order, ahead, deep in itertools.product(kinds, aheads, (True, False)):
+    wanted = (ranks, ranks + 1, ranks - 1, ranks // 2, 1, 2, 3)
+    aheads = [None, *dict.fromkeys(ahead for ahead in wanted if ahead > 0)]
+    rules = itertools.product(aheads, kinds, (True, False))
+    number = max(LEAST_RULES, SCHEDULED_ACTIONS // (3 * len(rank_of) * microbatches))
+    for ahead, order, deep in itertools.islice(rules, number):
         yield list_schedule(
             "rule", rank_of, microbatches, costs, Rule(order, ahead=ahead, deep=deep)
         )
