@@ -122,7 +122,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--engine",
-        choices=("auto", "local", "collective", "horovod", "byteps"),
+        choices=("auto", "local", "collective", "horovod", "byteps", "mpi"),
         help="overrides the key engine; auto: by how the process was launched",
     )
     parser.add_argument("--output", metavar="DIR", help="overrides the key output")

@@ -3,7 +3,7 @@
 # devices, and what they keep in memory.
 #
 #   scripts/pipe_par.sh             everything, into expr/pipe_par (some two hours)
-#   scripts/pipe_par.sh PART        one part: real, emulated or memory
+#   scripts/pipe_par.sh PART        one part: real, emulated, memory or cut
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
@@ -14,6 +14,6 @@ fi
 
 make_environment cpu,mpi,dev
 "$ROOT/scripts/install_engines.sh" mpi
-for part in ${1:-real emulated memory}; do
+for part in ${1:-real emulated memory cut}; do
   "$VENV/bin/python" "$ROOT/expr/pipe_par/$part.py"
 done

@@ -199,6 +199,8 @@ def assemble(
     )
     assembly.carry_out(plan_schedule(plan, assembly.measure(), parallel, ranks, engine.agree))
     _log(assembly.plan, stages)
+    if tf.config.get_visible_devices("GPU"):
+        logger.info("messages between stages go through the memory of the host")
     return assembly
 
 

@@ -112,7 +112,7 @@ def _made_by_rules(
     number = max(LEAST_RULES, SCHEDULED_ACTIONS // (3 * len(rank_of) * microbatches))
     for ahead, order, deep in itertools.islice(rules, number):
         yield list_schedule(
-            "rule", rank_of, microbatches, costs, Rule(order, ahead=ahead, deep=deep)
+            "auto", rank_of, microbatches, costs, Rule(order, ahead=ahead, deep=deep)
         )
 
 

@@ -102,6 +102,9 @@ def test_chief_is_the_first_worker() -> None:
         ("collective", ONE, None),
         ("collective", {}, 1),
         ("byteps", BYTEPS, None),
+        ("mpi", MPI, None),  # asked for; what mpirun starts is otherwise Horovod's
+        ("mpi", {"PMI_SIZE": "2"}, None),
+        ("mpi", {}, 1),
     ],
 )
 def test_possible_choices(engine: str, environ: dict[str, str], workers: int | None) -> None:
@@ -112,7 +115,9 @@ def test_possible_choices(engine: str, environ: dict[str, str], workers: int | N
 @pytest.mark.parametrize(
     ("engine", "environ", "messages"),
     [
-        ("mpi", {}, ["engine is 'mpi'", "auto, local, collective, horovod, byteps"]),
+        ("nccl", {}, ["engine is 'nccl'", "auto, local, collective, horovod, byteps, mpi"]),
+        ("mpi", {}, ["not started by a launcher of mpi", "mpirun -np 2 python -m ooodist.train"]),
+        ("mpi", HOROVOD, ["but HOROVOD_SIZE=2 (engine horovod)"]),
         ("horovod", {}, ["engine: horovod", "not started by", "horovodrun -np 2", "engine: local"]),
         ("horovod", TWO, ["engine: horovod", "TF_CONFIG with 2 workers (engine collective)"]),
         ("collective", {}, ["launch/local.py -np 2 --engine collective"]),

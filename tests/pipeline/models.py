@@ -36,6 +36,23 @@ def unet() -> Sample:
     return keras.Model(image, output), _numbers(8, 8, 3), _classes(8, 8)
 
 
+def residual() -> Sample:
+    """A small ResNet: batch norm, and sums around two convolutions each."""
+    x = image = keras.Input((8, 8, 3))
+    x = layers.Conv2D(8, 3, padding="same", use_bias=False)(x)
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    for width, strides in ((8, 1), (16, 2), (16, 1)):
+        y = layers.Conv2D(width, 3, strides, padding="same", use_bias=False)(x)
+        y = layers.ReLU()(layers.BatchNormalization()(y))
+        y = layers.Conv2D(width, 3, padding="same", use_bias=False)(y)
+        y = layers.BatchNormalization()(y)
+        if strides > 1:
+            x = layers.Conv2D(width, 1, strides, use_bias=False)(x)
+        x = layers.ReLU()(layers.Add()([x, y]))
+    output = layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(image, output), _numbers(8, 8, 3), _classes()
+
+
 def encoder_decoder() -> Sample:
     """The encoder's output is needed by every layer of the decoder."""
     source, target = keras.Input((6,), dtype="int32"), keras.Input((5,), dtype="int32")
@@ -80,7 +97,14 @@ def one_layer_again_and_again() -> Sample:
 
 MODELS = models.MODELS | {
     make.__name__: make
-    for make in (unet, encoder_decoder, with_operations, masked, one_layer_again_and_again)
+    for make in (
+        unet,
+        residual,
+        encoder_decoder,
+        with_operations,
+        masked,
+        one_layer_again_and_again,
+    )
 }
 
 

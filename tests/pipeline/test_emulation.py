@@ -304,7 +304,7 @@ def test_short_actions_are_stretched(tmp_path: Path) -> None:
         (1, "{pipeline: 2, data: 2}", 4, "add --set parallel.data=1"),
         (1, "{split: [a]}", 4, "add --set parallel.split=null"),
         (1, "{recompute: true}", 4, "add --set parallel.recompute=false"),
-        (1, "{memory_bytes: 1, schedule: 1f1b}", 4, "memory limit of 1 bytes"),
+        (1, "{memory_bytes: 1, schedule: 1f1b}", 4, "the memory limit is 1: raise it"),
         (1, "{schedule: none}", 4, "parallel.schedule is none"),
         (1, "null", 4, "parallel is missing; give the job a pipeline"),
     ],

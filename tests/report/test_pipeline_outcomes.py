@@ -100,7 +100,7 @@ def test_nothing_fits() -> None:
     assert one.refused
     assert made(one).peak_bytes == 40  # what it would take without the limit
     assert auto.simulated is None
-    assert "stages fits into a memory limit of 5 bytes a stage" in auto.refused
+    assert "a memory limit of 5 bytes a rank is too low for a single micro-batch" in auto.refused
     assert result.best is None
     assert result.baseline is one.simulated
 

@@ -122,7 +122,9 @@ def test_files_of_an_earlier_planning_are_replaced(tmp_path: Path) -> None:
 
 def test_nothing_can_be_used(tmp_path: Path) -> None:
     costs = equal_layers(8, kept=10, limit=5)
-    with pytest.raises(UserError, match=r"none of 1f1b, auto can be used for .*; auto: no split"):
+    with pytest.raises(
+        UserError, match=r"none of 1f1b, auto can be used for .*; auto: schedule auto: a memory"
+    ):
         plan_pipelines(subject(costs), [Setting(2, 4), Setting(4, 8)], ["1f1b", "auto"], tmp_path)
     assert not list(tmp_path.iterdir())
 
