@@ -11,8 +11,7 @@ import pytest
 
 from tests.jobs import ROOT
 
-
-# What is aimed at is 2 % and 10 %, which hold on rank 1. On rank 0 W is the whole backward pass, and
+# Aimed at are 2 % and 10 %, which hold on rank 1. On rank 0 W is the whole backward pass, and
 # what it needs for itself while it runs is not predicted, and differs from run to run.
 FLAT, PREDICTED = 0.05, 0.2
 
