@@ -270,3 +270,10 @@ def is_rank_1(process: int) -> bool:
     except OSError:
         return False
     return b"OOODIST_RANK=1" in content
+
+
+def test_what_has_no_pipeline_needs_no_mpi() -> None:
+    """The quick start installs none: neither training nor planning may import it."""
+    modules = "ooodist.training.job, ooodist.training.measurement, ooodist.pipeline.measure"
+    program = f"import sys, {modules}\nassert 'mpi4py' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

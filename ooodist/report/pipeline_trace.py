@@ -8,13 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from ooodist.errors import UserError
-from ooodist.pipeline.runtime import Ran
 from ooodist.report.perfetto import write_perfetto
 from ooodist.report.pipeline_outcomes import Simulated
 from ooodist.report.pipeline_tracks import pipeline_process
@@ -22,6 +21,9 @@ from ooodist.report.trace import FILE_NAME
 from ooodist.schedule.actions import COMPUTE_KINDS
 from ooodist.schedule.pipeline_plan import PipelinePlan
 from ooodist.schedule.pipeline_simulate import PipelineTimeline, Run
+
+if TYPE_CHECKING:
+    from ooodist.pipeline.runtime import Ran  # imports MPI, which only pipelines need
 
 logger = logging.getLogger("ooodist")
 
