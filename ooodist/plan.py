@@ -212,15 +212,7 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
 
 def read_costs(file: Path) -> StepCosts:
     """The costs of a YAML file. Raises UserError."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--costs {file} cannot be read: {error}") from error
-    value = yaml_dataclass.parse(text, f"--costs {file}")
-    try:
-        costs: StepCosts = yaml_dataclass.read(StepCosts, value)
-    except UserError as error:
-        raise UserError(f"--costs {file}: {error}") from error
+    costs: StepCosts = yaml_dataclass.read_file(StepCosts, file, "--costs")
     return costs
 
 

@@ -63,11 +63,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 def check_kind_of_costs(options: argparse.Namespace) -> None:
     """Raises UserError unless the file has costs of layers with --pipeline, of a step without."""
-    try:
-        text = options.costs.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--costs {options.costs} cannot be read: {error}") from error
-    value = yaml_dataclass.parse(text, f"--costs {options.costs}")
+    value = yaml_dataclass.parse_file(options.costs, "--costs")
     if not isinstance(value, dict):
         return  # whoever reads it says what is wrong
     if "layers" in value and not options.pipeline:

@@ -24,6 +24,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -61,6 +62,27 @@ def parse(text: str, source: str) -> Any:
         raise UserError(f"{source}{line}: this is not valid YAML: {error.problem}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{source}: this is not valid YAML: {error}") from error
+
+
+def parse_file(file: Path, option: str) -> Any:
+    """The plain value of a YAML file that was given as this option. Raises UserError."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{option} {file} cannot be read: {error}") from error
+    return parse(text, f"{option} {file}")
+
+
+def read_file(hint: Any, file: Path, option: str) -> Any:
+    """An object of the type ``hint`` from a YAML file that was given as this option.
+
+    Raises UserError.
+    """
+    value = parse_file(file, option)
+    try:
+        return read(hint, value)
+    except UserError as error:
+        raise UserError(f"{option} {file}: {error}") from error
 
 
 def dump(value: Any) -> str:

@@ -96,8 +96,7 @@ class Worker:
                         replace(plan, schedule=empty),
                         plan.costs,
                         parallel,
-                        self.assemblies[placement].ranks,
-                        engine.agree,
+                        engine,
                     )
                     found.append(Row(placement, name, number, made))
         return found

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from ooodist.backprop import graph as graphs
+from ooodist.backprop.buffers import workspace_bytes
 from ooodist.backprop.units import Gradient
 
 Stage = Callable[..., Sequence[tf.Tensor]]
@@ -55,6 +56,7 @@ class CutStage:
         input_bytes: that a micro-batch keeps from F to B, and not longer.
         weight_bytes: ... from F to W.
         gradient_bytes: ... from B to W.
+        workspace_bytes: the most that F, B or W needs besides, for itself while it runs.
     """
 
     forward: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], Kept]]
@@ -65,6 +67,7 @@ class CutStage:
     input_bytes: int
     weight_bytes: int
     gradient_bytes: int
+    workspace_bytes: int
 
 
 def cut_stage(
@@ -119,6 +122,20 @@ class _Traced:
         self.captures = {inner.name: outer for outer, inner in self.graph.captures}
 
 
+class _Part(NamedTuple):
+    """What is computed of the traced graph in one of the functions.
+
+    Attributes:
+        feeds: tensors that it is given.
+        fetches: tensors that are computed from them.
+        effects: ops that run too.
+    """
+
+    feeds: Sequence[tf.Tensor]
+    fetches: Sequence[tf.Tensor]
+    effects: Sequence[tf.Operation] = ()
+
+
 class _Cutting:
     """Decides which op goes where, and what is kept."""
 
@@ -156,13 +173,11 @@ class _Cutting:
         effects = [
             op for op in self._ops if op not in self._backward and graphs.has_side_effects(op)
         ]
-        forward = self._function(
-            traced.inputs, [*traced.outputs, *for_input, *for_weights], effects
-        )
-        input_gradient = self._function([*traced.seeds, *for_input], [*gradients, *from_b], [])
-        weight_gradient = self._function(
-            [*for_weights, *from_b], self._fetched_of_w, [], then=self._accumulate
-        )
+        of_forward = _Part(traced.inputs, [*traced.outputs, *for_input, *for_weights], effects)
+        of_input = _Part([*traced.seeds, *for_input], [*gradients, *from_b])
+        of_weights = _Part([*for_weights, *from_b], self._fetched_of_w)
+        forward, input_gradient = map(self._function, (of_forward, of_input))
+        weight_gradient = self._function(of_weights, then=self._accumulate)
         num_outputs, num_kept = len(traced.outputs), len(for_input)
 
         def run_forward(inputs: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Kept]:
@@ -189,6 +204,11 @@ class _Cutting:
             input_bytes=_num_bytes(t for t in for_input if t.name not in longer),
             weight_bytes=_num_bytes(for_weights),
             gradient_bytes=_num_bytes(from_b),
+            workspace_bytes=max(
+                self._workspace_bytes(of_forward, of_forward.fetches),
+                self._workspace_bytes(of_input, of_input.fetches),
+                self._workspace_bytes(of_weights, ()),  # gradients are added up as they come
+            ),
         )
 
     def _behind(self, begin: Iterable[tf.Operation]) -> set[tf.Operation]:
@@ -243,23 +263,14 @@ class _Cutting:
                 accumulator.assign_add(next(left))
 
     def _function(
-        self,
-        feeds: Sequence[tf.Tensor],
-        fetches: Sequence[tf.Tensor],
-        effects: Sequence[tf.Operation],
-        then: Callable[[Sequence[tf.Tensor]], None] | None = None,
+        self, part: _Part, then: Callable[[Sequence[tf.Tensor]], None] | None = None
     ) -> Callable[..., list[tf.Tensor]]:
-        """A function from the fed tensors to the fetched ones.
-
-        Args:
-            feeds: tensors of the traced graph.
-            fetches: as well; handed to ``then``, if there is one, and not returned.
-            effects: ops that run too.
-        """
+        """A function from what is fed to what is fetched; or to nothing, if then takes it."""
+        feeds, fetches, _ = part
         fed = {tensor.name for tensor in feeds}
-        names = self._needed_names(fed, fetches, effects)
+        names = self._needed_names(part)
         nodes = [_within(node, names) for node in self._graph_def.node if node.name in names]
-        part = tf.compat.v1.GraphDef(
+        graph_def = tf.compat.v1.GraphDef(
             node=nodes, library=self._graph_def.library, versions=self._graph_def.versions
         )
         used = {_as_tensor_name(text) for node in nodes for text in node.input}
@@ -274,7 +285,10 @@ class _Cutting:
                     given[name] = graph.capture(outer)
             mapped = {name: value for name, value in given.items() if name in used}
             results = tf.graph_util.import_graph_def(
-                part, input_map=mapped, return_elements=[tensor.name for tensor in made], name=""
+                graph_def,
+                input_map=mapped,
+                return_elements=[tensor.name for tensor in made],
+                name="",
             )
             by_name = given | dict(zip((tensor.name for tensor in made), results, strict=True))
             found = [by_name[tensor.name] for tensor in fetches]
@@ -287,13 +301,17 @@ class _Cutting:
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
         return lambda *values: list(concrete(*values))
 
-    def _needed_names(
-        self, fed: set[str], fetches: Sequence[tf.Tensor], effects: Sequence[tf.Operation]
-    ) -> set[str]:
+    def _workspace_bytes(self, part: _Part, kept: Sequence[tf.Tensor]) -> int:
+        """What a part needs for itself, besides what it is fed and what is kept of it."""
+        names = self._needed_names(part)
+        return workspace_bytes([op for op in self._ops if op.name in names], kept)
+
+    def _needed_names(self, part: _Part) -> set[str]:
         """The ops to run, given what is fed; those of captures are fed as well."""
-        given = fed | set(self._traced.captures)
+        given = {tensor.name for tensor in part.feeds} | set(self._traced.captures)
         names: set[str] = set()
-        left = [tensor.op for tensor in fetches if tensor.name not in given] + list(effects)
+        left = [tensor.op for tensor in part.fetches if tensor.name not in given]
+        left.extend(part.effects)
         while left:
             op = left.pop()
             if op.name not in names:

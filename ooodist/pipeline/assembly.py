@@ -22,7 +22,7 @@ from ooodist.pipeline.planning import plan_schedule, plan_stages
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime import Ran, Runtime
 from ooodist.pipeline.stages import Stage, sent_specs, split
-from ooodist.pipeline.transport import Transport
+from ooodist.pipeline.transport import Transport, takes_gpu_memory
 from ooodist.pipeline.update import Update
 from ooodist.pipeline.work import StageWork, check_losses, compiled_loss, in_structure
 from ooodist.schedule.pipeline_costs import PipelineCosts
@@ -149,14 +149,15 @@ def assemble(
     Raises:
         UserError: on all ranks.
     """
-    plan = plan_stages(model, batch, parallel, ranks, engine.agree)
+    plan = plan_stages(model, batch, parallel, engine)
     with engine.agreed():
         splitter = BatchSplitter(model, batch, parallel.microbatches)
         stages = split(model, plan.parts)
         check_losses(stages)
         inputs, targets = splitter.specs()
         sent = sent_specs(model, stages, inputs)
-    boundaries = [TensorBoundary(specs) for specs in sent[:-1]]
+    direct = _is_direct()
+    boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
     transport = Transport(ranks.pipeline.Dup(), stall_limit)
     gradients = Gradients(stages, rank_of, ranks, transport)
@@ -197,11 +198,19 @@ def assemble(
         gradients,
         update,
     )
-    assembly.carry_out(plan_schedule(plan, assembly.measure(), parallel, ranks, engine.agree))
+    assembly.carry_out(plan_schedule(plan, assembly.measure(), parallel, engine))
     _log(assembly.plan, stages)
-    if tf.config.get_visible_devices("GPU"):
-        logger.info("messages between stages go through the memory of the host")
     return assembly
+
+
+def _is_direct() -> bool:
+    """Whether messages go from GPU to GPU."""
+    if not tf.config.get_visible_devices("GPU"):
+        return False
+    direct = takes_gpu_memory()
+    way = "are sent from GPU to GPU" if direct else "go through the host: MPI is not CUDA-aware"
+    logger.info("messages between stages %s", way)
+    return direct
 
 
 def _places(stage: Stage, model: keras.Model) -> list[int]:

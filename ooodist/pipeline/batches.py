@@ -37,7 +37,7 @@ class BatchSplitter:
         microbatches: in how many parts.
 
     Attributes:
-        model: as given.
+        model, microbatches: as given.
         size: samples of a batch.
         structure: y, and the sample weights if there are some; the first batch's.
 
@@ -47,7 +47,7 @@ class BatchSplitter:
 
     def __init__(self, model: keras.Model, batch: Any, microbatches: int) -> None:
         self.model = model
-        self._microbatches = microbatches
+        self.microbatches = microbatches
         self._tensors = self._flatten(batch)
         self._kinds = [_kind(tensor) for tensor in self._tensors]
         self.size = int(self._tensors[0].shape[0])
@@ -59,14 +59,14 @@ class BatchSplitter:
 
     def specs(self) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
         """Of a micro-batch's inputs and targets."""
-        samples = self.size // self._microbatches
+        samples = self.size // self.microbatches
         specs = [tf.TensorSpec((samples, *t.shape[1:]), t.dtype) for t in self._tensors]
         number = len(self.model.inputs)
         return specs[:number], specs[number:]
 
     def first(self) -> Any:
         """The first micro-batch of the first batch, in the structure of the data."""
-        samples = self.size // self._microbatches
+        samples = self.size // self.microbatches
         number = len(self.model.inputs)
         inputs = [tensor[:samples] for tensor in self._tensors[:number]]
         targets = [tensor[:samples] for tensor in self._tensors[number:]]
@@ -94,9 +94,9 @@ class BatchSplitter:
                 "batches of a pipeline must be alike: batch with drop_remainder=True"
             )
         number = len(self.model.inputs)
-        inputs = {place: tf.split(tensors[place], self._microbatches) for place in places}
-        wanted = [tf.split(tensor, self._microbatches) for tensor in tensors[number:] if targets]
-        each = range(self._microbatches)
+        inputs = {place: tf.split(tensors[place], self.microbatches) for place in places}
+        wanted = [tf.split(tensor, self.microbatches) for tensor in tensors[number:] if targets]
+        each = range(self.microbatches)
         return MicroBatches(
             [{place: parts[one] for place, parts in inputs.items()} for one in each],
             [[parts[one] for parts in wanted] for one in each],

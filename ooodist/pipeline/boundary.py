@@ -1,16 +1,21 @@
-"""Tensors that go from a stage to the next, and their gradients that come back, as bytes.
+"""Tensors that go from a stage to the next, and their gradients that come back, as MPI's messages.
 
-Tensors on a GPU are copied to the host first: MPI sends host memory.
+On a CPU nothing is copied on the way: MPI reads the memory of the tensor that is sent, and the
+memory that it has received into becomes a tensor. On a GPU either MPI reads and writes the memory
+of the GPU (DLPack; the MPI must be made for it), or tensors are copied to the host and back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from ooodist.schedule.actions import FORWARD
+
+_ALIGNMENT = 64  # bytes; memory at other places TensorFlow would copy
 
 
 class TensorBoundary:
@@ -19,21 +24,31 @@ class TensorBoundary:
     Args:
         specs: of what the stage sends for a micro-batch. Gradients come back for what is of
             floating point.
+        direct: hand tensors to MPI where they are, on a GPU too.
     """
 
-    def __init__(self, specs: Sequence[tf.TensorSpec]) -> None:
+    def __init__(self, specs: Sequence[tf.TensorSpec], *, direct: bool = False) -> None:
         self.specs = tuple(specs)
+        self._direct = direct
 
-    def places(self, kind: str) -> list[np.ndarray]:
-        return [
-            np.empty(spec.shape.num_elements() * spec.dtype.size, np.uint8)
-            for spec in self._specs_of(kind)
-        ]
+    def places(self, kind: str) -> list[np.ndarray] | list[TensorMemory]:
+        """Of zeros."""
+        specs = self._specs_of(kind)
+        if not self._direct:
+            return [_zeros(spec.shape.num_elements() * spec.dtype.size) for spec in specs]
+        memories = [TensorMemory(tf.zeros(spec.shape, spec.dtype)) for spec in specs]
+        _wait_for_gpu()  # what is still to run may write where these are
+        return memories
 
-    def pack(self, kind: str, values: Sequence[tf.Tensor]) -> list[np.ndarray]:
-        return [as_bytes(tensor) for tensor in values]
+    def pack(self, kind: str, values: Sequence[tf.Tensor]) -> list[np.ndarray] | list[TensorMemory]:
+        if not self._direct:
+            return [as_bytes(tensor) for tensor in values]
+        _wait_for_gpu()  # MPI does not know what is still to be computed
+        return [TensorMemory(tensor) for tensor in values]
 
-    def unpack(self, kind: str, arrays: Sequence[np.ndarray]) -> list[tf.Tensor]:
+    def unpack(self, kind: str, arrays: Sequence[Any]) -> list[tf.Tensor]:
+        if self._direct:
+            return [memory.tensor for memory in arrays]
         pairs = zip(arrays, self._specs_of(kind), strict=True)
         return [from_bytes(array, spec) for array, spec in pairs]
 
@@ -43,12 +58,27 @@ class TensorBoundary:
     def _specs_of(self, kind: str) -> Sequence[tf.TensorSpec]:
         if kind == FORWARD:
             return self.specs
-        return floating(self.specs)
+        return [spec for spec in self.specs if spec.dtype.is_floating]
 
 
-def floating(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
-    """Those that have gradients."""
-    return [spec for spec in specs if spec.dtype.is_floating]
+class TensorMemory:
+    """The memory of a tensor, for MPI to read or to write, wherever it is.
+
+    Attributes:
+        tensor: it.
+        nbytes: its size.
+    """
+
+    def __init__(self, tensor: tf.Tensor) -> None:
+        self.tensor = tensor
+        self.nbytes = tensor.shape.num_elements() * tensor.dtype.size
+
+    def __dlpack__(self, stream: object = None) -> Any:
+        return tf.experimental.dlpack.to_dlpack(self.tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device = tf.DeviceSpec.from_string(self.tensor.backing_device)
+        return (2, device.device_index) if device.device_type == "GPU" else (1, 0)
 
 
 def as_bytes(tensor: tf.Tensor) -> np.ndarray:
@@ -58,5 +88,26 @@ def as_bytes(tensor: tf.Tensor) -> np.ndarray:
 
 
 def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:
-    """The tensor of such bytes."""
-    return tf.convert_to_tensor(array.view(spec.dtype.as_numpy_dtype).reshape(spec.shape))
+    """The tensor that has these bytes, which must stay as they are: they are not copied.
+
+    Args:
+        array: of shape (number of bytes,); it begins where :func:`_zeros` would have it begin.
+        spec: of the tensor.
+    """
+    kind = np.dtype(spec.dtype.as_numpy_dtype)
+    shaped = array.view(f"u{kind.itemsize}").reshape(spec.shape)
+    if kind.isbuiltin == 1:
+        return tf.experimental.dlpack.from_dlpack(shaped.view(kind).__dlpack__())
+    # As bfloat16, which NumPy does not hand on.
+    return tf.bitcast(tf.experimental.dlpack.from_dlpack(shaped.__dlpack__()), spec.dtype)
+
+
+def _zeros(num_bytes: int) -> np.ndarray:
+    room = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % _ALIGNMENT
+    return room[begin : begin + num_bytes]
+
+
+def _wait_for_gpu() -> None:
+    if tf.config.get_visible_devices("GPU"):
+        tf.test.experimental.sync_devices()

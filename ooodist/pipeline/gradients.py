@@ -103,7 +103,7 @@ class Gradients:
         communicator = self._those[path]
         if communicator.size > 1:
             accumulator = self.accumulators[path]
-            array = np.array(accumulator.numpy(), dtype=_summed_as(accumulator))
+            array = np.asarray(accumulator.numpy(), dtype=_summed_as(accumulator))  # a copy
             self._sums[path] = self._transport.sum(f"the sum of {path}", communicator, array)
 
 

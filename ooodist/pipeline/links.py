@@ -69,8 +69,6 @@ def _message_seconds(
         ends = rank_of[number], rank_of[number + 1]
         if ends[0] != ends[1] and ranks.position in ends:
             there, back = boundary.places(FORWARD), boundary.places(INPUT_GRADIENT)
-            for array in (*there, *back):
-                array[:] = 0
             if ranks.position == ends[0]:
                 rounds = [_ping(transport, ends[1], there, back) for _ in range(ROUNDS)]
                 found[number] = statistics.median(rounds) / 2
@@ -83,9 +81,7 @@ def _message_seconds(
     return [float(seconds) for seconds in total / ranks.replicas]
 
 
-def _ping(
-    transport: Transport, peer: int, there: Sequence[np.ndarray], back: Sequence[np.ndarray]
-) -> float:
+def _ping(transport: Transport, peer: int, there: Sequence[Any], back: Sequence[Any]) -> float:
     message = transport.receive("the measuring of links", peer, TAG, back)
     began = time.perf_counter()
     transport.send("the measuring of links", peer, TAG, there)
@@ -93,9 +89,7 @@ def _ping(
     return time.perf_counter() - began
 
 
-def _pong(
-    transport: Transport, peer: int, there: Sequence[np.ndarray], back: Sequence[np.ndarray]
-) -> None:
+def _pong(transport: Transport, peer: int, there: Sequence[Any], back: Sequence[Any]) -> None:
     transport.wait(transport.receive("the measuring of links", peer, TAG, there))
     transport.send("the measuring of links", peer, TAG, back)
     transport.flush()

@@ -34,9 +34,11 @@ if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
     from ooodist.pipeline.update import Update
     from ooodist.pipeline.work import StageWork
 
-WARM_UPS = 2  # libraries tune themselves in the first runs
-ROUNDS = 7
-MOST_SECONDS = 5.0  # of a stage's rounds; three are the least
+MICROBATCHES = 4  # of a round in which a stage is measured
+WARM_UPS = 1  # libraries tune themselves in the first rounds
+ROUNDS = 3
+MOST_SECONDS = 5.0  # of a stage's rounds; one is the least
+UPDATES = 7
 _OF_GRADIENT = "gradient_tape/"
 _UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to B", "from F to W", "from B to W"
 
@@ -118,8 +120,12 @@ def measure_stages(
         for number, work in works.items():
             before, behind = _around(boundaries, number)
             data = [_zeros(inputs[place]) for place in reads[number]]
-            begin = functools.partial(work.begin, [data], [[_zeros(spec) for spec in targets]])
-            forward, input_gradient, weight_gradient = _measure(work, begin, before, behind)
+            compared = [_zeros(spec) for spec in targets]
+            microbatches = min(MICROBATCHES, splitter.microbatches)
+            begin = functools.partial(work.begin, [data] * microbatches, [compared] * microbatches)
+            forward, input_gradient, weight_gradient = _measure(
+                work, begin, microbatches, before, behind
+            )
             input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
             costs[number] = StageCost(
                 forward,
@@ -132,7 +138,7 @@ def measure_stages(
             )
         gradients.clear()
         zeros = [tf.zeros_like(variable.value) for variable in gradients.variables]
-        seconds = statistics.median([_seconds(lambda: update(zeros)) for _ in range(ROUNDS)])
+        seconds = statistics.median([_seconds(lambda: update(zeros)) for _ in range(UPDATES)])
     first = min(works)
     sums = sum(_num_bytes(variable) for variable in gradients.variables)
     received, sent = [0], [0]
@@ -146,7 +152,8 @@ def measure_stages(
             sent.append(sum(array.nbytes for array in behind.places(FORWARD)))
     # Places for messages, one that is made into tensors, and one that is on its way.
     messages = (RECEIVES_AHEAD + 1) * max(received) + max(sent)
-    costs[first] = replace(costs[first], update=seconds, base_bytes=sums + messages)
+    workspace = max(work.workspace_bytes for work in works.values())
+    costs[first] = replace(costs[first], update=seconds, base_bytes=sums + messages + workspace)
     return costs
 
 
@@ -161,6 +168,7 @@ def _around(
 def _measure(
     work: StageWork,
     begin: Callable[[], None],
+    microbatches: int,
     before: TensorBoundary | None,
     behind: TensorBoundary | None,
 ) -> tuple[float, float, float]:
@@ -168,27 +176,37 @@ def _measure(
     received = before.places(FORWARD) if before else []
     returned = behind.places(INPUT_GRADIENT) if behind else []
 
-    def forward() -> None:
-        sent = work.forward(0, before.unpack(FORWARD, received) if before else [])
+    def forward(microbatch: int) -> None:
+        sent = work.forward(microbatch, before.unpack(FORWARD, received) if before else [])
         if behind:
             behind.pack(FORWARD, sent)
 
-    def input_gradient() -> None:
-        found = work.input_gradient(0, behind.unpack(INPUT_GRADIENT, returned) if behind else [])
+    def input_gradient(microbatch: int) -> None:
+        gradients = behind.unpack(INPUT_GRADIENT, returned) if behind else []
+        found = work.input_gradient(microbatch, gradients)
         if before:
             before.pack(INPUT_GRADIENT, found)
 
-    for array in (*received, *returned):
-        array[:] = 0
-    actions: list[Callable[[], Any]] = [forward, input_gradient, lambda: work.weight_gradient(0)]
-    rounds: list[list[float]] = []
+    seconds: dict[Callable[[int], Any], list[float]] = {
+        forward: [],
+        input_gradient: [],
+        work.weight_gradient: [],
+    }
     began = time.perf_counter()
-    while len(rounds) < WARM_UPS + ROUNDS:
-        begin()
-        rounds.append([_seconds(action) for action in actions])
-        if time.perf_counter() - began > MOST_SECONDS and len(rounds) >= WARM_UPS + 3:
+    for round_ in range(WARM_UPS + ROUNDS):
+        if round_ == WARM_UPS:
+            for found in seconds.values():
+                found.clear()
+        elif round_ > WARM_UPS and time.perf_counter() - began > MOST_SECONDS:
             break
-    first, second, third = map(statistics.median, zip(*rounds[WARM_UPS:], strict=True))
+        begin()
+        # F0, F1 B0, F2 B1 W0, F3 B2 W1, ...: as in a schedule, an action does not find in the
+        # caches what the one before it has left there.
+        for turn in range(microbatches + len(seconds)):
+            for lag, (action, found) in enumerate(seconds.items()):
+                if 0 <= turn - lag < microbatches:
+                    found.append(_seconds(functools.partial(action, turn - lag)))
+    first, second, third = map(statistics.median, seconds.values())
     return first, second, third
 
 

@@ -68,13 +68,12 @@ def hand_out(owned: Owned, pipeline: MPI.Comm) -> None:
             variable.assign(value)
 
 
-def average_statistics(owned: Owned, ranks: Ranks, peers: MPI.Comm) -> None:
+def average_statistics(owned: Owned, ranks: Ranks) -> None:
     """Sets this rank's batch-norm statistics to the mean over the replicas of its stages.
 
     Args:
         owned: variables of the model.
         ranks: the place of this one.
-        peers: the ranks with the same stages.
     """
     own = [v for v, owner in owned if owner == ranks.position and _is_statistic(v)]
     if ranks.replicas == 1 or not own:
@@ -82,7 +81,7 @@ def average_statistics(owned: Owned, ranks: Ranks, peers: MPI.Comm) -> None:
     values = [np.asarray(variable.numpy()) for variable in own]
     flat = np.concatenate([value.astype(np.float64).ravel() for value in values])
     total = np.empty_like(flat)
-    wait(peers.Iallreduce(flat, total, op=MPI.SUM))
+    wait(ranks.peers.Iallreduce(flat, total, op=MPI.SUM))
     parts = np.split(total / ranks.replicas, np.cumsum([value.size for value in values])[:-1])
     for variable, value, part in zip(own, values, parts, strict=True):
         variable.assign(part.reshape(value.shape).astype(value.dtype))

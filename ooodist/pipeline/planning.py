@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import keras
 
 from ooodist import yaml_dataclass
 from ooodist.config import ParallelConfig
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.pipeline.measure import measure_layers
-from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import calls_of, parts_of_split
 from ooodist.schedule.actions import from_csv, to_csv
 from ooodist.schedule.layer_costs import ModelCosts
@@ -25,43 +26,39 @@ logger = logging.getLogger("ooodist")
 
 
 def plan_stages(
-    model: keras.Model, batch: Any, parallel: ParallelConfig, ranks: Ranks, agree: Any
+    model: keras.Model, batch: Any, parallel: ParallelConfig, engine: Engine
 ) -> PipelinePlan:
-    """The stages, their ranks, and a first schedule; the same on all ranks.
+    """The stages, their ranks, and a first schedule; the same on all ranks, who all call it.
 
     Args:
         model: compiled; it stays as it is.
         batch: as its data set yields it.
         parallel: what the job says.
-        ranks: all of them call it.
-        agree: raises UserError on all ranks if it is called with an error on one.
+        engine: of the job.
 
     Raises:
         UserError: the model cannot be split so, or does not fit into the memory limit; on all
             ranks.
     """
-    text, error = "", None
-    if ranks.world.rank == 0:
-        try:
-            text = _to_text(_plan(model, batch, parallel))
-        except UserError as caught:
-            error = str(caught)
-    agree(error)
-    return _from_text(ranks.broadcast_text(text))
+    return _decided_by_rank_0(lambda: _plan(model, batch, parallel), engine)
 
 
 def plan_schedule(
-    plan: PipelinePlan, costs: PipelineCosts, parallel: ParallelConfig, ranks: Ranks, agree: Any
+    plan: PipelinePlan, costs: PipelineCosts, parallel: ParallelConfig, engine: Engine
 ) -> PipelinePlan:
     """The same stages with a schedule for what they were measured to cost; see plan_stages."""
+    return _decided_by_rank_0(lambda: reschedule(plan, parallel.schedule, costs), engine)
+
+
+def _decided_by_rank_0(make: Callable[[], PipelinePlan], engine: Engine) -> PipelinePlan:
     text, error = "", None
-    if ranks.world.rank == 0:
+    if engine.rank == 0:
         try:
-            text = _to_text(reschedule(plan, parallel.schedule, costs))
+            text = _to_text(make())
         except UserError as caught:
             error = str(caught)
-    agree(error)
-    return _from_text(ranks.broadcast_text(text))
+    engine.agree(error)
+    return _from_text(engine.broadcast_text(text))
 
 
 def _plan(model: keras.Model, batch: Any, parallel: ParallelConfig) -> PipelinePlan:

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 from mpi4py import MPI
 
-from ooodist.engines.mpi import MpiEngine, wait
+from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 
 
@@ -26,11 +25,13 @@ class Ranks:
     Attributes:
         world: all ranks.
         pipeline: the ranks of this one's pipeline, in the order of their positions.
+        peers: those at this one's position, in the order of their pipelines.
         replica, replicas: number of this pipeline, and of how many.
     """
 
     world: MPI.Comm
     pipeline: MPI.Comm
+    peers: MPI.Comm
     replica: int
     replicas: int
 
@@ -52,16 +53,6 @@ class Ranks:
         color = 0 if self.position in set(positions) else MPI.UNDEFINED
         return self.world.Split(color, self.world.rank)
 
-    def broadcast_text(self, text: str) -> str:
-        """Rank 0's text, for all. What others compute meanwhile is not slowed down."""
-        length = np.array([len(text.encode())], np.int64)
-        wait(self.world.Ibcast(length))
-        content = np.zeros(int(length[0]), np.uint8)
-        if self.world.rank == 0:
-            content[:] = np.frombuffer(text.encode(), np.uint8)
-        wait(self.world.Ibcast(content))
-        return content.tobytes().decode()
-
 
 def places(engine: MpiEngine, pipeline: int, data: int) -> Ranks:
     """The places of all ranks.
@@ -75,8 +66,11 @@ def places(engine: MpiEngine, pipeline: int, data: int) -> Ranks:
         UserError: so many ranks were not started.
     """
     check_started(engine.size, pipeline, data)
-    replica = engine.rank // pipeline
-    return Ranks(engine.world, engine.world.Split(replica, engine.rank), replica, data)
+    world = engine.world
+    replica, position = divmod(engine.rank, pipeline)
+    return Ranks(
+        world, world.Split(replica, position), world.Split(position, replica), replica, data
+    )
 
 
 def check_started(size: int, pipeline: int, data: int) -> None:

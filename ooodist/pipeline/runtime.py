@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from ooodist.pipeline.transport import Message, Transport
 from ooodist.schedule.actions import (
     BACKWARD,
@@ -53,14 +51,14 @@ class Work(Protocol):
 class Boundary(Protocol):
     """What goes from a stage to the next (FORWARD), and back (INPUT_GRADIENT)."""
 
-    def places(self, kind: str) -> Sequence[np.ndarray]:
-        """Empty arrays, into which such a message can be received."""
+    def places(self, kind: str) -> Sequence[Any]:
+        """Arrays, or other memory that MPI takes, into which such a message can be received."""
 
-    def pack(self, kind: str, values: Sequence[Any]) -> Sequence[np.ndarray]:
+    def pack(self, kind: str, values: Sequence[Any]) -> Sequence[Any]:
         """The arrays of a message; they stay as they are."""
 
-    def unpack(self, kind: str, arrays: Sequence[np.ndarray]) -> Sequence[Any]:
-        """The values of a message."""
+    def unpack(self, kind: str, arrays: Sequence[Any]) -> Sequence[Any]:
+        """The values of a message, whose arrays are not used by anybody else."""
 
     def link_seconds(self, kind: str) -> float:
         """That a message takes on an emulated link; 0 where links are real."""

@@ -131,10 +131,6 @@ class PipelinedModel(JointModel):
         self.ran: list[Ran] = []
         self.step_began = 0.0
         self._stall_limit = stall_limit
-        for position in range(self.ranks.positions):  # all ranks take part in each
-            those = self.ranks.those_at([position])
-            if position == self.ranks.position:
-                self._peers = those
         self._trained = False
 
     @property
@@ -207,7 +203,7 @@ class PipelinedModel(JointModel):
 
     def put_together(self) -> None:
         if self._trained:
-            average_statistics(self._weights, self.ranks, self._peers)
+            average_statistics(self._weights, self.ranks)
             hand_out([*self._weights, *self._slots], self.ranks.pipeline)
             self._trained = False
 

@@ -12,6 +12,7 @@ Receives are posted before their messages are needed, so that what is sent has a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import queue
 import threading
 import time
@@ -31,6 +32,18 @@ _END, _WAKE = object(), object()  # for the thread, among the messages
 FAILURE_SECONDS = 0.1  # between two looks at whether the thread has failed
 
 
+def takes_gpu_memory() -> bool:
+    """Whether this MPI reads and writes the memory of GPUs ("CUDA-aware")."""
+    library = ctypes.CDLL(MPI.__file__)  # finds what is in the MPI that mpi4py has loaded, too
+    if hasattr(library, "MPIX_Query_cuda_support"):  # Open MPI
+        return bool(library.MPIX_Query_cuda_support())
+    if hasattr(library, "MPIX_GPU_query_support"):  # MPICH; 0 is CUDA
+        answer = ctypes.c_int(0)
+        library.MPIX_GPU_query_support(0, ctypes.byref(answer))
+        return bool(answer.value)
+    return False
+
+
 class Stalled(UserError):
     """A message did not come, or was not taken, within the limit."""
 
@@ -42,14 +55,14 @@ class Message:
     Attributes:
         name: of the action that sends or waits for it, as ``2RECV_F0``; for people.
         failing: what has not happened if it does not end; for people.
-        arrays: of one rank's order; what is received is written into them.
+        arrays: of NumPy, or other memory that MPI takes; what is received is written into them.
         start: begins it, and returns what MPI gives for it.
         not_before: of ``time.monotonic()``; it is held back until then.
     """
 
     name: str
     failing: str
-    arrays: Sequence[np.ndarray]
+    arrays: Sequence[Any]
     start: Callable[[], list[MPI.Request]]
     not_before: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
@@ -88,11 +101,11 @@ class Transport:
         """Of this process among those of the communicator."""
         return int(self._communicator.rank)
 
-    def receive(self, name: str, peer: int, tag: int, arrays: Sequence[np.ndarray]) -> Message:
+    def receive(self, name: str, peer: int, tag: int, arrays: Sequence[Any]) -> Message:
         """Begins to receive into the arrays; returns at once."""
 
         def start() -> list[MPI.Request]:
-            return [self._communicator.Irecv(array, peer, tag) for array in arrays]
+            return [self._communicator.Irecv([array, MPI.BYTE], peer, tag) for array in arrays]
 
         return self._post(Message(name, f"the message is not sent by rank {peer}", arrays, start))
 
@@ -101,7 +114,7 @@ class Transport:
         name: str,
         peer: int,
         tag: int,
-        arrays: Sequence[np.ndarray],
+        arrays: Sequence[Any],
         *,
         link_seconds: float = 0.0,
     ) -> Message:
@@ -116,7 +129,7 @@ class Transport:
         """
 
         def start() -> list[MPI.Request]:
-            return [self._communicator.Isend(array, peer, tag) for array in arrays]
+            return [self._communicator.Isend([array, MPI.BYTE], peer, tag) for array in arrays]
 
         failing = f"the message is not taken by rank {peer}"
         message = Message(name, failing, arrays, start)

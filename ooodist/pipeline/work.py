@@ -83,6 +83,11 @@ class StageWork:
         return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
 
     @property
+    def workspace_bytes(self) -> int:
+        """The most that an action needs besides, for itself while it runs."""
+        return self._cut.workspace_bytes
+
+    @property
     def mean_loss(self) -> float:
         """What the stage has added to the mean loss of the step."""
         return sum(float(loss) for loss in self._losses) / self._microbatches

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 import tensorflow as tf
 
+from ooodist.backprop.buffers import LASTING, PASSING, Buffer, buffer_of
 from ooodist.backprop.graph import num_bytes, ops_of
 from ooodist.profile.owners import Owner, Weight
 from ooodist.schedule.costs import KeptTensor
 from ooodist.training.backward import TracedStep
 
 LEAST_BYTES = 1024  # smaller ones do not matter
-
-# Ops that pass a buffer on, or hand out a part of it: their result takes no memory of its own.
-_PASSING = frozenset(
-    """
-    CheckNumerics EnsureShape ExpandDims Identity IdentityN PreventGradient Reshape Squeeze
-    StopGradient
-    """.split()  # noqa: SIM905
-)
-# What these hand out is there all the time, whatever a step does.
-_LASTING = frozenset({"Const", "Placeholder", "ReadVariableOp"})
-
-_Buffer: TypeAlias = tuple[tf.Operation, int]
 
 
 def kept_tensors(
@@ -41,12 +29,12 @@ def kept_tensors(
         weights: those that it trains.
     """
     units = [unit.name for unit in (*step.forward, *step.backward)]
-    gradients = {_buffer(op.outputs[0]) for weight in weights for op in ops_of(weight.gradient)}
-    used_by: dict[_Buffer, set[str]] = {}
+    gradients = {buffer_of(op.outputs[0]) for weight in weights for op in ops_of(weight.gradient)}
+    used_by: dict[Buffer, set[str]] = {}
     for op, user in owner_of.items():
-        if isinstance(user, str) and op.type not in _PASSING:
+        if isinstance(user, str) and op.type not in PASSING:
             for tensor in op.inputs:
-                used_by.setdefault(_buffer(tensor), set()).add(user)
+                used_by.setdefault(buffer_of(tensor), set()).add(user)
     kept = []
     for buffer, users in used_by.items():
         op, index = buffer
@@ -58,7 +46,7 @@ def kept_tensors(
             others
             and isinstance(made_by, str)
             and size >= LEAST_BYTES
-            and op.type not in _LASTING
+            and op.type not in LASTING
             and buffer not in gradients
         ):
             kept.append(KeptTensor(size, made_by, tuple(sorted(others, key=units.index))))
@@ -69,12 +57,3 @@ def kept_tensors(
             made_by = completed_by.get(weight.name, step.forward[-1].name)
             kept.append(KeptTensor(size, made_by, ()))
     return tuple(kept)
-
-
-def _buffer(tensor: tf.Tensor) -> _Buffer:
-    """Op and output that the memory of a tensor belongs to."""
-    op, index = tensor.op, tensor.value_index
-    while op.type in _PASSING:
-        source = op.inputs[index]  # of IdentityN; the others have one output, of the first input
-        op, index = source.op, source.value_index
-    return op, index

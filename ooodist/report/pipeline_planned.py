@@ -25,6 +25,7 @@ from ooodist.report.pipeline_outcomes import (
 from ooodist.report.pipeline_sweep import draw_sweep
 from ooodist.report.pipeline_tracks import pipeline_process
 from ooodist.report.plan_table import readable_bytes
+from ooodist.report.planned import written_to
 from ooodist.schedule.actions import to_csv
 
 logger = logging.getLogger("ooodist")
@@ -66,16 +67,11 @@ def plan_pipelines(
             f"none of {', '.join(names)} can be used for {comparisons[-1].title}; "
             f"{last.name}: {last.refused}"
         )
-    try:
+    with written_to(output):
         output.mkdir(parents=True, exist_ok=True)
         if len(comparisons) == 1:
             return _one(comparisons[0], output)
         return _sweep(comparisons, output)
-    except OSError as error:
-        raise UserError(
-            f"--output is {output}, where nothing can be written ({error.strerror}); "
-            "give a folder that can be written to"
-        ) from error
 
 
 def _one(comparison: Comparison, output: Path) -> str:

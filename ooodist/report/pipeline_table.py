@@ -13,7 +13,7 @@ from ooodist.report.pipeline_outcomes import (
     Outcome,
     Simulated,
 )
-from ooodist.report.plan_table import readable_bytes
+from ooodist.report.plan_table import aligned, readable_bytes
 from ooodist.schedule.layer_costs import Link, ModelCosts
 
 _MILLI = 1e3
@@ -96,18 +96,6 @@ def write_csv(comparisons: Sequence[Comparison], file: Path) -> None:
                         *(limit, "no" if outcome.refused else "yes", outcome.refused),
                     ]
                 )
-
-
-def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Columns two blanks apart; those whose numbers are given stand to the left."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
 
 
 def milliseconds(seconds: float) -> str:

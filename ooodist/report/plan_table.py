@@ -162,7 +162,7 @@ def text(table: Table) -> str:
             for row in table.rows
         ),
     ]
-    return f"{table.title}\n\n{_aligned(lines)}"
+    return f"{table.title}\n\n{aligned(lines)}"
 
 
 def sweep_text(tables: Sequence[Table]) -> str:
@@ -181,7 +181,7 @@ def sweep_text(tables: Sequence[Table]) -> str:
             for table in tables
         ),
     ]
-    return _aligned(lines)
+    return aligned(lines)
 
 
 def write_csv(tables: Sequence[Table], file: Path) -> None:
@@ -226,13 +226,13 @@ def _or_dash(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Columns two blanks apart, the first to the left and the others to the right."""
+def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Columns two blanks apart; those whose numbers are given stand to the left."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
-            [line[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
     )

@@ -66,10 +66,10 @@ def plan_clusters(
         folder = output
         if len(clusters) > 1:
             folder /= f"{cluster.network.workers}-workers-{cluster.bandwidth}"
-        with _written_to(output):
+        with written_to(output):
             folder.mkdir(parents=True, exist_ok=True)
             _write(folder, plans, tables[-1])
-    with _written_to(output):
+    with written_to(output):
         write_csv(tables, output / CSV_NAME)
         costs = yaml_dataclass.dump(yaml_dataclass.plain(subject.costs))
         (output / COSTS_NAME).write_text(costs, encoding="utf-8")
@@ -80,7 +80,8 @@ def plan_clusters(
 
 
 @contextmanager
-def _written_to(output: Path) -> Iterator[None]:
+def written_to(output: Path) -> Iterator[None]:
+    """Turns a failure to write there into a UserError."""
     try:
         yield
     except OSError as error:

@@ -93,15 +93,7 @@ class ModelCosts:
 
 def read_model_costs(file: Path, option: str = "--costs") -> ModelCosts:
     """The costs of a YAML file. Raises UserError, which names the option that gave the file."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{option} {file} cannot be read: {error}") from error
-    value = yaml_dataclass.parse(text, f"{option} {file}")
-    try:
-        costs: ModelCosts = yaml_dataclass.read(ModelCosts, value)
-    except UserError as error:
-        raise UserError(f"{option} {file}: {error}") from error
+    costs: ModelCosts = yaml_dataclass.read_file(ModelCosts, file, option)
     return costs
 
 

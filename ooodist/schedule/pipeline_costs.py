@@ -32,7 +32,7 @@ class StageCost:
         weight_bytes: kept from F to the end of W.
         gradient_bytes: kept from B to the end of W.
         base_bytes: kept all the time: weights, optimiser, accumulated gradients, messages on their
-            way.
+            way, and what an action needs for itself while it runs.
         send_seconds: from the end of F until its output is where the next stage is.
         send_back_seconds: from the end of B until its result is where the stage before is.
         sent_bytes: of the stage's output; the gradient that comes back is as large.

@@ -18,7 +18,7 @@ rank = os.environ["OOODIST_RANK"]
 subprocess.Popen(["sleep", "600"])
 open(f"/dev/shm/BytePS_ShM_{os.environ['DMLC_PS_ROOT_PORT']}_{rank}_7", "w").close()
 open(os.environ["BYTEPS_SOCKET_PATH"] + "/socket_send_0", "w").close()
-print("port", os.environ["DMLC_PS_ROOT_PORT"])
+print(f"port {os.environ['DMLC_PS_ROOT_PORT']}")  # at once: it may be ended at any time
 if rank == "1": ENDING
 time.sleep(600)
 """

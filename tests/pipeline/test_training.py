@@ -18,5 +18,6 @@ def test_trains_as_one_process(name: str) -> None:
     assert job.returncode == 0, job.stdout
     for rank in range(ranks):
         assert f"held: {name}, rank {rank}" in job.stdout
-    # Callbacks see the same logs on all ranks.
-    assert len(set(re.findall("history: .*", job.stdout))) == 1
+    # Callbacks see the same logs on all ranks. (mpirun may print a rank's end of line later.)
+    shown = re.findall("history: ([^;]*);", job.stdout)
+    assert shown == [shown[0]] * ranks

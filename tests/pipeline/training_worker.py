@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import ooodist
+from ooodist.pipeline import assembly
 from tests.pipeline.models import MODELS
 
 EPOCHS, STEPS = 2, 5
@@ -32,11 +33,13 @@ class Case:
     optimizer: Callable[[], Any] = lambda: keras.optimizers.SGD(0.05, momentum=0.9)
     loss_weight: float = 1.0
     tolerance: float = 5e-6
+    direct: bool = False  # MPI gets tensors where they are, as on a GPU
 
 
 CASES = {
     "auto": Case("unet", 2, 4),
     "one_rank": Case("unet", 1, 4),
+    "direct": Case("unet", 2, 4, direct=True),
     "batch_norm": Case("convolution_with_batch_norm", 2, 2, options={"schedule": "1f1b"}),
     "chunks": Case("encoder_decoder", 2, 4, options={"schedule": "interleaved"}),
     "recompute": Case("encoder_decoder", 2, 4, options={"schedule": "zb_h1", "recompute": True}),
@@ -167,6 +170,8 @@ def main(name: str) -> None:
     whole = Batches(case)
     evaluation = [whole.batch(step, 0) for step in range(STEPS)]
 
+    if case.direct:
+        assembly._is_direct = lambda: True
     batches = Batches(case)
     model = ooodist.pipelined(
         compiled(case, batches),
@@ -185,7 +190,7 @@ def main(name: str) -> None:
     for logs in zip(*history.history.values(), strict=True):
         assert np.isfinite(logs).all(), logs
     shown = " ".join(f"{key} {values[-1]:.6f}" for key, values in history.history.items())
-    print(f"history: {shown}", flush=True)
+    print(f"history: {shown};", flush=True)
     if not any(batches.several):  # arrays are shared out
         x = np.concatenate([b[0] for b in evaluation])
         y = np.concatenate([b[1] for b in evaluation])

@@ -6,9 +6,12 @@ import sys
 import time
 
 import numpy as np
+import tensorflow as tf
 from mpi4py import MPI
 
+from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.transport import Stalled, Transport
+from ooodist.schedule.actions import FORWARD
 
 LARGE = 16 << 20  # bytes; far above what MPI hands over without the receiver
 
@@ -37,6 +40,24 @@ def check_every_array_arrives(transport: Transport) -> None:
         transport.wait(message)
         for one, other in zip(message.arrays, expected[number], strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def check_tensors_arrive(transport: Transport) -> None:
+    """Of several dtypes; through the memory of the host, and from where they are."""
+    shapes = {"float32": (2, 3), "int32": (4,), "bfloat16": (), "float16": (2, 0), "bool": (3,)}
+    specs = [tf.TensorSpec(shape, dtype) for dtype, shape in shapes.items()]
+    tf.random.set_seed(1)  # both ranks send the same
+    peer = 1 - transport.rank
+    for direct in (False, True):
+        boundary = TensorBoundary(specs, direct=direct)
+        values = [tf.cast(tf.random.uniform(s.shape, 0, 9), s.dtype) for s in specs]
+        message = transport.receive("RECV", peer, 3, boundary.places(FORWARD))
+        transport.send("SEND", peer, 3, boundary.pack(FORWARD, values))
+        transport.wait(message)
+        for found, value in zip(boundary.unpack(FORWARD, message.arrays), values, strict=True):
+            assert found.dtype == value.dtype
+            np.testing.assert_array_equal(found.numpy(), value.numpy())
+        transport.flush()
 
 
 def check_one_tag_keeps_the_order(transport: Transport) -> None:
