@@ -11,9 +11,10 @@ import pytest
 
 from tests.jobs import ROOT
 
-# Aimed at are 2 % and 10 %, which hold on rank 1. On rank 0 W is the whole backward pass, and
-# what it needs for itself while it runs is not predicted, and differs from run to run.
-FLAT, PREDICTED = 0.05, 0.2
+# By rank. On rank 0 W is the whole backward pass, and how far TensorFlow runs ahead with the
+# gradients of activations, before it comes to those of weights, differs from run to run.
+FLAT = {0: 0.15, 1: 0.02}
+PREDICTED = {0: 0.15, 1: 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def rows(memory: ModuleType) -> dict[tuple[str, int, int], dict[str, Any]]:
 def test_memory_does_not_grow_with_the_number_of_micro_batches(rows: Any, rank: int) -> None:
     few, many = rows["1f1b", rank, 4], rows["1f1b", rank, 12]
     assert many["predicted"] == few["predicted"]
-    assert many["measured"] == pytest.approx(few["measured"], rel=FLAT)
+    assert many["measured"] == pytest.approx(few["measured"], rel=FLAT[rank])
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -50,4 +51,4 @@ def test_where_all_are_kept_it_grows(rows: Any, rank: int) -> None:
 
 def test_the_prediction_holds(rows: Any) -> None:
     for key, row in rows.items():
-        assert row["predicted"] == pytest.approx(row["measured"], rel=PREDICTED), key
+        assert row["predicted"] == pytest.approx(row["measured"], rel=PREDICTED[key[1]]), key
