@@ -13,8 +13,8 @@ from tests.jobs import ROOT
 
 # By rank. On rank 0 W is the whole backward pass, and how far TensorFlow runs ahead with the
 # gradients of activations, before it comes to those of weights, differs from run to run.
-FLAT = {0: 0.15, 1: 0.02}
-PREDICTED = {0: 0.15, 1: 0.1}
+FLAT = {0: 0.3, 1: 0.02}
+PREDICTED = {0: 0.3, 1: 0.1}
 
 
 @pytest.fixture(scope="module")
