@@ -1,4 +1,4 @@
-"""One GPU a process."""
+"""One GPU a process, and what it has not done yet."""
 
 import os
 
@@ -30,3 +30,9 @@ def use_own_gpu(local_rank: int, local_size: int) -> None:
             "ooodist.init was called after TensorFlow had started on the GPUs; call it before "
             "anything else that uses TensorFlow"
         ) from error
+
+
+def wait_for_gpu() -> None:
+    """Returns when the GPU has done all that it was given; on CPUs a call ends when all is done."""
+    if tf.config.get_visible_devices("GPU"):
+        tf.test.experimental.sync_devices()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ooodist.engines.gpu import wait_for_gpu
 from ooodist.schedule.actions import FORWARD
 
 _ALIGNMENT = 64  # bytes; memory at other places TensorFlow would copy
@@ -35,15 +36,15 @@ class TensorBoundary:
         """Of zeros."""
         specs = self._specs_of(kind)
         if not self._direct:
-            return [_zeros(spec.shape.num_elements() * spec.dtype.size) for spec in specs]
+            return [_zeros(_num_bytes(spec)) for spec in specs]
         memories = [TensorMemory(tf.zeros(spec.shape, spec.dtype)) for spec in specs]
-        _wait_for_gpu()  # what is still to run may write where these are
+        wait_for_gpu()  # what is still to run may write where these are
         return memories
 
     def pack(self, kind: str, values: Sequence[tf.Tensor]) -> list[np.ndarray] | list[TensorMemory]:
         if not self._direct:
             return [as_bytes(tensor) for tensor in values]
-        _wait_for_gpu()  # MPI does not know what is still to be computed
+        wait_for_gpu()  # MPI does not know what is still to be computed
         return [TensorMemory(tensor) for tensor in values]
 
     def unpack(self, kind: str, arrays: Sequence[Any]) -> list[tf.Tensor]:
@@ -55,6 +56,10 @@ class TensorBoundary:
     def link_seconds(self, kind: str) -> float:
         return 0.0
 
+    def num_bytes(self, kind: str) -> int:
+        """Of such a message."""
+        return sum(map(_num_bytes, self._specs_of(kind)))
+
     def _specs_of(self, kind: str) -> Sequence[tf.TensorSpec]:
         if kind == FORWARD:
             return self.specs
@@ -62,16 +67,10 @@ class TensorBoundary:
 
 
 class TensorMemory:
-    """The memory of a tensor, for MPI to read or to write, wherever it is.
-
-    Attributes:
-        tensor: it.
-        nbytes: its size.
-    """
+    """The memory of a tensor, for MPI to read or to write, wherever it is."""
 
     def __init__(self, tensor: tf.Tensor) -> None:
         self.tensor = tensor
-        self.nbytes = tensor.shape.num_elements() * tensor.dtype.size
 
     def __dlpack__(self, stream: object = None) -> Any:
         return tf.experimental.dlpack.to_dlpack(self.tensor)
@@ -102,12 +101,11 @@ def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:
     return tf.bitcast(tf.experimental.dlpack.from_dlpack(shaped.__dlpack__()), spec.dtype)
 
 
+def _num_bytes(spec: tf.TensorSpec) -> int:
+    return int(spec.shape.num_elements() * spec.dtype.size)
+
+
 def _zeros(num_bytes: int) -> np.ndarray:
     room = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
     begin = -room.ctypes.data % _ALIGNMENT
     return room[begin : begin + num_bytes]
-
-
-def _wait_for_gpu() -> None:
-    if tf.config.get_visible_devices("GPU"):
-        tf.test.experimental.sync_devices()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from ooodist.engines.gpu import wait_for_gpu
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
@@ -134,7 +135,7 @@ def measure_stages(
                 input_bytes,
                 weight_bytes,
                 gradient_bytes,
-                sent_bytes=sum(a.nbytes for a in behind.places(FORWARD)) if behind else 0,
+                sent_bytes=behind.num_bytes(FORWARD) if behind else 0,
             )
         gradients.clear()
         zeros = [tf.zeros_like(variable.value) for variable in gradients.variables]
@@ -145,11 +146,11 @@ def measure_stages(
     for number in works:
         before, behind = _around(boundaries, number)
         if before:
-            received.append(sum(array.nbytes for array in before.places(FORWARD)))
-            sent.append(sum(array.nbytes for array in before.places(INPUT_GRADIENT)))
+            received.append(before.num_bytes(FORWARD))
+            sent.append(before.num_bytes(INPUT_GRADIENT))
         if behind:
-            received.append(sum(array.nbytes for array in behind.places(INPUT_GRADIENT)))
-            sent.append(sum(array.nbytes for array in behind.places(FORWARD)))
+            received.append(behind.num_bytes(INPUT_GRADIENT))
+            sent.append(behind.num_bytes(FORWARD))
     # Places for messages, one that is made into tensors, and one that is on its way.
     messages = (RECEIVES_AHEAD + 1) * max(received) + max(sent)
     workspace = max(work.workspace_bytes for work in works.values())
@@ -217,8 +218,7 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
 def _seconds(action: Callable[[], Any]) -> float:
     began = time.perf_counter()
     action()
-    if tf.config.get_visible_devices("GPU"):  # on CPUs a call ends when all is done
-        tf.test.experimental.sync_devices()
+    wait_for_gpu()
     return time.perf_counter() - began
 
 

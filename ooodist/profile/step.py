@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from ooodist.backprop.order import stock_order
 from ooodist.backprop.units import Gradient
+from ooodist.engines.gpu import wait_for_gpu
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.profile.digest import model_digest
@@ -54,8 +55,7 @@ class StepToMeasure:
         """Seconds of a launch of one step, to the end of all that it does."""
         began = time.perf_counter()
         self.launch(self.batches)
-        if tf.config.get_visible_devices("GPU"):  # on CPUs a call ends when all is done
-            tf.test.experimental.sync_devices()
+        wait_for_gpu()
         return time.perf_counter() - began
 
 

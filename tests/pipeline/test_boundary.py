@@ -35,6 +35,7 @@ def test_a_message_arrives_as_it_was(kind: str) -> None:
     specs = SPECS if kind == FORWARD else [SPECS[0], SPECS[2]]  # integers have no gradient
     values = [tf.cast(tf.random.uniform(spec.shape, 0, 9), spec.dtype) for spec in specs]
     places = boundary.places(kind)
+    assert boundary.num_bytes(kind) == sum(place.nbytes for place in places)
     for place, array in zip(places, boundary.pack(kind, values), strict=True):
         assert not place.any()
         place[:] = array
