@@ -118,7 +118,7 @@ set_build() {
         CMAKE_POLICY_VERSION_MINIMUM=3.5) # CMake 4 refuses the versions that Horovod asks for
       NEEDS=(cloudpickle packaging psutil pyyaml)
       PACKAGES=("g++" "g++ --version" cmake "cmake --version" make "make --version"
-        patch "patch --version" libopenmpi-dev "mpicxx -show" openmpi-bin "mpirun --version")
+        patch "patch --version" libopenmpi-dev has_mpi_header openmpi-bin "mpirun --version")
       ;;
     byteps)
       PATCH=$ROOT/patches/byteps-$BYTEPS.patch
@@ -136,6 +136,11 @@ set_build() {
 
 has_header() {
   g++ -E -x c++ - <<<"#include <$1>"
+}
+
+# openmpi-bin alone has mpicxx, but not what it includes.
+has_mpi_header() {
+  mpicxx -E -x c++ - <<<"#include <mpi.h>"
 }
 
 has_python_header() {

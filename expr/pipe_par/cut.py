@@ -2,33 +2,34 @@
 
     python expr/pipe_par/cut.py [--models gpt resnet50] [--rounds 15]
 
-One process, the second half of a model's layers, on one micro-batch. Both make the gradient of what
-the first half has sent, and add the gradients of the weights to
-accumulators. They take turns, and the ratio is the median of the ratios of neighbours.
+One process, the first and the second half of a model's layers, on one micro-batch each. Both ways
+make the gradient of what a half has received (the first one has received nothing, and its W is the
+whole backward pass), and add the gradients of the weights to accumulators. They take turns, and the
+ratio is the median of the ratios of neighbours.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import keras
 import tensorflow as tf
 
 from ooodist import config as job_file
 from ooodist import engines
 from ooodist.pipeline.batches import BatchSplitter
-from ooodist.pipeline.stages import Stage, calls_of, sent_specs, split
-from ooodist.pipeline.work import StageWork, compiled_loss
+from ooodist.pipeline.stages import calls_of, sent_specs, split
+from ooodist.pipeline.work import Loss, StageWork, compiled_loss
 from ooodist.training.preparation import load_and_build
 
 FOLDER = Path(__file__).parent
@@ -37,32 +38,66 @@ MICROBATCHES = 4
 WARM_UPS = 3
 
 
-def whole(
-    model: keras.Model, stage: Stage, splitter: BatchSplitter
-) -> Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]:
-    """Forward and backward pass in one function, as TensorFlow is used without us."""
-    weights = [variable.value for variable in stage.model.trainable_variables]
-    accumulators = [tf.Variable(tf.zeros_like(weight), trainable=False) for weight in weights]
-    loss_of = compiled_loss(model, splitter.structure)
+class Half:
+    """A half of a model, in one function and in three.
 
-    @tf.function(autograph=False)
-    def step(received: Sequence[tf.Tensor], targets: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    Args:
+        work: the three.
+        loss: of the second half; None for the first, which is given gradients of its outputs.
+    """
+
+    def __init__(self, work: StageWork, loss: Loss | None) -> None:
+        self._work, self._loss = work, loss
+        self._weights = [variable.value for variable in work.variables]
+        self._sums = [tf.Variable(tf.zeros_like(w), trainable=False) for w in self._weights]
+        self._whole = tf.function(self._step, autograph=False)
+
+    def _step(
+        self,
+        received: Sequence[tf.Tensor],
+        targets: Sequence[tf.Tensor],
+        seeds: Sequence[tf.Tensor],
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Forward and backward pass in one function, as TensorFlow is used without us."""
+        watched = list(received) if self._loss is not None else []
         with tf.GradientTape() as tape:
-            tape.watch(received)
-            loss = loss_of(stage.run(received, training=True), targets) / MICROBATCHES
-        of_inputs, of_weights = tape.gradient(loss, [list(received), weights])
-        for accumulator, gradient in zip(accumulators, of_weights, strict=True):
+            tape.watch(watched)
+            outputs = self._work.stage.run(received, training=True)
+            ends: Any = outputs
+            if self._loss is not None:
+                ends, seeds = self._loss(outputs, targets) / MICROBATCHES, None
+        found = tape.gradient(ends, [*watched, *self._weights], output_gradients=seeds)
+        for total, gradient in zip(self._sums, found[len(watched) :], strict=True):
             if isinstance(gradient, tf.IndexedSlices):
-                accumulator.scatter_add(gradient)
+                total.scatter_add(gradient)
             else:
-                accumulator.assign_add(gradient)
-        return of_inputs
+                total.assign_add(gradient)
+        return outputs, found[: len(watched)]
 
-    return step
+    def seconds(
+        self,
+        cut: bool,
+        received: Sequence[Sequence[tf.Tensor]],
+        targets: Sequence[Sequence[tf.Tensor]],
+        seeds: Sequence[Sequence[tf.Tensor]],
+    ) -> float:
+        """Of a micro-batch, the mean over those of a step."""
+        work = self._work
+        data = received if self._loss is None else [[]] * MICROBATCHES
+        work.begin(data, targets if self._loss is not None else ())
+        began = time.perf_counter()
+        for number in range(MICROBATCHES):
+            if cut:
+                work.forward(number, [] if self._loss is None else received[number])
+                work.input_gradient(number, seeds[number] if self._loss is None else [])
+                work.weight_gradient(number)
+            else:
+                self._whole(received[number], targets[number], seeds[number])
+        return (time.perf_counter() - began) / MICROBATCHES
 
 
 def measure(name: str, rounds: int) -> list[dict[str, Any]]:
-    """Both on the second half of a model's layers, which has an input gradient."""
+    """Both halves of a model, both ways."""
     config = job_file.load(FOLDER / "jobs" / f"{name}.yaml")
     data, _, model = load_and_build(config, engines.current())
     batch = next(iter(data.train))
@@ -72,26 +107,24 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
     first, last = split(model, [range(calls // 2), range(calls // 2, calls)])
     inputs, targets = splitter.specs()
     [sent, _] = sent_specs(model, [first, last], inputs)
-    work = StageWork(last, (), sent, targets, compiled_loss(model, splitter.structure), {})
+    loss = compiled_loss(model, splitter.structure)
     parts = splitter.split(batch, range(len(inputs)), targets=True)
-    received = [first.run(list(those.values()), training=True) for those in parts.inputs]
-    uncut = whole(model, last, splitter)
+    given = [list(those.values()) for those in parts.inputs]
+    received = [first.run(those, training=True) for those in given]
+    gradients = [[tf.ones_like(tensor) for tensor in those] for those in received]
+    halves = {
+        "first": (Half(StageWork(first, inputs, (), (), None, {}), None), given),
+        "second": (Half(StageWork(last, (), sent, targets, loss, {}), loss), received),
+    }
     rows: list[dict[str, Any]] = []
     for number in range(-WARM_UPS, rounds):
-        seconds = {}
-        for what in ("uncut", "cut") if number % 2 else ("cut", "uncut"):
-            work.begin([[]] * MICROBATCHES, parts.targets)
-            began = time.perf_counter()
-            for microbatch in range(MICROBATCHES):
-                if what == "cut":
-                    work.forward(microbatch, received[microbatch])
-                    work.input_gradient(microbatch, [])
-                    work.weight_gradient(microbatch)
-                else:
-                    uncut(received[microbatch], parts.targets[microbatch])
-            seconds[what] = (time.perf_counter() - began) / MICROBATCHES
-        if number >= 0:
-            rows.append({"model": name, "round": number, **seconds})
+        for half, (work, tensors) in halves.items():
+            seconds = {
+                what: work.seconds(what == "cut", tensors, parts.targets, gradients)
+                for what in (("uncut", "cut") if number % 2 else ("cut", "uncut"))
+            }
+            if number >= 0:
+                rows.append({"model": name, "half": half, "round": number, **seconds})
     return rows
 
 
@@ -108,12 +141,16 @@ def main() -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    print("| model | one function (ms) | F, B and W (ms) | ratio |\n|---|---|---|---|")
-    for name in options.models:
-        pairs = [(float(r["uncut"]), float(r["cut"])) for r in rows if r["model"] == name]
+    print("| model | half | one function (ms) | F, B and W (ms) | ratio |\n|---|---|---|---|---|")
+    for name, half in itertools.product(options.models, ("first", "second")):
+        pairs = [
+            (float(row["uncut"]), float(row["cut"]))
+            for row in rows
+            if (row["model"], row["half"]) == (name, half)
+        ]
         uncut, cut = (statistics.median(those) for those in zip(*pairs, strict=True))
         ratio = statistics.median(second / first for first, second in pairs)
-        print(f"| {name} | {uncut * 1e3:.1f} | {cut * 1e3:.1f} | {ratio:.3f} |")
+        print(f"| {name} | {half} | {uncut * 1e3:.1f} | {cut * 1e3:.1f} | {ratio:.3f} |")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from ooodist import engines
 from ooodist.config import ParallelConfig
 
-LAYERS, WIDTH, SAMPLES = 32, 128, 4096  # 2 MB of activations a layer, little to compute
+LAYERS, WIDTH, SAMPLES = 32, 512, 1024  # 2 MB of activations a layer
 INPUTS = 8
 STALL_SECONDS = 300.0
 

@@ -14,10 +14,14 @@ it; no layer is known by name or type::
 
 W may run at any time after B. What B and W need of F is kept, except what depends on nothing but
 constants and weights (shapes, casts of a weight): that is made again. Weights must not change
-between F and W of a micro-batch. What F itself changes (moving averages, random states) is kept and
+between F and W of a micro-batch. A max-pooling is made again too, where its gradient is computed:
+oneDNN computes that thirty times as fast beside the pooling itself, which leaves it the places of
+the maxima, as from the result. What F itself changes (moving averages, random states) is kept and
 not read again, so that dropout has the same mask in F, B and W.
 
-The first stage of a model has no input gradients: its B is empty, and all is W.
+The first stage of a model has no input gradients: its B is empty, and all is W. There each dW
+waits for the dX before it and the next dX for that dW: left alone, TensorFlow runs ahead with dX
+as far as a free thread happens to take it, and keeps in memory what dW has yet to read.
 """
 
 from __future__ import annotations
@@ -29,11 +33,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from ooodist.backprop import graph as graphs
-from ooodist.backprop.buffers import workspace_bytes
-from ooodist.backprop.units import Gradient
+from ooodist.backprop.buffers import buffer_of, workspace_bytes
+from ooodist.backprop.order import impose_order, stock_order
+from ooodist.backprop.units import Gradient, find_backward_units
 
 Stage = Callable[..., Sequence[tf.Tensor]]
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
+POOLING_GRADIENTS = ("MaxPoolGrad", "MaxPool3DGrad")  # of (input, result of the pooling, gradient)
 
 
 class Kept(NamedTuple):
@@ -56,7 +62,9 @@ class CutStage:
         input_bytes: that a micro-batch keeps from F to B, and not longer.
         weight_bytes: ... from F to W.
         gradient_bytes: ... from B to W.
-        workspace_bytes: the most that F, B or W needs besides, for itself while it runs.
+        output_bytes: of F's outputs that are not kept as well.
+        workspace_bytes: the most that F, B or W needs besides, for itself while it runs, with what
+            it is given and nobody keeps.
     """
 
     forward: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], Kept]]
@@ -67,6 +75,7 @@ class CutStage:
     input_bytes: int
     weight_bytes: int
     gradient_bytes: int
+    output_bytes: int
     workspace_bytes: int
 
 
@@ -116,6 +125,10 @@ class _Traced:
                 next(by_input) if tensor.dtype.is_floating else None for tensor in self.inputs
             ]
             self.gradients = found[len(watched) :]
+            if all(gradient is None for gradient in self.input_gradients):
+                names = [str(number) for number in range(len(self.gradients))]
+                units = find_backward_units(self.seeds, self.gradients, names)
+                impose_order(units, stock_order(units))
             return self.outputs
 
         self.graph = tf.function(whole, autograph=False).get_concrete_function(*inputs).graph
@@ -197,6 +210,7 @@ class _Cutting:
             weight_gradient(*kept, *made)
 
         longer = {t.name for t in for_weights}
+        kept_of_forward, kept_of_input = [*for_input, *for_weights], from_b
         return CutStage(
             run_forward,
             run_input_gradient,
@@ -204,9 +218,12 @@ class _Cutting:
             input_bytes=_num_bytes(t for t in for_input if t.name not in longer),
             weight_bytes=_num_bytes(for_weights),
             gradient_bytes=_num_bytes(from_b),
+            output_bytes=_bytes_besides(kept_of_forward, traced.outputs),
             workspace_bytes=max(
-                self._workspace_bytes(of_forward, of_forward.fetches),
-                self._workspace_bytes(of_input, of_input.fetches),
+                self._workspace_bytes(of_forward, of_forward.fetches)
+                + _bytes_besides(kept_of_forward, traced.inputs),
+                self._workspace_bytes(of_input, of_input.fetches)
+                + _bytes_besides(kept_of_input, traced.seeds),
                 self._workspace_bytes(of_weights, ()),  # gradients are added up as they come
             ),
         )
@@ -234,9 +251,12 @@ class _Cutting:
 
     def _boundary(self, part: set[tf.Operation], fetched: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What a part needs of others: tensors that vary, and those of other backward ops."""
+        again = {op.inputs[1].op for op in part if op.type in POOLING_GRADIENTS}
 
         def is_elsewhere(op: tf.Operation) -> bool:
-            return op in self._varying or (op in self._backward and op not in part)
+            if op in self._backward:
+                return op not in part
+            return op in self._varying and op not in again
 
         return _first_before(fetched, is_elsewhere)
 
@@ -299,7 +319,7 @@ class _Cutting:
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in feeds]
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
-        return lambda *values: list(concrete(*values))
+        return lambda *values: graphs.call(concrete, values)
 
     def _workspace_bytes(self, part: _Part, kept: Sequence[tf.Tensor]) -> int:
         """What a part needs for itself, besides what it is fed and what is kept of it."""
@@ -358,6 +378,12 @@ def _within(node: Any, names: set[str]) -> Any:
 def _as_tensor_name(text: str) -> str:
     """``op:0`` for the input ``op`` of a node."""
     return text if ":" in text else f"{text}:0"
+
+
+def _bytes_besides(kept: Iterable[tf.Tensor], tensors: Iterable[tf.Tensor]) -> int:
+    """Of tensors that are in other memory than those that are kept."""
+    buffers = {buffer_of(tensor) for tensor in kept}
+    return _num_bytes(tensor for tensor in tensors if buffer_of(tensor) not in buffers)
 
 
 def _num_bytes(tensors: Iterable[tf.Tensor]) -> int:

@@ -143,16 +143,17 @@ def measure_stages(
     first = min(works)
     sums = sum(_num_bytes(variable) for variable in gradients.variables)
     received, sent = [0], [0]
-    for number in works:
+    for number, work in works.items():
         before, behind = _around(boundaries, number)
         if before:
             received.append(before.num_bytes(FORWARD))
             sent.append(before.num_bytes(INPUT_GRADIENT))
         if behind:
             received.append(behind.num_bytes(INPUT_GRADIENT))
-            sent.append(behind.num_bytes(FORWARD))
-    # Places for messages, one that is made into tensors, and one that is on its way.
-    messages = (RECEIVES_AHEAD + 1) * max(received) + max(sent)
+            sent.append(work.output_bytes)
+    # Places for messages, and one that is on its way. What an action does with one that has come
+    # is in its workspace, or kept.
+    messages = RECEIVES_AHEAD * max(received) + max(sent)
     workspace = max(work.workspace_bytes for work in works.values())
     costs[first] = replace(costs[first], update=seconds, base_bytes=sums + messages + workspace)
     return costs

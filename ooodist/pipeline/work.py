@@ -83,6 +83,11 @@ class StageWork:
         return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
 
     @property
+    def output_bytes(self) -> int:
+        """What F makes for others alone, and does not keep for B or W."""
+        return self._cut.output_bytes
+
+    @property
     def workspace_bytes(self) -> int:
         """The most that an action needs besides, for itself while it runs."""
         return self._cut.workspace_bytes

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from ooodist.backprop.cut import CutStage, cut_stage
+from ooodist.backprop.cut import CutStage, _Traced, cut_stage
+from ooodist.backprop.graph import ancestors
 
 BATCH = 8
 
@@ -252,6 +253,29 @@ def test_the_first_stage_has_no_b() -> None:
     assert stage.cut.input_bytes == 0
     by_input, _ = stage.cut.input_gradient(stage.output_gradients(0), [])
     assert by_input == [None]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_only_the_first_stage_waits_with_dx_for_dw(is_first: bool) -> None:
+    """So that its W keeps one output gradient beside the next, however many layers there are."""
+    made = keras.Sequential([keras.Input((16,)), *(layers.Dense(16) for _ in range(3))])
+    weights = [weight.value for weight in made.trainable_variables]
+
+    def stage(given: tf.Tensor) -> list[tf.Tensor]:
+        return [made(tf.stop_gradient(given) if is_first else given)]
+
+    lowest, *_, highest, _ = _Traced(stage, [tf.TensorSpec((BATCH, 16))], weights).gradients
+    assert isinstance(lowest, tf.Tensor)
+    assert isinstance(highest, tf.Tensor)
+    assert (highest.op in ancestors([lowest.op])) is is_first
+
+
+def test_bytes_of_what_is_handed_on() -> None:
+    """What gelu makes nobody keeps; what relu makes is kept for its gradient, and not twice."""
+    floats = 4 * BATCH
+    assert Stage(dense).cut.output_bytes == floats * 16
+    relu = Stage(lambda: keras.Sequential([keras.Input((16,)), layers.Dense(8, "relu")]))
+    assert relu.cut.output_bytes == 0
 
 
 def test_mixed_precision() -> None:
