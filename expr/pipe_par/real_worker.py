@@ -72,6 +72,7 @@ class Worker:
             self.assemblies[placement] = assemble(
                 self.model, self.batch, parallel, ranks, engine, STALL_SECONDS
             )
+        self.plans = {name: assembly.plan for name, assembly in self.assemblies.items()}
         largest = self.assemblies["one stage a rank"].splitter.size
         samples = largest // max(numbers)
         self.batches = {
@@ -100,6 +101,13 @@ class Worker:
                     )
                     found.append(Row(placement, name, number, made))
         return found
+
+    def measure(self) -> dict[str, PipelineCosts]:
+        """What the stages of each placement cost now, with most micro-batches."""
+        for name, assembly in self.assemblies.items():
+            assembly.splitter = self.splitters[max(numbers)]
+            assembly.carry_out(self.plans[name])
+        return {name: assembly.measure() for name, assembly in self.assemblies.items()}
 
     def time(self, row: Row) -> dict[str, Any]:
         """A step: seconds on the rank that takes longest, and the share in which ranks wait."""
@@ -132,9 +140,7 @@ def main() -> None:
         worker.time(row)
     found: list[dict[str, Any]] = []
     for repeat in range(repeats):
-        now: dict[str, PipelineCosts] = {
-            name: assembly.measure() for name, assembly in worker.assemblies.items()
-        }
+        now = worker.measure()
         for row in rows if repeat % 2 == 0 else reversed(rows):
             result = worker.time(row)
             first = replace(row.plan, costs=then[row.placement]).timeline

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from mpi4py import MPI
 
 from ooodist.config import ParallelConfig
 from ooodist.engines.base import Engine
+from ooodist.engines.mpi import wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.gradients import Gradients
@@ -27,8 +31,12 @@ from ooodist.pipeline.update import Update
 from ooodist.pipeline.work import StageWork, check_losses, compiled_loss, in_structure
 from ooodist.schedule.pipeline_costs import PipelineCosts
 from ooodist.schedule.pipeline_plan import PipelinePlan
+from ooodist.schedule.pipeline_search import split as split_backward
 
 logger = logging.getLogger("ooodist")
+
+MEASURED_STEPS = 5
+MOST_SECONDS = 5.0  # of them; one step is the least
 
 
 @dataclass
@@ -91,7 +99,13 @@ class Assembly:
         for work in self.works.values():
             work.on_last_gradient = None
         own = measure_stages(
-            self.works, self.reads, self.boundaries, self.splitter, self.update, self.gradients
+            self.works,
+            self.reads,
+            self.boundaries,
+            self.splitter,
+            self.update,
+            self.gradients,
+            self._steps,
         )
         for number, done in held.items():
             self.works[number].on_last_gradient = done
@@ -99,6 +113,27 @@ class Assembly:
             own, self.transport, self.ranks, self.plan.schedule.rank_of, self.boundaries
         )
         return PipelineCosts(costs, self.plan.costs.memory_limit)
+
+    def _steps(self, begin: Callable[[], None]) -> list[Ran]:
+        """What this rank does in some steps of the schedule with B and W apart."""
+        schedule = split_backward(self.plan.schedule)
+        runtime = Runtime(schedule, self.transport, self.works, self.boundaries)
+        begin()
+        runtime.step()  # libraries tune themselves in it
+        ran: list[Ran] = []
+        began = time.perf_counter()
+        for number in range(MEASURED_STEPS):
+            if number and self._most(time.perf_counter() - began) > MOST_SECONDS:
+                break
+            begin()
+            ran += runtime.step()
+        return ran
+
+    def _most(self, seconds: float) -> float:
+        """Of all ranks."""
+        own, most = np.array(seconds), np.empty(())
+        wait(self.ranks.world.Iallreduce(own, most, op=MPI.MAX))
+        return float(most)
 
     def step(self, batch: Any) -> tuple[list[Ran], float]:
         """Trains on a batch.

@@ -6,7 +6,6 @@ The stages that come of it are measured each on its rank, as they will run.
 
 from __future__ import annotations
 
-import functools
 import re
 import statistics
 import time
@@ -26,20 +25,31 @@ from ooodist.profile.memory import kept_tensors
 from ooodist.profile.owners import Owner
 from ooodist.profile.state import preserved
 from ooodist.profile.step import StepToMeasure, trace_step
-from ooodist.schedule.actions import FORWARD, INPUT_GRADIENT
+from ooodist.schedule.actions import (
+    FORWARD,
+    INPUT_GRADIENT,
+    RECEIVE_BACKWARD,
+    RECEIVE_FORWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    WEIGHT_GRADIENT,
+)
 from ooodist.schedule.layer_costs import LayerCost
 from ooodist.schedule.pipeline_costs import RECEIVES_AHEAD, StageCost
 
 if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
     from ooodist.pipeline.gradients import Gradients
+    from ooodist.pipeline.runtime import Ran
     from ooodist.pipeline.update import Update
     from ooodist.pipeline.work import StageWork
 
-MICROBATCHES = 4  # of a round in which a stage is measured
-WARM_UPS = 1  # libraries tune themselves in the first rounds
-ROUNDS = 3
-MOST_SECONDS = 5.0  # of a stage's rounds; one is the least
 UPDATES = 7
+_PART_OF = {  # as what a transfer counts
+    RECEIVE_FORWARD: FORWARD,
+    SEND_FORWARD: FORWARD,
+    RECEIVE_BACKWARD: INPUT_GRADIENT,
+    SEND_BACKWARD: INPUT_GRADIENT,
+}
 _OF_GRADIENT = "gradient_tape/"
 _UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to B", "from F to W", "from B to W"
 
@@ -100,10 +110,12 @@ def measure_stages(
     splitter: BatchSplitter,
     update: Update,
     gradients: Gradients,
+    steps: Callable[[Callable[[], None]], list[Ran]],
 ) -> dict[int, StageCost]:
     """What this rank's stages cost, without the links, by number; all is as it was afterwards.
 
-    Stages compute on zeros: what they compute takes no less time.
+    They are measured in steps of the whole pipeline, in which an action meets the caches, messages
+    and neighbours that it will meet. Stages compute on zeros: that takes no less time.
 
     Args:
         works: of this rank's stages.
@@ -112,34 +124,36 @@ def measure_stages(
         splitter: knows the data.
         update: of this rank; all ranks of the pipeline take part in it.
         gradients: that stages add to.
+        steps: runs some steps of a schedule with B and W apart, and calls what it is given before
+            each; returns what this rank did.
     """
     inputs, targets = splitter.specs()
     costs: dict[int, StageCost] = {}
     optimizer = splitter.model.optimizer
     held = [*splitter.model.variables, *splitter.model.metrics_variables, *optimizer.variables]
-    with preserved([variable.value for variable in held]):
+
+    def begin() -> None:
         for number, work in works.items():
-            before, behind = _around(boundaries, number)
             data = [_zeros(inputs[place]) for place in reads[number]]
             compared = [_zeros(spec) for spec in targets]
-            microbatches = min(MICROBATCHES, splitter.microbatches)
-            begin = functools.partial(work.begin, [data] * microbatches, [compared] * microbatches)
-            forward, input_gradient, weight_gradient = _measure(
-                work, begin, microbatches, before, behind
-            )
-            input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
-            costs[number] = StageCost(
-                forward,
-                input_gradient,
-                weight_gradient,
-                input_bytes,
-                weight_bytes,
-                gradient_bytes,
-                sent_bytes=behind.num_bytes(FORWARD) if behind else 0,
-            )
+            work.begin([data] * splitter.microbatches, [compared] * splitter.microbatches)
+
+    with preserved([variable.value for variable in held]):
+        seconds = _seconds_of(steps(begin))
         gradients.clear()
-        zeros = [tf.zeros_like(variable.value) for variable in gradients.variables]
-        seconds = statistics.median([_seconds(lambda: update(zeros)) for _ in range(UPDATES)])
+        updates = [_seconds(lambda: _update(update, gradients)) for _ in range(UPDATES)]
+    for number, work in works.items():
+        _, behind = _around(boundaries, number)
+        input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
+        costs[number] = StageCost(
+            seconds[number, FORWARD],
+            seconds[number, INPUT_GRADIENT],
+            seconds[number, WEIGHT_GRADIENT],
+            input_bytes,
+            weight_bytes,
+            gradient_bytes,
+            sent_bytes=behind.num_bytes(FORWARD) if behind else 0,
+        )
     first = min(works)
     sums = sum(_num_bytes(variable) for variable in gradients.variables)
     received, sent = [0], [0]
@@ -155,8 +169,30 @@ def measure_stages(
     # is in its workspace, or kept.
     messages = RECEIVES_AHEAD * max(received) + max(sent)
     workspace = max(work.workspace_bytes for work in works.values())
-    costs[first] = replace(costs[first], update=seconds, base_bytes=sums + messages + workspace)
+    base = sums + messages + workspace
+    costs[first] = replace(costs[first], update=statistics.median(updates), base_bytes=base)
     return costs
+
+
+def _seconds_of(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
+    """Of each stage's F, B and W, with what it takes to receive before and to send after them."""
+    found: dict[tuple[int, str], list[float]] = {}
+    for each in ran:
+        seconds = each.end - each.start - each.waited
+        found.setdefault((each.action.stage, each.action.kind), []).append(seconds)
+    medians = {key: statistics.median(those) for key, those in found.items()}
+    total: dict[tuple[int, str], float] = {}
+    for (stage, kind), seconds in medians.items():
+        key = stage, _PART_OF.get(kind, kind)
+        total[key] = total.get(key, 0.0) + seconds
+    return total
+
+
+def _update(update: Update, gradients: Gradients) -> None:
+    """What ends a step. The sums over replicas are left out, which run beside the last W."""
+    gradients.begin()
+    update(gradients.sums())
+    gradients.clear()
 
 
 def _around(
@@ -165,51 +201,6 @@ def _around(
     """Before and behind a stage."""
     before = boundaries[stage - 1] if stage else None
     return before, boundaries[stage] if stage < len(boundaries) else None
-
-
-def _measure(
-    work: StageWork,
-    begin: Callable[[], None],
-    microbatches: int,
-    before: TensorBoundary | None,
-    behind: TensorBoundary | None,
-) -> tuple[float, float, float]:
-    """Seconds of F, B and W, with what it takes to make tensors of messages and the reverse."""
-    received = before.places(FORWARD) if before else []
-    returned = behind.places(INPUT_GRADIENT) if behind else []
-
-    def forward(microbatch: int) -> None:
-        sent = work.forward(microbatch, before.unpack(FORWARD, received) if before else [])
-        if behind:
-            behind.pack(FORWARD, sent)
-
-    def input_gradient(microbatch: int) -> None:
-        gradients = behind.unpack(INPUT_GRADIENT, returned) if behind else []
-        found = work.input_gradient(microbatch, gradients)
-        if before:
-            before.pack(INPUT_GRADIENT, found)
-
-    seconds: dict[Callable[[int], Any], list[float]] = {
-        forward: [],
-        input_gradient: [],
-        work.weight_gradient: [],
-    }
-    began = time.perf_counter()
-    for round_ in range(WARM_UPS + ROUNDS):
-        if round_ == WARM_UPS:
-            for found in seconds.values():
-                found.clear()
-        elif round_ > WARM_UPS and time.perf_counter() - began > MOST_SECONDS:
-            break
-        begin()
-        # F0, F1 B0, F2 B1 W0, F3 B2 W1, ...: as in a schedule, an action does not find in the
-        # caches what the one before it has left there.
-        for turn in range(microbatches + len(seconds)):
-            for lag, (action, found) in enumerate(seconds.items()):
-                if 0 <= turn - lag < microbatches:
-                    found.append(_seconds(functools.partial(action, turn - lag)))
-    first, second, third = map(statistics.median, seconds.values())
-    return first, second, third
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
