@@ -25,8 +25,8 @@ from ooodist.plan_options import (
 )
 from ooodist.report.pipeline_outcomes import PipelineSubject, Setting
 from ooodist.schedule.cluster import parse_bandwidth, parse_latency
-from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts, read_model_costs
-from ooodist.schedule.pipeline_plan import AUTO, NAMES
+from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts, merged, read_model_costs
+from ooodist.schedule.pipeline_plan import AUTO, NAMES, chunks_of_split
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine  # imports TensorFlow
@@ -99,7 +99,6 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
     """Measures the layers of a job, plans, and returns the exit code. Raises UserError."""
     check_options(options)
     parallel = config.parallel or ParallelConfig()
-    _check_job(parallel)
     settings = _settings(options, parallel)
     names = _names(options, parallel)
     for setting in settings:
@@ -109,7 +108,8 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
                 "micro-batches of one size; make batch a multiple of them, as with --set batch="
                 f"{setting.microbatches * max(1, config.batch // setting.microbatches)}"
             )
-    described = _described(options, ModelCosts(()), parallel.memory_bytes)
+    empty = ModelCosts((), recompute=parallel.recompute)
+    described = _described(options, empty, parallel.memory_bytes)
     name, reason = detect.detect(os.environ)
     if name != "local":
         raise UserError(
@@ -119,7 +119,7 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
     output = Path(options.output or Path(config.output) / FOLDER_NAME)
     numbers = dict.fromkeys(setting.microbatches for setting in settings)
     alone = replace(config, engine="local", workers=None, parallel=None)
-    code, title, measured = _measure(alone, list(numbers), output)
+    code, title, measured = _measure(alone, parallel.split, list(numbers), output)
     if code:
         return code
     costs = {number: replace(described, layers=layers) for number, layers in measured.items()}
@@ -128,17 +128,19 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
 
 
 def _measure(
-    config: Config, numbers: Sequence[int], output: Path
+    config: Config, split: Sequence[str] | None, numbers: Sequence[int], output: Path
 ) -> tuple[int, str, dict[int, tuple[LayerCost, ...]]]:
     """The exit code, the model in a few words, and what its layers cost.
 
     Args:
         config: of a job for one process.
+        split: layers with which stages begin, which are then measured as one; None: every layer.
         numbers: of micro-batches, for each of which the layers are measured.
         output: where is going to be written.
     """
     # Later, because they import TensorFlow, which takes seconds.
     from ooodist.pipeline.measure import measure_layers
+    from ooodist.pipeline.stages import calls_of, parts_of_split
     from ooodist.training.job import on_all_ranks
     from ooodist.training.preparation import check_writable, load_and_build
 
@@ -150,9 +152,11 @@ def _measure(
         data, _, model = load_and_build(config, engine)
         batch = next(iter(data.train))
         titles.append(f"{model.name}, batch {config.batch}")
+        parts = None if split is None else parts_of_split(calls_of(model), split)
         for number in numbers:
             logger.info("measuring the layers of %s for m=%d", model.name, number)
-            measured[number] = measure_layers(model, batch, number)
+            layers = measure_layers(model, batch, number)
+            measured[number] = layers if parts is None else merged(layers, parts)
 
     code = on_all_ranks(config, work)
     return code, "".join(titles), measured
@@ -181,7 +185,18 @@ def _settings(options: argparse.Namespace, parallel: ParallelConfig) -> list[Set
             "--pipeline 4 --microbatches 8"
         )
     chunks: Sequence[int | None] = _numbers(options.chunks, "--chunks") or [parallel.chunks]
-    return [Setting(*each) for each in product(ranks, microbatches, chunks)]
+    if parallel.split is None:
+        return [Setting(*each) for each in product(ranks, microbatches, chunks)]
+    if options.chunks:
+        raise UserError(
+            f"--chunks is {' '.join(options.chunks)}, but parallel.split says what the stages are; "
+            "leave the one or the other out"
+        )
+    stages = len(parallel.split) + 1
+    return [
+        Setting(rank, number, chunks_of_split(stages, rank))
+        for rank, number in product(ranks, microbatches)
+    ]
 
 
 def _numbers(words: Sequence[str] | None, name: str) -> list[int]:
@@ -224,20 +239,6 @@ def _described(options: argparse.Namespace, costs: ModelCosts, limit: int | None
         8.0 / parse_bandwidth(options.bandwidth[0], "--bandwidth"),
     )
     return replace(costs, link=link, memory_limit=limit)
-
-
-def _check_job(parallel: ParallelConfig) -> None:
-    """Raises UserError for what a job may have, and planning does not know."""
-    if parallel.split is not None:
-        raise UserError(
-            f"parallel.split is {', '.join(parallel.split)}, but planning finds the stages itself; "
-            "leave it out, as with --set parallel.split=null"
-        )
-    if parallel.recompute:
-        raise UserError(
-            "parallel.recompute is true, but planning measures layers that keep their activations; "
-            "leave it out, as with --set parallel.recompute=false"
-        )
 
 
 def _refuse_without_pipeline(options: argparse.Namespace) -> None:

@@ -237,11 +237,11 @@ def test_a_schedule_of_a_file(layers_file: Path, tmp_path: Path) -> None:
         ),
         (
             ["--set", "parallel={pipeline: 2, microbatches: 4, split: [a, b]}"],
-            "parallel.split is a, b, but planning finds the stages itself; leave it out, as with ",
+            "parallel.split makes 3 stages, but there are 2 ranks; every rank must have as many",
         ),
         (
-            ["--set", "parallel={pipeline: 2, microbatches: 4, recompute: true}"],
-            "parallel.recompute is true, but planning measures layers that keep their activations",
+            ["--set", "parallel={pipeline: 2, microbatches: 4, split: [a]}", "--chunks", "2"],
+            "--chunks is 2, but parallel.split says what the stages are; leave the one or the ",
         ),
         (
             ["--set", "parallel={pipeline: 2, microbatches: 4}", "--microbatches", "8", "6"],
@@ -321,6 +321,21 @@ def test_a_job(tmp_path: Path) -> None:
     assert few.memory_limit == many.memory_limit == 2 << 30
     # A micro-batch of 32 samples, and of 8.
     assert few.layers[1].sent_bytes == 4 * many.layers[1].sent_bytes
+
+
+def test_a_job_whose_stages_are_said_and_recomputed(tmp_path: Path) -> None:
+    job, output = tmp_path / "job.yaml", tmp_path / "out"
+    job.write_text(JOB)
+    words = ("--set", "parallel.split=[dense_2]", "--set", "parallel.recompute=true")
+    result = run("--config", str(job), *words, "--schedule", "1f1b", "--output", str(output))
+    assert result.returncode == 0, result.stdout
+    costs = read_model_costs(output / "costs.yaml")
+    assert [layer.name for layer in costs.layers][1:] == ["dense_2"]
+    assert costs.recompute
+    result = run("--config", str(job), "--set", "parallel.split=[dense_9]")
+    assert result.returncode == 2
+    (error,) = errors(result.stdout)
+    assert "parallel.split names dense_9 (did you mean dense_" in error
 
 
 def test_a_job_that_cannot_write(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ooodist.pipeline.measure import measure_stages
 from ooodist.pipeline.planning import plan_schedule, plan_stages
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime import Ran, Runtime
-from ooodist.pipeline.stages import Stage, sent_specs, split
+from ooodist.pipeline.stages import Stage, sent_specs, split, with_masks
 from ooodist.pipeline.transport import Transport, takes_gpu_memory
 from ooodist.pipeline.update import Update
 from ooodist.pipeline.work import StageWork, check_losses, compiled_loss, in_structure
@@ -214,7 +214,7 @@ def assemble(
                 recompute=parallel.recompute,
             )
             if is_last:
-                work.on_outputs = BatchMetrics(model, splitter)
+                work.on_outputs = BatchMetrics(model, splitter, stage.sent_masks)
         update = Update(
             model.optimizer,
             gradients.variables,
@@ -278,10 +278,17 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
 
 
 class BatchMetrics:
-    """Adds a micro-batch's outputs to the metrics of the model."""
+    """Adds a micro-batch's outputs to the metrics of the model.
 
-    def __init__(self, model: keras.Model, splitter: BatchSplitter) -> None:
+    Args:
+        model: the whole one.
+        splitter: knows the data.
+        masked: places of the outputs whose masks come behind them.
+    """
+
+    def __init__(self, model: keras.Model, splitter: BatchSplitter, masked: Sequence[int]) -> None:
         self._model = model
+        self._masked = tuple(masked)
         self._structure = splitter.structure
         self._update = tf.function(self._add, autograph=False)
 
@@ -290,9 +297,10 @@ class BatchMetrics:
 
     def _add(self, outputs: Sequence[tf.Tensor], targets: Sequence[tf.Tensor]) -> None:
         y, *weights = tf.nest.pack_sequence_as(self._structure, targets)
+        predicted = with_masks(outputs, len(self._model.outputs), self._masked)
         self._model.compute_metrics(
             x=None,
             y=y,
-            y_pred=in_structure(self._model, outputs),
+            y_pred=in_structure(self._model, predicted),
             sample_weight=weights[0] if weights else None,
         )

@@ -20,7 +20,13 @@ from ooodist.pipeline.stages import calls_of, parts_of_split
 from ooodist.schedule.actions import from_csv, to_csv
 from ooodist.schedule.layer_costs import ModelCosts
 from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages
-from ooodist.schedule.pipeline_plan import PipelinePlan, make_plan, placed, reschedule
+from ooodist.schedule.pipeline_plan import (
+    PipelinePlan,
+    chunks_of_split,
+    make_plan,
+    placed,
+    reschedule,
+)
 
 logger = logging.getLogger("ooodist")
 
@@ -65,19 +71,14 @@ def _plan(model: keras.Model, batch: Any, parallel: ParallelConfig) -> PipelineP
     calls = calls_of(model)
     if parallel.split is not None:
         parts = parts_of_split(calls, parallel.split)
-        stages = len(parts)
-        if stages % parallel.pipeline:
-            raise UserError(
-                f"parallel.split makes {stages} stages, but there are {parallel.pipeline} ranks; "
-                "every rank must have as many stages as the others"
-            )
+        chunks_of_split(len(parts), parallel.pipeline)
         # Until they are measured, all cost the same.
-        costs = replace(equal_stages(stages), memory_limit=parallel.memory_bytes)
+        costs = replace(equal_stages(len(parts)), memory_limit=parallel.memory_bytes)
         return placed(parts, costs, parallel.pipeline, parallel.microbatches, parallel.schedule)
     logger.info("pipeline: measuring the layers of %s", model.name)
     measured = measure_layers(model, batch, parallel.microbatches)
     return make_plan(
-        ModelCosts(measured, memory_limit=parallel.memory_bytes),
+        ModelCosts(measured, memory_limit=parallel.memory_bytes, recompute=parallel.recompute),
         parallel.pipeline,
         parallel.microbatches,
         parallel.schedule,

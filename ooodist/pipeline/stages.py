@@ -8,14 +8,17 @@ have no use for it::
     stage         0     |   1   |   2         b is needed by c, d and g:
                      -> b, c -> b, e          0 sends b and c, 1 sends b and e
 
-The inputs of the model are not sent: each stage reads those that it needs from the data.
+The inputs of the model are not sent: each stage reads those that it needs from the data. Where
+Keras has attached a mask to what is sent (``mask_zero``, a Masking layer), the mask goes along,
+behind all else.
 """
 
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -55,6 +58,7 @@ class Stage:
         reads: inputs of the whole model that it needs.
         received: what it gets from the stage before it.
         sent: what it hands to the stage behind it; of the last one, the outputs of the model.
+        received_masks, sent_masks: which of them, by their places, have masks that go along.
     """
 
     number: int
@@ -65,19 +69,44 @@ class Stage:
     sent: tuple[Symbol, ...]
     needed: tuple[Symbol, ...]  # by ``model``
     made: tuple[Symbol, ...]  # by ``model``
+    received_masks: tuple[int, ...] = ()
+    sent_masks: tuple[int, ...] = ()
 
     def run(self, inputs: Sequence[tf.Tensor], *, training: bool) -> list[tf.Tensor]:
-        """What it sends.
+        """What it sends, and then the masks of it.
 
         Args:
-            inputs: in the order of ``reads`` and then ``received``.
+            inputs: in the order of ``reads`` and then ``received``, and the masks of these.
             training: as for any Keras model.
         """
-        symbols = (*self.reads, *self.received)
-        values = {id(symbol): value for symbol, value in zip(symbols, inputs, strict=True)}
-        made = self.model([values[id(symbol)] for symbol in self.needed], training=training)
+        symbols, first = (*self.reads, *self.received), len(self.reads)
+        tensors = with_masks(inputs, len(symbols), [first + at for at in self.received_masks])
+        values = {id(symbol): value for symbol, value in zip(symbols, tensors, strict=True)}
+        with warnings.catch_warnings():
+            # Keras thinks that a mask is lost in a model; but the layers in it have it.
+            warnings.filterwarnings(
+                "ignore", f"Layer '{self.model.name}'.*passed an input with a mask"
+            )
+            made = self.model([values[id(symbol)] for symbol in self.needed], training=training)
         values |= {id(s): value for s, value in zip(self.made, tf.nest.flatten(made), strict=True)}
-        return [values[id(symbol)] for symbol in self.sent]
+        sent = [values[id(symbol)] for symbol in self.sent]
+        return [*sent, *(mask_of(sent[at]) for at in self.sent_masks)]
+
+
+def mask_of(tensor: Any) -> Any:
+    """The mask that Keras has attached to a tensor, symbolic as it is; None if it has none.
+
+    There is no public way to it, as layers of one's own need one: Keras names it ``_keras_mask``.
+    """
+    return getattr(tensor, "_keras_mask", None)
+
+
+def with_masks(tensors: Sequence[tf.Tensor], number: int, places: Sequence[int]) -> list[tf.Tensor]:
+    """So many tensors, with those behind them as masks of the ones at these places."""
+    values = list(tensors[:number])
+    for at, mask in zip(places, tensors[number:], strict=True):
+        values[at]._keras_mask = mask
+    return values
 
 
 def calls_of(model: keras.Model) -> list[Call]:
@@ -150,7 +179,33 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
         reads = tuple(symbol for symbol in model.inputs if id(symbol) in used)
         part_of_model = _model_of(own, needed, made, f"{model.name}_stage_{number}")
         stages.append(Stage(number, own, part_of_model, reads, received, sent, needed, made))
+    if any(mask_of(symbol) is not None for call in calls for symbol in call.outputs):
+        return _with_masks(model, stages)
     return stages
+
+
+def _with_masks(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
+    """The stages, with what has a mask when it is sent.
+
+    Symbolic tensors do not tell: some layers take the mask off what they have been given
+    (MultiHeadAttention in Keras 3.15), so that it depends on who has been there before.
+    """
+    places: list[tuple[int, ...]] = [()]
+
+    def run(*tensors: tf.Tensor) -> None:
+        values = {id(s): tensor for s, tensor in zip(model.inputs, tensors, strict=True)}
+        sent: list[tf.Tensor] = []
+        for stage in stages:
+            # In one graph, masks stay with their tensors.
+            sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=True)
+            places.append(tuple(at for at, t in enumerate(sent) if mask_of(t) is not None))
+
+    specs = [tf.TensorSpec(symbol.shape, symbol.dtype) for symbol in model.inputs]
+    tf.function(run, autograph=False).get_concrete_function(*specs)
+    return [
+        replace(stage, received_masks=received, sent_masks=sent)
+        for stage, (received, sent) in zip(stages, itertools.pairwise(places), strict=True)
+    ]
 
 
 def _model_of(
@@ -173,7 +228,7 @@ def _model_of(
 def sent_specs(
     model: keras.Model, stages: Sequence[Stage], inputs: Sequence[tf.TensorSpec]
 ) -> list[tuple[tf.TensorSpec, ...]]:
-    """Shapes and types of what each stage sends.
+    """Shapes and types of what each stage sends, and then of its masks.
 
     Args:
         model: that was split.
@@ -181,7 +236,7 @@ def sent_specs(
         inputs: of a micro-batch, one for each input of the model.
 
     Raises:
-        UserError: a shape depends on the data, or a mask would have to go along.
+        UserError: a shape depends on the data.
     """
     specs: list[tuple[tf.TensorSpec, ...]] = []
 
@@ -190,7 +245,7 @@ def sent_specs(
         sent: list[tf.Tensor] = []
         for stage in stages:
             sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=True)
-            for symbol, tensor in zip(stage.sent, sent, strict=True):
+            for symbol, tensor in zip(stage.sent, sent, strict=False):
                 _check_sent(stage, symbol, tensor)
             specs.append(tuple(tf.TensorSpec(t.shape, t.dtype) for t in sent))
 
@@ -205,13 +260,6 @@ def _check_sent(stage: Stage, symbol: Symbol, tensor: tf.Tensor) -> None:
             f"the output of {layer}, in stage {stage.number}, has shape {tensor.shape}: what goes "
             "from stage to stage must have the same shape for every micro-batch; split the model "
             "elsewhere, or make all samples alike"
-        )
-    # Some layers (MultiHeadAttention) take the mask that Keras attaches to the tensor itself.
-    if getattr(tensor, "_keras_mask", None) is not None:
-        raise UserError(
-            f"the output of {layer}, in stage {stage.number}, has a mask (mask_zero, or a Masking "
-            "layer?), which does not go from stage to stage; split the model elsewhere, or give "
-            "the mask as a tensor to the layers that need it"
         )
 
 
@@ -229,10 +277,12 @@ def crossing_bytes(model: keras.Model, calls: Sequence[Call], samples: int) -> l
 
 
 def _symbol_bytes(symbol: Symbol, samples: int) -> int:
-    count = 1
+    """With its mask."""
+    mask, count = mask_of(symbol), 1
     for size in symbol.shape[1:]:
         count *= size or 1  # an open size is refused when the model is split there
-    return samples * count * int(tf.as_dtype(symbol.dtype).size)
+    own = samples * count * int(tf.as_dtype(symbol.dtype).size)
+    return own if mask is None else own + _symbol_bytes(mask, samples)
 
 
 def shared_variables(stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:

@@ -34,7 +34,8 @@ class StageWork:
 
     Attributes:
         loss_scale: by which the gradients are larger than they are.
-        on_outputs: is told each micro-batch's outputs and targets; for the last stage.
+        on_outputs: is told each micro-batch's outputs, with their masks behind them, and targets;
+            for the last stage.
         on_last_gradient: is called in a step after its last weight gradient.
     """
 
@@ -166,7 +167,8 @@ class StageWork:
         added = [tf.cast(loss, tf.float32) for loss in self.stage.model.losses]
         if self._loss is None:
             return [*sent, tf.add_n(added) if added else tf.zeros([])]
-        loss = tf.cast(self._loss(sent, targets), tf.float32)
+        outputs = sent[: len(self.stage.sent)]  # with their masks, as Keras wants them
+        loss = tf.cast(self._loss(outputs, targets), tf.float32)
         return [*map(tf.stop_gradient, sent), tf.add_n([loss, *added])]
 
 

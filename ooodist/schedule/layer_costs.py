@@ -6,7 +6,7 @@ Measured by ``ooodist.pipeline.measure``, or described by hand for a machine tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -84,17 +84,44 @@ class ModelCosts:
         layers: in their order.
         link: between neighbouring ranks.
         memory_limit: bytes that a rank may keep; None: any number.
+        recompute: stages keep what they have received, and B runs F again.
     """
 
     layers: tuple[LayerCost, ...]
     link: Link = Link()
     memory_limit: Bytes | None = None
+    recompute: bool = False
 
 
 def read_model_costs(file: Path, option: str = "--costs") -> ModelCosts:
     """The costs of a YAML file. Raises UserError, which names the option that gave the file."""
     costs: ModelCosts = yaml_dataclass.read_file(ModelCosts, file, option)
     return costs
+
+
+def merged(layers: Sequence[LayerCost], parts: Sequence[range]) -> tuple[LayerCost, ...]:
+    """The layers of each part as one, which no stage divides."""
+
+    def one(those: Sequence[LayerCost]) -> LayerCost:
+        total = {
+            field.name: sum(getattr(layer, field.name) for layer in those)
+            for field in fields(LayerCost)
+            if field.name not in ("name", "sent_bytes")
+        }
+        return LayerCost(name=those[0].name, sent_bytes=those[-1].sent_bytes, **total)
+
+    return tuple(one(layers[part.start : part.stop]) for part in parts)
+
+
+def _recomputed(layer: LayerCost) -> LayerCost:
+    """What B has made again W may still need later."""
+    return replace(
+        layer,
+        input_gradient=layer.forward + layer.input_gradient,
+        input_bytes=0,
+        weight_bytes=0,
+        gradient_bytes=layer.weight_bytes + layer.gradient_bytes,
+    )
 
 
 def balanced_parts(
@@ -110,11 +137,12 @@ def balanced_parts(
         UserError: there are fewer layers than stages.
     """
     stages = ranks * chunks
-    free = partition(costs.layers, stages)
+    layers = tuple(map(_recomputed, costs.layers)) if costs.recompute else costs.layers
+    free = partition(layers, stages)
     if costs.memory_limit is None:
         return [free]
     with_gradients = [
-        replace(layer, base_bytes=layer.base_bytes + layer.gradient_bytes) for layer in costs.layers
+        replace(layer, base_bytes=layer.base_bytes + layer.gradient_bytes) for layer in layers
     ]
     try:
         within = partition(
@@ -131,22 +159,24 @@ def balanced_parts(
 def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
     """Of the stages that these parts of the layers make."""
 
-    def cost(part: range) -> StageCost:
-        layers = costs.layers[part.start : part.stop]
-        sent = layers[-1].sent_bytes if part.stop < len(costs.layers) else 0
+    def cost(part: range, layer: LayerCost) -> StageCost:
+        sent = layer.sent_bytes if part.stop < len(costs.layers) else 0
         received = costs.layers[part.start - 1].sent_bytes if part.start else 0
+        if costs.recompute:
+            layer = replace(_recomputed(layer), input_bytes=received)
         return StageCost(
-            forward=sum(layer.forward for layer in layers),
-            input_gradient=sum(layer.input_gradient for layer in layers),
-            weight_gradient=sum(layer.weight_gradient for layer in layers),
-            update=sum(layer.update for layer in layers),
-            input_bytes=sum(layer.input_bytes for layer in layers),
-            weight_bytes=sum(layer.weight_bytes for layer in layers),
-            gradient_bytes=sum(layer.gradient_bytes for layer in layers),
-            base_bytes=sum(layer.base_bytes for layer in layers),
+            forward=layer.forward,
+            input_gradient=layer.input_gradient,
+            weight_gradient=layer.weight_gradient,
+            update=layer.update,
+            input_bytes=layer.input_bytes,
+            weight_bytes=layer.weight_bytes,
+            gradient_bytes=layer.gradient_bytes,
+            base_bytes=layer.base_bytes,
             sent_bytes=sent,
             send_seconds=costs.link.seconds(sent) if sent else 0.0,
             send_back_seconds=costs.link.seconds(received) if received else 0.0,
         )
 
-    return PipelineCosts(tuple(map(cost, parts)), costs.memory_limit)
+    stages = map(cost, parts, merged(costs.layers, parts))
+    return PipelineCosts(tuple(stages), costs.memory_limit)

@@ -96,6 +96,16 @@ def check_name(name: str, chunks: int | None, key: str = "parallel") -> None:
         )
 
 
+def chunks_of_split(stages: int, ranks: int) -> int:
+    """Stages a rank, of as many as ``parallel.split`` makes. Raises UserError."""
+    if stages % ranks:
+        raise UserError(
+            f"parallel.split makes {stages} stages, but there are {ranks} ranks; every rank must "
+            "have as many stages as the others"
+        )
+    return stages // ranks
+
+
 def make_plans(
     costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
 ) -> Iterator[PipelinePlan]:

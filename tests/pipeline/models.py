@@ -87,6 +87,16 @@ def masked() -> Sample:
     return keras.Model(tokens, layers.Dense(CLASSES)(layers.GRU(8)(x))), _tokens(6, 3), _classes()
 
 
+def masked_to_the_end() -> Sample:
+    """Attention, and at the end the loss, take the mask that Keras has attached to a tensor."""
+    tokens = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8, mask_zero=True)(tokens)
+    for _ in range(2):
+        x = layers.Add()([x, layers.MultiHeadAttention(2, 4)(x, x)])
+        x = layers.LayerNormalization()(x)
+    return keras.Model(tokens, layers.Dense(CLASSES)(x)), _tokens(6, 3), _classes(6)
+
+
 def one_layer_again_and_again() -> Sample:
     shared = layers.Dense(8, activation="tanh")
     x = image = keras.Input((8,))
@@ -103,6 +113,7 @@ MODELS = models.MODELS | {
         encoder_decoder,
         with_operations,
         masked,
+        masked_to_the_end,
         one_layer_again_and_again,
     )
 }

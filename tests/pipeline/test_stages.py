@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import keras
 import numpy as np
@@ -33,7 +34,7 @@ def run(stages: list[Stage], inputs: list[tf.Tensor], model: keras.Model) -> lis
     for stage in stages:
         read = [by_symbol[id(symbol)] for symbol in stage.reads]
         sent = stage.run([*read, *sent], training=True)
-    return sent
+    return sent[: len(model.outputs)]
 
 
 def results(model: keras.Model, inputs: list[tf.Tensor], stages: list[Stage] | None) -> list:
@@ -167,16 +168,33 @@ def test_sent_specs_are_those_of_a_microbatch() -> None:
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_a_mask_does_not_go_along() -> None:
+def test_a_mask_goes_along_behind_what_is_sent() -> None:
     model, tokens, _ = MODELS["masked"]()
     calls = calls_of(model)
     names = [type(call.layer).__name__ for call in calls]
     spec = [tf.TensorSpec(tokens.shape, tokens.dtype)]
-    behind = names.index("Dense") + 1
-    with pytest.raises(UserError, match=r"the output of dense.*, in stage 0, has a mask"):
-        sent_specs(model, split(model, parts_at([behind], len(calls))), spec)
-    behind = names.index("GRU") + 1  # which ends it
-    sent_specs(model, split(model, parts_at([behind], len(calls))), spec)
+    parts = parts_at([names.index("Dense") + 1, names.index("GRU") + 1], len(calls))
+    behind_dense, behind_gru, _ = sent_specs(model, split(model, parts), spec)
+    *_, mask = behind_dense
+    assert mask == tf.TensorSpec(tokens.shape, tf.bool)
+    assert all(spec.dtype != tf.bool for spec in behind_gru)  # which ends it
+    sent = crossing_bytes(model, calls, len(tokens))[parts[1].start - 1]
+    assert sent == sum(spec.shape.num_elements() * spec.dtype.size for spec in behind_dense)
+
+
+def test_a_mask_that_was_taken_off_is_not_sent() -> None:
+    """Attention takes it off what it is given, and attaches it to what it makes."""
+    model, *_ = MODELS["masked_to_the_end"]()
+    names = [call.name for call in calls_of(model)]
+    assert [name.rstrip("_0123456789") for name in names[:2]] == [
+        "embedding",
+        "multi_head_attention",
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stages = split(model, [range(1), range(1, 2), range(2, len(names))])
+    assert [stage.received_masks for stage in stages] == [(), (0,), (1,)]
+    assert [stage.sent_masks for stage in stages[:2]] == [(0,), (1,)]
 
 
 def test_a_shape_that_depends_on_the_data() -> None:

@@ -73,6 +73,7 @@ CASES = {
     "outputs": Case("several_inputs_and_outputs", 2, 2, options={"schedule": "zb_h2"}),
     "four_stages": Case("encoder_decoder", 4, 2, options={"schedule": "push", "chunks": 1}),
     "replicas": Case("unet", 2, 4, data=2, options={"schedule": "zb_h1"}),
+    "masked": Case("masked_to_the_end", 2, 4, options={"split": ("add_1",), "schedule": "zb_h1"}),
     "mixed_precision": Case("mixed_bfloat16", 2, 4, options={"schedule": "1f1b"}, tolerance=2e-3),
     "split": Case(
         "dense_with_dropout", 2, 4, options={"split": ("dense_1",), "schedule": "fast_forward"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ooodist.schedule.layer_costs import (
     Link,
     ModelCosts,
     balanced_parts,
+    merged,
     read_model_costs,
     stage_costs,
 )
@@ -63,6 +65,42 @@ def test_stages_have_all_that_layers_have(layers: list[LayerCost], size: tuple[i
         expected = 0.5 + 0.25 * last.sent_bytes if last.sent_bytes else 0.0
         assert stage.send_seconds == behind.send_back_seconds == expected
     assert stages[0].send_back_seconds == 0.0
+
+
+@settings(deadline=None)
+@given(LAYERS, st.data())
+def test_layers_that_are_merged_are_one_stage(layers: list[LayerCost], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(layers) - 1))
+    parts = [range(cut), range(cut, len(layers))]
+    costs = ModelCosts(tuple(layers), Link(0.5, 0.25), recompute=data.draw(st.booleans()))
+    one = replace(costs, layers=merged(layers, parts))
+    assert [layer.name for layer in one.layers] == ["x", "x"]
+    assert balanced_parts(one, 2, 1, 3) == [(range(1), range(1, 2))]
+    assert stage_costs(one, [range(1), range(1, 2)]) == stage_costs(costs, parts)
+
+
+@settings(deadline=None)
+@given(LAYERS)
+def test_recomputing_keeps_what_was_received_and_runs_f_again(layers: list[LayerCost]) -> None:
+    costs = ModelCosts(tuple(layers))
+    parts = [range(2), range(2, len(layers))]
+    kept, again = (stage_costs(c, parts).stages for c in (costs, replace(costs, recompute=True)))
+    for one, other, received in zip(kept, again, (0, layers[1].sent_bytes), strict=True):
+        assert other.forward == one.forward
+        assert other.input_gradient == one.forward + one.input_gradient
+        assert other.weight_gradient == one.weight_gradient
+        assert (other.input_bytes, other.weight_bytes) == (received, 0)
+        assert other.gradient_bytes == one.weight_bytes + one.gradient_bytes
+
+
+def test_a_split_for_recomputing_counts_f_twice() -> None:
+    layers = (LayerCost("a", forward=3.0), *[LayerCost("b", weight_gradient=2.0)] * 4)
+    sizes = {
+        recompute: [len(part) for part in balanced_parts(costs, 2, 1, 8)[0]]
+        for recompute in (False, True)
+        if (costs := ModelCosts(layers, recompute=recompute))
+    }
+    assert sizes == {False: [2, 3], True: [1, 4]}
 
 
 def test_the_memory_limit_counts_what_is_in_flight() -> None:
