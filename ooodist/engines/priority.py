@@ -1,4 +1,4 @@
-"""The priority of the threads that Horovod sends and receives with."""
+"""The priority of the threads that send and receive."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ def threads() -> set[int]:
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 
-def let_come_first(those: set[int]) -> None:
+def let_come_first(those: set[int], usual: int | None = None) -> None:
     """These threads run as soon as they can, if the job asks for it and the system allows it.
 
     They do little, but each exchange waits for them, and where all cores compute they wait for a
     core.
 
+    Args:
+        those: threads of this process.
+        usual: their niceness if the variable ``OOODIST_EXCHANGE_NICENESS`` is not set; None: as it
+            is.
+
     Raises:
         UserError: the variable ``OOODIST_EXCHANGE_NICENESS`` is set, but is no number.
     """
-    niceness = os.environ.get(NICENESS)
+    niceness = os.environ.get(NICENESS, usual)
     if niceness is None:
         return
     try:

@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ooodist.engines.priority import let_come_first
 from ooodist.errors import UserError
 
 # Between two looks at what is on its way; each takes some 10 us of a core.
 POLL_SECONDS = 100e-6  # while somebody waits
 PATIENT_POLL_SECONDS = 1e-3  # while all compute
 _END, _WAKE = object(), object()  # for the thread, among the messages
+NICENESS = -10  # of the thread, where the system allows it
 FAILURE_SECONDS = 0.1  # between two looks at whether the thread has failed
 
 
@@ -196,6 +198,7 @@ class Transport:
         return message
 
     def _move(self) -> None:
+        let_come_first({threading.get_native_id()}, NICENESS)
         held: list[Message] = []
         moving: list[tuple[Message, list[MPI.Request]]] = []
         try:
