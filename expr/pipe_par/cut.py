@@ -1,11 +1,11 @@
 """What cutting a step into F, B and W costs: the three, one after the other, against one function.
 
-    python expr/pipe_par/cut.py [--models gpt resnet50] [--rounds 15]
+    python expr/pipe_par/cut.py [--models gpt resnet50] [--rounds 25]
 
-One process, the first and the second half of a model's layers, on one micro-batch each. Both ways
-make the gradient of what a half has received (the first one has received nothing, and its W is the
-whole backward pass), and add the gradients of the weights to accumulators. They take turns, and the
-ratio is the median of the ratios of neighbours.
+One process on one core, as a rank in real.py, and the first and the second half of a model's
+layers, on one micro-batch each. Both ways make the gradient of what a half has received (the first
+one has received nothing, and its W is the whole backward pass), and add the gradients of the
+weights to accumulators. They take turns, and the ratio is the median of the ratios of neighbours.
 """
 
 from __future__ import annotations
@@ -133,8 +133,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before TensorFlow starts its threads
     engines.init("local")
     rows = [row for name in options.models for row in measure(name, options.rounds)]
     with (FOLDER / "cut.csv").open("w", newline="") as file:

@@ -20,7 +20,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -28,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import emulated_report
+from mpirun import command, environment
 
 from ooodist import yaml_dataclass
 from ooodist.errors import UserError
@@ -124,9 +124,8 @@ def measure(
             text = yaml_dataclass.dump(yaml_dataclass.plain(plan.costs))
             (folder / f"{row}.csv").write_text(to_csv(plan.schedule), encoding="utf-8")
             (folder / f"{row}.yaml").write_text(text, encoding="utf-8")
-        command = ["mpirun", "-np", str(setting.ranks), "--oversubscribe", "--bind-to", "none"]
-        command += [sys.executable, str(FOLDER / "emulated_worker.py"), str(folder), str(repeats)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_variables()) as job:
+        start = command(setting.ranks, "emulated_worker.py", folder, repeats)
+        with subprocess.Popen(start, stdout=subprocess.PIPE, text=True, env=environment()) as job:
             assert job.stdout is not None
             for line in job.stdout:
                 found = json.loads(line)
@@ -157,16 +156,6 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
-
-
-def _variables() -> dict[str, str]:
-    """Open MPI runs as root only if told so; and processes that wait in it leave their core."""
-    return os.environ | {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "PYTHONPATH": str(FOLDER.parents[1]),
-    }
 
 
 def keep_others(file: Path, setting: Setting) -> None:

@@ -12,23 +12,18 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from mpirun import command, environment
 
 FOLDER = Path(__file__).parent
 CSV = FOLDER / "memory.csv"
 SCHEDULES = ("1f1b", "zb_h1", "gpipe")
 RANKS = 2
 VARIABLES = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "PYTHONPATH": str(FOLDER.parents[1]),
-    "TF_CPP_MIN_LOG_LEVEL": "2",
     # What is freed goes back to the kernel at once, which then sees what is in use.
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_TRIM_THRESHOLD_": "65536",
@@ -40,10 +35,9 @@ def run(schedule: str, numbers: list[int]) -> list[dict[str, Any]]:
     """A row for each rank and number of micro-batches; bytes. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="ooodist-memory-") as folder:
         answer = Path(folder) / "answer.json"
-        worker = [sys.executable, str(FOLDER / "memory_worker.py"), str(answer), schedule]
         subprocess.run(
-            ["mpirun", "-np", str(RANKS), "--oversubscribe", *worker, *map(str, numbers)],
-            env=os.environ | VARIABLES,
+            command(RANKS, "memory_worker.py", answer, schedule, *numbers),
+            env=environment(VARIABLES),
             check=True,
         )
         rows: list[dict[str, Any]] = json.loads(answer.read_text())

@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import real_report
+from mpirun import command, environment
 
 from ooodist.profile.conditions import processor
 
@@ -30,27 +29,13 @@ RANKS = 2
 
 def run(model: str, numbers: list[int], repeats: int) -> list[dict[str, Any]]:
     """The rows of a model. Raises CalledProcessError."""
-    # oneDNN computes a step with the same library on all processors; without it some do not.
-    variables = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "TF_ENABLE_ONEDNN_OPTS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "PYTHONPATH": str(FOLDER.parents[1]),
-    }
     with tempfile.TemporaryDirectory(prefix="ooodist-pipe-par-") as folder:
         answer = Path(folder) / "answer.json"
-        worker = [sys.executable, str(FOLDER / "real_worker.py")]
-        arguments = [str(FOLDER / "jobs" / f"{model}.yaml"), str(answer), str(repeats)]
+        job = FOLDER / "jobs" / f"{model}.yaml"
+        # oneDNN computes a step with the same library on all processors; without it some do not.
         subprocess.run(
-            [
-                *("mpirun", "-np", str(RANKS), "--bind-to", "core"),
-                *worker,
-                *arguments,
-                *map(str, numbers),
-            ],
-            env=os.environ | variables,
+            command(RANKS, "real_worker.py", job, answer, repeats, *numbers, binding="core"),
+            env=environment({"TF_ENABLE_ONEDNN_OPTS": "1"}),
             check=True,
         )
         rows: list[dict[str, Any]] = json.loads(answer.read_text())

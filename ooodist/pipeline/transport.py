@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -97,6 +97,7 @@ class Transport:
         self._failure: MPI.Exception | None = None
         self._thread = threading.Thread(target=self._move, name="transport", daemon=True)
         self._thread.start()
+        let_come_first({cast(int, self._thread.native_id)}, NICENESS)
 
     @property
     def rank(self) -> int:
@@ -198,7 +199,6 @@ class Transport:
         return message
 
     def _move(self) -> None:
-        let_come_first({threading.get_native_id()}, NICENESS)
         held: list[Message] = []
         moving: list[tuple[Message, list[MPI.Request]]] = []
         try:

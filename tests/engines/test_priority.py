@@ -83,6 +83,17 @@ def test_without_the_variable_nothing_changes(
     assert resting.niceness == 0
 
 
+def test_what_is_usual_counts_without_the_variable(
+    resting: Resting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(NICENESS, raising=False)
+    priority.let_come_first({resting.native_id}, 3)
+    assert resting.niceness == 3
+    monkeypatch.setenv(NICENESS, "5")
+    priority.let_come_first({resting.native_id}, 3)
+    assert resting.niceness == 5
+
+
 def test_what_the_system_does_not_allow_is_logged(
     resting: Resting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

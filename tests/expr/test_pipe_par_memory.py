@@ -17,11 +17,14 @@ PREDICTED = 0.1
 
 @pytest.fixture(scope="module")
 def memory() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("memory", ROOT / "expr/pipe_par/memory.py")
+    folder = ROOT / "expr/pipe_par"
+    spec = importlib.util.spec_from_file_location("memory", folder / "memory.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        spec.loader.exec_module(module)
     return module
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
+from ooodist.schedule import pipeline_search
 from ooodist.schedule.actions import Action, Schedule
 from ooodist.schedule.pipeline import gpipe, one_forward_one_backward, zero_bubble_h1
 from ooodist.schedule.pipeline_check import check
@@ -19,6 +21,7 @@ from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost, equal_stag
 from ooodist.schedule.pipeline_evaluate import Evaluator
 from ooodist.schedule.pipeline_search import auto, named_schedules, split
 from ooodist.schedule.pipeline_simulate import peak_bytes, simulate_pipeline
+from tests.schedule.exact import Exact
 from tests.schedule.pipelines import pipelines, stage_costs
 
 PLACEMENTS = st.sampled_from([(0,), (0, 1), (0, 1, 2), (0, 1, 0, 1), (0, 1, 1, 0)])
@@ -119,32 +122,114 @@ def all_orders(stage: int, microbatches: int) -> Iterator[tuple[Action, ...]]:
         yield tuple(Action(stage, kind, word[:at].count(kind)) for at, kind in enumerate(word))
 
 
-@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 2), (2, 3), (3, 2)])
-@pytest.mark.parametrize("limit", [1, 2, 3])
-@pytest.mark.parametrize("seconds", [(1, 1, 1), (1, 1.5, 0.5), (2, 3, 2.5)])
-def test_is_within_a_hundredth_of_the_best_of_all_orders(
-    ranks: int, microbatches: int, limit: int, seconds: tuple[float, float, float]
+COSTS = st.integers(4, 16).map(lambda number: number / 8)
+
+
+def best_of_all_orders(
+    stages: tuple[StageCost, ...], microbatches: int, limit: int | None
+) -> float:
+    """Seconds of the fastest of all orders that fit; one stage a rank."""
+    rank_of = tuple(range(len(stages)))
+    evaluator = Evaluator(rank_of, microbatches, PipelineCosts(stages, memory_limit=limit))
+    every = tuple(tuple(all_orders(stage, microbatches)) for stage in rank_of)
+    orders = [
+        [evaluator.orders_of(Schedule("x", rank_of, microbatches, (order,)))[0] for order in those]
+        for those in every
+    ]
+    fitting = [
+        [order for order in those if evaluator.fits(rank, order)]
+        for rank, those in enumerate(orders)
+    ]
+    return min(evaluator.makespan(those) for those in itertools.product(*fitting))
+
+
+@st.composite
+def small_stages(draw: st.DrawFn, number: int) -> tuple[StageCost, ...]:
+    return tuple(
+        StageCost(
+            *(draw(COSTS) for _ in range(3)),
+            weight_bytes=1,
+            send_seconds=draw(COSTS) / 4,
+            send_back_seconds=draw(COSTS) / 4,
+        )
+        for _ in range(number)
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), st.sampled_from([(2, 2), (2, 3), (3, 2)]), st.sampled_from([None, 1, 2, 3]))
+def test_the_exact_solver_finds_what_trying_all_orders_finds(
+    data: st.DataObject, size: tuple[int, int], limit: int | None
 ) -> None:
+    stages = data.draw(small_stages(size[0]))
+    best = best_of_all_orders(stages, size[1], limit)
+    exact = Exact(stages, size[1], limit)
+    assert exact.is_any_faster(best + 1e-6)
+    assert not exact.is_any_faster(best)
+
+
+@pytest.mark.parametrize("microbatches", [2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("limit", [None, 1, 2, 3])
+@pytest.mark.parametrize("seconds", [(1, 1, 1), (1, 1.5, 0.5), (2, 3, 2.5)])
+def test_no_order_is_a_hundredth_faster(
+    ranks: int, microbatches: int, limit: int | None, seconds: tuple[float, float, float]
+) -> None:
+    """By an exact solver."""
     stages = tuple(
-        StageCost(*(s * (1 + rank / 4) for s in seconds), weight_bytes=1, send_seconds=0.25)
+        StageCost(
+            *(s * (1 + rank / 4) for s in seconds),
+            weight_bytes=1,
+            send_seconds=0.25,
+            send_back_seconds=0.25,
+        )
         for rank in range(ranks)
     )
     costs = PipelineCosts(stages, memory_limit=limit)
-    rank_of = tuple(range(ranks))
-    evaluator = Evaluator(rank_of, microbatches, costs)
-    orders = [
+    found = simulate_pipeline(auto(tuple(range(ranks)), microbatches, costs), costs).makespan
+    assert not Exact(stages, microbatches, limit).is_any_faster(found / 1.01)
+
+
+@pytest.mark.parametrize("number", range(200))
+def test_none_with_a_name_is_faster_in_large_pipelines(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the search has time for, it begins with them."""
+    monkeypatch.setattr(pipeline_search, "EVALUATED_ACTIONS", 20_000)
+    monkeypatch.setattr(pipeline_search, "SCHEDULED_ACTIONS", 20_000)
+    draw = random.Random(number)
+    ranks, microbatches = draw.randint(2, 16), draw.randint(1, 64)
+    rank_of = draw.choice(
         [
-            order
-            for order in evaluator.orders_of(
-                Schedule("x", rank_of, microbatches, tuple(all_orders(stage, microbatches)))
-            )
-            if evaluator.fits(stage, order)
+            tuple(range(ranks)),
+            (*range(ranks), *range(ranks)),
+            (*range(ranks), *reversed(range(ranks))),
         ]
-        for stage in range(ranks)
-    ]
-    best = min(evaluator.makespan(those) for those in itertools.product(*orders))
-    found = simulate_pipeline(auto(rank_of, microbatches, costs), costs).makespan
-    assert best <= found <= 1.01 * best
+    )
+    stages = tuple(
+        StageCost(
+            *(draw.uniform(0.5, 2) for _ in range(3)),
+            input_bytes=draw.randint(0, 9),
+            weight_bytes=draw.randint(1, 9),
+            gradient_bytes=draw.randint(0, 9),
+            base_bytes=draw.randint(0, 50),
+            send_seconds=draw.uniform(0, 1),
+            send_back_seconds=draw.uniform(0, 1),
+        )
+        for _ in rank_of
+    )
+    free = PipelineCosts(stages)
+    named = list(named_schedules(rank_of, microbatches, free))
+    peaks = sorted(max(peak_bytes(schedule, free)) for schedule in named)
+    # Under most limits some fit and some do not.
+    limit = draw.choice([None, *(draw.randint(peaks[0], peak) for peak in peaks)])
+    costs = replace(free, memory_limit=limit)
+    found = auto(rank_of, microbatches, costs)
+    check(found, costs)
+    seconds = simulate_pipeline(found, costs).makespan
+    for schedule in named:
+        if limit is None or max(peak_bytes(schedule, free)) <= limit:
+            assert seconds <= simulate_pipeline(schedule, free).makespan, schedule.name
 
 
 def test_a_fifth_faster_than_1f1b_with_its_memory() -> None:
