@@ -83,6 +83,7 @@ class _Making:
         self._kept = [
             sum(costs.stages[stage].base_bytes for stage in stages) for stages in self._stages_of
         ]
+        self._needed = [self._most_of_one(stage) for stage in range(self._stages)]
         self._busy_until = [0.0] * self._ranks
         self._links = Links(rank_of)
         self._done: dict[tuple[int, str], int] = defaultdict(int)
@@ -166,8 +167,18 @@ class _Making:
 
     def _fits(self, rank: int, stage: int) -> bool:
         """With this micro-batch here and at each later stage of the rank: then it can end."""
-        later = [self._costs.stages[each] for each in self._stages_of[rank] if each >= stage]
-        return self._within(rank, sum(sum(cost.in_flight_bytes) for cost in later))
+        return self._within(rank, self._needed[stage])
+
+    def _most_of_one(self, stage: int) -> int:
+        """The most bytes that a micro-batch keeps at once from here on, on the rank of this stage,
+        if each W follows its B."""
+        kept = most = 0
+        for each in range(stage, self._stages):
+            if self._rank_of[each] == self._rank_of[stage]:
+                cost = self._costs.stages[each]
+                kept += cost.input_bytes + cost.weight_bytes
+                most = max(most, kept + cost.gradient_bytes)
+        return most
 
     def _within(self, rank: int, more: int) -> bool:
         limit = self._costs.memory_limit

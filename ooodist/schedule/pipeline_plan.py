@@ -11,6 +11,7 @@ Stages are placed on ranks in turn (0 1 2 3 0 1 2 3), or for ZB-V in the shape o
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from ooodist.schedule import pipeline, pipeline_check
 from ooodist.schedule.actions import Schedule, check_size, from_csv
 from ooodist.schedule.layer_costs import ModelCosts, balanced_parts, stage_costs
 from ooodist.schedule.pipeline_costs import PipelineCosts
-from ooodist.schedule.pipeline_search import auto
+from ooodist.schedule.pipeline_search import auto, fastest_named_seconds
 from ooodist.schedule.pipeline_simulate import PipelineTimeline, simulate_pipeline
 from ooodist.yaml_dataclass import did_you_mean
 
@@ -49,7 +50,8 @@ _KINDS = {
     "zb_v": _Kind(lambda p, m, v, _: pipeline.zero_bubble_v(p, m), 2),
 }
 NAMES = tuple(_KINDS)
-MOST_CHUNKS = 3  # that are tried where the choice is ours
+MOST_CHUNKS = 3  # for which is searched where the choice is ours
+MOST_NAMED_CHUNKS = 8  # for which is searched if a schedule that has a name is faster than all that
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def chunks_of_split(stages: int, ranks: int) -> int:
 def make_plans(
     costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
 ) -> Iterator[PipelinePlan]:
-    """The plans that a name stands for: one, or for ``auto`` one for each placement.
+    """The plans that a name stands for: one, or for ``auto`` one for each placement that may be the
+    best.
 
     Args:
         costs: of the layers.
@@ -127,9 +130,9 @@ def make_plans(
         yield _plan(costs, ranks, microbatches, name, chunks)
         return
     refused: UserError | None = None
-    found = False
-    for number in [chunks] if chunks else range(1, MOST_CHUNKS + 1):
-        if found and len(costs.layers) < ranks * number:
+    best = math.inf
+    for number in [chunks] if chunks else range(1, MOST_NAMED_CHUNKS + 1):
+        if best < math.inf and len(costs.layers) < ranks * number:
             break
         try:
             splits = balanced_parts(costs, ranks, number, microbatches)
@@ -138,14 +141,17 @@ def make_plans(
             continue
         for parts, rank_of in itertools.product(splits, _placements(ranks, number)):
             stages = stage_costs(costs, parts)
+            is_searched = bool(chunks) or number <= MOST_CHUNKS
+            if not is_searched and fastest_named_seconds(rank_of, microbatches, stages) >= best:
+                continue
             try:
                 plan = PipelinePlan(parts, auto(rank_of, microbatches, stages), stages)
             except UserError as error:
                 refused = refused or error
                 continue
-            found = True
+            best = min(best, plan.timeline.step_seconds)
             yield plan
-    if not found:
+    if best == math.inf:
         assert refused is not None
         raise refused
 

@@ -66,12 +66,7 @@ def auto(rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts) -> S
         UserError: the costs are those of another number of stages, or not even one micro-batch fits
             into the memory limit.
     """
-    unlimited = replace(costs, memory_limit=None)
-    named = [
-        schedule
-        for schedule in named_schedules(rank_of, microbatches, unlimited)
-        if _fits(schedule, costs)
-    ]
+    named = _named_that_fit(rank_of, microbatches, costs)
     made = list(_made_by_rules(rank_of, microbatches, costs))
     found = [(simulate_pipeline(s, costs).makespan, s) for s in (*named, *made)]
     found.sort(key=lambda item: item[0])
@@ -82,6 +77,22 @@ def auto(rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts) -> S
         if seconds < best_seconds:
             best_seconds, best = seconds, improved
     return replace(best, name="auto")
+
+
+def fastest_named_seconds(
+    rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
+) -> float:
+    """Of a step of the fastest schedule that has a name and fits; infinite if there is none."""
+    those = _named_that_fit(rank_of, microbatches, costs)
+    return min((simulate_pipeline(s, costs).step_seconds for s in those), default=math.inf)
+
+
+def _named_that_fit(
+    rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
+) -> list[Schedule]:
+    unlimited = replace(costs, memory_limit=None)
+    those = named_schedules(rank_of, microbatches, unlimited)
+    return [schedule for schedule in those if _fits(schedule, costs)]
 
 
 def split(schedule: Schedule) -> Schedule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -48,12 +49,24 @@ def test_chunks(name: str, chunks: int) -> None:
 def test_auto_tries_all_placements_and_is_the_best() -> None:
     plans = list(make_plans(COSTS, RANKS, MICROBATCHES, AUTO))
     placements = [(0, 1), (0, 1, 0, 1), (0, 1, 1, 0), (0, 1, 0, 1, 0, 1)]
-    assert [plan.schedule.rank_of for plan in plans] == placements
+    # Then those with more chunks, of which a named schedule is faster.
+    assert [plan.schedule.rank_of for plan in plans][: len(placements)] == placements
     best = make_plan(COSTS, RANKS, MICROBATCHES, AUTO)
     assert best in plans
     for name in NAMES:
         other = make_plan(COSTS, RANKS, MICROBATCHES, name)
         assert best.timeline.step_seconds <= other.timeline.step_seconds + 1e-9
+
+
+@pytest.mark.parametrize(("hop", "layers"), [(0.0, 24), (0.02, 24), (0.02, 48), (2.0, 24)])
+def test_auto_is_as_fast_as_named_ones_with_more_chunks(hop: float, layers: int) -> None:
+    """Where hops cost next to nothing, more chunks have less of a bubble."""
+    one = LayerCost("x", 1.0, 1.0, 1.0, weight_bytes=1, sent_bytes=1)
+    costs = ModelCosts((one,) * layers, Link(hop))
+    best = make_plan(costs, 4, 8, AUTO).timeline.step_seconds
+    for name, chunks in itertools.product(("interleaved", "modulo"), (2, 3, 4, 6)):
+        other = make_plan(costs, 4, 8, name, chunks)
+        assert best <= other.timeline.step_seconds + 1e-9, (name, chunks)
 
 
 def test_auto_with_chunks_has_so_many() -> None:
