@@ -178,7 +178,7 @@ def main() -> None:
     names = [setting.name for setting in settings()]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settings", nargs="+", choices=names, default=names, metavar="NAME")
-    parser.add_argument("--repeats", type=int, default=5, help="of each row")
+    parser.add_argument("--repeats", type=int, default=3, help="of each row")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of CSV and figure")
     options = parser.parse_args()
 

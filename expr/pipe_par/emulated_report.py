@@ -80,16 +80,21 @@ class Result:
 
 
 def read(file: Path) -> dict[Setting, dict[str, Result]]:
-    """The results by setting and row, in the order of the file and of ROWS."""
+    """The results by setting and row, small settings first, rows in the order of ROWS."""
     lines: dict[Setting, dict[str, list[dict[str, str]]]] = {}
     with file.open(newline="", encoding="utf-8") as opened:
         for line in csv.DictReader(opened):
             setting = line["model"], line["link"], int(line["ranks"]), int(line["microbatches"])
             lines.setdefault(setting, defaultdict(list))[line["row"]].append(line)
     return {
-        setting: {row: _result(rows[row]) for row in ROWS if row in rows}
-        for setting, rows in lines.items()
+        setting: {row: _result(lines[setting][row]) for row in ROWS if row in lines[setting]}
+        for setting in sorted(lines, key=_place)
     }
+
+
+def _place(setting: Setting) -> tuple[int, int, str, int]:
+    model, link, ranks, microbatches = setting
+    return ranks, microbatches, model, list(LINKS).index(link)
 
 
 def _result(lines: list[dict[str, str]]) -> Result:

@@ -15,6 +15,7 @@ from ooodist.report import figure
 
 FOLDER = Path(__file__).parent
 CSV = FOLDER / "real.csv"
+BASE = "1f1b"  # others are compared with it
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def summarise(lines: Sequence[dict[str, Any]]) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """In Markdown, with the throughput relative to 1F1B."""
-    base = {(row.model, row.microbatches): row.seconds for row in rows if row.schedule == "1f1b"}
+    base = {(row.model, row.microbatches): row.seconds for row in rows if row.schedule == BASE}
     lines = [
         "| model | m | stages | schedule | step (ms) | spread | to 1f1b | predicted (ms) | error | "
         "bubble | predicted | overhead (ms) |",
@@ -100,30 +101,38 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Micro-batches a second over their number, a line a schedule; predicted ones dashed."""
+    """Micro-batches a second over their number: a panel for each model and placement of stages,
+    a line a schedule, 1F1B in all of them; predicted ones dashed."""
     models = sorted({row.model for row in rows})
-    picture = Figure(figsize=(6 * len(models), 4.5), layout="constrained")
-    all_axes = picture.subplots(1, len(models), squeeze=False)[0]
-    names = sorted({(row.placement, row.schedule) for row in rows})
-    for axes, model in zip(all_axes, models, strict=True):
-        for number, name in enumerate(names):
-            line = sorted(
-                (r for r in rows if r.model == model and (r.placement, r.schedule) == name),
-                key=lambda r: r.microbatches,
-            )
-            counts = [r.microbatches for r in line]
-            colour = f"C{number % 10}"
-            label = f"{name[1]}, {name[0]}"
-            measured = [r.microbatches / r.seconds for r in line]
-            predicted = [r.microbatches / r.predicted for r in line]
-            axes.plot(counts, measured, "o-", color=colour, label=label)
-            axes.plot(counts, predicted, "--", color=colour, linewidth=0.8)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks([2, 4, 8, 16], ["2", "4", "8", "16"])
-        axes.set_title(model)
+    placements = sorted({row.placement for row in rows})
+    colours = {name: f"C{n}" for n, name in enumerate(sorted({row.schedule for row in rows}))}
+    picture = Figure(figsize=(4 * len(placements), 3.2 * len(models)), layout="constrained")
+    all_axes = picture.subplots(len(models), len(placements), sharey="row", squeeze=False)
+    for of_model, model in zip(all_axes, models, strict=True):
+        for axes, placement in zip(of_model, placements, strict=True):
+            for name, colour in colours.items():
+                line = sorted(
+                    (
+                        row
+                        for row in rows
+                        if (row.model, row.schedule) == (model, name)
+                        and (row.placement == placement or name == BASE)
+                    ),
+                    key=lambda row: row.microbatches,
+                )
+                counts = [row.microbatches for row in line]
+                measured = [row.microbatches / row.seconds for row in line]
+                predicted = [row.microbatches / row.predicted for row in line]
+                if line:
+                    axes.plot(counts, measured, "o-", color=colour, markersize=4, label=name)
+                    axes.plot(counts, predicted, "--", color=colour, linewidth=0.8)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks([2, 4, 8, 16], ["2", "4", "8", "16"])
+            axes.set_title(f"{model}, {placement}", fontsize=10)
+            axes.legend(fontsize=7, frameon=False)
+        of_model[0].set_ylabel("micro-batches/s (dashed: predicted)")
+    for axes in all_axes[-1]:
         axes.set_xlabel("micro-batches a step")
-        axes.set_ylabel("micro-batches/s (dashed: predicted)")
-    all_axes[-1].legend(fontsize=7, frameon=False)
     return picture
 
 

@@ -21,7 +21,7 @@ from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.gradients import Gradients
 from ooodist.pipeline.links import gather_costs
-from ooodist.pipeline.measure import measure_stages
+from ooodist.pipeline.measure import Awaited, measure_stages
 from ooodist.pipeline.planning import plan_schedule, plan_stages
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime import Ran, Runtime
@@ -117,7 +117,8 @@ class Assembly:
     def _steps(self, begin: Callable[[], None]) -> list[Ran]:
         """What this rank does in some steps of the schedule with B and W apart."""
         schedule = split_backward(self.plan.schedule)
-        runtime = Runtime(schedule, self.transport, self.works, self.boundaries)
+        works = {number: Awaited(work) for number, work in self.works.items()}
+        runtime = Runtime(schedule, self.transport, works, self.boundaries)
         begin()
         runtime.step()  # libraries tune themselves in it
         ran: list[Ran] = []

@@ -174,6 +174,31 @@ def measure_stages(
     return costs
 
 
+class Awaited:
+    """Work whose actions end when a GPU has done them, and not when it has been told to.
+
+    Args:
+        work: of a stage.
+    """
+
+    def __init__(self, work: StageWork) -> None:
+        self._work = work
+
+    def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        sent = self._work.forward(microbatch, received)
+        wait_for_gpu()
+        return sent
+
+    def input_gradient(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        gradients = self._work.input_gradient(microbatch, received)
+        wait_for_gpu()
+        return gradients
+
+    def weight_gradient(self, microbatch: int) -> None:
+        self._work.weight_gradient(microbatch)
+        wait_for_gpu()
+
+
 def _seconds_of(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
     """Of each stage's F, B and W, with what it takes to receive before and to send after them."""
     found: dict[tuple[int, str], list[float]] = {}

@@ -60,6 +60,7 @@ class Message:
         arrays: of NumPy, or other memory that MPI takes; what is received is written into them.
         start: begins it, and returns what MPI gives for it.
         not_before: of ``time.monotonic()``; it is held back until then.
+        requests: of MPI, once it has begun.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Message:
     arrays: Sequence[Any]
     start: Callable[[], list[MPI.Request]]
     not_before: float = 0.0
+    requests: list[MPI.Request] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -195,12 +197,15 @@ class Transport:
         self._thread.join()
 
     def _post(self, message: Message) -> Message:
+        # Not by the thread, which may have to wait for its turn: what is sent goes at once.
+        if not message.not_before:
+            message.requests = message.start()
         self._posted.put(message)
         return message
 
     def _move(self) -> None:
         held: list[Message] = []
-        moving: list[tuple[Message, list[MPI.Request]]] = []
+        moving: list[Message] = []
         try:
             while True:
                 for item in self._posts(self._pause(moving, held)):
@@ -211,14 +216,14 @@ class Transport:
                 now = time.monotonic()
                 due = [message for message in held if message.not_before <= now]
                 held = [message for message in held if message.not_before > now]
-                moving += [(message, message.start()) for message in due]
-                still = []
-                for message, requests in moving:
-                    if MPI.Request.Testall(requests):
+                for message in due:
+                    if message.not_before:
+                        message.requests = message.start()
+                moving += due
+                for message in moving:
+                    if MPI.Request.Testall(message.requests):
                         message.done.set()
-                    else:
-                        still.append((message, requests))
-                moving = still
+                moving = [message for message in moving if not message.done.is_set()]
         except MPI.Exception as error:  # shown by whoever waits
             self._failure = error
 

@@ -76,9 +76,22 @@ def two_in_two_out() -> keras.Model:
     return keras.Model([one, other], [layers.Dense(8)(both), other])
 
 
+def pooled() -> keras.Model:
+    """A pooling's result is read by its gradient, and by W of the convolution behind it."""
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            layers.Conv2D(8, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(4, 3),
+        ]
+    )
+
+
 MODELS: list[Callable[[], keras.Model]] = [
     dense,
     convolutions,
+    pooled,
     dropped,
     transformer,
     embedded,
@@ -268,6 +281,16 @@ def test_only_the_first_stage_waits_with_dx_for_dw(is_first: bool) -> None:
     assert isinstance(lowest, tf.Tensor)
     assert isinstance(highest, tf.Tensor)
     assert (highest.op in ancestors([lowest.op])) is is_first
+
+
+def test_a_pooling_is_made_again_beside_its_gradient() -> None:
+    """B makes it of its input, which it keeps for that; W keeps the result, a quarter as large."""
+    stage = Stage(pooled)
+    _, kept = stage.cut.forward(stage.batch(0))
+    before, after = (BATCH, 8, 8, 8), (BATCH, 4, 4, 8)
+    assert after not in [tuple(tensor.shape) for tensor in kept.for_input]
+    assert [tuple(tensor.shape) for tensor in kept.for_weights].count(after) == 1
+    assert before in [tuple(tensor.shape) for tensor in kept.for_input]
 
 
 def test_bytes_of_what_is_handed_on() -> None:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 import pytest
 
-from ooodist.pipeline.measure import measure_layers
+from ooodist.pipeline.measure import _seconds_of, measure_layers
 from ooodist.pipeline.stages import calls_of
+from ooodist.schedule.actions import Action
 from tests.pipeline.models import MODELS
+
+
+class Ran(NamedTuple):
+    """As of ooodist.pipeline.runtime, which starts MPI where it is imported."""
+
+    action: Action
+    start: float
+    end: float
+    waited: float
+
 
 SAMPLES, WIDTH = 64, 256
 
@@ -54,3 +67,19 @@ def test_every_call_has_a_cost(name: str) -> None:
     if name == "unet":  # both skips cross the middle
         middle = costs[len(costs) // 2 - 3]
         assert middle.sent_bytes > min(cost.sent_bytes for cost in costs[:-1])
+
+
+def test_what_moves_messages_counts_as_the_action_that_needs_it() -> None:
+    """By medians; what was waited does not count."""
+    ran = [
+        Ran(Action(1, "RECV_F", 0), 0.0, 9.0, 8.5),
+        Ran(Action(1, "F", 0), 9.0, 11.0, 0.0),
+        Ran(Action(1, "F", 1), 11.0, 14.0, 0.0),
+        Ran(Action(1, "F", 2), 14.0, 54.0, 0.0),  # something else had the core
+        Ran(Action(1, "SEND_F", 0), 54.0, 54.25, 0.0),
+        Ran(Action(1, "B", 0), 55.0, 59.0, 0.0),
+        Ran(Action(1, "SEND_B", 0), 59.0, 59.5, 0.0),
+        Ran(Action(1, "W", 0), 60.0, 61.0, 0.0),
+        Ran(Action(3, "F", 0), 61.0, 62.0, 0.0),
+    ]
+    assert _seconds_of(ran) == {(1, "F"): 3.75, (1, "B"): 4.5, (1, "W"): 1.0, (3, "F"): 1.0}
