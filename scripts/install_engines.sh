@@ -140,7 +140,11 @@ has_header() {
 
 # openmpi-bin alone has mpicxx, but not what it includes.
 has_mpi_header() {
-  mpicxx -E -x c++ - <<<"#include <mpi.h>"
+  local word
+  for word in $(mpicxx -show); do
+    if [[ $word == -I* && -e ${word#-I}/mpi.h ]]; then return; fi
+  done
+  return 1
 }
 
 has_python_header() {

@@ -2,7 +2,7 @@
 # Reruns all measurements of expr/pipe_par: schedules of pipelines on real stages, on emulated
 # devices, and what they keep in memory.
 #
-#   scripts/pipe_par.sh             everything, into expr/pipe_par (some two hours)
+#   scripts/pipe_par.sh             everything, into expr/pipe_par (about an hour)
 #   scripts/pipe_par.sh PART        one part: real, emulated, memory or cut
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"

@@ -2,9 +2,9 @@
 
     python expr/pipe_par/memory.py [--schedules 1f1b zb_h1 gpipe] [--microbatches 4 8 12 16]
 
-Two ranks. Measured is the most that the kernel has seen of a process during a step, above what it
-had before; predicted is what the planner goes by, without the accumulated gradients, which are
-there all the time.
+Two ranks, each bound to a core. Measured is the most that the kernel has seen of a process during a
+step, above what it had before; predicted is what the planner goes by, without the accumulated
+gradients, which are there all the time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(schedule: str, numbers: list[int]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="ooodist-memory-") as folder:
         answer = Path(folder) / "answer.json"
         subprocess.run(
-            command(RANKS, "memory_worker.py", answer, schedule, *numbers),
+            command(RANKS, "memory_worker.py", answer, schedule, *numbers, binding="core"),
             env=environment(VARIABLES),
             check=True,
         )

@@ -62,6 +62,7 @@ class Gradients:
         # All at once: one after the other takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
+        self._zero = tf.zeros([])
 
     def begin(self) -> None:
         """Begins a step."""
@@ -97,11 +98,16 @@ class Gradients:
 
     def clear(self) -> None:
         """Sets the accumulators to zero."""
-        self._clear_all()
+        self._clear_all(self._zero)
 
-    def _clear(self) -> None:
+    def _clear(self, zero: tf.Tensor) -> None:
+        # Of an argument: zeros that TensorFlow knows beforehand it would keep, beside the sums. And
+        # one after the other, or all would be there beside the sums for a moment.
+        done: list[tf.Operation] = []
         for accumulator in self.accumulators.values():
-            accumulator.assign(tf.zeros_like(accumulator))
+            with tf.control_dependencies(done):
+                zeros = tf.fill(accumulator.shape, tf.cast(zero, accumulator.dtype))
+                done = [accumulator.assign(zeros, read_value=False)]
 
     def _begin_sum(self, path: str) -> None:
         communicator = self._those[path]

@@ -32,7 +32,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     optimizer: Callable[[], Any] = lambda: keras.optimizers.SGD(0.05, momentum=0.9)
     loss_weight: float = 1.0
-    tolerance: float = 5e-6
+    tolerance: float = 1e-6 * EPOCHS * STEPS  # sums of floats in another order, in each step
     direct: bool = False  # MPI gets tensors where they are, as on a GPU
 
 
