@@ -59,7 +59,7 @@ class Gradients:
         self._those = {path: communicators[self.owners[path]] for path in own}
         self._left: dict[str, int] = {}
         self._sums: dict[str, Message] = {}
-        # All at once: one after the other takes longer than the update of a small model.
+        # In one call each: a call for every sum takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
         self._zero = tf.zeros([])
