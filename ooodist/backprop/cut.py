@@ -19,9 +19,10 @@ oneDNN computes that thirty times as fast beside the pooling itself, which leave
 the maxima, as from the result. What F itself changes (moving averages, random states) is kept and
 not read again, so that dropout has the same mask in F, B and W.
 
-The first stage of a model has no input gradients: its B is empty, and all is W. There each dW
-waits for the dX before it and the next dX for that dW: left alone, TensorFlow runs ahead with dX
-as far as a free thread happens to take it, and keeps in memory what dW has yet to read.
+A stage of which nobody wants input gradients, as the first of a model, has an empty B, and all is
+W. There each dW waits for the dX before it and the next dX for that dW: left alone, TensorFlow runs
+ahead with dX as far as a free thread happens to take it, and keeps in memory what dW has yet to
+read.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ def cut_stage(
     variables: Sequence[tf.Variable],
     accumulators: Sequence[tf.Variable],
     *,
+    input_gradients: bool = True,
     recompute: bool = False,
 ) -> CutStage:
     """Cuts a stage.
@@ -94,10 +96,11 @@ def cut_stage(
         inputs: shapes and types of the inputs of a micro-batch.
         variables: those that are trained.
         accumulators: of the variables' shapes and types; W adds the gradients to them.
+        input_gradients: whether anybody wants them; without them and variables nothing is kept.
         recompute: keep the inputs alone, and run F again in B (activation checkpointing); W may
             still run later.
     """
-    traced = _Traced(stage, inputs, variables)
+    traced = _Traced(stage, inputs, variables, input_gradients=input_gradients)
     return _Cutting(traced, accumulators, recompute=recompute).cut()
 
 
@@ -105,7 +108,12 @@ class _Traced:
     """The graph of a stage, forward and backward; it is never run."""
 
     def __init__(
-        self, stage: Stage, inputs: Sequence[tf.TensorSpec], variables: Sequence[tf.Variable]
+        self,
+        stage: Stage,
+        inputs: Sequence[tf.TensorSpec],
+        variables: Sequence[tf.Variable],
+        *,
+        input_gradients: bool,
     ) -> None:
         self.gradients: list[Gradient] = []
         self.seeds: list[tf.Tensor] = []
@@ -113,7 +121,8 @@ class _Traced:
         def whole(*tensors: tf.Tensor) -> list[tf.Tensor]:
             # Of an identity, so that an input that is handed through has an op of its own.
             self.inputs = [tf.identity(tensor) for tensor in tensors]
-            watched = [tensor for tensor in self.inputs if tensor.dtype.is_floating]
+            is_watched = [t.dtype.is_floating and input_gradients for t in self.inputs]
+            watched = [t for t, yes in zip(self.inputs, is_watched, strict=True) if yes]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([*watched, *variables])
                 self.outputs = [tf.identity(output) for output in stage(*self.inputs)]
@@ -122,7 +131,7 @@ class _Traced:
             found = tape.gradient(targets, [*watched, *variables], output_gradients=self.seeds)
             by_input = iter(found[: len(watched)])
             self.input_gradients: list[tf.Tensor | None] = [
-                next(by_input) if tensor.dtype.is_floating else None for tensor in self.inputs
+                next(by_input) if yes else None for yes in is_watched
             ]
             self.gradients = found[len(watched) :]
             if all(gradient is None for gradient in self.input_gradients):

@@ -15,7 +15,7 @@ from ooodist.errors import UserError
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine
 
-__all__ = ["abort", "current", "init", "shutdown"]
+__all__ = ["abort", "current", "in_use", "init", "shutdown"]
 
 _log = logging.getLogger("ooodist")
 _CLASSES = {
@@ -76,6 +76,11 @@ def current() -> Engine:
     """The engine in use. Raises UserError before ``init`` and after ``shutdown``."""
     if _current is None:
         raise UserError("no engine is in use: call ooodist.init() first")
+    return _current
+
+
+def in_use() -> Engine | None:
+    """The engine in use; None before ``init`` and after ``shutdown``."""
     return _current
 
 

@@ -1,6 +1,9 @@
 """One GPU a process, and what it has not done yet."""
 
 import os
+import time
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -36,3 +39,11 @@ def wait_for_gpu() -> None:
     """Returns when the GPU has done all that it was given; on CPUs a call ends when all is done."""
     if tf.config.get_visible_devices("GPU"):
         tf.test.experimental.sync_devices()
+
+
+def seconds_of(action: Callable[[], Any]) -> float:
+    """Seconds of an action, to the end of all that it has given the GPU."""
+    began = time.perf_counter()
+    action()
+    wait_for_gpu()
+    return time.perf_counter() - began

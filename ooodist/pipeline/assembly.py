@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from ooodist.engines.base import Engine
 from ooodist.engines.mpi import wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.boundary import TensorBoundary
+from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.gradients import Gradients
 from ooodist.pipeline.links import gather_costs
 from ooodist.pipeline.measure import Awaited, measure_stages
@@ -28,7 +30,7 @@ from ooodist.pipeline.runtime import Ran, Runtime
 from ooodist.pipeline.stages import Stage, sent_specs, split, with_masks
 from ooodist.pipeline.transport import Transport, takes_gpu_memory
 from ooodist.pipeline.update import Update
-from ooodist.pipeline.work import StageWork, check_losses, compiled_loss, in_structure
+from ooodist.pipeline.work import StageWork, check_losses, in_structure
 from ooodist.schedule.pipeline_costs import PipelineCosts
 from ooodist.schedule.pipeline_plan import PipelinePlan
 from ooodist.schedule.pipeline_search import split as split_backward
@@ -46,32 +48,64 @@ class Assembly:
     Attributes:
         plan: of all ranks, with what the stages were measured to cost.
         stages: all of the model.
-        works: of this rank's stages, by number.
+        cutter: makes the works of this rank's stages.
         reads: of this rank's stages, by number, which of the model's inputs they need.
         boundaries: behind each stage but the last.
         ranks: the place of this rank.
         transport: to the other ranks; to be closed at the end.
         splitter: makes micro-batches of batches.
         gradients: of this rank's weights.
+        works: of this rank's stages, by number.
         update: of this rank's weights.
     """
 
     plan: PipelinePlan
     stages: list[Stage]
-    works: dict[int, StageWork]
+    cutter: Cutter
     reads: dict[int, list[int]]
     boundaries: list[TensorBoundary]
     ranks: Ranks
     transport: Transport
     splitter: BatchSplitter
     gradients: Gradients
-    update: Update
+    works: dict[int, StageWork] = field(default_factory=dict)
+    update: Update = field(init=False)
 
     def __post_init__(self) -> None:
-        for work in self.works.values():
+        self.select(None)
+        self.carry_out(self.plan)
+
+    def select(
+        self,
+        weights: Collection[str] | None,
+        updating: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        """Trains these weights alone from now on. All ranks say the same, and then carry out a
+        schedule for it.
+
+        Args:
+            weights: paths; None: all.
+            updating: entered around the update while it is traced.
+
+        Raises:
+            UserError: the optimiser cannot be used in a pipeline.
+        """
+        self.works = self.cutter.works(weights)
+        self.gradients.select(weights)
+        for number, work in self.works.items():
             done = functools.partial(self.gradients.stage_is_done, work.variables)
             work.on_last_gradient = done
-        self.carry_out(self.plan)
+            if number == len(self.stages) - 1 and work.on_outputs is None:
+                masks = self.stages[number].sent_masks
+                work.on_outputs = BatchMetrics(self.splitter.model, self.splitter, masks)
+        variables = self.gradients.variables
+        self.update = Update(
+            self.splitter.model.optimizer,
+            variables,
+            [self.gradients.owners[v.path][0] == self.ranks.position for v in variables],
+            self.ranks.pipeline,
+            updating,
+        )
 
     def carry_out(self, plan: PipelinePlan) -> None:
         """Follows another schedule of the same stages from now on."""
@@ -145,6 +179,12 @@ class Assembly:
         Returns:
             what was done when, and what this rank's stages add to the mean loss.
         """
+        ran = self._run(batch)
+        self.update(self.gradients.sums())
+        self.gradients.clear()
+        return ran, sum(work.mean_loss for work in self.works.values())
+
+    def _run(self, batch: Any) -> list[Ran]:
         if self.reads_data:
             needed = {place for places in self.reads.values() for place in places}
             parts = self.splitter.split(batch, needed, targets=self.has_loss)
@@ -158,10 +198,14 @@ class Assembly:
         for work in self.works.values():
             work.loss_scale = scale
         self.gradients.begin()
-        ran = self._runtime.step()
-        self.update(self.gradients.sums())
+        return self._runtime.step()
+
+    def gradient_sums(self, batch: Any) -> list[tf.Tensor]:
+        """Those of :attr:`gradients` on a batch, without an update; all ranks call it."""
+        self._run(batch)
+        sums = self.gradients.sums()
         self.gradients.clear()
-        return ran, sum(work.mean_loss for work in self.works.values())
+        return sums
 
 
 def assemble(
@@ -190,50 +234,28 @@ def assemble(
         splitter = BatchSplitter(model, batch, parallel.microbatches)
         stages = split(model, plan.parts)
         check_losses(stages)
-        inputs, targets = splitter.specs()
+        inputs, _ = splitter.specs()
         sent = sent_specs(model, stages, inputs)
     direct = _is_direct()
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
     transport = Transport(ranks.pipeline.Dup(), stall_limit)
     gradients = Gradients(stages, rank_of, ranks, transport)
-    works: dict[int, StageWork] = {}
-    reads: dict[int, list[int]] = {}
+    own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
+    reads = {stage.number: _places(stage, model) for stage in own}
+    accumulators = gradients.accumulators
     with engine.agreed():
-        for number, stage in enumerate(stages):
-            if rank_of[number] != ranks.position:
-                continue
-            is_last = number == len(stages) - 1
-            reads[number] = _places(stage, model)
-            works[number] = work = StageWork(
-                stage,
-                [inputs[place] for place in reads[number]],
-                boundaries[number - 1].specs if number else (),
-                targets if is_last else (),
-                compiled_loss(model, splitter.structure) if is_last else None,
-                gradients.accumulators,
-                recompute=parallel.recompute,
-            )
-            if is_last:
-                work.on_outputs = BatchMetrics(model, splitter, stage.sent_masks)
-        update = Update(
-            model.optimizer,
-            gradients.variables,
-            [gradients.owners[v.path][0] == ranks.position for v in gradients.variables],
-            ranks.pipeline,
+        assembly = Assembly(
+            replace(plan, costs=replace(plan.costs, memory_limit=parallel.memory_bytes)),
+            stages,
+            Cutter(stages, splitter, reads, boundaries, accumulators, parallel.recompute),
+            reads,
+            boundaries,
+            ranks,
+            transport,
+            splitter,
+            gradients,
         )
-    assembly = Assembly(
-        replace(plan, costs=replace(plan.costs, memory_limit=parallel.memory_bytes)),
-        stages,
-        works,
-        reads,
-        boundaries,
-        ranks,
-        transport,
-        splitter,
-        gradients,
-        update,
-    )
     assembly.carry_out(plan_schedule(plan, assembly.measure(), parallel, engine))
     _log(assembly.plan, stages)
     return assembly

@@ -11,7 +11,7 @@ sum of all gradients and makes the same update, so that they stay alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import keras
 import numpy as np
@@ -34,7 +34,7 @@ class Gradients:
     Attributes:
         accumulators: by the path of the weight; stages add to them.
         owners: of all weights, the positions at which they are, by path.
-        variables: those of this rank, in the order of the model.
+        variables: those of this rank that are trained, in the order of the model.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Gradients:
                 for variable in stage.model.trainable_variables:
                     own.setdefault(variable.path, variable)
                     uses[variable.path] = uses.get(variable.path, 0) + 1
+        self._own = own
         self.variables = list(own.values())
         self._uses = uses  # stages of this rank that have the weight
         # In the same order on all ranks, as MPI wants.
@@ -59,10 +60,21 @@ class Gradients:
         self._those = {path: communicators[self.owners[path]] for path in own}
         self._left: dict[str, int] = {}
         self._sums: dict[str, Message] = {}
+        self._zero = tf.zeros([])
+        self.select(None)
+
+    def select(self, weights: Collection[str] | None) -> None:
+        """Sums are those of these weights alone from now on; None: of all. All ranks say the same.
+
+        Args:
+            weights: paths.
+        """
+        self.variables = [
+            variable for path, variable in self._own.items() if weights is None or path in weights
+        ]
         # In one call each: a call for every sum takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
-        self._zero = tf.zeros([])
 
     def begin(self) -> None:
         """Begins a step."""
@@ -94,7 +106,7 @@ class Gradients:
         return [found[variable.path] for variable in self.variables]
 
     def _read(self) -> dict[str, tf.Tensor]:
-        return {path: variable.read_value() for path, variable in self.accumulators.items()}
+        return {v.path: self.accumulators[v.path].read_value() for v in self.variables}
 
     def clear(self) -> None:
         """Sets the accumulators to zero."""
@@ -104,7 +116,8 @@ class Gradients:
         # Of an argument: zeros that TensorFlow knows beforehand it would keep, beside the sums. And
         # one after the other, or all would be there beside the sums for a moment.
         done: list[tf.Operation] = []
-        for accumulator in self.accumulators.values():
+        for variable in self.variables:
+            accumulator = self.accumulators[variable.path]
             with tf.control_dependencies(done):
                 zeros = tf.fill(accumulator.shape, tf.cast(zero, accumulator.dtype))
                 done = [accumulator.assign(zeros, read_value=False)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import statistics
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from ooodist.engines.gpu import wait_for_gpu
+from ooodist.engines.gpu import seconds_of, wait_for_gpu
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
@@ -71,7 +70,7 @@ def measure_layers(model: keras.Model, batch: Any, microbatches: int) -> tuple[L
     splitter = BatchSplitter(model, batch, microbatches)
     traced = trace_step(model, splitter.first())
     kinds = {unit.name: unit.kind for unit in (*traced.step.forward, *traced.step.backward)}
-    owners = _by_call(traced, model.name, calls, kinds)
+    owners = by_call(traced, model.name, calls, kinds)
     seconds = measure_owners(replace(traced, owner_of=owners)).seconds
     updates = _updates(seconds)
     kept = _kept_bytes(traced, calls, kinds)
@@ -141,7 +140,7 @@ def measure_stages(
     with preserved([variable.value for variable in held]):
         seconds = _seconds_of(steps(begin))
         gradients.clear()
-        updates = [_seconds(lambda: _update(update, gradients)) for _ in range(UPDATES)]
+        updates = [seconds_of(lambda: _update(update, gradients)) for _ in range(UPDATES)]
     for number, work in works.items():
         _, behind = _around(boundaries, number)
         input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
@@ -154,7 +153,7 @@ def measure_stages(
             gradient_bytes,
             sent_bytes=behind.num_bytes(FORWARD) if behind else 0,
         )
-    first = min(works)
+    last = max(works)  # it trains if any of the rank does
     sums = sum(_num_bytes(variable) for variable in gradients.variables)
     received, sent = [0], [0]
     for number, work in works.items():
@@ -170,7 +169,7 @@ def measure_stages(
     messages = RECEIVES_AHEAD * max(received) + max(sent)
     workspace = max(work.workspace_bytes for work in works.values())
     base = sums + messages + workspace
-    costs[first] = replace(costs[first], update=statistics.median(updates), base_bytes=base)
+    costs[last] = replace(costs[last], update=statistics.median(updates), base_bytes=base)
     return costs
 
 
@@ -232,18 +231,11 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.zeros(spec.shape, spec.dtype)
 
 
-def _seconds(action: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    action()
-    wait_for_gpu()
-    return time.perf_counter() - began
-
-
 def _owner(kind: str, call: int) -> str:
     return f"{kind}:{call}"
 
 
-def _by_call(
+def by_call(
     traced: StepToMeasure, model_name: str, calls: Sequence[Call], kinds: Mapping[str, str]
 ) -> dict[tf.Operation, Owner]:
     """For each op what it is part of: F, dX or dW of a call, or the update of weights.

@@ -18,6 +18,7 @@ from ooodist.engines.mpi import wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
+from ooodist.training.optimizer import weights_of_slots
 
 Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
 
@@ -43,13 +44,11 @@ def owned_variables(
                     f"rank {position}: split the model so that all its calls are on one rank"
                 )
     weights = [(variable, owner[variable.path]) for variable in model.variables]
-    trained = {v.path.replace("/", "_"): owner[v.path] for v in model.trainable_variables}
     slots = []
-    for variable in model.optimizer.variables:
-        name = variable.path.rpartition("/")[2]  # Keras names it by the weight that it is for
-        weight = max((path for path in trained if name.startswith(f"{path}_")), key=len, default="")
+    paths = [variable.path for variable in model.trainable_variables]
+    for variable, weight in weights_of_slots(model.optimizer, paths):
         if weight:
-            slots.append((variable, trained[weight]))
+            slots.append((variable, owner[weight]))
         elif len(variable.shape):
             raise UserError(
                 f"the optimizer {model.optimizer.name} keeps {variable.path}, of which nobody "
@@ -65,7 +64,7 @@ def hand_out(owned: Owned, pipeline: MPI.Comm) -> None:
         content = value.reshape(-1).view(np.uint8)
         wait(pipeline.Ibcast(content, root=owner))
         if owner != pipeline.rank:
-            variable.assign(value)
+            variable.assign(value.reshape(variable.shape))
 
 
 def average_statistics(owned: Owned, ranks: Ranks) -> None:

@@ -50,10 +50,24 @@ def plan_stages(
 
 
 def plan_schedule(
-    plan: PipelinePlan, costs: PipelineCosts, parallel: ParallelConfig, engine: Engine
+    plan: PipelinePlan,
+    costs: PipelineCosts,
+    parallel: ParallelConfig,
+    engine: Engine,
+    first_trained: int = 0,
 ) -> PipelinePlan:
-    """The same stages with a schedule for what they were measured to cost; see plan_stages."""
-    return _decided_by_rank_0(lambda: reschedule(plan, parallel.schedule, costs), engine)
+    """The same stages with a schedule for what they were measured to cost; see plan_stages.
+
+    Args:
+        plan: of the stages, all of which train.
+        costs: of the stages.
+        parallel: what the job says.
+        engine: of the job.
+        first_trained: the stages before this one only run forward.
+    """
+    return _decided_by_rank_0(
+        lambda: reschedule(plan, parallel.schedule, costs, first_trained), engine
+    )
 
 
 def _decided_by_rank_0(make: Callable[[], PipelinePlan], engine: Engine) -> PipelinePlan:

@@ -101,6 +101,7 @@ class Runtime:
         self._transport = transport
         self._works = works
         self._boundaries = boundaries
+        self._first_trained = schedule.first_trained
         self._actions = with_transfers(schedule).actions[transport.rank]
         self._receives = [a for a in self._actions if a.kind in (RECEIVE_FORWARD, RECEIVE_BACKWARD)]
         self._there: dict[MadeOf, Sequence[Any]] = {}
@@ -152,7 +153,7 @@ class Runtime:
         stage, _, microbatch = action
         received = self._there.pop((stage, INPUT_GRADIENT, microbatch), ())
         gradients = self._works[stage].input_gradient(microbatch, received)
-        if stage > 0:
+        if stage > self._first_trained:  # nobody before that one needs gradients
             self._there[stage - 1, INPUT_GRADIENT, microbatch] = gradients
         return 0.0
 

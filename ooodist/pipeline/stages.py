@@ -115,9 +115,14 @@ def calls_of(model: keras.Model) -> list[Call]:
     Raises:
         UserError: the model is neither, so that nobody knows where it could be split.
     """
+    return calls_of_nodes(nodes_of(model))
+
+
+def calls_of_nodes(nodes: Sequence[Any]) -> list[Call]:
+    """The calls that :func:`nodes_of` has found."""
     calls: list[Call] = []
     times: dict[int, int] = {}
-    for node in _nodes(model):
+    for node in nodes:
         layer = node.operation
         times[id(layer)] = number = times.get(id(layer), 0) + 1
         name = layer.name if number == 1 else f"{layer.name}:{number}"
@@ -318,8 +323,8 @@ def _once(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
     return tuple({id(symbol): symbol for symbol in symbols}.values())
 
 
-def _nodes(model: keras.Model) -> list[Any]:
-    """Keras's own list of a model's calls, in the order in which it runs them.
+def nodes_of(model: Any) -> list[Any]:
+    """Keras's own list of the calls of a model, or keras.Function, in the order of execution.
 
     There is no public one with shared layers and operations in it.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from ooodist import engines, yaml_dataclass
 from ooodist.config import ParallelConfig
+from ooodist.elastic.config import ElasticConfig
 from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.assembly import Assembly, assemble
@@ -27,6 +28,7 @@ from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import places
 from ooodist.pipeline.runtime import Ran
 from ooodist.training import arrays, replicas
+from ooodist.training.distribute import read_elastic
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch
 
@@ -47,6 +49,7 @@ def pipelined(
     recompute: bool = False,
     memory_bytes: int | None = None,
     stall_limit: float = 60.0,
+    elastic: ElasticConfig | Mapping[str, Any] | None = None,
 ) -> keras.Model:
     """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
 
@@ -65,6 +68,7 @@ def pipelined(
         recompute: activations are computed again instead of kept.
         memory_bytes: of what a rank keeps for gradients (sums, activations); None: no limit.
         stall_limit: seconds that a rank waits for a message.
+        elastic: train only the tensors that matter most; see :func:`ooodist.distribute`.
 
     Returns:
         the same model.
@@ -90,7 +94,13 @@ def pipelined(
             'ooodist.init("mpi"), under mpirun'
         )
     _check_model(model)
-    model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
+    config = read_elastic(elastic)
+    if config is None:
+        model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
+    else:
+        from ooodist.elastic.pipeline import ElasticPipeline  # it builds upon this module
+
+        model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, config)
     return model
 
 
@@ -207,7 +217,7 @@ class PipelinedModel(JointModel):
             hand_out([*self._weights, *self._slots], self.ranks.pipeline)
             self._trained = False
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, logs: dict[str, Any]) -> None:
         self.put_together()
         replicas.check_replicas(self.engine, self._model)
 

@@ -7,7 +7,8 @@ limits, and whether all are finite where the loss is scaled.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import keras
 import numpy as np
@@ -28,6 +29,7 @@ class Update:
         counted: whether each counts for the norm here; a weight that several ranks have counts on
             one of them.
         pipeline: the ranks that have the other weights.
+        updating: entered around the update while it is traced; None: nothing is.
 
     Raises:
         UserError: the optimiser accumulates gradients itself.
@@ -39,6 +41,7 @@ class Update:
         variables: Sequence[keras.Variable],
         counted: Sequence[bool],
         pipeline: MPI.Comm,
+        updating: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         self._optimizer = optimizer
         self._inner = optimizer
@@ -53,6 +56,7 @@ class Update:
         self._variables = list(variables)
         self._counted = list(counted)
         self._pipeline = pipeline
+        self._updating = updating or contextlib.nullcontext
         self._needs_all = bool(self._inner.global_clipnorm) or self._inner is not optimizer
         self._look = tf.function(self._look_at, autograph=False)
         self._apply = tf.function(self._apply_to, autograph=False)
@@ -97,7 +101,7 @@ class Update:
     ) -> None:
         if self._inner.global_clipnorm:
             gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
-        with self._agreed(finite):
+        with self._agreed(finite), self._updating():
             self._optimizer.apply(gradients, self._variables)
         if not self._variables:  # Keras does not count a step without gradients
             self._optimizer.iterations.assign_add(tf.cast(finite, self._optimizer.iterations.dtype))

@@ -30,6 +30,9 @@ class StageWork:
         loss: (outputs of the model, targets) -> the mean loss of a micro-batch, without what layers
             add to it; None but for the last stage.
         accumulators: by variable path; those of further stages of the rank are added.
+        trained: the variables that are trained, in the order of the model; None: all of the stage.
+        sends_gradients: whether the stage before wants gradients.
+        forward_only: neither B nor W will be asked for.
         recompute: run F again in B instead of keeping what it makes.
 
     Attributes:
@@ -48,6 +51,9 @@ class StageWork:
         loss: Loss | None,
         accumulators: dict[str, tf.Variable],
         *,
+        trained: Sequence[keras.Variable] | None = None,
+        sends_gradients: bool = True,
+        forward_only: bool = False,
         recompute: bool = False,
     ) -> None:
         self.stage = stage
@@ -57,7 +63,9 @@ class StageWork:
         self._loss = loss
         self._received = tuple(received)
         self._num_inputs = len(reads) + len(received)
-        self.variables = stage.model.trainable_variables
+        self.variables = stage.model.trainable_variables if trained is None else list(trained)
+        self._sends_gradients = sends_gradients
+        self._is_forward_only = forward_only
         for variable in self.variables:
             if variable.path not in accumulators:
                 zeros = tf.zeros(variable.shape, variable.dtype)
@@ -67,6 +75,7 @@ class StageWork:
             [*reads, *received, *targets],
             [variable.value for variable in self.variables],
             [accumulators[variable.path] for variable in self.variables],
+            input_gradients=sends_gradients,
             recompute=recompute,
         )
         self._microbatches = 0
@@ -119,9 +128,12 @@ class StageWork:
         # Used once: what B and W need of it is kept.
         targets = self._targets.pop(microbatch) if self._loss is not None else ()
         inputs = [*self._data.pop(microbatch), *received, *targets]
-        outputs, self._kept[microbatch] = self._cut.forward(inputs)
+        outputs, kept = self._cut.forward(inputs)
         *sent, loss = outputs
         self._losses.append(loss)
+        if self._is_forward_only:
+            return sent
+        self._kept[microbatch] = kept
         self._seeds[microbatch] = [tf.constant(self.loss_scale / self._microbatches, loss.dtype)]
         if self._loss is not None:  # the outputs are for the metrics: no gradient comes for them
             zeros = [tf.zeros_like(output) for output in sent if output.dtype.is_floating]
@@ -142,6 +154,8 @@ class StageWork:
         gradients, made = self._cut.input_gradient(seeds, kept.for_input)
         self._kept[microbatch] = Kept([], kept.for_weights)
         self._for_weights[microbatch] = made
+        if not self._sends_gradients:
+            return []
         return [
             tf.zeros(spec.shape, spec.dtype) if gradient is None else gradient
             for spec, gradient in zip(

@@ -65,7 +65,7 @@ def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
     return StepCosts(
         forward=_unit_costs(traced.step.forward, seconds),
         backward=_unit_costs(traced.step.backward, seconds),
-        weights=_weight_costs(traced, seconds),
+        weights=weight_costs(traced, seconds),
         tensors=kept_tensors(traced.step, traced.owner_of, traced.weights),
         middle_seconds=seconds.get(None, 0.0),
         launch_seconds=measured.launch_seconds,
@@ -100,7 +100,7 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
         for _ in range(ROUNDS):
             timed += [traced.run() for _ in range(2 * calls)]
             recorded += _record(traced, calls)
-    call_seconds = _undisturbed(timed)
+    call_seconds = undisturbed(timed)
     owners = dict.fromkeys(owner for call in recorded for owner in call.seconds)
     medians = {
         owner: statistics.median(call.seconds.get(owner, 0.0) for call in recorded)
@@ -126,7 +126,7 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
     )
 
 
-def _undisturbed(seconds: Sequence[float]) -> float:
+def undisturbed(seconds: Sequence[float]) -> float:
     """The median of the faster half: what other processes take now and then does not count."""
     ordered = sorted(seconds)
     return statistics.median(ordered[: (len(ordered) + 1) // 2])
@@ -180,10 +180,10 @@ def _unit_costs(
     )
 
 
-def _weight_costs(
+def weight_costs(
     traced: StepToMeasure, seconds: Mapping[Owner | None, float]
 ) -> tuple[WeightCost, ...]:
-    """What several weights need together is shared out by their bytes."""
+    """Of each trained weight; what several weights need together is shared out by their bytes."""
     sizes = {weight.name: num_bytes(weight.gradient) for weight in traced.weights}
     updates = dict.fromkeys(sizes, 0.0)
     for owner, spent in seconds.items():

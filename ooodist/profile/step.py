@@ -13,13 +13,13 @@ import tensorflow as tf
 
 from ooodist.backprop.order import stock_order
 from ooodist.backprop.units import Gradient
-from ooodist.engines.gpu import wait_for_gpu
+from ooodist.engines.gpu import seconds_of
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.profile.digest import model_digest
 from ooodist.profile.owners import Owner, Weight, find_owners
 from ooodist.profile.state import all_variables
-from ooodist.training.backward import OrderedBackward, TracedStep, variable_names
+from ooodist.training.backward import Order, OrderedBackward, TracedStep, variable_names
 from ooodist.training.exchange import GradientExchange
 from ooodist.training.launch import Batch, Launch
 
@@ -33,6 +33,7 @@ class StepToMeasure:
         batches: those of one update.
         step: its units.
         weights: that it trains.
+        seeds: at which its backward pass begins.
         owner_of: its ops' owners.
         variables: all that it may change.
         trace_seconds: that tracing took, without TensorFlow's optimising of the graph.
@@ -42,6 +43,7 @@ class StepToMeasure:
     batches: tuple[Batch, ...]
     step: TracedStep
     weights: tuple[Weight, ...]
+    seeds: tuple[tf.Tensor, ...]
     owner_of: Mapping[tf.Operation, Owner]
     variables: tuple[tf.Variable, ...]
     trace_seconds: float
@@ -53,19 +55,19 @@ class StepToMeasure:
 
     def run(self) -> float:
         """Seconds of a launch of one step, to the end of all that it does."""
-        began = time.perf_counter()
-        self.launch(self.batches)
-        wait_for_gpu()
-        return time.perf_counter() - began
+        return seconds_of(lambda: self.launch(self.batches))
 
 
-def trace_step(model: keras.Model, batch: Batch, *, accumulate: int = 1) -> StepToMeasure:
+def trace_step(
+    model: keras.Model, batch: Batch, *, accumulate: int = 1, order: Order = stock_order
+) -> StepToMeasure:
     """Traces one step and runs nothing.
 
     Args:
         model: compiled; built or not.
         batch: as its data set yields it.
         accumulate: batches an update; each is as ``batch``.
+        order: of the backward units; ``inorder`` leaves the graph without edges between them.
 
     Raises:
         UserError: the step runs eagerly, trains nothing, or has several backward passes.
@@ -75,12 +77,10 @@ def trace_step(model: keras.Model, batch: Batch, *, accumulate: int = 1) -> Step
             f"model {model.name} runs eagerly, so its step has no graph that could be measured "
             "and ordered; compile it with run_eagerly=False"
         )
-    batch = tf.nest.map_structure(
-        lambda leaf: tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, batch
-    )
+    batch = as_tensors(batch)
     if not model.built or not model.optimizer.built:
         model._symbolic_build(data_batch=batch)
-    backward = _WatchedBackward()
+    backward = _WatchedBackward(order)
     launch = Launch(model, backward, accumulate=accumulate)
     batches = (batch,) * accumulate
     began = time.perf_counter()
@@ -97,18 +97,27 @@ def trace_step(model: keras.Model, batch: Batch, *, accumulate: int = 1) -> Step
         batches=batches,
         step=step,
         weights=weights,
+        seeds=tuple(backward.seeds),
         owner_of=find_owners(step, weights),
         variables=tuple(all_variables(model, graph)),
         trace_seconds=seconds,
     )
 
 
-class _WatchedBackward(OrderedBackward):
-    """Imposes the stock order, exchanges nothing, and notes the weights."""
+def as_tensors(batches: Any) -> Any:
+    """The arrays in batches as tensors; all else stays."""
+    return tf.nest.map_structure(
+        lambda leaf: tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, batches
+    )
 
-    def __init__(self) -> None:
-        super().__init__(GradientExchange(LocalEngine()), stock_order)
+
+class _WatchedBackward(OrderedBackward):
+    """Imposes an order, exchanges nothing, and notes the weights."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(GradientExchange(LocalEngine()), order)
         self.weights: list[Weight] = []
+        self.seeds: list[tf.Tensor] = []
 
     def __call__(
         self,
@@ -118,6 +127,7 @@ class _WatchedBackward(OrderedBackward):
         variables: Sequence[Any],
     ) -> list[Gradient]:
         result = super().__call__(target, seeds, gradients, variables)
+        self.seeds += seeds
         graph = tf.compat.v1.get_default_graph()
         for name, variable, gradient in zip(
             variable_names(variables), variables, gradients, strict=True

@@ -34,6 +34,7 @@ def profile_of(
     accumulate: int = 1,
     folder: Path | None = None,
     anew: bool = False,
+    traced: StepToMeasure | None = None,
 ) -> Profile:
     """What a step of this model and its exchanges cost here. All ranks call it together.
 
@@ -48,6 +49,7 @@ def profile_of(
         accumulate: batches an update.
         folder: of profiles, on rank 0; None: DEFAULT_FOLDER.
         anew: measure in any case.
+        traced: the step of this model, batch and ``accumulate``, if it was traced already.
 
     Returns:
         the same profile on all ranks: the step of the slowest one.
@@ -56,8 +58,9 @@ def profile_of(
         UserError: the model cannot be measured, or differs between ranks; on all ranks.
     """
     folder = Path(folder or DEFAULT_FOLDER).expanduser()
-    with engine.agreed():
-        traced = trace_step(model, batch, accumulate=accumulate)
+    if traced is None:
+        with engine.agreed():
+            traced = trace_step(model, batch, accumulate=accumulate)
     conditions = present_conditions(model, traced, engine)
     engine.check_equal("the model (its units)", conditions.model)
     engine.check_equal("the shapes of a batch", str(conditions.inputs))

@@ -13,6 +13,12 @@ As CSV a schedule is a line a rank::
 
     0F0,0SEND_F0,0RECV_B0,0B0,0W0
     1RECV_F0,1F0,1B0,1SEND_B0,1W0
+
+Where the first stages train nothing, they do only F, and the first one that trains sends no input
+gradient (see :func:`trained_from`)::
+
+    0F0,0SEND_F0
+    1RECV_F0,1F0,1B0,1W0
 """
 
 from __future__ import annotations
@@ -96,6 +102,18 @@ class Schedule:
     def ranks(self) -> int:
         return len(self.actions)
 
+    @property
+    def first_trained(self) -> int:
+        """The lowest stage with a B or BW; those before it only run forward. Without any B or BW,
+        the number of stages."""
+        backward = (
+            action.stage
+            for actions in self.actions
+            for action in actions
+            if action.kind in (INPUT_GRADIENT, BACKWARD)
+        )
+        return min(backward, default=self.stages)
+
 
 def check_size(stages: int, microbatches: int) -> None:
     """Raises UserError unless there is at least one of each."""
@@ -163,16 +181,47 @@ def from_csv(text: str, source: str) -> Schedule:
     )
 
 
+def trained_from(schedule: Schedule, first: int) -> Schedule:
+    """The schedule in which the stages before ``first`` only run forward.
+
+    It has none of their B, W and BW, and nobody sends input gradients to them.
+
+    Raises:
+        UserError: there is no such stage, or it does not train in the schedule either.
+    """
+    if not 0 <= first < schedule.stages:
+        raise UserError(
+            f"the first stage that trains is {first}; it must be one of the {schedule.stages} "
+            f"stages, from 0 to {schedule.stages - 1}"
+        )
+    if first < schedule.first_trained:
+        raise UserError(
+            f"schedule {schedule.name} has no B or BW of stages before stage "
+            f"{schedule.first_trained}, so stage {first} cannot train: start from the schedule in "
+            "which all stages train"
+        )
+
+    def stays(action: Action) -> bool:
+        if action.kind == SEND_BACKWARD:
+            return action.stage > first
+        return action.stage >= first or action.kind in (FORWARD, SEND_FORWARD, RECEIVE_FORWARD)
+
+    return replace(
+        schedule, actions=tuple(tuple(filter(stays, actions)) for actions in schedule.actions)
+    )
+
+
 def with_transfers(schedule: Schedule) -> Schedule:
     """The schedule with sends and receives between stages of different ranks.
 
     Whatever is computed is sent at once, and received right before it is needed: what is sent does
     not wait, and waits for nobody.
     """
+    first = schedule.first_trained
     return replace(
         schedule,
         actions=tuple(
-            tuple(each for action in actions for each in _with_transfers(schedule, action))
+            tuple(each for action in actions for each in _with_transfers(schedule, action, first))
             for actions in without_transfers(schedule).actions
         ),
     )
@@ -189,7 +238,8 @@ def without_transfers(schedule: Schedule) -> Schedule:
     )
 
 
-def _with_transfers(schedule: Schedule, action: Action) -> Iterable[Action]:
+def _with_transfers(schedule: Schedule, action: Action, first: int) -> Iterable[Action]:
+    """The action between its transfers; ``first`` is the first stage that trains."""
     stage, kind, microbatch = action
     before = stage > 0 and schedule.rank_of[stage - 1] != schedule.rank_of[stage]
     after = stage + 1 < schedule.stages and schedule.rank_of[stage + 1] != schedule.rank_of[stage]
@@ -200,5 +250,5 @@ def _with_transfers(schedule: Schedule, action: Action) -> Iterable[Action]:
     yield action
     if kind == FORWARD and after:
         yield Action(stage, SEND_FORWARD, microbatch)
-    if kind in (INPUT_GRADIENT, BACKWARD) and before:
+    if kind in (INPUT_GRADIENT, BACKWARD) and before and stage > first:
         yield Action(stage, SEND_BACKWARD, microbatch)

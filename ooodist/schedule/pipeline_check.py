@@ -52,9 +52,10 @@ class ScheduleError(UserError):
 def check(schedule: Schedule, costs: PipelineCosts | None = None) -> None:
     """Raises ScheduleError unless the schedule can run.
 
-    Each stage does F, B and W (or F and BW) of each micro-batch once and on its own rank, no action
-    needs what does not come, no order blocks, and with costs, no rank keeps more than the memory
-    limit. Transfers are checked if the schedule has some, and otherwise those that it needs.
+    Each stage does F, B and W (or F and BW) of each micro-batch once and on its own rank, and those
+    before the first one that trains F alone; no action needs what does not come, no order blocks,
+    and with costs, no rank keeps more than the memory limit. Transfers are checked if the schedule
+    has some, and otherwise those that it needs.
     """
     _check_complete(schedule)
     has_transfers = any(a.kind in TRANSFER_KINDS for actions in schedule.actions for a in actions)
@@ -87,6 +88,7 @@ def grid(schedule: Schedule, rank: int | None = None, step: int = 0) -> str:
 
 
 def _check_complete(schedule: Schedule) -> None:
+    first = schedule.first_trained
     for rank, actions in enumerate(schedule.actions):
         seen: set[Action] = set()
         for step, action in enumerate(actions):
@@ -107,20 +109,28 @@ def _check_complete(schedule: Schedule) -> None:
                 )
         for stage in range(schedule.stages):
             if schedule.rank_of[stage] == rank:
-                _check_stage(schedule, rank, stage, seen)
+                _check_stage(schedule, rank, stage, seen, first)
 
 
-def _check_stage(schedule: Schedule, rank: int, stage: int, seen: set[Action]) -> None:
+def _check_stage(schedule: Schedule, rank: int, stage: int, seen: set[Action], first: int) -> None:
+    """All of it is done that must be; ``first`` is the first stage that trains."""
+    if stage < first:
+        wanted: tuple[set[str], ...] = ({FORWARD},)
+        rule = "without any B or BW, it must do F alone"
+    else:
+        wanted = {FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT}, {FORWARD, BACKWARD}
+        rule = "it must do F, B and W, or F and BW"
+        if stage > first:
+            rule += f", as stage {first} before it trains"
     for microbatch in range(schedule.microbatches):
         kinds = {kind for kind in COMPUTE_KINDS if Action(stage, kind, microbatch) in seen}
-        split = {FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT}
-        if kinds not in (split, {FORWARD, BACKWARD}):
+        if kinds not in wanted:
             raise ScheduleError(
                 schedule,
                 rank,
                 None,
                 f"stage {stage} does {', '.join(sorted(kinds)) or 'nothing'} of micro-batch "
-                f"{microbatch}; it must do F, B and W, or F and BW",
+                f"{microbatch}; {rule}",
             )
 
 

@@ -10,7 +10,7 @@ Bytes of a micro-batch on a stage, over time::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ooodist.errors import UserError
@@ -94,6 +94,34 @@ class PipelineCosts:
                 f"the costs are those of {len(self.stages)} stages, the schedule has {stages}: "
                 "measure the costs of these stages"
             )
+
+
+def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
+    """The costs where the stages before ``first``, the first one that trains, only run forward.
+
+    They take no time for B, W and the update and keep nothing for them, and nobody sends input
+    gradients to them. What they keep all the time stays as it was.
+
+    Args:
+        costs: where all stages train.
+        first: 0: all train; the number of stages: none does.
+    """
+    if first == 0:
+        return costs
+    stages = list(costs.stages)
+    for number, stage in enumerate(stages[: first + 1]):
+        stages[number] = replace(stage, send_back_seconds=0.0)
+    for number, stage in enumerate(stages[:first]):
+        stages[number] = replace(
+            stage,
+            input_gradient=0.0,
+            weight_gradient=0.0,
+            input_bytes=0,
+            weight_bytes=0,
+            gradient_bytes=0,
+            update=0.0,
+        )
+    return replace(costs, stages=tuple(stages))
 
 
 def equal_stages(

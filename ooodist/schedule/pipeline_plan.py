@@ -18,9 +18,9 @@ from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.schedule import pipeline, pipeline_check
-from ooodist.schedule.actions import Schedule, check_size, from_csv
+from ooodist.schedule.actions import Schedule, check_size, from_csv, trained_from
 from ooodist.schedule.layer_costs import ModelCosts, balanced_parts, stage_costs
-from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_costs import PipelineCosts, forward_only
 from ooodist.schedule.pipeline_search import auto, fastest_named_seconds
 from ooodist.schedule.pipeline_simulate import PipelineTimeline, simulate_pipeline
 from ooodist.yaml_dataclass import did_you_mean
@@ -198,18 +198,30 @@ def placed(
     return PipelinePlan(parts, schedule, costs)
 
 
-def reschedule(plan: PipelinePlan, name: str, costs: PipelineCosts) -> PipelinePlan:
+def reschedule(
+    plan: PipelinePlan, name: str, costs: PipelineCosts, first_trained: int = 0
+) -> PipelinePlan:
     """The same stages on the same ranks, with a schedule for other costs of theirs.
 
+    Args:
+        plan: with these stages; if the name is a file, its schedule is that of the file, in which
+            all stages train.
+        name: as in :func:`check_name`.
+        costs: of the stages, where all train.
+        first_trained: the stages before this one only run forward. The plan's costs are then those
+            of :func:`forward_only`.
+
     Raises:
-        UserError: it does not fit into the memory limit.
+        UserError: it does not fit into the memory limit, or there is no such stage.
     """
     schedule = plan.schedule
+    costs = forward_only(costs, first_trained)
     if name == AUTO:
-        schedule = auto(schedule.rank_of, schedule.microbatches, costs)
+        schedule = auto(schedule.rank_of, schedule.microbatches, costs, first_trained)
     elif not _is_file(name):
         chunks = schedule.stages // schedule.ranks
         schedule = _KINDS[name].make(schedule.ranks, schedule.microbatches, chunks, costs)
+    schedule = trained_from(schedule, first_trained)
     pipeline_check.check(schedule, costs)
     return replace(plan, schedule=schedule, costs=costs)
 
@@ -250,6 +262,11 @@ def _read(file: Path, ranks: int, microbatches: int) -> Schedule:
             "must have as many as the others"
         )
     pipeline_check.check(schedule)
+    if schedule.first_trained > 0:  # else a stage that was forgotten would not train, unseen
+        raise UserError(
+            f"parallel.schedule {file} has no B or BW of stage 0; it must have those of all "
+            "stages, and a job leaves out what it does not need"
+        )
     return schedule
 
 

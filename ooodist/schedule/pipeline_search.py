@@ -21,9 +21,10 @@ from ooodist.schedule.actions import (
     WEIGHT_GRADIENT,
     Action,
     Schedule,
+    trained_from,
 )
 from ooodist.schedule.list_scheduling import Rule, list_schedule
-from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_costs import PipelineCosts, forward_only
 from ooodist.schedule.pipeline_evaluate import Evaluator
 from ooodist.schedule.pipeline_simulate import peak_bytes, simulate_pipeline
 
@@ -54,28 +55,35 @@ def named_schedules(
         yield pipeline.zero_bubble_v(ranks, microbatches)
 
 
-def auto(rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts) -> Schedule:
+def auto(
+    rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, first_trained: int = 0
+) -> Schedule:
     """The fastest schedule that is found.
 
     Args:
         rank_of: of each stage.
         microbatches: in a step.
         costs: of the stages, and the memory limit of a rank.
+        first_trained: the stages before this one only run forward.
 
     Raises:
-        UserError: the costs are those of another number of stages, or not even one micro-batch fits
-            into the memory limit.
+        UserError: the costs are those of another number of stages, not even one micro-batch fits
+            into the memory limit, or there is no such stage.
     """
+    costs = forward_only(costs, first_trained)
     named = _named_that_fit(rank_of, microbatches, costs)
     made = list(_made_by_rules(rank_of, microbatches, costs))
-    found = [(simulate_pipeline(s, costs).makespan, s) for s in (*named, *made)]
-    found.sort(key=lambda item: item[0])
-    best_seconds, best = found[0]
+    # A B that nobody needs has no time in these costs, but its rank would wait for it.
+    known = [trained_from(schedule, first_trained) for schedule in (*named, *made)]
+    found = [(simulate_pipeline(schedule, costs), schedule) for schedule in known]
+    found.sort(key=lambda item: item[0].makespan)
     evaluator = Evaluator(rank_of, microbatches, costs)
     for _, start in found[:STARTS]:
         seconds, improved = _improved(split(start), evaluator)
-        if seconds < best_seconds:
-            best_seconds, best = seconds, improved
+        if seconds < math.inf:
+            found.append((simulate_pipeline(improved, costs), improved))
+    # The search does not know of updates, which may take longer on one rank than on another.
+    _, best = min(found, key=lambda item: (item[0].step_seconds, item[0].makespan))
     return replace(best, name="auto")
 
 

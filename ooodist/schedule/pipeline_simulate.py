@@ -24,7 +24,7 @@ from ooodist.schedule.actions import (
     Schedule,
     without_transfers,
 )
-from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_costs import PipelineCosts, forward_only
 
 Message = tuple[str, int, int]  # what is there: kind of action, stage and micro-batch it is for
 
@@ -111,12 +111,16 @@ class Deadlock(UserError):
 def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimeline:
     """Runs a step of the schedule. Its transfers are those that it needs, at the costs' seconds.
 
+    Stages before the first one that trains cost what :func:`forward_only` says.
+
     Raises:
         Deadlock: ranks wait for each other, or for what nobody computes.
         UserError: the costs are those of another number of stages.
     """
     costs.check(schedule.stages)
     schedule = without_transfers(schedule)
+    first = schedule.first_trained
+    costs = forward_only(costs, first)
     runs: list[list[Run]] = [[] for _ in schedule.actions]
     there: dict[Message, float] = {}
     links = Links(schedule.rank_of)
@@ -152,7 +156,7 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
                     arrive(FORWARD, stage + 1, microbatch, at)
             elif kind in (INPUT_GRADIENT, BACKWARD):
                 arrive(WEIGHT_GRADIENT, stage, microbatch, time)
-                if stage > 0:
+                if stage > first:
                     at = links.arrival(stage, stage - 1, time, cost.send_back_seconds)
                     arrive(INPUT_GRADIENT, stage - 1, microbatch, at)
     stuck = {
@@ -185,8 +189,10 @@ def inputs_of(action: Action, stages: int) -> list[Message]:
 def kept_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:
     """For each rank, the most that it keeps during each of its actions.
 
-    It depends on the order of its actions alone, and not on when they run.
+    It depends on the order of its actions alone, and not on when they run. Stages before the first
+    one that trains keep nothing for B and W.
     """
+    costs = forward_only(costs, schedule.first_trained)
     result = []
     for actions in without_transfers(schedule).actions:
         base = sum(costs.stages[stage].base_bytes for stage in {a.stage for a in actions})

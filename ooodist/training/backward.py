@@ -7,7 +7,7 @@ units, the order is imposed, the gradients are exchanged in that order, and thei
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,7 @@ class OrderedBackward:
             names, a function that makes one from the units in stock order, or a plan, which says
             how to exchange as well.
         k: for ``first_k``, how many layers.
+        selected: names of the weights that are trained (see :func:`variable_names`); None: all.
 
     Attributes:
         steps: what was traced, step by step.
@@ -63,7 +64,13 @@ class OrderedBackward:
         UserError: there is no such order.
     """
 
-    def __init__(self, exchange: GradientExchange, order: Order = "inorder", k: int = 0) -> None:
+    def __init__(
+        self,
+        exchange: GradientExchange,
+        order: Order = "inorder",
+        k: int = 0,
+        selected: Collection[str] | None = None,
+    ) -> None:
         if isinstance(order, str) and order not in ORDERS:
             raise UserError(
                 f"order is {order!r}; choose one of {', '.join(ORDERS)}, a plan, a list of unit "
@@ -74,11 +81,17 @@ class OrderedBackward:
         self.exchange = exchange
         self.order = order
         self.k = k
+        self.selected = None if selected is None else frozenset(selected)
         self.steps: list[TracedStep] = []
         self.plan: Plan | None = None
         self._warned_eager = False
         if isinstance(order, Plan):
             self.carry_out(order)
+
+    def trained(self, variables: Sequence[Any]) -> list[bool]:
+        """For each of these variables whether it is trained."""
+        names = variable_names(variables)
+        return [self.selected is None or name in self.selected for name in names]
 
     def carry_out(self, plan: Plan) -> None:
         """Takes order and exchanges of the steps that are traced from now on from a plan.
@@ -169,6 +182,12 @@ class OrderedBackward:
             return self.order(units)
         assert not isinstance(self.order, Plan)  # carry_out has taken the order out of it
         return self.order
+
+
+def named_variables(model: Any) -> dict[str, Any]:
+    """All variables of a model by their names; trainable ones first, which numbers them alone."""
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    return dict(zip(variable_names(variables), variables, strict=True))
 
 
 def variable_names(variables: Sequence[Any]) -> list[str]:

@@ -16,13 +16,11 @@ import hashlib
 import io
 import json
 import logging
-import os
 import re
 import shutil
 import zipfile
 import zlib
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,10 +29,9 @@ import numpy as np
 
 from ooodist import yaml_dataclass
 from ooodist.errors import UserError
+from ooodist.replacing import INCOMPLETE_PREFIX, replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import keras
 
 logger = logging.getLogger("ooodist")
@@ -42,7 +39,6 @@ logger = logging.getLogger("ooodist")
 BEST_NAME = "best.keras"
 STATE_MEMBER = "ooodist.json"
 BEST_WEIGHTS_MEMBER = "best_weights.npz"
-INCOMPLETE_PREFIX = ".incomplete-"
 _DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError)
 _NAME = re.compile(r"checkpoint-epoch-(\d+)\.keras")
 
@@ -70,6 +66,8 @@ class State:
     fingerprint: str  # of all their values
     history: list[dict[str, Any]] = field(default_factory=list)  # the logs of each epoch
     best: dict[str, Any] | None = None  # of callbacks.Best
+    selection: dict[str, Any] | None = None  # of elastic training
+    warm_start: dict[str, Any] | None = None  # a warmup.provenance.WarmStart
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -102,7 +100,7 @@ def write(
     ``best_weights``: the model's weights at its best epoch, where they are to be restored when
     the training ends. Raises UserError where the file cannot be written.
     """
-    with _replacing(file) as temporary:
+    with replacing(file, "checkpoint") as temporary:
         model.save(temporary)
         with zipfile.ZipFile(temporary, "a") as archive:
             archive.writestr(STATE_MEMBER, json.dumps(yaml_dataclass.plain(state)))
@@ -114,7 +112,7 @@ def write(
 
 def copy(source: Path, file: Path) -> None:
     """Copies a checkpoint, as safely as :func:`write` does. Raises UserError."""
-    with _replacing(file) as temporary:
+    with replacing(file, "checkpoint") as temporary:
         shutil.copyfile(source, temporary)
 
 
@@ -229,26 +227,3 @@ def _kept(model: keras.Model) -> list[Any]:
 
 def _shown(variable: Variable) -> str:
     return f"{variable.path} of shape {variable.shape}, {variable.dtype}"
-
-
-@contextmanager
-def _replacing(file: Path) -> Iterator[Path]:
-    """A temporary file beside ``file`` that takes its place at the end, once it is on the disk."""
-    temporary = file.with_name(f"{INCOMPLETE_PREFIX}{file.name}")
-    try:
-        yield temporary
-        _flush_to_disk(temporary)
-        os.replace(temporary, file)
-        _flush_to_disk(file.parent)
-    except OSError as error:
-        raise UserError(f"checkpoint {file} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,15 +6,17 @@ in :mod:`ooodist.training.joint`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from ooodist import engines
+from ooodist import engines, yaml_dataclass
 from ooodist.config import PlanningConfig
+from ooodist.elastic.config import ElasticConfig, check_order_is_found
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.schedule import plan as plans
@@ -25,6 +27,8 @@ from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch, Launch
 from ooodist.training.planning import FROM_COSTS, Planned, find_plan
+
+logger = logging.getLogger("ooodist")
 
 PLAN_NAME = "plan.yaml"
 
@@ -39,6 +43,7 @@ def distribute(
     credit: int | None = None,
     bucket_bytes: int | None = None,
     planning: PlanningConfig | None = None,
+    elastic: ElasticConfig | Mapping[str, Any] | None = None,
 ) -> keras.Model:
     """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
 
@@ -67,6 +72,8 @@ def distribute(
         bucket_bytes: small gradients travel together up to this size in bytes; None for 1 MiB.
             A plan has its own.
         planning: limits of what is planned here, and where profiles are kept.
+        elastic: train only the tensors that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
+            (see :class:`ooodist.elastic.config.ElasticConfig`); None: all.
 
     Returns:
         the same model.
@@ -95,10 +102,28 @@ def distribute(
         bucket_bytes=DEFAULT_BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
-    model.ooodist = DistributedModel(
-        model, engine, backward, steps_per_launch, accumulate, to_find, planning or PlanningConfig()
-    )
+    planning = planning or PlanningConfig()
+    arguments = (model, engine, backward, steps_per_launch, accumulate, to_find, planning)
+    config = read_elastic(elastic)
+    if config is None:
+        model.ooodist = DistributedModel(*arguments)
+    else:
+        check_order_is_found(order, k)
+        from ooodist.elastic.data_parallel import ElasticModel  # it builds upon this module
+
+        model.ooodist = ElasticModel(*arguments, elastic=config)
     return model
+
+
+def read_elastic(given: ElasticConfig | Mapping[str, Any] | None) -> ElasticConfig | None:
+    """What ``elastic`` says; None where all tensors are trained. Raises UserError."""
+    config = given if isinstance(given, ElasticConfig) else None
+    if isinstance(given, Mapping):
+        config = yaml_dataclass.read_dataclass(ElasticConfig, dict(given), "elastic")
+    if config is not None and config.is_full:
+        logger.info("elastic: rho is 1, or select is full, so all tensors are trained, always")
+        return None
+    return config
 
 
 def _to_find(order: Order, k: int | None) -> str | None:
@@ -203,7 +228,7 @@ class DistributedModel(JointModel):
     # Training
 
     def _launcher(self) -> Any:
-        launch = Launch(self._model, self.backward, accumulate=self.accumulate)
+        launch = self._launch_function()
 
         def train(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
             self._trained_since_average = True
@@ -217,13 +242,17 @@ class DistributedModel(JointModel):
 
         return train
 
+    def _launch_function(self) -> Callable[[Sequence[Batch]], dict[str, tf.Tensor]]:
+        """Runs the batches of one launch."""
+        return Launch(self._model, self.backward, accumulate=self.accumulate)
+
     def put_together(self) -> None:
         """Averages batch-norm statistics over the ranks, if there was training since."""
         if self._trained_since_average:
             replicas.average_statistics(self.engine, self._model)
             self._trained_since_average = False
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, logs: dict[str, Any]) -> None:
         self.put_together()
         replicas.check_replicas(self.engine, self._model)
 

@@ -43,10 +43,10 @@ class EpochCare(keras.callbacks.Callback):
                 joint.accumulate,
             )
             steps -= steps % joint.accumulate
-        joint.batches_left = steps
+        joint.begin_epoch(steps)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._joint.end_epoch()
+        self._joint.end_epoch({} if logs is None else logs)  # callbacks behind this one see it
 
 
 class StopTogether(keras.callbacks.Callback):

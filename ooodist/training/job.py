@@ -34,6 +34,7 @@ from ooodist.training.preparation import Job, set_up
 from ooodist.training.progress import Progress, StepTimer
 from ooodist.training.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
 from ooodist.training.watchdog import Watchdog
+from ooodist.warmup import provenance
 
 logger = logging.getLogger("ooodist")
 
@@ -154,10 +155,17 @@ def train(job: Job, started: float) -> None:
             )
     finally:  # who has called this may live on
         watchdog.stop()
+    registered = None
+    if config.warmup is not None and config.warmup.register:
+        from ooodist.warmup import job as warm_job  # imports gRPC
+
+        registered = warm_job.register(config, engine, job.data, job.model, result)
     if engine.rank == 0:
         if config.checkpoint.every_epochs:
             job.model.save(job.folder / MODEL_NAME)
-        print(summary(job, result, best, timer.median(), time.monotonic() - started), flush=True)
+        job.model.ooodist.write_report(job.folder)
+        seconds = time.monotonic() - started
+        print(summary(job, result, best, timer.median(), seconds, registered), flush=True)
 
 
 def _best(job: Job) -> Best | None:
@@ -200,6 +208,8 @@ def _savers(
             fingerprint=fingerprint,
             history=epoch_log.history,
             best=None if best is None else best.state(),
+            selection=job.model.ooodist.selection(),
+            warm_start=provenance.plain_of(job.model),
             versions=resume.versions(),
         )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ class JointModel(ABC):
         self._model = model
         self._arguments = arguments
         self._alike = False  # weights were broadcast since the last fit began
+        self._ahead: deque[Batch] = deque()  # taken from the data, and not trained on so far
         self._plain_fit = model.fit
         self._plain_evaluate = model.evaluate
         self._plain_metrics = model.get_metrics_result
@@ -110,8 +112,25 @@ class JointModel(ABC):
         """Gives all ranks what each knows of the model, if there was training since."""
 
     @abstractmethod
-    def end_epoch(self) -> None:
-        """The same, with a check that ranks which must be alike are so."""
+    def end_epoch(self, logs: dict[str, Any]) -> None:
+        """The same, with a check that ranks which must be alike are so; may add to the logs."""
+
+    def begin_epoch(self, steps: int | None) -> None:
+        """Begins an epoch of so many batches; None: nobody knows."""
+        self.batches_left = steps
+        self._ahead.clear()
+
+    def selection(self) -> dict[str, Any] | None:
+        """Of elastic training: what a checkpoint keeps of it, as plain values."""
+        return None
+
+    def restore_selection(self, state: dict[str, Any]) -> None:
+        """Goes on with that of a checkpoint."""
+        logger.warning("the checkpoint's selection of tensors does not count: all are trained now")
+
+    def write_report(self, folder: Path) -> list[str]:
+        """Writes what is worth looking at after a training; rank 0 calls it. The files' names."""
+        return []
 
     # Training
 
@@ -125,6 +144,7 @@ class JointModel(ABC):
             batches = self._next_batches(iterator)
             if not self._alike:
                 self._make_alike(batches[0])
+            self._before_launch(batches, iterator)
             logs: dict[str, tf.Tensor] = launch(batches)
             return logs
 
@@ -139,16 +159,29 @@ class JointModel(ABC):
         replicas.broadcast_weights(self.engine, model)
         self._alike = True
 
+    def _before_launch(  # noqa: B027 - most have nothing to do
+        self, batches: list[Batch], iterator: Iterator[Batch]
+    ) -> None:
+        """Called with the batches of a launch, and what comes behind them, before it runs."""
+
+    def _look_ahead(self, iterator: Iterator[Batch], number: int) -> list[Batch]:
+        """Up to so many of the next batches of the epoch, which stay the next ones."""
+        if self.batches_left is not None:
+            number = min(number, self.batches_left)
+        while len(self._ahead) < number:
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            self._ahead.append(without_optionals(batch))
+        return list(self._ahead)[:number]
+
     def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
         wanted = self.steps_per_launch * self.accumulate
         if self.batches_left is not None:
             wanted = min(wanted, self.batches_left)
-        batches = []
-        for _ in range(wanted):
-            batch = next(iterator, None)
-            if batch is None:
-                break
-            batches.append(without_optionals(batch))
+        batches = self._look_ahead(iterator, wanted)
+        for _ in batches:
+            self._ahead.popleft()
         if self.batches_left is None and self.engine.size > 1:
             # Nobody knows how many there are: all ranks go on as long as all have data.
             have = np.array([len(batches)])

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -38,6 +40,7 @@ class Launch:
         model: a compiled model; its ``train_step`` may be the user's own.
         backward: orders and exchanges each step's gradients.
         accumulate: how many batches make one update (and one exchange).
+        updating: entered around each update while it is traced; None: nothing is.
 
     Raises:
         UserError: ``accumulate`` > 1 with a ``train_step`` of the user's own, which may do
@@ -45,7 +48,12 @@ class Launch:
     """
 
     def __init__(
-        self, model: keras.Model, backward: OrderedBackward, *, accumulate: int = 1
+        self,
+        model: keras.Model,
+        backward: OrderedBackward,
+        *,
+        accumulate: int = 1,
+        updating: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         if accumulate > 1 and type(model).train_step is not keras.Model.train_step:
             raise UserError(
@@ -55,6 +63,7 @@ class Launch:
         self.model = model
         self.backward = backward
         self.accumulate = accumulate
+        self._updating = updating or contextlib.nullcontext
         self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def __call__(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
@@ -76,21 +85,11 @@ class Launch:
         return self._traced.get_concrete_function(tuple(batches)).graph
 
     def _run(self, batches: tuple[Batch, ...]) -> dict[str, tf.Tensor]:
-        with self._uncompiled():
+        with uncompiled(self.model):
             logs: dict[str, tf.Tensor] = {}
             for first in range(0, len(batches), self.accumulate):
                 logs = self._update(batches[first : first + self.accumulate])
             return self._mean_logs(logs)
-
-    @contextlib.contextmanager
-    def _uncompiled(self) -> Iterator[None]:
-        # XLA would drop the control edges, and with them the order.
-        before = self.model.jit_compile
-        self.model.jit_compile = False
-        try:
-            yield
-        finally:
-            self.model.jit_compile = before
 
     def _update(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
         held: list[Gradient] = []
@@ -116,9 +115,16 @@ class Launch:
             return self.backward(target, seeds, mean, variables)
 
         for batch in batches[:-1]:
-            with watch_gradients(hold), not_updating(self.model):
+            with watch_gradients(hold, self.backward.trained), not_updating(self.model):
                 self.model.train_step(batch)
-        with watch_gradients(finish), updating_one_by_one(self.model):
+        with (
+            watch_gradients(finish, self.backward.trained),
+            updating_one_by_one(self.model),
+            self._updating(),
+            warnings.catch_warnings(),
+        ):
+            if self.backward.selected is not None:  # Keras thinks that None is a mistake
+                warnings.filterwarnings("ignore", "Gradients do not exist for variables")
             logs = self.model.train_step(batches[-1])
         if self.model.trainable_variables and not gradients_seen:
             raise UserError(
@@ -152,6 +158,17 @@ class Launch:
         values = tf.stack([tf.cast(logs[name], tf.float32) for name in scalars])
         mean = engine.sum_in_graph(values, f"logs.{len(scalars)}") / engine.size
         return {**logs, **dict(zip(scalars, tf.unstack(mean), strict=True))}
+
+
+@contextlib.contextmanager
+def uncompiled(model: keras.Model) -> Iterator[None]:
+    """The model's steps are not compiled with XLA, which drops control edges and so the order."""
+    before = model.jit_compile
+    model.jit_compile = False
+    try:
+        yield
+    finally:
+        model.jit_compile = before
 
 
 def add_gradients(first: Sequence[Gradient], second: Sequence[Gradient]) -> list[Gradient]:

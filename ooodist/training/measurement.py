@@ -9,10 +9,10 @@ from pathlib import Path
 from ooodist import config as job_file
 from ooodist.config import Config, ExchangeConfig, OrderConfig
 from ooodist.engines.base import Engine
-from ooodist.profile.storage import Profile, profile_of
+from ooodist.profile.storage import Profile
 from ooodist.schedule.search import Limits
 from ooodist.training.job import on_all_ranks
-from ooodist.training.planning import limits_of
+from ooodist.training.planning import limits_of, profile_for
 from ooodist.training.preparation import check_writable, load_and_build
 
 logger = logging.getLogger("ooodist")
@@ -64,14 +64,8 @@ def _measure(config: Config, engine: Engine, output: Path) -> Measured:
             check_writable(output)
     data, steps_per_epoch, model = load_and_build(config, engine)
     settings = config.planning
-    profile = profile_of(
-        model,
-        next(iter(data.train)),
-        engine,
-        accumulate=config.accumulate,
-        folder=Path(settings.profiles) if settings.profiles else None,
-        anew=settings.profile_anew,
-    )
+    batch = next(iter(data.train))
+    profile = profile_for(model, batch, engine, settings, accumulate=config.accumulate)
     updates = steps_per_epoch // config.accumulate
     limits = limits_of(engine, settings, config.steps_per_launch, updates * config.epochs)
     # No launch reaches over the end of an epoch.

@@ -9,7 +9,7 @@ cross-replica context Keras leaves that out; the numbers are the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -54,6 +54,31 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     found = {id(o): o for o in held if isinstance(o, keras.optimizers.Optimizer)}
     return list(found.values())
+
+
+def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimiser itself; of one that scales the loss, the one that it wraps."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer.inner_optimizer
+    return optimizer
+
+
+def weights_of_slots(
+    optimizer: keras.optimizers.Optimizer, paths: Iterable[str]
+) -> list[tuple[keras.Variable, str]]:
+    """What an optimiser keeps, each with the path of the weight that it is for; empty if for none.
+
+    Args:
+        optimizer: built.
+        paths: of the weights that it trains.
+    """
+    start_of = {path: f"{path.replace('/', '_')}_" for path in paths}
+    found = []
+    for variable in optimizer.variables:
+        name = variable.path.rpartition("/")[2]  # Keras names it by the weight that it is for
+        fitting = [path for path, start in start_of.items() if name.startswith(start)]
+        found.append((variable, max(fitting, key=len, default="")))
+    return found
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from ooodist.config import PlanningConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.settings import planned_credits
 from ooodist.errors import UserError
+from ooodist.profile.folder import Profile
+from ooodist.profile.step import StepToMeasure
 from ooodist.profile.storage import profile_of
 from ooodist.schedule import plan as plans
 from ooodist.schedule.costs import Network, StepCosts
@@ -77,24 +79,55 @@ def find_plan(
     Raises:
         UserError: no plan fits into the memory limit.
     """
-    profile = profile_of(
+    profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
+    limits = limits_of(engine, settings, steps_per_launch, total_steps)
+    return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
+
+
+def profile_for(
+    model: keras.Model,
+    batch: Any,
+    engine: Engine,
+    settings: PlanningConfig,
+    *,
+    accumulate: int,
+    traced: StepToMeasure | None = None,
+) -> Profile:
+    """The profile that the settings ask for; see :func:`ooodist.profile.storage.profile_of`."""
+    return profile_of(
         model,
         batch,
         engine,
         accumulate=accumulate,
         folder=Path(settings.profiles) if settings.profiles else None,
         anew=settings.profile_anew,
+        traced=traced,
     )
+
+
+def planned_for(
+    order: str, costs: StepCosts, network: Network, limits: Limits, model: str, engine: Engine
+) -> Planned:
+    """The plan that rank 0 finds for such costs. All ranks call it.
+
+    Args:
+        order: one of FROM_COSTS.
+        costs, network: of the step.
+        limits: within which it is searched.
+        model: digest of the units that the costs are of.
+        engine: in use.
+
+    Raises:
+        UserError: no plan fits into the memory limit; on all ranks.
+    """
     text, error = "", None
     if engine.rank == 0:
-        limits = limits_of(engine, settings, steps_per_launch, total_steps)
         try:
-            plan = _plan(order, profile.costs, profile.network, limits)
-            text = plans.to_yaml(replace(plan, model=profile.model))
+            text = plans.to_yaml(replace(_plan(order, costs, network, limits), model=model))
         except UserError as caught:
             error = str(caught)
     engine.agree(error)
-    return Planned(_shared(text, engine), profile.costs, profile.network)
+    return Planned(_shared(text, engine), costs, network)
 
 
 def limits_of(

@@ -19,8 +19,9 @@ from ooodist.config import Config
 from ooodist.data.result import Data
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.replacing import INCOMPLETE_PREFIX
 from ooodist.schedule.plan import Plan
-from ooodist.training import checkpoint, keras_objects, planning, resume
+from ooodist.training import keras_objects, planning, resume
 from ooodist.training.distribute import distribute
 
 logger = logging.getLogger("ooodist")
@@ -73,15 +74,17 @@ def set_up(config: Config, engine: Engine) -> Job:
     if source is not None:
         resume.warn_of_changes(source, config, workers)
     data, steps, model = load_and_build(config, engine, first_step=first_step)
+    _warm_up(config, engine, source, data, model)
     best_weights = None
     if source is not None:
-        scheduled = isinstance(config.optimizer.arguments.get("learning_rate"), dict)
-        best_weights = resume.restore(engine, source, model, scheduled)
+        best_weights = resume.restore(engine, source, model)
         logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
     if model.ooodist.needs_plan:
         logger.info("planning: measuring the model and the network")
         left = config.epochs - (0 if source is None else source.state.epoch)
         model.ooodist.plan(next(iter(data.train)), max(0, left) * steps)
+    if source is not None and source.state.selection is not None:
+        model.ooodist.restore_selection(source.state.selection)
     if engine.rank == 0:
         model.ooodist.write_plan(folder)
         (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
@@ -122,9 +125,24 @@ def load_and_build(
     return data, steps, model
 
 
+def _warm_up(
+    config: Config, engine: Engine, source: resume.Source | None, data: Data, model: keras.Model
+) -> None:
+    """Starts the model from one of the zoo, or goes on with one that was started so."""
+    state = None if source is None else source.state.warm_start
+    if state is None and (source is not None or config.warmup is None):
+        return
+    from ooodist.warmup import job as warm_job  # imports gRPC
+
+    if state is None:
+        warm_job.start(config, engine, data, model)
+    else:
+        warm_job.resume(state, model)
+
+
 def check_writable(folder: Path) -> None:
     """Makes the folder if need be. Raises UserError if nothing can be written there."""
-    probe = folder / f"{checkpoint.INCOMPLETE_PREFIX}probe"
+    probe = folder / f"{INCOMPLETE_PREFIX}probe"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"x")
@@ -181,7 +199,12 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
     if config.parallel is not None:
         from ooodist.pipeline.training import pipelined  # imports mpi4py
 
-        return pipelined(model, stall_limit=config.stall_limit, **vars(config.parallel))
+        return pipelined(
+            model,
+            stall_limit=config.stall_limit,
+            elastic=config.elastic,
+            **vars(config.parallel),
+        )
     exchange = {
         key: value
         for key, value in yaml_dataclass.plain(config.exchange).items()
@@ -194,6 +217,7 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
         steps_per_launch=config.steps_per_launch,
         accumulate=config.accumulate,
         planning=config.planning,
+        elastic=config.elastic,
         **exchange,
     )
 

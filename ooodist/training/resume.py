@@ -21,13 +21,14 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training import checkpoint, replicas
 from ooodist.training.checkpoint import State
+from ooodist.training.optimizer import without_scaling
 
 logger = logging.getLogger("ooodist")
 
 # Keys that say where and how long to train, not what is trained.
 _FREE_KEYS = (
     *("engine", "workers", "epochs", "output", "checkpoint", "report", "stall_limit"),
-    "planning",
+    *("planning", "warmup"),
 )
 
 
@@ -121,18 +122,15 @@ def warn_of_changes(source: Source, config: Config, size: int) -> None:
             )
 
 
-def restore(
-    engine: Engine, source: Source, model: keras.Model, scheduled: bool
-) -> list[np.ndarray] | None:
+def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarray] | None:
     """Loads the checkpoint into the compiled model and its optimiser, on every rank.
 
-    ``scheduled``: the learning rate comes from a schedule. A fixed one is the job's, not the
-    checkpoint's. Returns the weights of the best epoch, if the checkpoint has them. Raises
-    UserError on all ranks when the checkpoint does not fit.
+    A fixed learning rate is the job's, not the checkpoint's. Returns the weights of the best epoch,
+    if the checkpoint has them. Raises UserError on all ranks when the checkpoint does not fit.
     """
     model.optimizer.build(model.trainable_variables)
     checkpoint.check_fits(model, source.state, str(source.file))
-    rate = None if scheduled else np.asarray(model.optimizer.learning_rate)
+    rate = None if is_scheduled(model.optimizer) else np.asarray(model.optimizer.learning_rate)
     error, best_weights = None, None
     if engine.rank == 0:
         try:
@@ -147,6 +145,11 @@ def restore(
     if not engine.broadcast_text("yes" if best_weights is not None else ""):
         return None
     return engine.broadcast(model.get_weights() if best_weights is None else best_weights)
+
+
+def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether the learning rate comes from a schedule."""
+    return isinstance(without_scaling(optimizer).get_config()["learning_rate"], dict)
 
 
 def versions() -> dict[str, str]:

@@ -9,10 +9,12 @@ from ooodist.training import checkpoint
 from ooodist.training.callbacks import Best
 from ooodist.training.preparation import CONFIG_NAME, Job
 from ooodist.training.progress import duration
+from ooodist.warmup.provenance import start_of
 
 CSV_NAME = "history.csv"
 MODEL_NAME = "model.keras"
 TENSORBOARD_NAME = "tensorboard"
+SELECTION_NAME = "selection.png"  # of elastic training, as written by report/elastic_figure.py
 
 
 def summary(
@@ -21,6 +23,7 @@ def summary(
     best: Best | None,
     step_seconds: float | None,
     total_seconds: float,
+    registered: str | None = None,
 ) -> str:
     """The text, of a line for each fact.
 
@@ -28,6 +31,7 @@ def summary(
         result: of the final evaluation.
         step_seconds: median of a step; None where too few were run to tell.
         total_seconds: from the start of the job, without the imports.
+        registered: id of the model in the zoo; None if it was not added to one.
     """
     config, engine = job.config, job.engine
     model = f"{job.model.name}, {job.model.count_params():,} parameters"
@@ -35,6 +39,8 @@ def summary(
         ("trained", f"{model}, on {job.data.description}"),
         ("workers", f"{job.workers} (engine {engine.name}), batch {config.batch} each"),
         _how(job),
+        *_elastic(job),
+        *_warm_start(job),
     ]
     if result:
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
@@ -47,6 +53,8 @@ def summary(
     if saved := checkpoint.epochs(job.folder):
         facts.append(("checkpoint", str(job.folder / checkpoint.file_name(saved[-1]))))
     facts += [(_KIND_OF_FILE[name], str(job.folder / name)) for name in _files(job)]
+    if registered is not None and config.warmup is not None:
+        facts.append(("registered", f"{registered} in {config.warmup.zoo}"))
     if best is not None and best.best is not None and (job.folder / checkpoint.BEST_NAME).exists():
         note = f"epoch {best.best_epoch + 1}, {best.monitor} {best.best:.4f}"
         facts.append(("best", f"{job.folder / checkpoint.BEST_NAME} ({note})"))
@@ -69,11 +77,37 @@ def _how(job: Job) -> tuple[str, str]:
     return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} a launch"
 
 
+def _elastic(job: Job) -> list[tuple[str, str]]:
+    """What elastic training did, if it was that."""
+    config, state = job.config.elastic, job.model.ooodist.selection()
+    if config is None or state is None:
+        return []
+    renewals = state["renewals"]
+    changed = sum(renewal["changed"] for renewal in renewals)
+    return [
+        (
+            "elastic",
+            f"rho {config.rho:g}, selected by {config.select} {len(renewals)} times, "
+            f"{changed} times otherwise than before",
+        )
+    ]
+
+
+def _warm_start(job: Job) -> list[tuple[str, str]]:
+    """Where the start weights came from, if a zoo was asked."""
+    start = start_of(job.model)
+    if start is None:
+        return [] if job.config.warmup is None else [("warm start", "none: it started cold")]
+    share = f"{100 * start.carried:.0f} % of the parameters"
+    return [("warm start", f"{start.parent}, score {start.score:.2f}, {share} from there")]
+
+
 _KIND_OF_FILE = {
     MODEL_NAME: "model",
     CSV_NAME: "log",
     TENSORBOARD_NAME: "tensorboard",
     trace.FILE_NAME: "trace",
+    SELECTION_NAME: "selection",
     CONFIG_NAME: "job file",
 }
 

@@ -17,6 +17,7 @@ from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
 Handler = Callable[
     [Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[Gradient], Sequence[Any]], list[Gradient]
 ]
+Choice = Callable[[Sequence[Any]], Sequence[bool]]  # for each variable whether it is trained
 _plain_gradient = tf.GradientTape.gradient
 
 
@@ -26,6 +27,7 @@ def gradient_with(
     target: Any,
     sources: Any,
     output_gradients: Any = None,
+    trained: Choice | None = None,
     **options: Any,
 ) -> Any:
     """``tape.gradient``, with the gradients passed through ``handler``.
@@ -33,6 +35,7 @@ def gradient_with(
     Args:
         handler: gets losses, their output gradients, gradients and variables, all flat.
         tape, target, sources, output_gradients, options: as for ``tf.GradientTape.gradient``.
+        trained: the gradients of the other sources are None, and not computed; None: all.
 
     Returns:
         the handler's gradients in the structure of ``sources``.
@@ -45,7 +48,14 @@ def gradient_with(
     else:
         seeds = [tf.identity(seed) for seed in tf.nest.flatten(output_gradients)]
     variables = tf.nest.flatten(sources)
-    gradients = _plain_gradient(tape, targets, variables, output_gradients=seeds, **options)
+    wanted = [True] * len(variables) if trained is None else trained(variables)
+    sources_left = [v for v, is_wanted in zip(variables, wanted, strict=True) if is_wanted]
+    found = iter(
+        _plain_gradient(tape, targets, sources_left, output_gradients=seeds, **options)
+        if sources_left
+        else []
+    )
+    gradients = [next(found) if is_wanted else None for is_wanted in wanted]
     return tf.nest.pack_sequence_as(sources, handler(targets, seeds, gradients, variables))
 
 
@@ -130,14 +140,14 @@ def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
 
 
 @contextlib.contextmanager
-def watch_gradients(handler: Handler) -> Iterator[None]:
+def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator[None]:
     """Passes the gradients that any ``tf.GradientTape`` computes in this block through a handler.
 
     So that a model's ``train_step``, Keras's or the user's own, needs no change. Gradients with
     respect to tensors (a gradient penalty, say) are left alone, and so are other threads.
 
     Args:
-        handler: see :func:`gradient_with`.
+        handler, trained: see :func:`gradient_with`; ``trained`` is asked of variables alone.
     """
     thread = threading.get_ident()
 
@@ -167,7 +177,17 @@ def watch_gradients(handler: Handler) -> Iterator[None]:
                 result[index] = value
             return result
 
-        return gradient_with(handle_variables, tape, target, sources, output_gradients, **options)
+        def choose(given: Sequence[Any]) -> Sequence[bool]:
+            chosen = [True] * len(given)
+            if trained is not None:
+                own = trained([given[index] for index in variables])
+                for index, is_wanted in zip(variables, own, strict=True):
+                    chosen[index] = is_wanted
+            return chosen
+
+        return gradient_with(
+            handle_variables, tape, target, sources, output_gradients, choose, **options
+        )
 
     tf.GradientTape.gradient = gradient
     try:

@@ -268,19 +268,80 @@ def test_the_first_stage_has_no_b() -> None:
     assert by_input == [None]
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_only_the_first_stage_waits_with_dx_for_dw(is_first: bool) -> None:
+@pytest.mark.parametrize("make", MODELS)
+def test_without_input_gradients_all_is_w(make: Callable[[], keras.Model]) -> None:
+    """The same outputs and gradients of the weights; B is empty, and nothing is kept for it."""
+    uncut, stage = Stage(make), Stage(make, input_gradients=False)
+    assert stage.cut.input_bytes == 0
+    for number in range(2):
+        outputs, by_input, by_weight = uncut.whole(number)
+        assert by_input or make is embedded
+        assert_close(stage.in_parts(number), (outputs, [], by_weight))
+    _, kept = stage.cut.forward(stage.batch(0))
+    assert kept.for_input == []
+    by_input, made = stage.cut.input_gradient(stage.output_gradients(0), [])
+    assert by_input == [None] * len(stage.specs)
+    given = [gradient.numpy().tobytes() for gradient in stage.output_gradients(0)]
+    assert all(tensor.numpy().tobytes() in given for tensor in made)  # handed through
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_a_stage_that_only_runs_forward_keeps_nothing(make: Callable[[], keras.Model]) -> None:
+    """Neither input gradients nor weights: what it sends is the same, and so are its statistics."""
+    uncut, stage = Stage(make), Stage(make)
+    cut = cut_stage(stage, stage.specs, [], [], input_gradients=False)
+    assert (cut.input_bytes, cut.weight_bytes, cut.gradient_bytes) == (0, 0, 0)
+    for number in range(2):
+        outputs, kept = cut.forward(stage.batch(number))
+        assert kept == ([], [])
+        assert_close([arrays(outputs)], [uncut.whole(number)[0]])
+    assert_close(
+        [arrays(stage.model.non_trainable_variables)], [arrays(uncut.model.non_trainable_variables)]
+    )
+
+
+@pytest.mark.parametrize("input_gradients", [True, False])
+def test_only_what_is_trained_is_kept_for_w(input_gradients: bool) -> None:
+    """Two layers of 16 -> 32 -> 16: W of the second needs its input, and nothing of the first."""
+    uncut, stage = Stage(dense), Stage(dense)
+    last = slice(2, 4)
+    cut = cut_stage(
+        stage,
+        stage.specs,
+        stage.weights[last],
+        stage.sums[last],
+        input_gradients=input_gradients,
+    )
+    floats = 4 * BATCH
+    assert cut.weight_bytes == floats * 32
+    assert (cut.input_bytes > 0) is input_gradients
+    outputs, by_input, by_weight = uncut.whole(0)
+    found, kept = cut.forward(stage.batch(0))
+    gradients, made = cut.input_gradient(stage.output_gradients(0), kept.for_input)
+    cut.weight_gradient(kept.for_weights, made)
+    assert_close([arrays(found)], [outputs])
+    assert_close([arrays(gradients)], [by_input if input_gradients else []])
+    assert_close([arrays(stage.sums[last])], [by_weight[last]])
+    assert all((total.numpy() == 0).all() for total in stage.sums[:2])
+
+
+@pytest.mark.parametrize(
+    ("is_stopped", "input_gradients"), [(True, True), (False, False), (False, True)]
+)
+def test_only_the_first_stage_waits_with_dx_for_dw(is_stopped: bool, input_gradients: bool) -> None:
     """So that its W keeps one output gradient beside the next, however many layers there are."""
     made = keras.Sequential([keras.Input((16,)), *(layers.Dense(16) for _ in range(3))])
     weights = [weight.value for weight in made.trainable_variables]
 
     def stage(given: tf.Tensor) -> list[tf.Tensor]:
-        return [made(tf.stop_gradient(given) if is_first else given)]
+        return [made(tf.stop_gradient(given) if is_stopped else given)]
 
-    lowest, *_, highest, _ = _Traced(stage, [tf.TensorSpec((BATCH, 16))], weights).gradients
+    specs = [tf.TensorSpec((BATCH, 16))]
+    traced = _Traced(stage, specs, weights, input_gradients=input_gradients)
+    lowest, *_, highest, _ = traced.gradients
     assert isinstance(lowest, tf.Tensor)
     assert isinstance(highest, tf.Tensor)
-    assert (highest.op in ancestors([lowest.op])) is is_first
+    assert (highest.op in ancestors([lowest.op])) is (is_stopped or not input_gradients)
 
 
 def test_a_pooling_is_made_again_beside_its_gradient() -> None:

@@ -41,6 +41,25 @@ def test_other_models(model: str, microbatches: int, schedules: list[str]) -> No
     check(2, model, microbatches, schedules)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "microbatches", "stages_of"),
+    [
+        (2, 3, {"interleaved": 4, "zb_v": 4, "auto": 2}),
+        (3, 4, {"1f1b": 3, "zb_h1": 3, "modulo": 6}),
+    ],
+)
+def test_the_first_stages_only_run_forward(
+    ranks: int, microbatches: int, stages_of: dict[str, int]
+) -> None:
+    """With emulated work, and each stage as the first one that trains."""
+    job = run_mpi(ranks, "forward_only_worker.py", microbatches, *stages_of, seconds=120)
+    assert job.returncode == 0, job.stdout
+    for schedule, stages in stages_of.items():
+        for first in range(stages):
+            for rank in range(ranks):
+                assert f"held: {schedule} from {first}, rank {rank}" in job.stdout
+
+
 def check(ranks: int, model: str, microbatches: int, schedules: list[str]) -> None:
     job = run_mpi(ranks, "runtime_worker.py", model, microbatches, *schedules, seconds=600)
     assert job.returncode == 0, job.stdout

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from ooodist.schedule import pipeline
-from ooodist.schedule.actions import Action, Schedule
+from ooodist.schedule.actions import Action, Schedule, trained_from
 from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
 
 # Eighths: sums of them are exact, so that many things happen at exactly the same time.
@@ -56,10 +56,19 @@ def pipelines(draw: DrawFn) -> tuple[Schedule, PipelineCosts]:
     return schedule, draw(stage_costs(schedule.stages))
 
 
+@st.composite
+def partly_trained(draw: DrawFn) -> tuple[Schedule, Schedule, PipelineCosts]:
+    """A schedule, the same with only the later stages trained (or all), and costs of its stages."""
+    schedule, costs = draw(pipelines())
+    first = draw(st.integers(0, schedule.stages - 1))
+    return schedule, trained_from(schedule, first), costs
+
+
 def reference_ends(schedule: Schedule, costs: PipelineCosts) -> dict[Action, float]:
     """The end of each action, found by delaying everything until nothing is too early any more."""
     ends = {action: 0.0 for actions in schedule.actions for action in actions}
     arrivals: dict[Action, float] = dict.fromkeys(ends, 0.0)  # of an action's result elsewhere
+    backward_stages = {stage for stage, kind, _ in ends if kind in ("B", "BW")}
 
     def result_of(stage: int, kinds: str, microbatch: int) -> Action:
         return next(
@@ -86,7 +95,7 @@ def reference_ends(schedule: Schedule, costs: PipelineCosts) -> dict[Action, flo
                     start = max(start, ends[Action(stage, "B", microbatch)])
                 free = ends[action] = start + costs.stages[stage].seconds(kind)
                 to = {"F": stage + 1, "B": stage - 1, "BW": stage - 1}.get(kind, -1)
-                if not 0 <= to < schedule.stages:
+                if not 0 <= to < schedule.stages or (kind != "F" and to not in backward_stages):
                     continue
                 other = schedule.rank_of[to]
                 arrivals[action] = free

@@ -15,10 +15,13 @@ from ooodist.schedule.actions import (
     from_csv,
     parse_action,
     to_csv,
+    trained_from,
     with_transfers,
     without_transfers,
 )
-from ooodist.schedule.pipeline import zero_bubble_v
+from ooodist.schedule.pipeline import gpipe, zero_bubble_v
+from ooodist.schedule.pipeline_costs import PipelineCosts
+from tests.schedule.pipelines import partly_trained
 
 TWO_RANKS = """\
 0F0,0SEND_F0,0RECV_B0,0B0,0W0
@@ -107,3 +110,57 @@ def test_transfers_are_between_ranks_only() -> None:
 def test_one_rank_sends_nothing() -> None:
     alone = Schedule("x", (0, 0), 1, (tuple(map(parse_action, ["0F0", "1F0", "1BW0", "0BW0"])),))
     assert with_transfers(alone) == alone
+
+
+def test_two_ranks_of_which_one_trains() -> None:
+    schedule = trained_from(from_csv(TWO_RANKS, "two.csv"), 1)
+    assert to_csv(schedule) == "0F0,0SEND_F0\n1RECV_F0,1F0,1B0,1W0\n"
+    assert (schedule.first_trained, schedule.microbatches, schedule.rank_of) == (1, 1, (0, 1))
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_stages_before_the_first_that_trains_only_run_forward(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    full, schedule, _ = pipeline
+    first = schedule.first_trained
+    assert full.first_trained == 0
+    if first == 0:
+        assert schedule == full
+    for before, after in zip(full.actions, schedule.actions, strict=True):
+        assert after == tuple(a for a in before if a.kind == "F" or a.stage >= first)
+    assert trained_from(schedule, first) == schedule
+    sent = with_transfers(schedule)
+    assert trained_from(with_transfers(full), first) == sent
+    assert without_transfers(sent) == schedule
+    for each in (schedule, sent):
+        assert from_csv(to_csv(each), each.name) == each
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_every_send_has_its_receive(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
+    _, schedule, _ = pipeline
+    actions = [a for those in with_transfers(schedule).actions for a in those]
+    assert len(set(actions)) == len(actions)
+    forward = {(a.stage + 1, a.microbatch) for a in actions if a.kind == "SEND_F"}
+    back = {(a.stage - 1, a.microbatch) for a in actions if a.kind == "SEND_B"}
+    assert forward == {(a.stage, a.microbatch) for a in actions if a.kind == "RECV_F"}
+    assert back == {(a.stage, a.microbatch) for a in actions if a.kind == "RECV_B"}
+    assert all(stage >= schedule.first_trained for stage, _ in back)
+
+
+def test_the_first_stage_that_trains_is_one_of_them() -> None:
+    for first in (-1, 4):
+        with pytest.raises(UserError, match=f"trains is {first}; .* 4 stages, from 0 to 3"):
+            trained_from(zero_bubble_v(2, 1), first)
+
+
+def test_stages_that_do_not_train_cannot_be_made_to() -> None:
+    with pytest.raises(UserError, match="before stage 2, so stage 1 cannot train"):
+        trained_from(trained_from(gpipe(3, 2), 2), 1)
+    nothing = from_csv("0F0\n1F0\n", "x")
+    assert nothing.first_trained == 2
+    with pytest.raises(UserError, match="stage 1 cannot train"):
+        trained_from(nothing, 1)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.schedule.actions import Action, Schedule, from_csv, with_transfers
+from ooodist.schedule.actions import Action, Schedule, from_csv, trained_from, with_transfers
 from ooodist.schedule.pipeline import (
     gpipe,
     interleaved,
@@ -22,7 +22,7 @@ from ooodist.schedule.pipeline import (
 from ooodist.schedule.pipeline_check import ScheduleError, check, grid
 from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost, equal_stages
 from ooodist.schedule.pipeline_simulate import Deadlock, peak_bytes, simulate_pipeline
-from tests.schedule.pipelines import pipelines, schedules
+from tests.schedule.pipelines import partly_trained, pipelines, schedules
 
 
 @settings(deadline=None)
@@ -32,9 +32,26 @@ def test_transfers_that_are_needed_are_right(schedule: Schedule) -> None:
 
 
 @settings(deadline=None)
-@given(schedules(), st.data())
-def test_a_missing_transfer_is_named(schedule: Schedule, data: st.DataObject) -> None:
-    full = with_transfers(schedule)
+@given(partly_trained())
+def test_the_first_stages_need_not_train(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    _, schedule, costs = pipeline
+    check(schedule, costs)
+    check(with_transfers(schedule), costs)
+    most = max(peak_bytes(schedule, costs))
+    check(schedule, replace(costs, memory_limit=most))
+    if most:
+        with pytest.raises(ScheduleError, match=f"the memory limit is {most - 1}"):
+            check(schedule, replace(costs, memory_limit=most - 1))
+
+
+@settings(deadline=None)
+@given(partly_trained(), st.data())
+def test_a_missing_transfer_is_named(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts], data: st.DataObject
+) -> None:
+    full = with_transfers(pipeline[1])
     sent = [a for actions in full.actions for a in actions if "_" in a.kind]
     if not sent:
         return
@@ -114,6 +131,25 @@ def test_what_is_missing_twice_or_elsewhere_is_named() -> None:
         check(beyond)
 
 
+def test_stages_that_should_train_or_not_are_named() -> None:
+    wrong(
+        "0F0,0BW0\n1F0\n2F0,2BW0",
+        "stage 1 does F of micro-batch 0; it must do F, B and W, or F and BW, as stage 0 before it",
+    )
+    wrong("0F0\n1F0,1BW0\n2F0", "rank 2: stage 2 does F .* as stage 1 before it trains")
+    wrong("0F0,0F1\n1F0,1F1,1BW0", "stage 1 does F of micro-batch 1; it must do F, B and W")
+    wrong("0F0,0W0\n1F0,1BW0", "stage 0 does F, W .*; without any B or BW, it must do F alone")
+    wrong("0F1\n1F0,1F1,1BW0,1BW1", "stage 0 does nothing of micro-batch 0; without any B")
+    check(from_csv("0F0\n1F0,1BW0", "x"))
+
+
+def test_gradients_that_nobody_needs_are_not_sent() -> None:
+    sent = "0F0,0SEND_F0\n1RECV_F0,1F0,1BW0"
+    check(from_csv(sent, "x"))
+    wrong(f"{sent},1SEND_B0", "rank 1, step 3: nobody waits for 1SEND_B0")
+    wrong(sent.replace("\n", ",0RECV_B0\n"), "rank 0, step 2: nobody waits for 0RECV_B0")
+
+
 def test_a_rank_that_waits_for_itself_is_to_blame() -> None:
     error = wrong("0F0,0BW0\n1BW0,1F0", "1BW0 of rank 1 waits for 1F0")
     assert (error.rank, error.step) == (1, 0)
@@ -158,5 +194,6 @@ def test_takes_less_than_a_second() -> None:
         for _ in range(3):  # the machine may have other things to do
             began = time.perf_counter()
             check(schedule, equal_stages(schedule.stages))
-            seconds.append(time.perf_counter() - began)
+            check(trained_from(schedule, schedule.stages // 2), equal_stages(schedule.stages))
+            seconds.append((time.perf_counter() - began) / 2)
         assert min(seconds) < 1

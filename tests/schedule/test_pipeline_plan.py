@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ooodist.errors import UserError
 from ooodist.schedule import pipeline_check
-from ooodist.schedule.actions import to_csv
+from ooodist.schedule.actions import from_csv, to_csv, trained_from, with_transfers
 from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts
-from ooodist.schedule.pipeline_costs import equal_stages
+from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages, forward_only
 from ooodist.schedule.pipeline_plan import (
     AUTO,
     NAMES,
@@ -21,7 +22,7 @@ from ooodist.schedule.pipeline_plan import (
     placed,
     reschedule,
 )
-from ooodist.schedule.pipeline_simulate import peak_bytes
+from ooodist.schedule.pipeline_simulate import peak_bytes, simulate_pipeline
 
 RANKS, MICROBATCHES = 2, 4
 COSTS = ModelCosts(
@@ -119,6 +120,106 @@ def test_other_costs_keep_the_stages(name: str) -> None:
     assert again.costs == measured
     if name in ("1f1b", "gpipe", "zb_v"):  # they do not follow the costs
         assert again.schedule == plan.schedule
+
+
+def uneven(stages: int) -> PipelineCosts:
+    """Stages that differ in all that they cost."""
+    one = equal_stages(1).stages[0]
+    return PipelineCosts(
+        tuple(
+            replace(
+                one,
+                forward=1 + 0.25 * (number % 3),
+                weight_gradient=0.5 + 0.25 * (number % 2),
+                send_seconds=0.125,
+                send_back_seconds=0.125,
+                update=0.5 * (number % 4),
+            )
+            for number in range(stages)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks"),
+    [
+        *((name, None) for name in NAMES),
+        *itertools.product(("gpipe", "interleaved", "modulo", "push"), (1, 3)),
+    ],
+)
+def test_the_first_stages_of_a_plan_only_run_forward(name: str, chunks: int | None) -> None:
+    layers = ModelCosts(COSTS.layers + COSTS.layers)
+    for ranks, microbatches in ((2, 4), (3, 2), (4, 6)):
+        plan = make_plan(layers, ranks, microbatches, name, chunks)
+        costs = uneven(plan.schedule.stages)
+        for first in range(plan.schedule.stages):
+            made = reschedule(plan, name, costs, first)
+            assert made.schedule.name == name
+            assert made.schedule.first_trained == first
+            assert (made.schedule.rank_of, made.parts) == (plan.schedule.rank_of, plan.parts)
+            assert made.costs == forward_only(costs, first)
+            pipeline_check.check(with_transfers(made.schedule), made.costs)
+            assert from_csv(to_csv(made.schedule), name) == made.schedule
+            full = reschedule(plan, name, made.costs)
+            assert trained_from(full.schedule, first) == made.schedule
+            assert made.timeline.step_seconds <= full.timeline.step_seconds + 1e-9
+            assert made.timeline == simulate_pipeline(made.schedule, costs)
+
+
+@pytest.mark.parametrize("rank_of", [(0, 1, 2), (0, 1, 0, 1), (0, 1, 1, 0)])
+def test_auto_with_forward_only_stages_is_the_best(rank_of: tuple[int, ...]) -> None:
+    ranks = max(rank_of) + 1
+    costs = uneven(len(rank_of))
+    layers = tuple(range(number, number + 1) for number in range(len(rank_of)))
+    names = {
+        (0, 1, 2): ("gpipe", "1f1b", "fast_forward", "zb_h1", "zb_h2", "modulo", "push"),
+        (0, 1, 0, 1): ("gpipe", "interleaved", "modulo", "push"),
+        (0, 1, 1, 0): ("zb_v",),
+    }[rank_of]
+    for first in range(len(rank_of)):
+        others = [placed(layers, costs, ranks, 4, name) for name in names]
+        named = [
+            reschedule(other, name, costs, first) for other, name in zip(others, names, strict=True)
+        ]
+        best = reschedule(others[0], AUTO, costs, first)
+        assert best.schedule.rank_of == rank_of
+        assert best.schedule.first_trained == first
+        for other in named:
+            assert best.timeline.step_seconds <= other.timeline.step_seconds + 1e-9
+
+
+def test_forward_only_stages_leave_memory_for_others() -> None:
+    """All stages on one rank: what stage 0 would keep does not count."""
+    plan = placed((range(1), range(1, 2)), equal_stages(2), 1, 4, "gpipe")
+    limited = replace(equal_stages(2), memory_limit=4)
+    with pytest.raises(UserError, match="memory limit is 4"):
+        reschedule(plan, "gpipe", limited)
+    for name in ("gpipe", AUTO):
+        made = reschedule(plan, name, limited, 1)
+        assert max(peak_bytes(made.schedule, made.costs)) <= 4
+
+
+@pytest.mark.parametrize("name", ["1f1b", AUTO])
+def test_a_first_stage_that_there_is_not(name: str) -> None:
+    plan = make_plan(COSTS, RANKS, MICROBATCHES, "1f1b")
+    for first in (-1, 2):
+        with pytest.raises(UserError, match=f"trains is {first}; it must be one of the 2 stages"):
+            reschedule(plan, name, plan.costs, first)
+
+
+def test_a_file_is_of_all_stages(tmp_path: Path) -> None:
+    """Those that do not train are left out by us: where the file forgets one, it is an error."""
+    made = make_plan(COSTS, RANKS, MICROBATCHES, "zb_v")
+    file = tmp_path / "mine.csv"
+    file.write_text(to_csv(with_transfers(made.schedule)))
+    plan = make_plan(COSTS, RANKS, MICROBATCHES, str(file))
+    half = reschedule(plan, str(file), plan.costs, 2)
+    assert half.schedule == with_transfers(replace(trained_from(made.schedule, 2), name=str(file)))
+    with pytest.raises(UserError, match="before stage 2, so stage 1 cannot train"):
+        reschedule(half, str(file), plan.costs, 1)
+    file.write_text(to_csv(half.schedule))
+    with pytest.raises(UserError, match=r"mine\.csv has no B or BW of stage 0; it must have"):
+        make_plan(COSTS, RANKS, MICROBATCHES, str(file))
 
 
 @pytest.mark.parametrize(

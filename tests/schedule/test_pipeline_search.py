@@ -14,15 +14,20 @@ from hypothesis import strategies as st
 
 from ooodist.errors import UserError
 from ooodist.schedule import pipeline_search
-from ooodist.schedule.actions import Action, Schedule
+from ooodist.schedule.actions import Action, Schedule, trained_from
 from ooodist.schedule.pipeline import gpipe, one_forward_one_backward, zero_bubble_h1
 from ooodist.schedule.pipeline_check import check
-from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost, equal_stages
+from ooodist.schedule.pipeline_costs import (
+    PipelineCosts,
+    StageCost,
+    equal_stages,
+    forward_only,
+)
 from ooodist.schedule.pipeline_evaluate import Evaluator
 from ooodist.schedule.pipeline_search import auto, named_schedules, split
 from ooodist.schedule.pipeline_simulate import peak_bytes, simulate_pipeline
 from tests.schedule.exact import Exact
-from tests.schedule.pipelines import pipelines, stage_costs
+from tests.schedule.pipelines import EIGHTHS, partly_trained, pipelines, stage_costs
 
 PLACEMENTS = st.sampled_from([(0,), (0, 1), (0, 1, 2), (0, 1, 0, 1), (0, 1, 1, 0)])
 
@@ -54,6 +59,22 @@ def test_ranks_that_wait_for_each_other_never_end() -> None:
     orders[0] = [0, 2, 4, 1, 3, 5]  # F0 B0 W0 F1 B1 W1
     orders[1] = [6, 7, 8, 9, 10, 11]  # F0 F1 B0 B1 W0 W1
     assert evaluator.makespan(orders) == math.inf
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_so_it_does_where_the_first_stages_only_run_forward(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    schedule = split(pipeline[1])
+    costs = forward_only(pipeline[2], schedule.first_trained)
+    evaluator = Evaluator(schedule.rank_of, schedule.microbatches, costs)
+    orders = evaluator.orders_of(schedule)
+    assert evaluator.makespan(orders) == simulate_pipeline(schedule, costs).makespan
+    assert evaluator.schedule_of(orders).actions == schedule.actions
+    for peak, rank in zip(peak_bytes(schedule, costs), range(len(orders)), strict=True):
+        limited = replace(costs, memory_limit=peak)
+        assert Evaluator(schedule.rank_of, schedule.microbatches, limited).fits(rank, orders[rank])
 
 
 @settings(deadline=None)
@@ -104,6 +125,50 @@ def test_none_with_a_name_that_fits_is_faster(
     for schedule in named_schedules(rank_of, microbatches, unlimited):
         if max(peak_bytes(schedule, costs)) <= (costs.memory_limit or 0):
             assert seconds <= simulate_pipeline(schedule, costs).makespan
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data(), PLACEMENTS, st.integers(1, 6))
+def test_nor_is_one_whose_first_stages_only_run_forward(
+    data: st.DataObject, rank_of: tuple[int, ...], microbatches: int
+) -> None:
+    """With updates that differ, too."""
+    costs = data.draw(stage_costs(len(rank_of)))
+    stages = tuple(replace(each, update=data.draw(EIGHTHS)) for each in costs.stages)
+    unlimited = replace(costs, stages=stages)
+    first = data.draw(st.integers(0, len(rank_of) - 1))
+    free = forward_only(unlimited, first)
+    named = [trained_from(s, first) for s in named_schedules(rank_of, microbatches, free)]
+    most = max(max(peak_bytes(schedule, unlimited)) for schedule in named)
+    least = min(max(peak_bytes(schedule, unlimited)) for schedule in named)
+    limit = data.draw(st.integers(least, most))
+    found = auto(rank_of, microbatches, replace(unlimited, memory_limit=limit), first)
+    check(found, replace(unlimited, memory_limit=limit))
+    assert found.first_trained == first
+    seconds = simulate_pipeline(found, unlimited).step_seconds
+    for schedule in named:
+        if max(peak_bytes(schedule, unlimited)) <= limit:
+            assert seconds <= simulate_pipeline(schedule, unlimited).step_seconds
+
+
+@pytest.mark.parametrize(
+    ("rank_of", "microbatches", "first", "seconds"),
+    [
+        ((0, 1), 3, 0, [(0, 3, 2, 0), (3, 0, 0, 8)]),
+        ((0, 1, 2), 4, 1, [(3, 1, 3, 0), (3, 2, 2, 0), (0, 0, 2, 8)]),
+        ((0, 1, 0, 1), 2, 1, [(3, 3, 0, 0), (1, 3, 2, 0), (1, 3, 2, 8), (1, 2, 2, 0)]),
+    ],
+)
+def test_a_long_update_on_one_rank_counts(
+    rank_of: tuple[int, ...], microbatches: int, first: int, seconds: list[tuple[float, ...]]
+) -> None:
+    """The schedule whose last action ends first is not the one whose step ends first."""
+    costs = PipelineCosts(tuple(StageCost(*each[:3], update=each[3]) for each in seconds))
+    found = auto(rank_of, microbatches, costs, first)
+    free = forward_only(costs, first)
+    for schedule in named_schedules(rank_of, microbatches, free):
+        other = simulate_pipeline(trained_from(schedule, first), costs)
+        assert simulate_pipeline(found, costs).step_seconds <= other.step_seconds, schedule.name
 
 
 def all_orders(stage: int, microbatches: int) -> Iterator[tuple[Action, ...]]:

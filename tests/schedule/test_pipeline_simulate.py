@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 
 from ooodist.errors import UserError
-from ooodist.schedule.actions import Action, Schedule, from_csv, with_transfers
+from ooodist.schedule.actions import Action, Schedule, from_csv, trained_from, with_transfers
 from ooodist.schedule.pipeline import gpipe, one_forward_one_backward, zero_bubble_h1
-from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost, equal_stages
+from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost, equal_stages, forward_only
 from ooodist.schedule.pipeline_simulate import Deadlock, kept_bytes, simulate_pipeline
-from tests.schedule.pipelines import pipelines, reference_ends
+from tests.schedule.pipelines import partly_trained, reference_ends
 
 
 @settings(deadline=None)
-@given(pipelines())
-def test_is_as_the_slow_reference(pipeline: tuple[Schedule, PipelineCosts]) -> None:
-    schedule, costs = pipeline
+@given(partly_trained())
+def test_is_as_the_slow_reference(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
+    _, schedule, costs = pipeline
     timeline = simulate_pipeline(schedule, costs)
     ends = reference_ends(schedule, costs)
     assert {run.action: run.end for runs in timeline.runs for run in runs} == ends
@@ -30,25 +30,76 @@ def test_is_as_the_slow_reference(pipeline: tuple[Schedule, PipelineCosts]) -> N
 
 
 @settings(deadline=None)
-@given(pipelines())
+@given(partly_trained())
 def test_transfers_in_the_schedule_change_nothing(
-    pipeline: tuple[Schedule, PipelineCosts],
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
 ) -> None:
-    schedule, costs = pipeline
+    _, schedule, costs = pipeline
     assert simulate_pipeline(with_transfers(schedule), costs) == simulate_pipeline(schedule, costs)
 
 
 @settings(deadline=None)
-@given(pipelines())
-def test_nothing_is_left_in_memory(pipeline: tuple[Schedule, PipelineCosts]) -> None:
+@given(partly_trained())
+def test_nothing_is_left_in_memory(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
     """What each rank has kept in the end is what it keeps all the time."""
-    schedule, costs = pipeline
+    _, schedule, costs = pipeline
     peaks = simulate_pipeline(schedule, costs).peak_bytes
     twice = replace(schedule, actions=tuple((*actions, *actions) for actions in schedule.actions))
     for rank, kept in enumerate(kept_bytes(twice, costs)):
         half = len(kept) // 2
         assert kept[:half] == kept[half:]
         assert max(kept) == peaks[rank]
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_what_nobody_needs_takes_nothing(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    """Without it no step is slower and no rank keeps more, at whatever cost."""
+    full, schedule, costs = pipeline
+    timeline = simulate_pipeline(schedule, costs)
+    free = forward_only(costs, schedule.first_trained)
+    assert simulate_pipeline(schedule, free) == timeline
+    assert kept_bytes(schedule, free) == kept_bytes(schedule, costs)
+    for each in (free, costs):
+        slower = simulate_pipeline(full, each)
+        assert timeline.makespan <= slower.makespan
+        assert timeline.step_seconds <= slower.step_seconds
+        assert all(
+            one <= other for one, other in zip(timeline.peak_bytes, slower.peak_bytes, strict=True)
+        )
+
+
+def test_only_forward_by_hand() -> None:
+    """The link back to rank 0 is free for stage 3, as stage 1 sends nothing back::
+
+    rank 0   0F 2F .. 2F .. .. .. 2B 2W
+    rank 1   .. 1F ..
+    """
+    cost = StageCost(
+        1, 1, 1, input_bytes=1, weight_bytes=10, base_bytes=1000, send_back_seconds=2, update=5
+    )
+    costs = PipelineCosts((cost,) * 4)
+    full = from_csv("0F0,2F0,2B0,0B0,2W0,0W0\n1F0,3F0,3B0,1B0,3W0,1W0\n", "x")
+    timeline = simulate_pipeline(trained_from(full, 2), costs)
+    first, second = ([(run.start, run.end) for run in runs] for runs in timeline.runs)
+    assert first == [(0, 1), (2, 3), (7, 8), (8, 9)]
+    assert second == [(1, 2), (3, 4), (4, 5), (5, 6)]
+    assert timeline.peak_bytes == (2011, 2011)
+    assert timeline.updates == (5, 5)
+    last = simulate_pipeline(trained_from(full, 3), costs)
+    assert (last.makespan, last.peak_bytes, last.updates) == (6, (2000, 2011), (0, 5))
+
+
+def test_costs_of_stages_that_only_run_forward() -> None:
+    cost = StageCost(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+    costs = PipelineCosts((cost,) * 3, memory_limit=12)
+    frozen = StageCost(1, 0, 0, 0, 0, 0, 7, 8, 0, 10, 0)
+    silent = replace(cost, send_back_seconds=0)
+    assert forward_only(costs, 0) == costs
+    assert forward_only(costs, 1) == replace(costs, stages=(frozen, silent, cost))
+    assert forward_only(costs, 3) == replace(costs, stages=(frozen,) * 3)
 
 
 def test_two_stages_by_hand() -> None:

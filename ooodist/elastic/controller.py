@@ -1,0 +1,369 @@
+"""When the selection is renewed, and what is selected: the same on all ranks.
+
+::
+
+    measure on each rank -> mean over the ranks -> rank 0 selects -> all get its selection,
+    with a version and a digest that are compared before it is used
+
+The selection changes between two launches, when nothing is in flight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ooodist.elastic import baselines
+from ooodist.elastic.config import ElasticConfig
+from ooodist.elastic.importance import Measured, by_item, rank_correlation
+from ooodist.elastic.pricing import Pricing
+from ooodist.elastic.published import select_published
+from ooodist.elastic.select import select
+from ooodist.elastic.slots import Slots
+from ooodist.elastic.step_meter import StepMeter
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.training.backward import variable_names
+from ooodist.warmup.provenance import not_copied
+from ooodist.yaml_dataclass import did_you_mean
+
+logger = logging.getLogger("ooodist")
+
+KEPT_ABOVE = 0.05  # of the budget: costs are measured anew in each run, and never quite the same
+PLATEAU = 0.01  # an epoch's loss must be that much below the best so far
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The weights that are trained.
+
+    Attributes:
+        version: how often the selection was renewed, from 1.
+        weights: their names.
+    """
+
+    version: int
+    weights: frozenset[str]
+
+    @property
+    def digest(self) -> str:
+        """Differs if the weights do."""
+        return hashlib.sha256("\n".join(sorted(self.weights)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """One selection, for reports.
+
+    Attributes:
+        step: updates before it.
+        selected: numbers of the items.
+        importance: of all items, smoothed.
+        predicted: seconds of a step.
+        correlation: of the ranks of the importance with those of the time before, -1 to 1.
+        changed: whether it differs from the selection before.
+        seconds: that measuring and selecting took.
+    """
+
+    step: int
+    selected: tuple[int, ...]
+    importance: tuple[float, ...]
+    predicted: float
+    correlation: float | None
+    changed: bool
+    seconds: float
+
+
+@dataclass
+class Controller:
+    """Selects, on all ranks together.
+
+    Args:
+        config: of the job.
+        model: built.
+        engine: in use.
+        pricing: what selections cost; the same on all ranks.
+        slots: of the weights that this rank trains.
+        measure: what the weights matter, on this rank's next batches.
+
+    Attributes:
+        mask: in use; None before the first selection.
+        renewals: all so far.
+
+    Raises:
+        UserError: ``always`` names nothing of the model, or rho is too small; on all ranks.
+    """
+
+    config: ElasticConfig
+    model: keras.Model
+    engine: Engine
+    pricing: Pricing
+    slots: Slots
+    measure: Callable[[Sequence[Any]], Measured]
+    mask: Mask | None = None
+    renewals: list[Renewal] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        choice = self.pricing.choice
+        self._forced = frozenset(choice.head) | choice.numbers(self._always())
+        self._not_copied = choice.numbers(not_copied(self.model))
+        self._all = range(len(choice.items))
+        self.full_seconds = self.pricing.seconds(self._all)
+        self._importance: np.ndarray | None = None
+        self._steps = 0
+        self._steps_at_renewal = 0
+        self._epochs = 0
+        self._epochs_since_renewal = 0
+        self._best_loss = np.inf
+        self._on_plateau = False
+        self._check_rho()
+
+    def _always(self) -> frozenset[str]:
+        """The weights that ``always`` names."""
+        names = self.pricing.choice.weights(range(len(self.pricing.choice.items)))
+        found: set[str] = set()
+        for wanted in self.config.always:
+            fitting = {n for n in names if n == wanted or f"/{wanted}/" in f"/{n}"}
+            if not fitting:
+                layers = sorted({name.split("/")[-2:][0] for name in names})
+                raise UserError(
+                    f"elastic.always names {wanted}{did_you_mean(wanted, layers)}, of which no "
+                    f"weight is trained; give a layer, as {layers[0]}, or a weight, as "
+                    f"{min(names)}"
+                )
+            found |= fitting
+        return frozenset(found)
+
+    def _check_rho(self) -> None:
+        if self.config.select in baselines.FIXED:
+            logger.info("elastic: rho does not count for select: %s", self.config.select)
+            return
+        least = self.pricing.seconds(self._forced) / self.full_seconds
+        if self.config.rho < least:
+            names = sorted(self.pricing.choice.items[number].name for number in self._forced)
+            shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+            raise UserError(
+                f"elastic.rho is {self.config.rho:g}, but the forward pass and what is always "
+                f"trained ({shown}) take {least:.3f} of a full step here; the smallest feasible "
+                f"rho is {np.ceil(least * 1e3) / 1e3:g}"
+            )
+
+    # When
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to select before the next step."""
+        if self.mask is None:
+            return True
+        if self.config.select in baselines.FIXED:
+            return False
+        number, unit = self.config.interval
+        if unit == "step":
+            return self._steps - self._steps_at_renewal >= number
+        return self._on_plateau if unit == "plateau" else self._epochs_since_renewal >= number
+
+    def count(self, updates: int) -> None:
+        """So many updates were made."""
+        self._steps += updates
+
+    def end_epoch(self, loss: float | None) -> None:
+        """An epoch has ended, with this training loss on all ranks."""
+        self._epochs += 1
+        self._epochs_since_renewal += 1
+        if loss is not None:
+            self._on_plateau = loss > self._best_loss * (1 - PLATEAU)
+            self._best_loss = min(self._best_loss, loss)
+
+    # What
+
+    def renew(self, batches: Sequence[Any]) -> None:
+        """Selects anew; all ranks call it before the same step.
+
+        Args:
+            batches: the next ones of this rank.
+        """
+        began = time.perf_counter()
+        values = self._values(batches)
+        text = ""
+        with self.engine.agreed():
+            if self.engine.rank == 0:
+                text = json.dumps(self._decide(values))
+        decided = json.loads(self.engine.broadcast_text(text))
+        before = self.mask
+        weights = frozenset(decided["weights"])
+        changed = before is None or weights != before.weights
+        self.mask = Mask(1 if before is None else before.version + 1, weights)
+        self.engine.check_equal(
+            "the selection of tensors", f"{self.mask.version} {self.mask.digest}"
+        )
+        if before is not None:
+            self.slots.reset(before.weights - weights)
+        self._importance = np.array(decided["importance"])
+        self._steps_at_renewal, self._epochs_since_renewal = self._steps, 0
+        self._on_plateau = False
+        selected = self.pricing.choice.numbers(weights)
+        renewal = Renewal(
+            step=self._steps,
+            selected=tuple(sorted(selected)),
+            importance=tuple(decided["importance"]),
+            predicted=self.pricing.seconds(selected),
+            correlation=decided["correlation"],
+            changed=changed,
+            seconds=time.perf_counter() - began,
+        )
+        self.renewals.append(renewal)
+        self._log(renewal)
+
+    def _values(self, batches: Sequence[Any]) -> np.ndarray:
+        """The importance of each item, the mean over all ranks; ones where it does not count."""
+        choice = self.pricing.choice
+        if self.config.select in baselines.FIXED:
+            return np.ones(len(choice.items))
+        if self.config.select == "weight_magnitude":
+            found: Mapping[str, float] = baselines.weight_magnitudes(self.model)
+            sign = -1.0
+        else:
+            measured = self.measure(batches)
+            by_gradient = self.config.select == "gradient_magnitude"
+            found = measured.gradient if by_gradient else measured.loss_change
+            sign = -1.0 if by_gradient else 1.0
+        names = sorted(choice.weights(self._all))
+        mean = self.engine.all_reduce(np.array([found.get(n, 0.0) for n in names]), "mean")
+        return by_item(choice, dict(zip(names, (sign * mean).tolist(), strict=True)))
+
+    def _decide(self, values: np.ndarray) -> dict[str, Any]:
+        """On rank 0: what all ranks are to train, as plain values."""
+        config, choice, old = self.config, self.pricing.choice, self._importance
+        correlation = None
+        if old is not None:
+            correlation = rank_correlation(old.tolist(), values.tolist())
+            values = config.smoothing * old + (1 - config.smoothing) * values
+        importance = values.tolist()
+        values = self._not_copied_first(values)
+        if config.select in baselines.FIXED:
+            weights = baselines.fixed_weights(config.select, self.model, choice)
+        else:
+            budget = config.rho * self.full_seconds
+            solver = select_published if config.select == "published" else select
+            selected = self.pricing.select(solver, values.tolist(), budget, self._forced)
+            if self.mask is not None:
+                present = choice.numbers(self.mask.weights)
+                gain = values[list(selected)].sum() - values[list(present)].sum()
+                fits = self._forced <= present and (
+                    self.pricing.seconds(present) <= budget * (1 + KEPT_ABOVE)
+                )  # it may be from a checkpoint, with another rho
+                if fits and gain <= config.keep * values.clip(0).sum():
+                    selected = present  # another step to trace would not be worth it
+            weights = choice.weights(selected)
+        return {
+            "weights": sorted(weights),
+            "importance": importance,
+            "correlation": correlation,
+        }
+
+    def _not_copied_first(self, values: np.ndarray) -> np.ndarray:
+        """With what a warm start has not copied before all else, for some epochs.
+
+        New units must learn something before it can be told what they matter; and a copy that is
+        never trained stays a copy. As they may be more than fit into the budget they are not
+        forced: each has more importance than all others have together, and those that matter more
+        have more of it.
+        """
+        first = sorted(self._not_copied)
+        if not first or self._epochs >= self.config.not_copied_epochs:
+            return values
+        positive = values.clip(0)
+        raised = values.copy()
+        raised[first] = len(values) * (positive[first] + (positive.mean() or 1.0))
+        return raised
+
+    def _log(self, renewal: Renewal) -> None:
+        choice = self.pricing.choice
+        logger.info(
+            "elastic: selection %d at step %d: %d of %d items%s, predicted %.1f ms a step, %.3f "
+            "of a full one%s; took %.1f s",
+            len(self.renewals),
+            renewal.step,
+            len(renewal.selected),
+            len(choice.items),
+            "" if renewal.changed else " as before",
+            renewal.predicted * 1e3,
+            renewal.predicted / self.full_seconds,
+            ""
+            if renewal.correlation is None
+            else f", rank correlation with the last {renewal.correlation:.2f}",
+            renewal.seconds,
+        )
+
+    # Reports and checkpoints
+
+    def scalars(self, meter: StepMeter, exchanges: bool) -> dict[str, float]:
+        """For TensorBoard and the log of epochs: what the selection saves.
+
+        Args:
+            meter: knows how long steps take.
+            exchanges: whether gradients of one weight are exchanged between ranks.
+        """
+        assert self.mask is not None
+        weights = self.model.trainable_variables
+        size = dict(zip(variable_names(weights), map(_num_bytes, weights), strict=True))
+        selected = sum(size[name] for name in self.mask.weights)
+        scalars = {
+            "elastic_share": selected / sum(size.values()),
+            "elastic_exchanged_bytes": float(selected if exchanges else 0),
+        }
+        seconds = meter.median(self.mask.digest)
+        if seconds is not None:
+            scalars["elastic_rho"] = seconds / self.full_seconds
+        return scalars
+
+    def write_report(self, folder: Path) -> list[str]:
+        """What was selected when, as pictures and CSV. The names of the files."""
+        from ooodist.report.elastic_figure import write_selection  # imports Matplotlib
+
+        if not self.renewals:
+            return []
+        items = [item.name for item in self.pricing.choice.items]
+        return write_selection(folder, items, self.renewals)
+
+    def state(self) -> dict[str, Any]:
+        """What :meth:`restore` takes, as plain values."""
+        return {
+            "version": 0 if self.mask is None else self.mask.version,
+            "weights": [] if self.mask is None else sorted(self.mask.weights),
+            "importance": None if self._importance is None else self._importance.tolist(),
+            "counts": self.slots.state(),
+            "steps": [self._steps, self._steps_at_renewal, self._epochs_since_renewal],
+            "epochs": self._epochs,
+            "best_loss": None if np.isinf(self._best_loss) else float(self._best_loss),
+            "on_plateau": bool(self._on_plateau),
+            "renewals": [vars(renewal) for renewal in self.renewals],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint."""
+        if state["version"]:
+            self.mask = Mask(state["version"], frozenset(state["weights"]))
+            self._importance = np.array(state["importance"])
+        self.slots.restore(state["counts"])
+        self._steps, self._steps_at_renewal, self._epochs_since_renewal = state["steps"]
+        self._epochs = state["epochs"]
+        self._best_loss = np.inf if state["best_loss"] is None else state["best_loss"]
+        self._on_plateau = state["on_plateau"]
+        self.renewals = [
+            Renewal(**{**r, "selected": tuple(r["selected"]), "importance": tuple(r["importance"])})
+            for r in state["renewals"]
+        ]
+
+
+def _num_bytes(weight: keras.Variable) -> int:
+    return int(weight.value.shape.num_elements() * weight.value.dtype.size)

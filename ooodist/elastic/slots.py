@@ -1,0 +1,139 @@
+"""The optimiser's state, weight by weight: its slots, and how often the weight was updated.
+
+Keras counts steps once for all weights. Adam, told that it is at step 1001, takes the empty moments
+of a weight that has never been trained for those of 1000 gradients of zero, and moves it by three
+times the learning rate. So each weight has a count of its own here, which the optimiser sees while
+it updates that weight. Schedules of the learning rate go by the count of all steps, as ever.
+
+A weight that is no longer selected loses its moments and its count: when it comes back they would
+belong to another loss, and it starts as at the beginning of a training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.optimizers import Optimizer
+
+from ooodist.errors import UserError
+from ooodist.training.backward import variable_names
+from ooodist.training.optimizer import optimizers_of, weights_of_slots, without_scaling
+
+_AVERAGE = "_average"  # of the weight itself (use_ema): no state of its updates
+
+
+class Slots:
+    """Of all weights of a model.
+
+    Args:
+        model: compiled and built, its optimiser too.
+
+    Attributes:
+        counts: updates of each trained weight, by its name.
+
+    Raises:
+        UserError: an optimiser accumulates gradients itself.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._optimizers = [without_scaling(optimizer) for optimizer in optimizers_of(model)]
+        for optimizer in self._optimizers:
+            if optimizer.gradient_accumulation_steps:
+                raise UserError(
+                    "optimizer.gradient_accumulation_steps is "
+                    f"{optimizer.gradient_accumulation_steps}, which elastic training cannot "
+                    "count; leave it out, and set accumulate instead"
+                )
+        weights = model.trainable_variables
+        began = model.optimizer.iterations.numpy()
+        names = variable_names(weights)
+        self.counts = {name: tf.Variable(began, trainable=False) for name in names}
+        self._count_of = {
+            id(weight.handle): self.counts[name]
+            for weight, name in zip(weights, names, strict=True)
+        }
+        weight_of = dict(zip(names, weights, strict=True))
+        self._slots: dict[str, list[tuple[keras.Variable, float | keras.Variable]]] = {}
+        for optimizer in self._optimizers:
+            for slot, path in weights_of_slots(optimizer, names):
+                if path and not slot.path.endswith(_AVERAGE):
+                    initial = _initial(optimizer, slot, weight_of[path])
+                    self._slots.setdefault(path, []).append((slot, initial))
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What a step changes of this."""
+        return list(self.counts.values())
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Updates that are traced in this block see, and raise, the counts of their weights."""
+        for optimizer in self._optimizers:
+            optimizer.update_step = self._counted(optimizer, optimizer.update_step)
+        try:
+            yield
+        finally:
+            for optimizer in self._optimizers:
+                del optimizer.update_step
+
+    def _counted(
+        self, optimizer: Optimizer, plain: Callable[[Any, Any, Any], None]
+    ) -> Callable[[Any, Any, Any], None]:
+        def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
+            count = self._count_of.get(id(variable.handle))
+            if count is None:  # no weight of the model
+                plain(gradient, variable, learning_rate)
+                return
+            with showing_iterations(optimizer, count):
+                plain(gradient, variable, learning_rate)
+            count.assign_add(1)
+
+        return update_step
+
+    def reset(self, names: Collection[str]) -> None:
+        """Gives these weights the state that they had before the first step."""
+        for name in names:
+            self.counts[name].assign(0)
+            for slot, initial in self._slots.get(name, ()):
+                value = initial.value if isinstance(initial, keras.Variable) else initial
+                slot.assign(tf.broadcast_to(tf.cast(value, slot.dtype), slot.shape))
+
+    def state(self) -> dict[str, int]:
+        """The counts, for a checkpoint (which has the slots already)."""
+        return {name: int(count.numpy()) for name, count in self.counts.items()}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Takes the counts of a checkpoint."""
+        for name, number in state.items():
+            self.counts[name].assign(number)
+
+
+@contextlib.contextmanager
+def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[None]:
+    """The optimiser takes ``count`` for the number of its steps so far.
+
+    Keras has no public way: ``iterations`` reads ``_iterations``. Set past Keras's tracking of
+    attributes, which would save it with the model.
+    """
+    attributes = vars(optimizer)
+    before = attributes["_iterations"]
+    attributes["_iterations"] = count
+    try:
+        yield
+    finally:
+        attributes["_iterations"] = before
+
+
+def _initial(
+    optimizer: Optimizer, slot: keras.Variable, weight: keras.Variable
+) -> float | keras.Variable:
+    """What Keras gives a slot at first: zero, but for sums that begin otherwise, and a copy."""
+    if type(optimizer).__name__ == "ScheduleFreeAdamW" and slot.path.endswith("_momentum"):
+        return weight
+    if slot.path.endswith("_accumulator"):  # Adagrad's and Ftrl's
+        return float(getattr(optimizer, "initial_accumulator_value", 0.0))
+    return 0.0

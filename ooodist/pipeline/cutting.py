@@ -1,0 +1,93 @@
+"""The works of a rank's stages, for all weights or for some of them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.boundary import TensorBoundary
+from ooodist.pipeline.stages import Stage
+from ooodist.pipeline.work import StageWork, compiled_loss
+
+MOST_KEPT = 12  # works, as cutting a stage takes seconds
+
+
+@dataclass
+class Cutter:
+    """Cuts the stages of a rank; what was cut for the latest selections is kept.
+
+    Attributes:
+        stages: all of the model.
+        splitter: knows the data.
+        reads: of this rank's stages, by number, which of the model's inputs they need.
+        boundaries: behind each stage but the last.
+        accumulators: of gradients, by path of the weight; those that are missing are added.
+        recompute: as in StageWork.
+    """
+
+    stages: Sequence[Stage]
+    splitter: BatchSplitter
+    reads: Mapping[int, Sequence[int]]
+    boundaries: Sequence[TensorBoundary]
+    accumulators: dict[str, tf.Variable]
+    recompute: bool = False
+    _kept: OrderedDict[tuple[int, frozenset[str], int], StageWork] = field(
+        default_factory=OrderedDict
+    )
+
+    def works(self, selected: Collection[str] | None = None) -> dict[int, StageWork]:
+        """The works of this rank's stages, by number.
+
+        Args:
+            selected: paths of the weights that are trained; None: all.
+        """
+        first = first_trained(self.stages, selected)
+        return {number: self._work(number, selected, first) for number in self.reads}
+
+    def _work(self, number: int, selected: Collection[str] | None, first: int) -> StageWork:
+        stage = self.stages[number]
+        trained = [
+            variable
+            for variable in stage.model.trainable_variables
+            if selected is None or variable.path in selected
+        ]
+        names = frozenset(variable.path for variable in trained)
+        key = number, names, (number > first) - (number < first)
+        if key not in self._kept:
+            inputs, targets = self.splitter.specs()
+            is_last = number == len(self.stages) - 1
+            model = self.splitter.model
+            self._kept[key] = StageWork(
+                stage,
+                [inputs[place] for place in self.reads[number]],
+                self.boundaries[number - 1].specs if number else (),
+                targets if is_last else (),
+                compiled_loss(model, self.splitter.structure) if is_last else None,
+                self.accumulators,
+                trained=trained,
+                sends_gradients=number > first,
+                forward_only=number < first,
+                recompute=self.recompute,
+            )
+            if len(self._kept) > max(MOST_KEPT, 3 * len(self.reads)):
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+def first_trained(stages: Sequence[Stage], selected: Collection[str] | None) -> int:
+    """The first stage that has a weight that is trained; those before it only run forward.
+
+    Without a selection it is the first stage of all, whether it has weights or not.
+    """
+    if selected is None:
+        return 0
+    return next(
+        stage.number
+        for stage in stages
+        if any(variable.path in selected for variable in stage.model.trainable_variables)
+    )

@@ -1,0 +1,178 @@
+"""Pictures of elastic training: what matters and is selected, and what accuracy it reaches when.
+
+predictions/kernel   | ## ## ## ##        one column a renewal of the selection
+block_2/kernel       | ## :: ## ##        ##: selected    ::: not selected
+block_1/kernel       | :: :: :: ##        the darker, the more it matters
+                       0  100 200 300
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+
+from ooodist.report.figure import write
+
+if TYPE_CHECKING:
+    from ooodist.elastic.controller import Renewal  # imports Keras
+
+MOST_NAMES = 40  # of items; of more, every n-th has its name
+MOST_STEPS = 16  # that are written below the columns
+# Importance spans decades, and zero must still show whether the item is selected: square roots
+# make room for small values, and the two ranges of colours have none in common.
+EXPONENT = 0.5
+SELECTED = LinearSegmentedColormap.from_list("selected", ["#fee6a8", "#e69f00", "#7a2b00"])
+NOT_SELECTED = LinearSegmentedColormap.from_list("not selected", ["#ffffff", "#8c8c8c"])
+
+# From the palette of Okabe and Ito, which colour-blind people can tell apart.
+COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One training.
+
+    Attributes:
+        seconds: from the beginning to the end of each epoch.
+        accuracy: then, 0 to 1.
+    """
+
+    seconds: tuple[float, ...]
+    accuracy: tuple[float, ...]
+
+
+def selection_map(
+    items: Sequence[str], renewals: Sequence[Renewal], *, step_label: str = "step of the selection"
+) -> Figure:
+    """The importance of each item at each renewal, and whether it was selected.
+
+    Args:
+        items: names, from the output to the input, which is shown at the bottom.
+        renewals: at least one.
+        step_label: what the numbers below the columns are.
+    """
+    importance = np.array([renewal.importance for renewal in renewals]).T
+    selected = np.array([[n in set(r.selected) for r in renewals] for n in range(len(items))])
+    width = 5.5 + min(9.0, 0.3 * len(renewals))
+    height = 1.6 + 0.19 * max(6, min(len(items), MOST_NAMES))
+    # A figure of its own rather than pyplot's, which keeps all figures of a process.
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    norm = PowerNorm(EXPONENT, 0, max(float(importance.max()), 1e-9), clip=True)
+    for label, shown, colours in (
+        ("not selected", ~selected, NOT_SELECTED),
+        ("selected", selected, SELECTED),
+    ):
+        _draw_cells(axes, np.ma.array(importance, mask=~shown), label, norm, colours)
+    _name_rows(axes, items)
+    _name_columns(axes, [renewal.step for renewal in renewals])
+    axes.set_xlabel(step_label)
+    axes.set_ylabel("input  ←  tensors  →  output")
+    share = selected.sum() / selected.size
+    axes.set_title(f"{len(items)} items, of which {share:.0%} are selected at a time", loc="left")
+    return figure
+
+
+def _draw_cells(
+    axes: Axes, values: np.ma.MaskedArray, label: str, norm: PowerNorm, colours: Colormap
+) -> None:
+    """Those cells that are not masked, with a scale of their own."""
+    image = axes.imshow(
+        values, norm=norm, cmap=colours, aspect="auto", interpolation="nearest", label=label
+    )
+    figure = axes.get_figure()
+    assert figure is not None
+    bar = figure.colorbar(image, ax=axes, fraction=0.035, pad=0.01)
+    bar.set_label(f"importance, {label}")
+
+
+def _name_rows(axes: Axes, items: Sequence[str]) -> None:
+    shown = range(0, len(items), math.ceil(len(items) / MOST_NAMES))
+    axes.set_yticks(list(shown), [items[number] for number in shown], fontsize=7)
+
+
+def _name_columns(axes: Axes, steps: Sequence[int]) -> None:
+    shown = range(0, len(steps), math.ceil(len(steps) / MOST_STEPS))
+    axes.set_xticks(list(shown), [str(steps[number]) for number in shown], fontsize=8)
+
+
+def write_selection(folder: Path, items: Sequence[str], renewals: Sequence[Renewal]) -> list[str]:
+    """Writes selection.png, selection.svg and selection.csv.
+
+    Args:
+        folder: which exists.
+        items: names, from the output to the input.
+        renewals: at least one.
+
+    Returns:
+        the names of the files.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    pictures = ["selection.png", "selection.svg"]
+    write(selection_map(items, renewals), [folder / name for name in pictures])
+    with (folder / "selection.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["step", "item", "selected", "importance"])
+        for renewal in renewals:
+            selected = set(renewal.selected)
+            for number, (item, matters) in enumerate(zip(items, renewal.importance, strict=True)):
+                rows.writerow([renewal.step, item, int(number in selected), f"{matters:.6g}"])
+    return [*pictures, "selection.csv"]
+
+
+def accuracy_over_time(
+    curves: Mapping[str, Sequence[Curve]], target: float | None, *, title: str = ""
+) -> Figure:
+    """The accuracy that each method reaches when: a thin line a seed, a thick one for the median.
+
+    Args:
+        curves: of each method, one for each seed.
+        target: accuracy at which a line is drawn; None: no line.
+        title: of the picture.
+    """
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    for number, (method, of_seeds) in enumerate(curves.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        style = "-" if number < len(COLOURS) else "--"
+        for curve in of_seeds:
+            axes.plot(curve.seconds, curve.accuracy, style, color=colour, linewidth=0.6, alpha=0.5)
+        middle = median_curve(of_seeds)
+        axes.plot(middle.seconds, middle.accuracy, style, color=colour, linewidth=2.2, label=method)
+    if target is not None:
+        axes.axhline(target, color="#555555", linewidth=1, linestyle=":")
+        axes.annotate(
+            f"target {target:.3f}",
+            (0, target),  # where curves are still below it
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            xytext=(4, 3),
+            fontsize=9,
+        )
+    axes.set_xlim(left=0)
+    axes.set_xlabel("time of training (s)")
+    axes.set_ylabel("validation accuracy")
+    axes.set_title(title, loc="left")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", frameon=False)
+    return figure
+
+
+def median_curve(curves: Sequence[Curve]) -> Curve:
+    """Epoch by epoch the median of the seconds, and of the accuracy."""
+    return Curve(
+        tuple(map(statistics.median, zip(*(curve.seconds for curve in curves), strict=False))),
+        tuple(map(statistics.median, zip(*(curve.accuracy for curve in curves), strict=False))),
+    )

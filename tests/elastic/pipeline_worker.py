@@ -1,0 +1,237 @@
+"""Elastic training in a pipeline against one process: ``mpirun -np 2 pipeline_worker.py CASE``.
+
+Each rank trains the whole model by itself afterwards, with the same selections and micro-batches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import ooodist
+from ooodist.elastic.controller import Mask
+from ooodist.elastic.items import Selectable
+from ooodist.elastic.pipeline import ElasticPipeline
+from ooodist.elastic.slots import Slots
+from ooodist.elastic.stage_units import stage_of_unit
+from ooodist.engines.base import Engine
+from ooodist.pipeline.cutting import first_trained
+from tests.elastic import decisions
+from tests.elastic.decisions import Decision, Notes, decided
+from tests.pipeline.training_worker import EPOCHS, STEPS, Batches, Case, compare, compiled
+
+BACK = {"B", "W", "BW", "SEND_B", "RECV_B"}
+
+
+def adam() -> Any:
+    return keras.optimizers.Adam(1e-3)
+
+
+def last_stage(choice: Selectable) -> set[int]:
+    """All that needs nothing of any stage but the last."""
+    last = max(map(stage_of_unit, choice.path_seconds))
+    return {
+        *choice.head,
+        *(
+            number
+            for number, item in enumerate(choice.items)
+            if all(stage_of_unit(name) == last for name in (*item.needs, item.name + f"@{last}"))
+        ),
+    }
+
+
+CHANGING = (
+    decisions.everything,
+    last_stage,
+    decisions.head_and_deepest,
+    decisions.every_second,
+    decisions.everything,
+)
+
+
+@dataclass(frozen=True)
+class Elastic(Case):
+    """What is trained, and how; without decisions, what matters most is."""
+
+    decisions: Sequence[Decision] = CHANGING
+    rho: float = 0.999  # where something else decides, nothing is to be refused
+
+
+CASES = {
+    "auto": Elastic("unet", 2, 4, options={"chunks": 1}, decisions=(), rho=0.95),
+    "batch_norm": Elastic("convolution_with_batch_norm", 2, 2, options={"schedule": "1f1b"}),
+    "dropout": Elastic("dense_with_dropout", 2, 4, options={"schedule": "zb_h1"}, optimizer=adam),
+    "chunks": Elastic("unet", 2, 4, options={"schedule": "interleaved"}),
+    "tied": Elastic(
+        "tied_and_shared_weights",
+        2,
+        4,
+        options={"schedule": "1f1b", "chunks": 1},
+        optimizer=adam,
+    ),
+    "clipped": Elastic(
+        "unet",
+        2,
+        4,
+        options={"schedule": "zb_h1", "recompute": True},
+        optimizer=lambda: keras.optimizers.Adam(1e-2, global_clipnorm=0.05, weight_decay=1e-3),
+    ),
+    "four_stages": Elastic("convolution_with_batch_norm", 4, 2, options={"schedule": "zb_h1"}),
+    "replicas": Elastic("unet", 2, 4, data=2, options={"schedule": "zb_h1"}),
+    "everything": Elastic(
+        "dense_with_dropout",
+        2,
+        4,
+        options={"schedule": "1f1b"},
+        optimizer=adam,
+        decisions=(decisions.everything,),
+    ),
+}
+
+
+class Laws(Notes):
+    """What holds after each step on each rank."""
+
+    def check(self, mask: Mask) -> None:
+        joint: ElasticPipeline = self.model.ooodist
+        joint.engine.check_equal("the selection", f"{mask.version} {mask.digest}")
+        assembly = joint.assembly
+        assert assembly is not None
+        first = first_trained(assembly.stages, mask.weights)
+        assert {ran.action.kind for ran in joint.ran} >= {"F"}
+        for stage, kind, _ in (ran.action for ran in joint.ran):
+            # Nothing goes back to a stage that only runs forward, so it does not receive either.
+            assert stage > first or kind != "SEND_B"
+            assert stage >= first or kind not in BACK
+        for stage, work in assembly.works.items():
+            assert {variable.path for variable in work.variables} <= mask.weights
+            if stage < first:
+                assert work.kept_bytes == (0, 0, 0)
+            assert not work._kept
+            assert not work._for_weights
+        trained = {variable.path for variable in assembly.gradients.variables}
+        assert set(assembly.gradients._sums) <= trained <= mask.weights
+
+
+def pipelined(case: Elastic, batches: Batches, elastic: dict[str, Any] | None) -> keras.Model:
+    return ooodist.pipelined(
+        compiled(case, batches),
+        pipeline=case.pipeline,
+        data=case.data,
+        microbatches=case.microbatches,
+        stall_limit=20,
+        elastic=elastic,
+        **case.options,
+    )
+
+
+def train(case: Elastic) -> tuple[keras.Model, Batches, list[Mask]]:
+    batches = Batches(case)
+    config = {"rho": case.rho, "renew": "2 steps", "batches": 2, "keep": 0.0}
+    model = pipelined(case, batches, config)
+    notes = Laws()
+    replica, _ = model.ooodist.training_place
+    with decided(case.decisions):
+        history = model.fit(batches.data(replica), epochs=EPOCHS, verbose=0, callbacks=[notes])
+    assert np.isfinite(history.history["loss"]).all()
+    return model, batches, notes.masks
+
+
+def replayed(case: Elastic, masks: Sequence[Mask]) -> tuple[keras.Model, Slots]:
+    """The whole model, micro-batch after micro-batch, in this process alone."""
+    batches = Batches(case)
+    model = compiled(case, batches)
+    model.optimizer.build(model.trainable_variables)
+    slots = Slots(model)
+    number = case.microbatches * case.data
+
+    @tf.function(autograph=False)
+    def gradients_of(inputs: Any, labels: Any) -> Any:
+        x, y = batches.shaped(inputs, labels)
+        with tf.GradientTape() as tape:
+            loss = tf.cast(model.compute_loss(y=y, y_pred=model(x, training=True)), tf.float32)
+        seed = tf.constant(1 / number)
+        values = [weight.value for weight in model.trainable_variables]
+        return tape.gradient(loss, values, output_gradients=seed)
+
+    for step, mask in enumerate(masks):
+        if step:
+            slots.reset(masks[step - 1].weights - mask.weights)
+        weights = model.trainable_variables
+        sums = [tf.zeros(weight.shape, weight.dtype) for weight in weights]
+        for microbatch in range(step % STEPS * number, (step % STEPS + 1) * number):
+            gradients = gradients_of(*batches.microbatch(microbatch))
+            sums = [s + tf.convert_to_tensor(g) for s, g in zip(sums, gradients, strict=True)]
+        own = [place for place, weight in enumerate(weights) if weight.path in mask.weights]
+        with slots.counting():
+            model.optimizer.apply([sums[p] for p in own], [weights[p] for p in own])
+    return model, slots
+
+
+def state(model: keras.Model) -> dict[str, np.ndarray]:
+    joint = model.ooodist
+    held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
+    found = {f"{number} {v.path}": v.numpy() for number, v in enumerate(held)}
+    found |= {f"count {path}": v.numpy() for path, v in joint._optimizer_slots.counts.items()}
+    sums = joint.assembly.gradients.accumulators
+    return found | {f"sum {path}": v.numpy() for path, v in sums.items()}
+
+
+def probes_leave_no_trace(model: keras.Model, batches: Batches) -> None:
+    """Measuring twice in a row finds the same, and changes nothing."""
+    joint = model.ooodist
+    before = state(model)
+    replica, _ = joint.training_place
+    those = [batches.batch(step, replica) for step in range(2)]
+    found = [joint.controller.measure(those) for _ in range(2)]
+    assert found[0] == found[1]
+    after = state(model)
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name], name)
+    # Each weight is measured on one rank of the pipeline.
+    names = [variable.path for variable in model.trainable_variables]
+    measured = np.array([name in found[0].loss_change for name in names], np.int32)
+    assert (joint.engine.all_reduce(measured, "sum") == joint.ranks.replicas).all()
+
+
+def main(name: str) -> None:
+    case = CASES[name]
+    engine: Engine = ooodist.init("mpi")
+    model, batches, masks = train(case)
+    assert len(masks) == EPOCHS * STEPS
+    assert masks[-1].version == EPOCHS * STEPS // 2
+    joint = model.ooodist
+    counts = joint.selection()["counts"]
+    engine.check_equal("counts", str(counts))
+    if case.decisions == CHANGING:
+        assert len({mask.digest for mask in masks}) >= 3
+    probes_leave_no_trace(model, batches)
+    joint.close()
+
+    alone, slots = replayed(case, masks)
+    assert counts == slots.state()
+    values = {v.path: v.numpy() for v in model.variables}
+    of_optimizer = {v.path: v.numpy() for v in model.optimizer.variables}
+    compare({v.path: v.numpy() for v in alone.variables}, values, case)
+    compare({v.path: v.numpy() for v in alone.optimizer.variables}, of_optimizer, case)
+
+    if name == "everything":
+        batches = Batches(case)
+        plain = pipelined(case, batches, None)
+        plain.fit(batches.data(0), epochs=EPOCHS, verbose=0)
+        for variable in (*plain.variables, *plain.optimizer.variables):
+            found = values.get(variable.path, of_optimizer.get(variable.path))
+            np.testing.assert_array_equal(variable.numpy(), found, variable.path)
+        plain.ooodist.close()
+    print(f"held: {name}, rank {engine.rank}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

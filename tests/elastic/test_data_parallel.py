@@ -1,0 +1,393 @@
+"""Elastic training in one process: what is selected trains as ever, and all else rests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import ooodist
+from ooodist.backprop.graph import ancestors
+from ooodist.config import PlanningConfig
+from ooodist.elastic.controller import Mask
+from ooodist.errors import UserError
+from ooodist.profile.digest import model_digest
+from ooodist.training.distribute import DistributedModel
+from ooodist.training.optimizer import weights_of_slots
+from tests.elastic.decisions import (
+    CHANGING,
+    Decision,
+    Notes,
+    decided,
+    every_second,
+    everything,
+    head,
+    head_and_deepest,
+)
+
+pytestmark = pytest.mark.usefixtures("equal_costs")
+layers = keras.layers
+optimizers = keras.optimizers
+BATCH = 8
+ELASTIC = {"rho": 0.99, "renew": "4 steps", "batches": 3}
+
+
+def momentum() -> optimizers.Optimizer:
+    return optimizers.SGD(0.05, momentum=0.9)
+
+
+def adamw() -> optimizers.Optimizer:
+    return optimizers.AdamW(1e-2, weight_decay=0.1, global_clipnorm=1.0)
+
+
+def network(size: int = 6, channels: int = 2, classes: int = 3) -> keras.Model:
+    """Two convolutions, batch norm and dropout; names are the same each time."""
+    image = keras.Input((size, size, channels))
+    x = layers.Conv2D(4, 3, padding="same", name="conv")(image)
+    x = layers.ReLU()(layers.BatchNormalization(name="norm")(x))
+    x = layers.Conv2D(4, 3, padding="same", activation="relu", name="other")(x)
+    x = layers.Dropout(0.25, seed=2)(layers.GlobalAveragePooling2D()(x))
+    x = layers.Dense(8, activation="gelu", kernel_regularizer="l2", name="hidden")(x)
+    output = layers.Dense(classes, dtype="float32", name="out")(x)
+    return keras.Model(image, output, name="small")
+
+
+def make(optimizer: optimizers.Optimizer | None = None) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = network()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer or momentum(), loss, jit_compile=False)
+    return model
+
+
+def data(count: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(0)
+    return numbers.normal(size=(count, 6, 6, 2)).astype(np.float32), numbers.integers(0, 3, count)
+
+
+def elastic(
+    model: keras.Model, profiles: str, *, order: Any = "inorder", **settings: Any
+) -> keras.Model:
+    """With ELASTIC and such settings of distribute and of its ``elastic``."""
+    of_distribute = {
+        name: settings.pop(name) for name in ("steps_per_launch", "accumulate") if name in settings
+    }
+    return ooodist.distribute(
+        model,
+        order=order,
+        elastic={**ELASTIC, **settings},
+        planning=PlanningConfig(profiles=profiles, max_steps_per_launch=1),
+        **of_distribute,
+    )
+
+
+def fit(
+    model: keras.Model, decisions: Sequence[Decision] | None = None, **options: Any
+) -> dict[str, Any]:
+    x, y = data()
+    options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0, **options}
+    with nullcontext() if decisions is None else decided(decisions):
+        return model.fit(x, y, **options).history
+
+
+def state(model: keras.Model) -> list[bytes]:
+    held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
+    return [np.asarray(variable.numpy()).tobytes() for variable in held]
+
+
+def trained(model: keras.Model) -> dict[str, dict[str, np.ndarray]]:
+    """Each trained weight, with its slots."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    found = {weight.path: {"": weight.numpy()} for weight in model.trainable_variables}
+    for slot, weight in weights_of_slots(optimizer, list(found)):
+        if weight:
+            found[weight][slot.path] = slot.numpy()
+    return found
+
+
+# Which weights move
+
+
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [adamw, lambda: optimizers.LossScaleOptimizer(optimizers.Adam(1e-2))],
+    ids=["adamw", "loss scale"],
+)
+def test_what_is_not_selected_stays_bit_for_bit(
+    make_optimizer: Callable[[], optimizers.Optimizer], profiles: str
+) -> None:
+    model = elastic(make(make_optimizer()), profiles)
+    fit(model, [everything], epochs=1, steps_per_epoch=2)  # slots are not empty
+    model.ooodist.controller.mask = None
+    before = trained(model)
+    statistics = [weight.numpy() for weight in model.get_layer("norm").non_trainable_variables]
+    fit(model, [head_and_deepest])
+
+    selected = model.ooodist.controller.mask.weights
+    assert "out/kernel" in selected
+    assert 0 < len(selected) < len(before)
+    for name, values in trained(model).items():
+        for slot, value in values.items():
+            assert np.array_equal(value, before[name][slot]) == (name not in selected), (name, slot)
+    # The forward pass is that of training.
+    for old, now in zip(statistics, model.get_layer("norm").non_trainable_variables, strict=True):
+        assert not np.array_equal(old, now.numpy())
+
+
+def plainly_trained(optimizer: optimizers.Optimizer, selected: Collection[str]) -> keras.Model:
+    """With TensorFlow's tape over the selected variables, and nothing of ooodist."""
+
+    class Own(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True), training=True)
+            weights = [weight for weight in self.trainable_variables if weight.path in selected]
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"loss": loss}
+
+    model = make(optimizer)
+    loss = model.loss
+    model = Own(model.input, model.output)
+    model.compile(optimizer, loss, jit_compile=False)
+    optimizer.build(model.trainable_variables)
+    fit(model)
+    return model
+
+
+def test_a_selection_trains_alike_in_any_order_and_without_ooodist(profiles: str) -> None:
+    states = {}
+    for order in ("inorder", "planned"):
+        model = elastic(make(adamw()), profiles, order=order)
+        fit(model, [every_second])
+        selected = model.ooodist.controller.mask.weights
+        states[order] = [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
+    assert 2 < len(selected) < len(model.trainable_variables)
+    plain = plainly_trained(adamw(), selected)
+    expected = [v.numpy() for v in (*plain.variables, *plain.optimizer.variables)]
+    for order, found in states.items():
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=order)
+
+
+def test_if_all_is_selected_it_is_plain_training(profiles: str) -> None:
+    plain = ooodist.distribute(make(adamw()), accumulate=2)
+    expected = fit(plain)
+    model = elastic(make(adamw()), profiles, accumulate=2)
+    found = fit(model, [everything])
+    assert len(model.ooodist.controller.renewals) == 2
+    assert found["loss"] == expected["loss"]
+    assert state(model) == state(plain)
+
+
+def test_a_rho_of_one_is_plain_training(profiles: str) -> None:
+    plain = ooodist.distribute(make(adamw()))
+    model = elastic(make(adamw()), profiles, rho=1.0)
+    assert type(model.ooodist) is DistributedModel
+    assert fit(model) == fit(plain)
+    assert state(model) == state(plain)
+
+
+# What is traced
+
+
+def ops_run(model: keras.Model, kind: str) -> int:
+    """How many such ops a step with the present selection runs; its graph has more."""
+    x, y = data(BATCH)
+    launch = model.ooodist.launch_for(model.ooodist.controller.mask)
+    graph = launch.trace(((tf.constant(x), tf.constant(y)),))
+    ops = ancestors([*(output.op for output in graph.outputs), *graph.control_outputs])
+    return sum(op.type.startswith(kind) for op in ops)
+
+
+@pytest.mark.parametrize("order", ["inorder", "planned"])
+def test_a_step_computes_nothing_for_what_is_not_selected(order: str, profiles: str) -> None:
+    model = elastic(make(), profiles, order=order)
+    found = {}
+    for decision in (everything, head):
+        model.ooodist.controller = None
+        fit(model, [decision], epochs=1, steps_per_epoch=2)
+        kinds = ("Conv2DBackpropFilter", "Conv2DBackpropInput", "Assign")
+        found[decision] = [ops_run(model, kind) for kind in kinds]
+    assert found[everything][:2] == [2, 1]
+    assert found[head][:2] == [0, 0]
+    # Of each of the eight weights that rest: itself, its momentum and its count.
+    assert found[everything][2] - found[head][2] == 3 * 8
+
+    selected = model.ooodist.controller.mask.weights
+    for step in model.ooodist.backward.steps:
+        units = [unit for unit in step.backward if unit.kind == "dW" or unit.variables]
+        assert {name for unit in units for name in unit.variables} == selected
+        assert all(unit.variables for unit in units)
+
+
+def test_each_selection_has_a_plan_of_its_own(profiles: str) -> None:
+    model = elastic(make(), profiles, order="planned")
+    fit(model, [everything, head], epochs=1)  # renewed at steps 0 and 4
+    plan, (step,) = model.ooodist.planned.plan, model.ooodist.backward.steps
+    assert plan.model == model_digest(step.backward)
+    assert {name for each in plan.exchanges for name in each.weights} <= {"out/kernel", "out/bias"}
+
+
+def test_traced_steps_are_kept_and_used_again(profiles: str) -> None:
+    model = elastic(make(), profiles, renew="2 steps", cache=2)
+    fit(model, [everything, head], epochs=1)
+    launches = list(model.ooodist._launches.values())
+    assert len(launches) == 2
+    for _, launch in launches:
+        assert len(launch.backward.steps) == 1  # traced once, though each was selected twice
+    again = model.ooodist.launch_for(model.ooodist.controller.mask)
+    assert again in [launch for _, launch in launches]
+
+
+def test_no_more_traced_steps_are_kept_than_wanted(profiles: str) -> None:
+    model = elastic(make(), profiles, renew="1 steps", cache=2)
+    seen: list[int] = []
+
+    class Count(Notes):
+        def check(self, mask: Mask) -> None:
+            kept = self.model.ooodist._launches
+            seen.append(len(kept))
+            assert next(reversed(kept)) == mask.digest  # the latest is among them
+
+    fit(model, CHANGING, epochs=1, callbacks=[Count()])
+    assert max(seen) == 2
+
+
+# Launches
+
+
+def test_steps_a_launch_change_nothing(profiles: str) -> None:
+    states = []
+    for number in (1, 4):
+        model = elastic(make(), profiles, steps_per_launch=number, renew="8 steps")
+        fit(model, [everything, every_second])
+        states.append(state(model))
+        assert [renewal.step for renewal in model.ooodist.controller.renewals] == [0, 8]
+    assert states[0] == states[1]
+
+
+def test_updates_of_several_batches_are_counted_once(profiles: str) -> None:
+    model = elastic(make(adamw()), profiles, accumulate=2, steps_per_launch=2, renew="3 steps")
+    fit(model, [every_second, head])
+    assert int(model.optimizer.iterations) == 8
+    controller = model.ooodist.controller
+    assert [renewal.step for renewal in controller.renewals] == [0, 4]
+    counts = controller.slots.state()
+    assert counts["out/kernel"] == 8
+    assert set(counts.values()) == {0, 8}  # of those that are not selected any more, none
+
+
+# Batches that importance has looked at
+
+
+class Seen(layers.Layer):
+    """Notes the first number of each batch that is trained on; probing leaves no trace of it."""
+
+    def build(self, shape: Any) -> None:
+        self.numbers = self.add_weight(shape=(64,), initializer="zeros", trainable=False)
+        self.count = self.add_weight(shape=(), initializer="zeros", dtype="int32", trainable=False)
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if training:
+            number = tf.reshape(x, [-1])[:1]
+            at = tf.reshape(self.count % 64, (1, 1))
+            self.numbers.assign(tf.tensor_scatter_nd_update(self.numbers, at, number))
+            self.count.assign_add(1)
+        return x
+
+
+def noting(profiles: str, **settings: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    numbers = keras.Input((4,))
+    x = layers.Dense(8, name="hidden")(Seen(name="seen")(numbers))
+    model = keras.Model(numbers, layers.Dense(3, name="out")(x), name="noting")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(momentum(), loss, jit_compile=False)
+    return elastic(model, profiles, **{"renew": "2 steps", "batches": 5, **settings})
+
+
+def seen_by(model: keras.Model) -> list[int]:
+    seen = model.get_layer("seen")
+    return seen.numbers.numpy()[: int(seen.count.numpy())].astype(int).tolist()
+
+
+def batches(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for number in range(count):
+        yield np.full((BATCH, 4), number, np.float32), np.zeros(BATCH, np.int32)
+
+
+@pytest.mark.parametrize("how", [{}, {"steps_per_launch": 3}, {"accumulate": 2}], ids=str)
+def test_batches_are_trained_on_once_and_in_order(how: dict[str, int], profiles: str) -> None:
+    model = noting(profiles, **how)
+    x, y = (np.concatenate(part) for part in zip(*batches(12), strict=True))
+    model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    assert seen_by(model) == [*range(12)] * 2
+    assert len(model.ooodist.controller.renewals) > 3
+
+
+@pytest.mark.parametrize("count", [1, 3, 11])
+def test_a_generator_of_unknown_length_is_used_up(count: int, profiles: str) -> None:
+    model = noting(profiles, steps_per_launch=2)
+    model.ooodist.plan(next(batches(1)))
+    model.fit(batches(count), verbose=0)
+    assert seen_by(model) == [*range(count)]
+
+
+def test_nothing_is_lost_between_epochs_of_endless_data(profiles: str) -> None:
+    model = noting(profiles)
+    model.ooodist.plan(next(batches(1)))
+    model.fit(batches(99), epochs=3, steps_per_epoch=5, verbose=0)
+    assert seen_by(model) == [*range(15)]
+
+
+# What users do besides
+
+
+def test_compile_again_gives_a_new_step(profiles: str) -> None:
+    model = elastic(make(), profiles)
+    fit(model, epochs=1)
+    model.compile(optimizers.SGD(0.0), model.loss, jit_compile=False)
+    before = trained(model)
+    fit(model)
+    for name, values in trained(model).items():
+        np.testing.assert_array_equal(values[""], before[name][""], err_msg=name)
+
+
+def test_a_single_batch_can_be_trained_on_before_all_else(profiles: str) -> None:
+    model = elastic(make(), profiles)
+    x, y = data(BATCH)
+    model.train_on_batch(x, y)
+    assert int(model.optimizer.iterations) == 1
+    assert model.ooodist.controller.mask is not None
+
+
+def test_reports_tell_of_the_selection(profiles: str) -> None:
+    model = elastic(make(), profiles)
+    history = fit(model, [head])
+    assert history["elastic_share"][1] == pytest.approx(27 / model.count_params(), rel=0.1)
+    assert history["elastic_exchanged_bytes"] == [0, 0]  # there is nobody to exchange with
+    assert history["elastic_rho"][1] > 0
+
+
+def test_a_rho_that_is_too_small_is_refused_before_the_first_step(profiles: str) -> None:
+    model = elastic(make(), profiles, rho=0.01)
+    before = state(model)
+    with pytest.raises(UserError, match="the smallest feasible rho is"):
+        fit(model)
+    assert state(model)[: len(before)] == before
+
+
+def test_planning_leaves_the_model_as_it_is(profiles: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # with the real calibration
+    plain, model = ooodist.distribute(make(adamw())), elastic(make(adamw()), profiles)
+    x, y = data(BATCH)
+    model.ooodist.plan((x, y))
+    fit(plain)
+    fit(model, [everything])
+    assert state(model) == state(plain)

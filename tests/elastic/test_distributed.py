@@ -1,0 +1,28 @@
+"""Elastic training on two and four real workers, on every engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import ENGINES, needs_built, run_job
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_workers_pass_every_check(engine: str) -> None:
+    needs_built(engine)
+    job = run_job(engine, 2, WORKER, "all", seconds=600)
+    assert job.returncode == 0, job.stdout[-6000:]
+    passed = re.findall(r"passed (\w+)", job.stdout)
+    assert len(passed) == WORKER.read_text().count("\n@check\n") > 4, passed
+
+
+def test_four_workers_equal_one_process() -> None:
+    names = ["equals_one_process", "a_rank_with_another_mask_is_caught"]
+    job = run_job("collective", 4, WORKER, *names, seconds=600)
+    assert job.returncode == 0, job.stdout[-6000:]
+    assert re.findall(r"passed (\w+)", job.stdout) == names

@@ -1,0 +1,116 @@
+"""What selections cost with several workers, and how good those are that are found by it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from ooodist.elastic.pricing import OneWorker, SeveralWorkers
+from ooodist.elastic.select import select
+from ooodist.elastic.timing import selectable_of
+from ooodist.schedule.costs import Network, StepCosts
+from tests.elastic.brute_force import check_close_to_the_best
+from tests.elastic.test_select import random_branches, total
+from tests.schedule.chains import chain_costs
+
+
+def priced(costs: StepCosts, network: Network, bucket_bytes: int = 0) -> SeveralWorkers:
+    return SeveralWorkers(costs, network, bucket_bytes, credit=None, steps_per_launch=1)
+
+
+def random_costs(generator: random.Random) -> StepCosts:
+    """A chain of up to 8 layers, no two of which are alike."""
+    sizes = [generator.randint(1, 100) for _ in range(generator.randint(3, 8))]
+    costs = chain_costs(sizes, update=0.05)
+
+    def uneven(units: Sequence[object]) -> tuple[object, ...]:
+        return tuple(replace(unit, seconds=generator.uniform(0.1, 2.0)) for unit in units)
+
+    return replace(costs, forward=uneven(costs.forward), backward=uneven(costs.backward))
+
+
+def random_network(generator: random.Random) -> Network:
+    """From exchanges that are hidden to such that take longer than computing."""
+    return Network(
+        "horovod",
+        workers=2,
+        latency=generator.uniform(0, 0.1),
+        fixed=generator.uniform(0, 0.1),
+        seconds_per_byte=10 ** generator.uniform(-3.5, -1),
+        cpu_seconds_per_byte=generator.choice([0.0, 1e-3]),
+    )
+
+
+def test_close_to_the_best_of_all_within_the_budget() -> None:
+    """Chains of 3 to 8 layers; the network is anything from fast to slow."""
+    generator = random.Random(0)
+    check_close_to_the_best(
+        lambda: priced(random_costs(generator), random_network(generator)), generator
+    )
+
+
+def test_what_is_cheap_to_exchange_is_preferred_where_exchanging_dominates() -> None:
+    """Layers that cost the same to compute, every second of them 50 times as large."""
+    costs = chain_costs([1, 50, 1, 50, 1, 50, 1, 1])
+    pricing = priced(costs, Network("horovod", workers=2, seconds_per_byte=1.0))
+    items = pricing.choice.items
+    large = {n for n, item in enumerate(items) if set(item.weights) & {"w2", "w4", "w6"}}
+    importance = [1.0] * len(items)
+    forced = frozenset({0})
+    budget = 0.3 * pricing.seconds(range(len(items)))
+    found = pricing.select(select, importance, budget, forced)
+    assert not found & large
+    assert len(found) == len(items) - len(large)
+
+    # One worker knows nothing of the exchange: with what it selects the step is too long, and what
+    # still fits of its selections matters less.
+    blind = OneWorker(pricing.choice)
+    least, most = blind.seconds(forced), pricing.choice.full_seconds
+    virtual = [least + share / 50 * (most - least) for share in range(51)]
+    proposed = [blind.select(select, importance, seconds, forced) for seconds in virtual]
+    assert pricing.seconds(proposed[-1]) > budget
+    fitting = [mask for mask in proposed if pricing.seconds(mask) <= budget]
+    assert total(importance, found) > max(total(importance, mask) for mask in fitting)
+
+
+def test_an_exchange_that_is_hidden_costs_nothing() -> None:
+    """The upper layers' gradients travel while the lower ones are computed."""
+    costs = chain_costs([1, 10, 10, 10], forward=1.0, weight_gradient=1.0)
+    slow = priced(costs, Network("horovod", workers=2, seconds_per_byte=0.1))
+    none = priced(costs, Network("horovod", workers=2))
+    everything = range(4)
+    assert slow.seconds(everything) == pytest.approx(none.seconds(everything) + 0.1)
+    assert slow.seconds([0]) > none.seconds([0]) + 0.9  # nothing is left to hide it
+
+
+def test_without_exchange_a_step_takes_what_its_units_take() -> None:
+    generator = random.Random(1)
+    for workers in (1, 2):
+        costs = random_costs(generator)
+        pricing = priced(costs, Network("any", workers=workers))
+        choice = selectable_of(costs)
+        for _ in range(20):
+            mask = frozenset(n for n in range(len(choice.items)) if generator.random() < 0.5) | {0}
+            assert pricing.seconds(mask) == pytest.approx(choice.seconds(mask))
+
+
+def test_one_worker_is_the_exact_selection() -> None:
+    generator = random.Random(2)
+    for _ in range(50):
+        choice = random_branches(generator, generator.random, most_items=10)
+        importance = [generator.uniform(-0.2, 1) for _ in choice.items]
+        forced = frozenset(choice.head)
+        budget = choice.seconds(forced) + generator.random() * choice.full_seconds
+        pricing = OneWorker(choice)
+        found = pricing.select(select, importance, budget, forced)
+        assert found == select(choice, importance, budget, forced)
+        assert pricing.seconds(found) == choice.seconds(found)
+
+
+def test_more_than_there_is_time_for() -> None:
+    pricing = priced(chain_costs([10, 10]), Network("horovod", workers=2, seconds_per_byte=1.0))
+    with pytest.raises(ValueError, match="takes"):
+        pricing.select(select, [1.0, 1.0], 0.9 * pricing.seconds([0]), frozenset({0}))

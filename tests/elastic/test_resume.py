@@ -1,0 +1,81 @@
+"""Going on from a checkpoint of elastic training, or elastically from one of full training."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from ooodist import config as job_file
+from ooodist import engines
+from ooodist.training import checkpoint
+from ooodist.training.job import train
+from ooodist.training.preparation import set_up
+
+pytestmark = pytest.mark.usefixtures("equal_costs")
+JOB = [
+    "model={name: 'tests.elastic.test_data_parallel:network',"
+    " arguments: {size: 8, channels: 1, classes: 10}}",
+    "batch=64",
+    "steps_per_epoch=6",
+    "report.tensorboard=false",
+    "optimizer=adam",
+    "elastic={rho: 0.9, renew: 5 steps, batches: 2, keep: 0}",
+]
+
+
+def run(output: Path, *overrides: str, resume: bool = False) -> None:
+    config = job_file.load(None, [*JOB, *overrides, f"output={output}"])
+    config = replace(config, checkpoint=replace(config.checkpoint, resume=resume))
+    train(set_up(config, engines.current()), time.monotonic())
+
+
+def without_seconds(found: Any) -> Any:
+    """A state without what was measured with a clock."""
+    if isinstance(found, dict):
+        clocks = ("seconds", "elastic_rho")
+        return {key: without_seconds(value) for key, value in found.items() if key not in clocks}
+    return [without_seconds(each) for each in found] if isinstance(found, list) else found
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, profiles: str) -> None:
+    overrides = [f"planning.profiles={profiles}", "order.name=planned"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(whole, *overrides, "epochs=3")
+    run(parts, *overrides, "epochs=2")  # two steps after the third selection
+    keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
+    run(parts, *overrides, "epochs=3", resume=True)
+
+    expected, found = (checkpoint.latest(folder)[1] for folder in (whole, parts))
+    assert expected.selection is not None
+    renewals = expected.selection["renewals"]
+    assert [renewal["step"] for renewal in renewals] == [0, 5, 10, 15]
+    assert all(len(renewal["selected"]) < len(renewal["importance"]) for renewal in renewals)
+    assert without_seconds(found.selection) == without_seconds(expected.selection)
+    assert found.fingerprint == expected.fingerprint
+    assert without_seconds(found.history) == without_seconds(expected.history)
+
+
+def test_a_checkpoint_of_elastic_training_can_be_trained_on_in_full(
+    tmp_path: Path, profiles: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, f"planning.profiles={profiles}", "epochs=1")
+    with caplog.at_level("WARNING", logger="ooodist"):
+        run(tmp_path, "elastic=null", "epochs=2", resume=True)
+    assert "selection of tensors does not count: all are trained now" in caplog.text
+    assert checkpoint.latest(tmp_path)[1].selection is None
+
+
+def test_a_checkpoint_of_full_training_can_be_trained_on_elastically(
+    tmp_path: Path, profiles: str
+) -> None:
+    run(tmp_path, "elastic=null", "epochs=1")
+    run(tmp_path, f"planning.profiles={profiles}", "epochs=2", resume=True)
+    selection = checkpoint.latest(tmp_path)[1].selection
+    assert selection is not None
+    counts = selection["counts"]
+    assert 12 in counts.values()  # the six steps before count

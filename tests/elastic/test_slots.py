@@ -1,0 +1,277 @@
+"""Slots: each weight is updated as if it had been trained as often as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.elastic.slots import Slots, showing_iterations
+from ooodist.engines.local import LocalEngine
+from ooodist.errors import UserError
+from ooodist.training.backward import OrderedBackward
+from ooodist.training.exchange import GradientExchange
+from ooodist.training.launch import Launch
+from ooodist.training.optimizer import weights_of_slots
+from tests.profile.models import batch, compiled, layers
+
+RATE = 1e-5  # so small that the gradients of some steps are nearly the same
+optimizers = keras.optimizers
+Make = Callable[[], optimizers.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": lambda: optimizers.SGD(RATE, momentum=0.9, nesterov=True),
+    "adam": lambda: optimizers.Adam(RATE, amsgrad=True),
+    "adamw": lambda: optimizers.AdamW(RATE, weight_decay=0.01),
+    "adamax": lambda: optimizers.Adamax(RATE),
+    "nadam": lambda: optimizers.Nadam(RATE),
+    "lamb": lambda: optimizers.Lamb(RATE),
+    "lion": lambda: optimizers.Lion(RATE),
+    "rmsprop": lambda: optimizers.RMSprop(RATE, momentum=0.9, centered=True),
+    "adagrad": lambda: optimizers.Adagrad(RATE, initial_accumulator_value=0.3),
+    "adadelta": lambda: optimizers.Adadelta(RATE),
+    "ftrl": lambda: optimizers.Ftrl(RATE, initial_accumulator_value=0.2),
+    "adafactor": lambda: optimizers.Adafactor(RATE),
+    "average": lambda: optimizers.Adam(RATE, use_ema=True),
+    "schedule": lambda: optimizers.Adam(optimizers.schedules.ExponentialDecay(RATE, 5, 0.5)),
+    "loss scale": lambda: optimizers.LossScaleOptimizer(optimizers.Adam(RATE)),
+}
+for name in ("Muon", "ScheduleFreeAdamW"):  # younger Kerases alone have them
+    if hasattr(optimizers, name):
+        OPTIMIZERS[name.lower()] = lambda name=name: getattr(optimizers, name)(RATE)
+# Keras keeps something for all weights together that a new weight is not given anew.
+SHARED = {"nadam"}
+BELOW = ["a/kernel", "a/bias"]
+
+
+def model_of(
+    optimizer: optimizers.Optimizer,
+    weights: Sequence[np.ndarray] | None = None,
+    *,
+    eager: bool = False,
+) -> keras.Model:
+    """Layers a and b."""
+    keras.utils.set_random_seed(5)
+    numbers = keras.Input((32,))
+    output = layers.Dense(5, name="b")(layers.Dense(8, activation="tanh", name="a")(numbers))
+    model = compiled(keras.Model(numbers, output), optimizer, run_eagerly=eager)
+    if weights is not None:
+        model.set_weights(weights)
+    optimizer.build(model.trainable_variables)  # one keeps a copy of the weights
+    return model
+
+
+def step_of(
+    model: keras.Model, slots: Slots | None, selected: Collection[str] | None = None
+) -> Callable[[], Any]:
+    """A step on a batch that is always the same; without slots, as Keras counts."""
+    backward = OrderedBackward(GradientExchange(LocalEngine()), selected=selected)
+    launch = Launch(model, backward, updating=None if slots is None else slots.counting)
+    batches = tf.nest.map_structure(tf.convert_to_tensor, (batch(),))
+    return lambda: launch(batches)
+
+
+def train(
+    model: keras.Model, slots: Slots | None, steps: int = 1, selected: Collection[str] | None = None
+) -> None:
+    step = step_of(model, slots, selected)
+    for _ in range(steps):
+        step()
+
+
+def values(model: keras.Model) -> dict[str, np.ndarray]:
+    return {weight.path: weight.numpy() for weight in model.trainable_variables}
+
+
+def kept_for(model: keras.Model, names: Collection[str]) -> dict[str, np.ndarray]:
+    """The slots of some weights."""
+    optimizer = model.optimizer
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    found = weights_of_slots(optimizer, [w.path for w in model.trainable_variables])
+    return {slot.path: slot.numpy() for slot, weight in found if weight in names}
+
+
+def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["sgd", "nadam", "average", "loss scale"])
+def test_where_all_is_trained_it_is_as_if_nobody_counted(name: str) -> None:
+    plain, counted = model_of(OPTIMIZERS[name]()), model_of(OPTIMIZERS[name]())
+    slots = Slots(counted)
+    train(plain, None, 4)
+    train(counted, slots, 4)
+    assert set(slots.state().values()) == {4} == {int(counted.optimizer.iterations.numpy())}
+    assert_same(values(plain), values(counted))
+    for one, other in zip(plain.optimizer.variables, counted.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy(), err_msg=one.path)
+
+
+def test_each_weight_is_counted_by_itself() -> None:
+    model = model_of(OPTIMIZERS["adam"]())
+    slots = Slots(model)
+    train(model, slots, 2)
+    train(model, slots, 3, selected=["b/bias"])
+    assert slots.state() == {"a/kernel": 2, "a/bias": 2, "b/kernel": 2, "b/bias": 5}
+    assert int(model.optimizer.iterations) == 5
+
+
+def test_counts_go_on_from_the_steps_before() -> None:
+    model = model_of(OPTIMIZERS["adam"]())
+    train(model, None, 3)
+    assert set(Slots(model).state().values()) == {3}
+
+
+def largest_moves(model: keras.Model, slots: Slots | None, steps: int = 20) -> list[float]:
+    """Of layer a's elements in each step, in learning rates."""
+    moves, step = [], step_of(model, slots)
+    for _ in range(steps):
+        before = values(model)
+        step()
+        after = values(model)
+        moves.append(max(np.abs(after[n] - before[n]).max() for n in BELOW) / RATE)
+    return moves
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "adamax", "loss scale"])
+def test_a_weight_that_comes_late_takes_steps_of_the_learning_rate(name: str) -> None:
+    moves = {}
+    for counting in (True, False):
+        model = model_of(OPTIMIZERS[name]())
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        optimizer.iterations.assign(1000)
+        slots = Slots(model)
+        slots.reset(BELOW)
+        moves[counting] = largest_moves(model, slots if counting else None)
+    assert max(moves[True]) <= 1.1
+    # So much would a common count make of it.
+    if name == "adamax":
+        assert moves[False][0] < 0.2 < 0.9 < moves[True][0]
+    else:
+        assert max(moves[False]) > 2
+
+
+def test_a_weight_that_is_selected_after_a_thousand_steps() -> None:
+    for counting, least, most in ((True, 0.9, 1.1), (False, 2.0, 9.0)):
+        model = model_of(OPTIMIZERS["adam"]())
+        slots = Slots(model)
+        train(model, slots, 1000, selected=["b/kernel", "b/bias"])
+        assert slots.state()["a/kernel"] == 0
+        assert slots.state()["b/kernel"] == 1000
+        assert least < max(largest_moves(model, slots if counting else None)) < most
+
+
+def test_nadam_never_takes_more_than_the_learning_rate() -> None:
+    model = model_of(OPTIMIZERS["nadam"]())
+    slots = Slots(model)
+    train(model, slots, 200, selected=["b/kernel", "b/bias"])
+    assert max(largest_moves(model, slots)) <= 1.1
+
+
+def test_a_schedule_goes_by_all_steps() -> None:
+    model = model_of(OPTIMIZERS["schedule"]())
+    slots = Slots(model)
+    model.optimizer.iterations.assign(10)  # two half-lives
+    slots.reset(BELOW)
+    assert largest_moves(model, slots, 1)[0] == pytest.approx(1 / 4, rel=1e-2)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_after_a_reset_a_weight_takes_the_first_step_of_a_new_optimizer(name: str) -> None:
+    if name in SHARED or name == "schedule":
+        pytest.skip("what is shared by all weights goes on")
+    model = model_of(OPTIMIZERS[name](), eager=True)
+    slots = Slots(model)
+    train(model, slots, 5)
+    new = model_of(OPTIMIZERS[name](), model.get_weights(), eager=True)
+    slots.reset(BELOW)
+    train(model, slots)
+    train(new, None)
+    for weight in BELOW:
+        np.testing.assert_array_equal(values(model)[weight], values(new)[weight], err_msg=weight)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "schedulefreeadamw"])
+def test_a_reset_gives_slots_their_first_values_and_leaves_all_others(name: str) -> None:
+    model = model_of(OPTIMIZERS[name](), eager=True)
+    slots = Slots(model)
+    first = kept_for(model, BELOW)
+    assert first
+    train(model, slots, 3)
+    others, averages = kept_for(model, ["b/kernel", "b/bias"]), kept_for(model, BELOW)
+    weights = values(model)
+    slots.reset(BELOW)
+    for path, value in kept_for(model, BELOW).items():
+        expected = averages if path.endswith("_average") else first
+        np.testing.assert_array_equal(value, expected[path], err_msg=path)
+    assert_same(kept_for(model, ["b/kernel", "b/bias"]), others)
+    assert_same(values(model), weights)
+    assert slots.state() == {"a/kernel": 0, "a/bias": 0, "b/kernel": 3, "b/bias": 3}
+
+
+def test_averages_of_weights_are_left_alone() -> None:
+    model = model_of(OPTIMIZERS["average"]())
+    slots = Slots(model)
+    train(model, slots, 3)
+    before = kept_for(model, BELOW)
+    slots.reset(BELOW)
+    averages = [path for path in before if path.endswith("_average")]
+    assert len(averages) == 2
+    after = kept_for(model, BELOW)
+    for path in averages:
+        assert before[path].any()
+        np.testing.assert_array_equal(before[path], after[path])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_accumulation_of_the_optimizer_is_refused(scaled: bool) -> None:
+    optimizer = optimizers.Adam(RATE, gradient_accumulation_steps=4)
+    model = model_of(optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer)
+    with pytest.raises(UserError, match=r"gradient_accumulation_steps is 4.* set accumulate"):
+        Slots(model)
+
+
+def test_the_counts_survive_a_checkpoint() -> None:
+    model = model_of(OPTIMIZERS["adam"]())
+    slots = Slots(model)
+    train(model, slots, 2)
+    train(model, slots, 1, selected=["b/bias"])
+    again = Slots(model)
+    again.restore(json.loads(json.dumps(slots.state())))
+    assert again.state() == slots.state() == {**dict.fromkeys(values(model), 2), "b/bias": 3}
+
+
+def test_keras_counts_its_steps_where_slots_expect_it() -> None:
+    optimizer = OPTIMIZERS["adam"]()
+    model = model_of(optimizer)
+    where = f"in Keras {keras.__version__}; change showing_iterations in ooodist/elastic/slots.py"
+    assert "_iterations" in vars(optimizer), f"optimizers have no attribute _iterations {where}"
+    count = Slots(model).counts["a/bias"]
+    count.assign(7)
+    variables = [id(variable) for variable in optimizer.variables]
+    with showing_iterations(optimizer, count):
+        seen = optimizer.iterations
+    assert seen is count, f"optimizer.iterations is not what _iterations is {where}"
+    assert int(optimizer.iterations) == 0
+    unchanged = [id(variable) for variable in optimizer.variables] == variables
+    assert unchanged, f"setting _iterations changes the optimizer's list of variables {where}"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_afterwards_the_optimizer_is_as_it_was(fails: bool) -> None:
+    model = model_of(OPTIMIZERS["adam"]())
+    slots, before = Slots(model), dict(vars(model.optimizer))
+    try:
+        with slots.counting():
+            assert "update_step" in vars(model.optimizer)
+            if fails:
+                raise RuntimeError
+    except RuntimeError:
+        assert fails
+    assert vars(model.optimizer) == before

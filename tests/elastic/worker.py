@@ -1,0 +1,283 @@
+"""One worker of the jobs in test_distributed.py: elastic training, on all ranks together.
+
+Usage: worker.py NAME...   (names of functions below)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ooodist
+
+engine = ooodist.init(planned=True)
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from ooodist import engines  # noqa: E402
+from ooodist.config import PlanningConfig  # noqa: E402
+from ooodist.elastic.controller import Mask  # noqa: E402
+from ooodist.elastic.data_parallel import ElasticModel  # noqa: E402
+from ooodist.elastic.importance import Measured, Probe  # noqa: E402
+from ooodist.elastic.slots import Slots  # noqa: E402
+from ooodist.engines.local import LocalEngine  # noqa: E402
+from ooodist.profile import storage  # noqa: E402
+from ooodist.schedule.costs import Network  # noqa: E402
+from ooodist.training.backward import OrderedBackward  # noqa: E402
+from ooodist.training.exchange import GradientExchange  # noqa: E402
+from ooodist.training.launch import Launch  # noqa: E402
+from tests.elastic.decisions import CHANGING, Notes, decided  # noqa: E402
+
+# Measuring takes a minute on two cores. With a network as slow as this one any rho is feasible,
+# however fast the machine is.
+slow = Network(
+    engine.name,
+    engine.size,
+    latency=1e-4,
+    seconds_per_byte=1e-6,
+    by_urgency=engine.name == "byteps",
+)
+storage.measure_network = lambda *_: slow
+storage.still_holds = lambda *_: True
+ElasticModel._calibrated = lambda _, pricing, batch: pricing  # the true network would be seen
+
+layers = keras.layers
+rank, size = engine.rank, engine.size
+CHECKS: dict[str, Callable[[], None]] = {}
+BATCH, STEPS = 4, 16
+ELASTIC = {"rho": 0.8, "renew": "4 steps", "batches": 2, "keep": 0.0}
+PROFILES = tempfile.TemporaryDirectory()
+PLANNING = PlanningConfig(profiles=PROFILES.name, max_steps_per_launch=2)
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def images(count: int) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(3)
+    x = numbers.normal(size=(count, 8, 8, 3)).astype(np.float32)
+    return x, (x.mean(axis=(1, 2)) @ np.ones((3,)) > 0).astype(np.int32)
+
+
+def momentum() -> Any:
+    return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+def adam() -> Any:
+    schedule = keras.optimizers.schedules.CosineDecay(1e-3, 40)
+    return keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0, epsilon=1e-3)
+
+
+def small_and_wide() -> keras.Model:
+    """Residual, and layers whose gradients are large.
+
+    The batch norm is frozen, as statistics are each rank's own.
+    """
+    image = keras.Input((8, 8, 3))
+    x = layers.Conv2D(8, 3, padding="same", activation="relu")(image)
+    norm = layers.BatchNormalization()
+    norm.trainable = False
+    y = layers.Conv2D(8, 3, padding="same")(norm(x))
+    x = layers.GlobalAveragePooling2D()(layers.ReLU()(layers.Add()([x, y])))
+    for _ in range(3):
+        x = layers.Dense(64, activation="relu")(x)
+    return keras.Model(image, layers.Dense(2)(x))
+
+
+def compiled(make: Callable[[], keras.Model], seed: int, optimizer: Any) -> keras.Model:
+    keras.backend.clear_session()  # so that every model has the same names
+    keras.utils.set_random_seed(seed)
+    made = make()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(optimizer, loss, jit_compile=False)
+    return made
+
+
+def values(made: keras.Model) -> dict[str, np.ndarray]:
+    """Of the weights, and of what the optimiser keeps for each."""
+    return {v.path: v.numpy() for v in (*made.trainable_variables, *made.optimizer.variables)}
+
+
+def assert_close(
+    ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], relative: float = 1e-6
+) -> None:
+    """Over all together, in the Euclidean norm."""
+    assert ours.keys() == theirs.keys()
+    far = np.sqrt(sum(float(np.sum((ours[name] - theirs[name]) ** 2.0)) for name in ours))
+    scale = np.sqrt(sum(float(np.sum(value**2.0)) for value in theirs.values()))
+    assert far <= relative * scale, f"relative difference {far / scale:.2e} > {relative:.0e}"
+
+
+class Exchanges(Notes):
+    """Checks that of each step only what is selected is computed and exchanged."""
+
+    def check(self, mask: Mask) -> None:
+        engine.check_equal("the selection", f"{mask.version} {mask.digest}")
+        step = self.model.ooodist.backward.steps[-1]
+        exchanged = [name for exchange in step.exchanges for name in exchange.weights]
+        assert set(exchanged) == mask.weights
+        assert {name for unit in step.backward for name in unit.variables} == mask.weights
+
+
+def train(
+    make: Callable[[], keras.Model], optimizer: Any, **options: Any
+) -> tuple[keras.Model, list[Mask]]:
+    """All steps on all ranks, with other weights on each before; and the selections."""
+    accumulate = options.get("accumulate", 1)
+    x, y = images(STEPS * BATCH * size * accumulate)
+    made = compiled(make, 100 + rank, optimizer)
+    ooodist.distribute(made, planning=PLANNING, **options)
+    notes = Exchanges()
+    made.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[notes])
+    engine.check_equal("weights", b"".join(value.tobytes() for value in values(made).values()))
+    assert len(notes.masks) == int(made.optimizer.iterations) == STEPS
+    state = made.ooodist.selection()
+    for renewal in state["renewals"]:
+        del renewal["seconds"]
+    engine.check_equal("what is selected, and why", str(state))
+    return made, notes.masks
+
+
+def replayed(
+    make: Callable[[], keras.Model], optimizer: Any, masks: list[Mask], batch: int
+) -> tuple[keras.Model, Slots]:
+    """The same selections in this process alone, on the batches of all ranks."""
+    x, y = images(len(masks) * batch)
+    alone = compiled(make, 100, optimizer)
+    alone.optimizer.build(alone.trainable_variables)
+    slots = Slots(alone)
+    launches: dict[str, Launch] = {}
+    for step, mask in enumerate(masks):
+        if step:
+            slots.reset(masks[step - 1].weights - mask.weights)
+        if mask.digest not in launches:
+            exchange = GradientExchange(LocalEngine())
+            backward = OrderedBackward(exchange, selected=mask.weights)
+            launches[mask.digest] = Launch(alone, backward, updating=slots.counting)
+        those = slice(step * batch, (step + 1) * batch)
+        launches[mask.digest]([(tf.constant(x[those]), tf.constant(y[those]))])
+    return alone, slots
+
+
+def trains_as_one_process(optimizer: Callable[[], Any], **options: Any) -> None:
+    with decided(CHANGING):
+        made, masks = train(small_and_wide, optimizer(), **options)
+    assert len({mask.digest for mask in masks}) == len(CHANGING) - 1
+    if rank == 0:  # all have the same weights
+        batch = BATCH * size * options.get("accumulate", 1)
+        alone, slots = replayed(small_and_wide, optimizer(), masks, batch)
+        assert_close(values(made), values(alone))
+        assert made.ooodist.selection()["counts"] == slots.state()
+
+
+@check
+def equals_one_process() -> None:
+    """Tensors are dropped and come back, and a launch is traced again that was forgotten."""
+    trains_as_one_process(momentum, elastic={**ELASTIC, "cache": 2}, steps_per_launch=2)
+
+
+@check
+def equals_one_process_with_planned_orders() -> None:
+    trains_as_one_process(adam, elastic=ELASTIC, order="planned", accumulate=2)
+
+
+@check
+def selects_alike_though_data_differ() -> None:
+    """What each rank measures differs, what is selected by it does not."""
+    found: list[Measured] = []
+    plain = Probe.__call__
+
+    def noted(probe: Probe, batches: Any) -> Measured:
+        found.append(plain(probe, batches))
+        return found[-1]
+
+    Probe.__call__ = noted
+    try:
+        made, masks = train(small_and_wide, momentum(), elastic=ELASTIC)
+    finally:
+        Probe.__call__ = plain
+    assert len(found) == STEPS // 4 == masks[-1].version
+    for measured in found:
+        own = np.array([change for _, change in sorted(measured.loss_change.items())])
+        highest, lowest = engine.all_reduce(own, "max"), engine.all_reduce(own, "min")
+        assert (highest > lowest).any()
+    choice = made.ooodist.controller.pricing.choice
+    for renewal in made.ooodist.controller.renewals:
+        assert set(choice.head) <= set(renewal.selected)
+        assert renewal.predicted <= 0.8 * made.ooodist.controller.full_seconds * (1 + 1e-6)
+
+
+@check
+def a_rank_with_another_mask_is_caught() -> None:
+    """Before anything is traced, so before anything is exchanged; and all go on together."""
+    broadcast_text = engine.broadcast_text
+
+    def changed(text: str) -> str:
+        received = broadcast_text(text)
+        if rank == size - 1 and received.startswith('{"weights"'):
+            decision = json.loads(received)
+            return json.dumps({**decision, "weights": decision["weights"][1:]})
+        return received
+
+    x, y = images(STEPS * BATCH * size)
+    made = compiled(small_and_wide, 100, momentum())
+    ooodist.distribute(made, planning=PLANNING, elastic=ELASTIC)
+    engine.broadcast_text = changed
+    try:
+        with pytest.raises(ooodist.UserError) as caught:
+            made.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    finally:
+        del engine.broadcast_text
+    wrong = rf"the selection of tensors differs between ranks: ranks \[{size - 1}\]"
+    assert caught.match(wrong)
+    assert made.ooodist.backward.steps == []
+    assert int(made.optimizer.iterations) == 0
+    engine.check_equal("the message", str(caught.value))
+
+
+@check
+def what_fails_on_rank_0_while_it_selects_ends_all() -> None:
+    x, y = images(STEPS * BATCH * size)
+    made = compiled(small_and_wide, 100, momentum())
+    ooodist.distribute(made, planning=PLANNING, elastic=ELASTIC)
+
+    def fails(_: Any) -> Any:
+        raise ValueError("no luck")
+
+    with decided([fails]), pytest.raises(ooodist.UserError, match="rank 0: ValueError: no luck"):
+        made.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+
+
+@check
+def what_cannot_be_is_refused_on_all_ranks() -> None:
+    x, y = images(BATCH * size)
+    for elastic, message in (
+        ({"rho": 0.01}, "elastic.rho is 0.01, but .* the smallest feasible rho is 0"),
+        ({"rho": 0.9, "always": ["dens"]}, r"elastic.always names dens \(did you mean dense"),
+    ):
+        made = compiled(small_and_wide, 100, momentum())
+        ooodist.distribute(made, planning=PLANNING, elastic=elastic)
+        with pytest.raises(ooodist.UserError, match=message) as caught:
+            made.fit(x, y, batch_size=BATCH, verbose=0)
+        engine.check_equal("the message", str(caught.value))
+        assert int(made.optimizer.iterations) == 0
+
+
+if __name__ == "__main__":
+    for name in CHECKS if sys.argv[1:] == ["all"] else sys.argv[1:]:
+        started = time.perf_counter()
+        CHECKS[name]()
+        engine.barrier()
+        if rank == 0:
+            print(f"passed {name} ({time.perf_counter() - started:.1f} s)", flush=True)
+    engines.shutdown()
