@@ -17,6 +17,7 @@ _HOME = {
     "shutdown": "ooodist.engines",
     "distribute": "ooodist.training.distribute",
     "pipelined": "ooodist.pipeline.training",
+    "warm_start": "ooodist.warmup.start",
     "DistributedGradientTape": "ooodist.training.tape",
     "apply": "ooodist.training.optimizer",
 }

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from ooodist import yaml_dataclass
+from ooodist.elastic.config import ElasticConfig, check_order_is_found
 from ooodist.errors import UserError
 from ooodist.schedule import pipeline_plan
 from ooodist.schedule.pipeline_plan import AUTO
+from ooodist.warmup.config import WarmupConfig
 from ooodist.yaml_dataclass import Range, did_you_mean
 
 Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
@@ -235,6 +237,7 @@ def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[
 class Config:
     """One job. ``batch``: samples per worker and step (a pipeline is one worker); ``workers``: if
     given, so many processes must have been started; ``parallel``: null is data parallel;
+    ``elastic``: null trains all tensors; ``warmup``: null starts from fresh weights;
     ``steps_per_launch``: null is the plan's choice, or 1 without one; ``stall_limit``:
     seconds without progress after which the job ends."""
 
@@ -259,6 +262,8 @@ class Config:
     steps_per_launch: Annotated[int, Range(1)] | None = None
     accumulate: Annotated[int, Range(1)] = 1
     parallel: ParallelConfig | None = None
+    elastic: ElasticConfig | None = None
+    warmup: WarmupConfig | None = None
     exchange: ExchangeConfig = ExchangeConfig()
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
@@ -275,6 +280,13 @@ class Config:
             raise UserError(
                 "engine is mpi, which runs pipelines, but there is no key parallel; give it, as "
                 "{pipeline: 2, microbatches: 4}, or take horovod, byteps or collective"
+            )
+        if self.elastic is not None and not self.elastic.is_full:
+            check_order_is_found(self.order.name, self.order.k, self.order.plan)
+        if self.warmup is not None and getattr(self.model, "weights", None) is not None:
+            raise UserError(
+                f"model.weights is {self.model.weights} and warmup.zoo is {self.warmup.zoo}, which "
+                "would replace them; leave one of them out"
             )
         given = {
             key: value

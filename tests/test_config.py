@@ -15,7 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist import config as job
-from ooodist.config import Config, EarlyStoppingConfig, NamedArguments, OrderConfig
+from ooodist.config import (
+    Config,
+    EarlyStoppingConfig,
+    ElasticConfig,
+    NamedArguments,
+    OrderConfig,
+)
 from ooodist.errors import UserError
 
 EXAMPLE = """
@@ -82,6 +88,15 @@ def test_users_own_functions() -> None:
         (["order.name=planned"], lambda c: c.order.is_a_plan and c.steps_per_launch is None),
         (["order={name: planned, plan: x.yaml}"], lambda c: c.order.plan == "x.yaml"),
         (["report.trace=4", "report.csv=false"], lambda c: c.report.trace == 4),
+        (["elastic.rho=0.4"], lambda c: c.elastic == ElasticConfig(rho=0.4)),
+        (["elastic={}"], lambda c: c.elastic.interval == (200, "step")),
+        (["elastic.renew=1 step"], lambda c: c.elastic.interval == (1, "step")),
+        (["elastic.renew=3 epochs"], lambda c: c.elastic.interval == (3, "epoch")),
+        (["elastic.renew=plateau"], lambda c: c.elastic.interval == (1, "plateau")),
+        (["elastic.always=[stem, head]"], lambda c: c.elastic.always == ("stem", "head")),
+        (["elastic.rho=1"], lambda c: c.elastic.is_full),
+        (["elastic.select=full"], lambda c: c.elastic.is_full),
+        (["elastic=null"], lambda c: c.elastic is None),
         (["output=a=b"], lambda c: c.output == "a=b"),
     ],
 )
@@ -100,6 +115,37 @@ def test_settings_that_a_plan_has_itself(overrides: list[str], message: str) -> 
     with pytest.raises(UserError) as caught:
         job.load(None, overrides)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["order.name=planned"],
+        ["order.name=priority"],
+        ["order.name=first_k"],
+        # All is trained, always: there is one selection alone.
+        ["order={name: first_k, k: 2}", "elastic.rho=1"],
+        ["order={name: planned, plan: x.yaml}", "elastic.select=full"],
+    ],
+)
+def test_orders_of_elastic_training(overrides: list[str]) -> None:
+    config = job.load(None, ["elastic.rho=0.5", *overrides])
+    assert job.loads(job.to_yaml(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("order={name: first_k, k: 2}", "elastic is given, and the order is first_k with k = 2,"),
+        ("order={name: planned, plan: x.yaml}", "elastic is given, and the order is x.yaml,"),
+    ],
+)
+def test_orders_that_are_for_one_selection_alone(override: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        job.load(None, ["elastic.rho=0.5", override])
+    assert message in str(caught.value)
+    assert "let it be found: order planned, priority" in str(caught.value)
 
 
 rates = st.floats(0, 1) | st.builds(
@@ -197,6 +243,20 @@ def test_any_config_survives_yaml(
             "optimizer.learning_rate={schedule: cosine_decay, initial_learning_rate: 1}",
             "optimizer.learning_rate.decay_steps is missing; cosine_decay needs it",
         ),
+        ("elastic.rho=1.5", "elastic.rho is 1.5; it must be a number, 0 to 1"),
+        ("elastic.rho=-0.1", "elastic.rho is -0.1; it must be a number, 0 to 1"),
+        ("elastic.roh=0.5", "there is no key elastic.roh (did you mean rho?)"),
+        ("elastic.renew=200", "elastic.renew is 200; it must be "),
+        ("elastic.renew=often", "elastic.renew is often; it must be as 200 steps, 2 epochs, or p"),
+        ("elastic.renew=0 steps", "elastic.renew is 0 steps; it must be as 200 steps"),
+        ("elastic.renew=-1 epochs", "elastic.renew is -1 epochs; it must be as 200 steps"),
+        ("elastic.renew=2 hours", "elastic.renew is 2 hours; it must be as 200 steps"),
+        ("elastic.renew=1.5 epochs", "elastic.renew is 1.5 epochs; it must be as 200 steps"),
+        ("elastic.batches=0", "elastic.batches is 0; it must be a whole number, at least 1"),
+        ("elastic.smoothing=1", "elastic.smoothing is 1; it must be a number, 0 to 0.99"),
+        ("elastic.select=all", "elastic.select is all; it must be one of importance, full, head"),
+        ("elastic.cache=0", "elastic.cache is 0; it must be a whole number, at least 1"),
+        ("elastic=0.5", "elastic is 0.5; it must be"),
         ("loss=mean_square_error", "loss.name is mean_square_error (did you mean mean_squared"),
         ("loss={name: huber, delt: 1}", "there is no key loss.delt (did you mean delta?)"),
         ("metrics=[acuracy]", "metrics[0].name is acuracy (did you mean accuracy?)"),

@@ -1,0 +1,52 @@
+"""Which branches of one parallel go with which of another: each with one at most."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+
+Integers = npt.NDArray[np.int64]
+
+MOST_LISTED = 120  # assignments of few branches are listed; of more, SciPy finds the best
+
+
+def best_assignments(values: Integers) -> Integers:
+    """Returns the largest sum over pairs of branches, one to one.
+
+    Args:
+        values: whole numbers, (parallels, branches of the one, branches of the other).
+
+    Returns:
+        The sums, (parallels,).
+    """
+    few, many = sorted(values.shape[1:])
+    if few == 1:
+        return values.max(axis=(1, 2))
+    if math.perm(many, few) > MOST_LISTED:
+        return np.array([each[assignment(each)].sum() for each in values])
+    if values.shape[1] > few:
+        values = values.transpose(0, 2, 1)
+    return values[:, np.arange(few), _assignments(many, few)].sum(axis=2).max(axis=1)
+
+
+@functools.cache
+def _assignments(many: int, few: int) -> Integers:
+    """Returns all ways to give each of a few branches one of many of its own."""
+    return np.array(list(itertools.permutations(range(many), few)))
+
+
+def assignment(values: Integers) -> tuple[Integers, Integers]:
+    """Returns the pairs of branches with the largest sum; among equal ones, in their order.
+
+    Args:
+        values: whole numbers, (branches of the one, branches of the other).
+    """
+    apart = np.abs(np.subtract.outer(np.arange(values.shape[0]), np.arange(values.shape[1])))
+    # Of up to 22 branches, the order makes less of a difference than one unit of the values.
+    rows, columns = linear_sum_assignment(values * 256 - apart, maximize=True)
+    return rows, columns

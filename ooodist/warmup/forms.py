@@ -1,0 +1,110 @@
+"""Operators of one kind as arrays, of one model or of many, and how similar operators are.
+
+What the similarity and the gain of a pair are: match.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Ranks = tuple[int, ...]
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """Operators of one kind whose weights have the same ranks, of one model or of several.
+
+    Attributes:
+        ranks: of the weights.
+        sizes: of the axes, (axes, shapes). Before its own, each weight has one of size 1.
+        starts: the first axis of each weight.
+        parameters: (weights, shapes). The first weight is the one that each operator has.
+        masses: (shapes,)
+        shares: of one operator of each shape.
+        counts: operators of each shape.
+        owner: number of the model, of each shape.
+        columns: of each operator in the table.
+        which: number of the shape of each operator.
+    """
+
+    ranks: Ranks
+    sizes: Floats
+    starts: Integers
+    parameters: Floats
+    masses: Floats
+    shares: Floats
+    counts: Integers
+    owner: Integers
+    columns: Integers
+    which: Integers
+
+
+def form_of(shapes: Sequence[Shapes], columns: Integers, model_mass: int) -> Form:
+    """Returns the form of operators with weights of these shapes, which have the same ranks.
+
+    Args:
+        shapes: of each operator.
+        columns: of each operator.
+        model_mass: of all operators of the model.
+    """
+    different = {each: number for number, each in enumerate(dict.fromkeys(shapes))}
+    which = np.array([different[each] for each in shapes])
+    with_one = [((), *each) for each in different]
+    # An axis of size 0 counts as one of 1, to divide by.
+    sizes = [[max(1, size) for shape in each for size in (1, *shape)] for each in with_one]
+    parameters = np.array([[math.prod(shape) for shape in each] for each in with_one], float).T
+    masses = parameters.sum(axis=0)
+    return Form(
+        ranks=tuple(map(len, shapes[0])),
+        sizes=np.array(sizes, float).T,
+        starts=np.cumsum([0, *(len(shape) + 1 for shape in with_one[0][:-1])]),
+        parameters=parameters,
+        masses=masses,
+        shares=masses / model_mass,
+        counts=np.bincount(which),
+        owner=np.zeros(len(different), np.int64),
+        columns=columns,
+        which=which,
+    )
+
+
+def joined(forms: Sequence[Form]) -> Form:
+    """Returns the same form of several models as one."""
+    at = np.cumsum([0, *(form.shares.size for form in forms)])
+    return Form(
+        ranks=forms[0].ranks,
+        sizes=np.concatenate([form.sizes for form in forms], axis=1),
+        starts=forms[0].starts,
+        parameters=np.concatenate([form.parameters for form in forms], axis=1),
+        masses=np.concatenate([form.masses for form in forms]),
+        shares=np.concatenate([form.shares for form in forms]),
+        counts=np.concatenate([form.counts for form in forms]),
+        owner=np.concatenate([form.owner for form in forms]),
+        columns=np.concatenate([form.columns for form in forms]),
+        which=np.concatenate([f.which + start for f, start in zip(forms, at, strict=False)]),
+    )
+
+
+def similarity(ours: Form, which: int, theirs: Form) -> Floats:
+    """Returns how similar one shape of a form is to each of another form of the same op."""
+    if ours.ranks != theirs.ranks:
+        return 2 / (ours.masses[which] + theirs.masses)
+    sizes = ours.sizes[:, which, None]
+    ratios = np.minimum(sizes, theirs.sizes) / np.maximum(sizes, theirs.sizes)
+    products = np.multiply.reduceat(ratios, ours.starts, axis=0)
+    similar = (1 + 3 * products) / 4
+    parameters = ours.parameters[:, which, None] + theirs.parameters
+    return (parameters * similar).sum(axis=0) / parameters.sum(axis=0)
+
+
+def pair_gains(ours: Form, which: int, theirs: Form) -> Floats:
+    """Returns what a pair gains of one shape of a form and each of another of the same op."""
+    return similarity(ours, which, theirs) * np.minimum(ours.shares[which], theirs.shares)

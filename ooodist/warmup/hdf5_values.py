@@ -1,0 +1,54 @@
+"""Values from an HDF5 file that may be anyone's, as far as they simply stand in it.
+
+HDF5 can also link to other files, unpack, or make up values that nobody has stored: all of that is
+refused before anything is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ooodist.errors import UserError
+
+
+def plain_dataset(store: h5py.File, place: str) -> h5py.Dataset:
+    """The data set of this name, whose values are all in the file, one after the other.
+
+    Raises:
+        UserError: there is none, or it is of another kind.
+    """
+    node: Any = store
+    for part in place.split("/"):
+        if not isinstance(node, h5py.Group) or not isinstance(
+            node.get(part, getlink=True), h5py.HardLink
+        ):
+            raise UserError(f"there is no data set {place[:200]!r}")
+        node = node[part]
+    if not isinstance(node, h5py.Dataset) or node.shape is None:
+        raise UserError(f"{place[:200]!r} is no data set")
+    elsewhere = node.external is not None or node.chunks is not None or node.is_virtual
+    if elsewhere or node.id.get_storage_size() != node.nbytes:
+        raise UserError(f"the values of {place[:200]!r} are not stored one after the other")
+    if _type_of(node) is None:
+        raise UserError(f"the values of {place[:200]!r} are {node.dtype}, no numbers")
+    return node
+
+
+def values_of(stored: h5py.Dataset) -> np.ndarray:
+    """The values, also of types that Keras has and HDF5 has not."""
+    values = np.asarray(stored[()])
+    return values.view(_type_of(stored) or values.dtype)
+
+
+def _type_of(stored: h5py.Dataset) -> np.dtype | None:
+    """None: they are no numbers."""
+    if stored.dtype.kind in "fiub":
+        return np.dtype(stored.dtype)
+    if stored.dtype == np.dtype("V2") and stored.attrs.get("dtype") == "bfloat16":
+        import ml_dtypes  # comes with Keras
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return None

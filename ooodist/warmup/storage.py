@@ -1,0 +1,150 @@
+"""The files of a zoo in a folder or bucket, through fsspec.
+
+    zoo/resnet20-3f2a9c81d0aa.keras    a model, named by its id
+    zoo/.incomplete-8d1f...            one that is being written, or whose writer was killed
+
+A file gets its name only once it is complete, so whoever is killed leaves nothing that others see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from ooodist.errors import UserError
+from ooodist.replacing import INCOMPLETE_PREFIX
+from ooodist.warmup.entry import ENDING
+
+INDEX_NAME = "index.sqlite"
+LEFTOVER_SECONDS = 3600.0  # after which what is incomplete is taken for a killed writer's
+
+
+class Storage:
+    """The folder or bucket at an address; all that goes wrong there is an OSError.
+
+    Args:
+        address: a folder, which is made if there is none, or any address that fsspec knows.
+
+    Attributes:
+        is_local: whether it is a folder.
+
+    Raises:
+        UserError: there is no driver for the address, or the folder cannot be made.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._files, self._root = _file_system(address)
+        self.is_local = isinstance(self._files, LocalFileSystem)
+
+    def index_file(self) -> Path:
+        """Where the index is, unless the user says otherwise: on this machine, in any case."""
+        if self.is_local and os.access(self._root, os.W_OK):
+            return Path(self._root, INDEX_NAME)
+        name = hashlib.sha256(f"{self._files.protocol}{self._root}".encode()).hexdigest()[:16]
+        return Path.home() / ".cache" / "ooodist" / "zoo" / f"{name}.sqlite"
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all models, by id. What killed writers left long ago is deleted."""
+        found = {}
+        for path, size in self._listing():
+            name = path.rpartition("/")[2]
+            if name.startswith(INCOMPLETE_PREFIX):
+                self._delete_leftover(path)
+            elif name.endswith(ENDING) and name.isprintable():
+                found[name.removesuffix(ENDING)] = size
+        return found
+
+    def open(self, model: str) -> BinaryIO:
+        """The file of a model, open for reading."""
+        with _os_errors():
+            file: BinaryIO = self._files.open(self._path(model), "rb")
+        return file
+
+    def created(self, model: str) -> float:
+        """When the file of a model was written, in unix seconds."""
+        with _os_errors():
+            return float(self._files.modified(self._path(model)).timestamp())
+
+    @contextlib.contextmanager
+    def incomplete(self, file: Path) -> Iterator[str]:
+        """A copy of a file that is no model yet; see :meth:`complete`. It is deleted at the end."""
+        path = f"{self._root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
+        try:
+            with _os_errors():
+                self._files.put_file(str(file), path)
+                if self.is_local:
+                    with Path(path).open("rb") as written:
+                        os.fsync(written.fileno())
+            yield path
+        finally:
+            self._delete(path)
+
+    def complete(self, path: str, model: str) -> None:
+        """Makes an incomplete copy the file of a model."""
+        with _os_errors():
+            self._files.mv(path, self._path(model))
+
+    def delete(self, model: str) -> None:
+        """Deletes the file of a model, if there is one."""
+        self._delete(self._path(model))
+
+    def _path(self, model: str) -> str:
+        return f"{self._root}/{model}{ENDING}"
+
+    def _listing(self) -> list[tuple[str, int]]:
+        """Paths and bytes of all files."""
+        try:
+            with _os_errors():
+                found = self._files.ls(self._root, detail=True)
+        except FileNotFoundError:  # a bucket has no empty folders
+            return []
+        return [(each["name"], each["size"]) for each in found if each["type"] == "file"]
+
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError), _os_errors():
+            self._files.rm_file(path)
+
+    def _delete_leftover(self, path: str) -> None:
+        # Another process may be faster, or nothing may be deleted here.
+        with contextlib.suppress(OSError), _os_errors():
+            if time.time() - self._files.modified(path).timestamp() > LEFTOVER_SECONDS:
+                self._files.rm_file(path)
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    """The driver, and what the address is to it."""
+    try:
+        files, root = fsspec.core.url_to_fs(address, skip_instance_cache=True)
+        # A listing that is kept hides what other machines and threads did since.
+        files.dircache.use_listings_cache = False
+        if isinstance(files, LocalFileSystem):
+            files.makedirs(root, exist_ok=True)
+    except ImportError as error:
+        raise UserError(
+            f"zoo {address} needs a driver that is not installed: {error} (pip install it)"
+        ) from error
+    except Exception as error:  # each driver has errors of its own
+        raise UserError(
+            f"zoo {address} cannot be used: {error}; give a folder, or an address as s3://bucket/zoo"
+        ) from error
+    return files, root.rstrip("/")
+
+
+@contextlib.contextmanager
+def _os_errors() -> Iterator[None]:
+    """Makes an OSError of what is none: drivers have errors of their own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
