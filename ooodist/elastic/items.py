@@ -13,8 +13,12 @@ own branch alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import functools
+import math
+import operator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,35 @@ class Selectable:
     fixed_seconds: float = 0.0
 
     def seconds(self, selected: Collection[int]) -> float:
-        """Of a step with these items (their numbers)."""
-        needed = frozenset[str]().union(*(self.items[number].needs for number in selected))
-        own = sum(self.items[number].seconds for number in selected)
-        return self.fixed_seconds + own + sum(self.path_seconds[name] for name in needed)
+        """Of a step with these items (their numbers).
+
+        The same to the last bit in whatever order they come: all ranks compare what they found.
+        """
+        own = math.fsum(self.items[number].seconds for number in selected)
+        return self.fixed_seconds + own + self.seconds_of_units(self.units(selected))
+
+    @cached_property
+    def needs(self) -> tuple[int, ...]:
+        """The dX units that each item needs, as bits: 1 is the first of ``path_seconds``."""
+        bit = {name: 1 << number for number, name in enumerate(self.path_seconds)}
+        return tuple(sum(map(bit.__getitem__, item.needs)) for item in self.items)
+
+    @cached_property
+    def _seconds_of_unit(self) -> tuple[float, ...]:
+        return tuple(self.path_seconds.values())
+
+    def units(self, selected: Iterable[int]) -> int:
+        """The dX units that these items need, as bits."""
+        return functools.reduce(operator.or_, map(self.needs.__getitem__, selected), 0)
+
+    def seconds_of_units(self, units: int) -> float:
+        """Of dX units, as bits."""
+        found = []
+        while units:
+            lowest = units & -units
+            found.append(self._seconds_of_unit[lowest.bit_length() - 1])
+            units ^= lowest
+        return math.fsum(found)
 
     @property
     def full_seconds(self) -> float:

@@ -151,7 +151,7 @@ class Pipeline:
             factor = micro * self._factor(stage, first)
             numbers.append(number)
             items.append(Item(item.name, item.weights, item.seconds * factor, own))
-            path |= {name: self.choice.path_seconds[name] * factor for name in own}
+            path |= {name: self.choice.path_seconds[name] * factor for name in sorted(own)}
         return _OfRank(numbers, Selectable(tuple(items), path, busy))
 
     # Which units are of B, and the seconds of W

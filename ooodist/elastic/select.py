@@ -77,31 +77,26 @@ def select(
     }
     weights = {number: math.ceil(seconds[number] / cell) for number in seconds}
 
-    bits = {name: 1 << number for number, name in enumerate(choice.path_seconds)}
-    path = tuple(choice.path_seconds.values())
-
-    def units(number: int) -> int:
-        return sum(map(bits.__getitem__, choice.items[number].needs))  # faster than a loop
-
-    start = functools.reduce(operator.or_, map(units, forced), 0)
-    needs = charged = {number: units(number) for number in seconds}
+    start = choice.units(forced)
+    needs = charged = {number: choice.needs[number] for number in seconds}
     most = max(MAX_CLOSED_SETS, len(needs) + 1)
-    root = _closed_sets(start, charged.values(), path, room, most)
+    root = _closed_sets(start, charged.values(), choice.seconds_of_units, room, most)
     if root is None:
         _warn_of_branches()
         nested = itertools.accumulate(needs.values(), operator.or_)
         charged = dict(zip(needs, nested, strict=True))
-        root = _closed_sets(start, charged.values(), path, room, most)
+        root = _closed_sets(start, charged.values(), choice.seconds_of_units, room, most)
         assert root is not None, "Nested sets cannot be more than the items."
     selected = _knapsack(root, charged, weights, importance, cells, cell)
 
     # Rounding has left some room, and so has what was charged for units that do not run.
-    running = functools.reduce(operator.or_, (needs[number] for number in selected), start)
-    left = room - _sum_of(running & ~start, path) - sum(seconds[number] for number in selected)
+    running = choice.units(selected) | start
+    left = room - choice.seconds_of_units(running & ~start)
+    left -= sum(seconds[number] for number in selected)
     for number in sorted(needs, key=lambda number: seconds[number] / importance[number]):
         if number in selected or seconds[number] > left:
             continue
-        with_path = seconds[number] + _sum_of(needs[number] & ~running, path)
+        with_path = seconds[number] + choice.seconds_of_units(needs[number] & ~running)
         if with_path <= left:
             selected.add(number)
             running |= needs[number]
@@ -205,42 +200,39 @@ class _Closed:
 
 
 def _closed_sets(
-    start: int, needs: Iterable[int], path: Sequence[float], room: float, most: int
+    start: int,
+    needs: Iterable[int],
+    seconds_of: Callable[[int], float],
+    room: float,
+    most: int,
 ) -> _Closed | None:
     """Returns a tree of all unions of the needs with the start that there is room for.
 
     Args:
         start: the units that run anyway.
         needs: of each item, as bits.
-        path: seconds of each unit.
+        seconds_of: units.
         room: seconds.
         most: sets that there may be. None is returned if there are more.
     """
     found = {start: _Closed(start, 0.0)}
     seen = {start}  # also those without room
+    largest = start
     for needed in sorted(set(needs), key=int.bit_count):  # from the output down
-        unions = {units | needed for units in found} - seen
+        in_chain = largest | needed == needed  # it holds all others, and is all there is to try
+        unions = ({needed} if in_chain else {units | needed for units in found}) - seen
         seen |= unions
+        largest |= needed
         for units in sorted(unions, key=int.bit_count):
             # The latest inside is large, so that few items are to be added to its knapsack.
             above = next(inside for inside in reversed(found) if inside | units == units)
-            seconds = found[above].seconds + _sum_of(units & ~above, path)
+            seconds = found[above].seconds + seconds_of(units & ~above)
             if seconds <= room:
                 found[units] = _Closed(units, seconds)
                 found[above].below.append(found[units])
         if len(found) > most:
             return None
     return found[start]
-
-
-def _sum_of(units: int, path: Sequence[float]) -> float:
-    """Returns the seconds of the units."""
-    total = 0.0
-    while units:
-        lowest = units & -units
-        total += path[lowest.bit_length() - 1]
-        units ^= lowest
-    return total
 
 
 class _Row(NamedTuple):
@@ -273,13 +265,13 @@ def _knapsack(
     most, most_cells, most_rows = 0.0, 0, None
     nothing = np.zeros(cells + 1)
     none: _Row | None = None
-    todo = [(root, nothing, list(needs), none)]
+    todo = [(root, nothing, list(needs.items()), none)]
     while todo:  # depth first, so that few knapsacks live at a time
         closed, above, missing, rows = todo.pop()
         num_cells = max(0, math.floor(cells - closed.seconds / cell))
         best = above[: num_cells + 1].copy()
         idle = ~closed.units
-        available = [number for number in missing if not needs[number] & idle]
+        available = [number for number, units in missing if not units & idle]
         for number in available:
             weight = weights[number]
             if weight <= num_cells:
@@ -290,7 +282,7 @@ def _knapsack(
         if best[num_cells] > most:
             most, most_cells, most_rows = best[num_cells], num_cells, rows
         if closed.below:
-            missing = [number for number in missing if needs[number] & idle]
+            missing = [item for item in missing if item[1] & idle]
             todo += [(below, best, missing, rows) for below in closed.below]
     return _traced_back(most_rows, most_cells)
 

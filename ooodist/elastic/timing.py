@@ -47,7 +47,6 @@ WARM_UP_RUNS = 2
 
 def selectable_of(costs: StepCosts) -> Selectable:
     """What can be selected in a step that costs so much."""
-    seconds = {unit.name: unit.seconds for unit in costs.backward}
     update = {weight.name: weight.update_seconds for weight in costs.weights}
     until = needed_until(costs.backward)
     items, path = [], set[str]()
@@ -69,7 +68,8 @@ def selectable_of(costs: StepCosts) -> Selectable:
     ]
     fixed = sum(unit.seconds for unit in costs.forward)
     fixed += costs.middle_seconds + costs.launch_seconds
-    return Selectable(tuple(items), {name: seconds[name] for name in path}, fixed)
+    path_seconds = {unit.name: unit.seconds for unit in costs.backward if unit.name in path}
+    return Selectable(tuple(items), path_seconds, fixed)
 
 
 def reduced(costs: StepCosts, selected: Collection[str]) -> StepCosts:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -47,6 +51,44 @@ def test_a_selection_costs_at_least_what_its_parts_cost(one: set[int], other: se
     both = CHAIN.seconds(one | other)
     assert max(CHAIN.seconds(one), CHAIN.seconds(other)) <= both
     assert both <= CHAIN.seconds(one) + CHAIN.seconds(other) - CHAIN.fixed_seconds
+
+
+@given(st.lists(st.integers(0, 6), min_size=1), st.randoms(use_true_random=False))
+def test_the_order_of_the_selected_does_not_count(
+    selected: list[int], generator: random.Random
+) -> None:
+    items = [Item(str(n), (), generator.random(), frozenset({"a", f"b{n}"})) for n in range(7)]
+    path = {name: generator.random() for name in ("a", *(f"b{n}" for n in range(7)))}
+    choice = Selectable(tuple(items), path, generator.random())
+    once = sorted(set(selected))
+    shuffled = generator.sample(once, len(once))
+    assert choice.seconds(shuffled) == choice.seconds(once) == choice.seconds(frozenset(once))
+
+
+PRINTS_SECONDS = """
+import random
+from ooodist.elastic.items import Item, Selectable
+
+generator = random.Random(0)
+names = [f"dX {number}" for number in range(50)]
+items = [Item(f"{n}", (), generator.random(), frozenset(names[:n + 1])) for n in range(50)]
+choice = Selectable(tuple(items), {name: generator.random() for name in names})
+print([choice.seconds(generator.sample(range(50), 20)).hex() for _ in range(20)])
+"""
+
+
+def test_all_processes_find_the_same_seconds() -> None:
+    """To the last bit, though each has another order of what is in a set of names."""
+
+    def printed(seed: int) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "-c", PRINTS_SECONDS]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    first, *others = map(printed, range(1, 6))
+    assert first.count("0x1") == 20
+    assert others == [first] * 4
 
 
 def test_the_head_of_a_chain_is_its_last_layer() -> None:

@@ -209,7 +209,7 @@ def test_too_little_time() -> None:
 
 @pytest.mark.parametrize("rho", [0.4, 0.7, 1.0])
 def test_fast(rho: float) -> None:
-    """3.5 ms on a free machine. The fastest run counts, as others may use the processor."""
+    """2.5 ms on a free machine. The fastest run counts, as others may use the processor."""
     generator = np.random.default_rng(0)
     choice = chain(generator.random(161).tolist(), generator.random(161).tolist(), 50.0)
     importance = generator.random(161).tolist()
