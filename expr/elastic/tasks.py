@@ -148,7 +148,7 @@ class Gpt(Task):
     batch = 16
     steps = 40
     epochs = 15
-    first_epochs = 40
+    first_epochs = 120
     first_rate = 2e-3
     renew = "400 steps"
 

@@ -84,10 +84,10 @@ def test_an_address_that_cannot_be_used_is_a_user_error(address: str, message: s
 
 
 def test_a_driver_that_is_not_installed_is_named() -> None:
-    if importlib.util.find_spec("s3fs"):
+    if importlib.util.find_spec("gcsfs"):
         pytest.skip("it is installed")
-    with pytest.raises(UserError, match=r"s3://bucket/zoo needs a driver .*s3fs"):
-        Zoo("s3://bucket/zoo")
+    with pytest.raises(UserError, match=r"gs://bucket/zoo needs a driver .*gcsfs"):
+        Zoo("gs://bucket/zoo")
 
 
 def test_a_relative_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

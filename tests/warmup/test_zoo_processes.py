@@ -19,6 +19,7 @@ from ooodist.errors import UserError
 from ooodist.warmup.entry import Meta
 from ooodist.warmup.zoo import Wanted, Zoo
 from tests.warmup.entries import Adder, ids, models_in, outline
+from tests.warmup.writers import ADD, start
 
 
 def test_two_zoos_at_one_address_see_the_same(zoo: Zoo, add: Adder) -> None:
@@ -88,22 +89,6 @@ def test_a_damaged_file_is_logged_once_and_left_out(
     assert {row.id for row in zoo.list()} == {model, "bad"}
 
 
-ADD = """\
-import sys
-from pathlib import Path
-from ooodist.warmup.zoo import Zoo
-zoo = Zoo(sys.argv[1])
-print("ready", flush=True)
-for file in sys.argv[2:]:
-    print(zoo.add(Path(file)), flush=True)
-"""
-
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", ADD, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def test_a_writer_that_is_killed_at_any_moment_leaves_a_usable_zoo(
     zoo: Zoo, add: Adder, tmp_path: Path
 ) -> None:
@@ -155,9 +140,9 @@ def test_several_processes_and_threads_add_and_query_at_a_time(zoo: Zoo, add: Ad
 
 
 def test_a_capacity_is_kept_by_several_processes(add: Adder, tmp_path: Path) -> None:
-    program = ADD.replace("Zoo(sys.argv[1])", "Zoo(sys.argv[1], capacity_bytes=60_000)")
+    program = ADD.replace("Zoo(address, ", "Zoo(address, capacity_bytes=60_000, ")
     commands = [
-        [sys.executable, "-c", program, str(tmp_path / "zoo")]
+        [sys.executable, "-c", program, str(tmp_path / "zoo"), ""]
         + [str(add.file([30, 30 + k], Meta(f"{p}-{k}", accuracy=0.5 + k / 50))) for k in range(6)]
         for p in range(3)
     ]
