@@ -81,7 +81,6 @@ class Probe:
         total = Totals(len(batches))
         for batch in batches:
             with preserved(variables):
-                self._slots.reset(list(self._slots.counts))
                 total.add(*self._traced(batch))
         return total.measured()
 
@@ -89,6 +88,7 @@ class Probe:
         """Gradients and steps, by name."""
         model = self._model
         weights = model.trainable_variables
+        self._slots.reset(list(self._slots.counts))
         before = [tf.identity(weight.value) for weight in weights]
         gradients: dict[str, Gradient] = {}
 
@@ -125,23 +125,37 @@ class Totals:
     def add(self, gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> None:
         """Of a batch: the gradients of the weights, and their first steps; by name."""
         self._first = self._first or gradients
-        self._dot(gradients)
+        self._change(gradients)
         self._steps = steps
-        for name, gradient in gradients.items():
-            self._count(self._total.gradient, name, tf.reduce_sum(tf.abs(gradient)))
+        self._count(self._total.gradient, _absolute_sums(gradients))
 
     def measured(self) -> Measured:
         """The means; the first batch is the next of the last."""
-        self._dot(self._first)
+        self._change(self._first)
         return self._total
 
-    def _dot(self, gradients: dict[str, tf.Tensor]) -> None:
-        for name, step in self._steps.items():
-            change = tf.tensordot(tf.reshape(gradients[name], [-1]), tf.reshape(step, [-1]), 1)
-            self._count(self._total.loss_change, name, change)
+    def _change(self, gradients: dict[str, tf.Tensor]) -> None:
+        self._count(self._total.loss_change, _products(gradients, self._steps))
 
-    def _count(self, sums: dict[str, float], name: str, value: tf.Tensor) -> None:
-        sums[name] = sums.get(name, 0.0) + float(value) / self._batches
+    def _count(self, sums: dict[str, float], values: dict[str, tf.Tensor]) -> None:
+        for name, value in values.items():
+            sums[name] = sums.get(name, 0.0) + float(value) / self._batches
+
+
+# Traced, as each operation of many small ones would take longer to call than to compute.
+@tf.function(autograph=False)
+def _products(gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Of each weight's gradient with its step."""
+    return {
+        name: tf.tensordot(tf.reshape(gradients[name], [-1]), tf.reshape(step, [-1]), 1)
+        for name, step in steps.items()
+    }
+
+
+@tf.function(autograph=False)
+def _absolute_sums(gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Of each weight's gradient."""
+    return {name: tf.reduce_sum(tf.abs(gradient)) for name, gradient in gradients.items()}
 
 
 def by_item(choice: Selectable, change: Mapping[str, float]) -> np.ndarray:

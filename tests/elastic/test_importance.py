@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
+from ooodist.config import PlanningConfig
 from ooodist.elastic.importance import Measured, Probe, by_item, rank_correlation
 from ooodist.elastic.items import Item, Selectable
 from ooodist.elastic.slots import Slots
@@ -65,7 +66,7 @@ def test_a_probe_leaves_no_trace(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_training_with_probes_in_between_is_training_without(name: str, tmp_path: Any) -> None:
-    planning = ooodist.config.PlanningConfig(profiles=str(tmp_path))
+    planning = PlanningConfig(profiles=str(tmp_path))
     histories, states = [], []
     for elastic in (None, {"rho": 0.99, "renew": "2 steps", "batches": 3}):
         model = ooodist.distribute(MAKE[name](), elastic=elastic, planning=planning)
