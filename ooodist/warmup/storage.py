@@ -26,7 +26,6 @@ from ooodist.warmup.entry import ENDING
 
 INDEX_NAME = "index.sqlite"
 LEFTOVER_SECONDS = 3600.0  # after which what is incomplete is taken for a killed writer's
-WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}  # whose folders need not exist
 
 
 class Storage:
@@ -106,20 +105,11 @@ class Storage:
         try:
             with _os_errors():
                 found = self._files.ls(self._root, detail=True)
-        except FileNotFoundError:  # a bucket has no empty folders
-            self._check_bucket()
-            return []
+        except FileNotFoundError as error:
+            if type(error.__cause__).__name__ == "NoSuchBucket":  # misspelt: no empty zoo
+                raise
+            return []  # a bucket has no empty folders
         return [(each["name"], each["size"]) for each in found if each["type"] == "file"]
-
-    def _check_bucket(self) -> None:
-        """A misspelt bucket is no empty zoo."""
-        protocol = self._files.protocol
-        protocols = {protocol} if isinstance(protocol, str) else set(protocol)
-        bucket = self._root.partition("/")[0]
-        if protocols & WITH_BUCKETS:
-            with _os_errors():
-                if not self._files.exists(bucket):
-                    raise FileNotFoundError(f"there is no bucket {bucket}")
 
     def _delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), _os_errors():
