@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,6 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from ooodist import engines  # noqa: E402
 from ooodist.config import PlanningConfig  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
 from ooodist.elastic.data_parallel import ElasticModel  # noqa: E402
@@ -35,6 +33,7 @@ from ooodist.training.backward import OrderedBackward  # noqa: E402
 from ooodist.training.exchange import GradientExchange  # noqa: E402
 from ooodist.training.launch import Launch  # noqa: E402
 from tests.elastic.decisions import CHANGING, Notes, decided  # noqa: E402
+from tests.workers import check, images, run  # noqa: E402
 
 # Measuring takes a minute on two cores. With a network as slow as this one any rho is feasible,
 # however fast the machine is.
@@ -51,22 +50,10 @@ ElasticModel._calibrated = lambda _, pricing, batch: pricing  # the true network
 
 layers = keras.layers
 rank, size = engine.rank, engine.size
-CHECKS: dict[str, Callable[[], None]] = {}
 BATCH, STEPS = 4, 16
 ELASTIC = {"rho": 0.8, "renew": "4 steps", "batches": 2, "keep": 0.0}
 PROFILES = tempfile.TemporaryDirectory()
 PLANNING = PlanningConfig(profiles=PROFILES.name, max_steps_per_launch=2)
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS[function.__name__] = function
-    return function
-
-
-def images(count: int) -> tuple[np.ndarray, np.ndarray]:
-    numbers = np.random.default_rng(3)
-    x = numbers.normal(size=(count, 8, 8, 3)).astype(np.float32)
-    return x, (x.mean(axis=(1, 2)) @ np.ones((3,)) > 0).astype(np.int32)
 
 
 def momentum() -> Any:
@@ -274,10 +261,4 @@ def what_cannot_be_is_refused_on_all_ranks() -> None:
 
 
 if __name__ == "__main__":
-    for name in CHECKS if sys.argv[1:] == ["all"] else sys.argv[1:]:
-        started = time.perf_counter()
-        CHECKS[name]()
-        engine.barrier()
-        if rank == 0:
-            print(f"passed {name} ({time.perf_counter() - started:.1f} s)", flush=True)
-    engines.shutdown()
+    run(engine, sys.argv[1:])

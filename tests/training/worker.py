@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,11 @@ engine = ooodist.init()
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from tests.workers import check, images, run  # noqa: E402
+
 layers = keras.layers
 rank, size = ooodist.rank(), ooodist.size()
-CHECKS: dict[str, Callable[[], None]] = {}
 BATCH = 4
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS[function.__name__] = function
-    return function
-
-
-def images(count: int) -> tuple[np.ndarray, np.ndarray]:
-    numbers = np.random.default_rng(3)
-    x = numbers.normal(size=(count, 8, 8, 3)).astype(np.float32)
-    return x, (x.mean(axis=(1, 2)) @ np.ones((3,)) > 0).astype(np.int32)
 
 
 def convolutional(frozen_norm: bool = True) -> keras.Model:
@@ -417,15 +406,5 @@ def a_step_without_gradients_is_refused() -> None:
         model.fit(np.ones((BATCH * size, 3)), np.ones(BATCH * size), batch_size=BATCH, verbose=0)
 
 
-def main(names: list[str]) -> None:
-    for name in CHECKS if names == ["all"] else names:
-        started = time.perf_counter()
-        CHECKS[name]()
-        engine.barrier()
-        if rank == 0:
-            print(f"passed {name} ({time.perf_counter() - started:.1f} s)", flush=True)
-    ooodist.shutdown()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(engine, sys.argv[1:])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ engine = ooodist.init(planned=True)
 
 import keras  # noqa: E402
 
-from ooodist import engines  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
 from ooodist.training import replicas  # noqa: E402
 from ooodist.warmup import provenance  # noqa: E402
@@ -38,10 +36,10 @@ from tests.warmup.starts import (  # noqa: E402
     trained,
     zoo_of,
 )
+from tests.workers import check, run  # noqa: E402
 
 folder = Path(sys.argv[1])
 rank, size = engine.rank, engine.size
-CHECKS: dict[str, Callable[[], None]] = {}
 RATE = 0.01
 opened: list[str] = []  # zoos, by this rank
 
@@ -55,11 +53,6 @@ class Noted(ZooClient):
 
 
 module.ZooClient = Noted
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS[function.__name__] = function
-    return function
 
 
 @check
@@ -202,10 +195,4 @@ def training_goes_on_from_there() -> None:
 
 
 if __name__ == "__main__":
-    for name in CHECKS if sys.argv[2:] == ["all"] else sys.argv[2:]:
-        began = time.perf_counter()
-        CHECKS[name]()
-        engine.barrier()
-        if rank == 0:
-            print(f"passed {name} ({time.perf_counter() - began:.1f} s)", flush=True)
-    engines.shutdown()
+    run(engine, sys.argv[2:])
