@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ooodist.data.reading import map_batches, map_elements, untuned
 from ooodist.data.result import Data
 from ooodist.data.stream import Share, shuffled_elements, shuffled_indices
 from ooodist.errors import UserError
@@ -54,10 +55,10 @@ class IndexedSource:
 
         train = shuffled_indices(len(self.train), share)
         if self.one_by_one:
-            train = train.unbatch()
-        train = _parallel_map(train, read)
-        if self.one_by_one:
+            train = map_elements(train.unbatch(), read)
             train = train.batch(share.batch, drop_remainder=True)
+        else:
+            train = map_batches(train, read)
 
         validation = None
         if self.validation is not None:
@@ -65,9 +66,9 @@ class IndexedSource:
             first, every = share.validation_place
             mine = tf.data.Dataset.from_tensor_slices(self.validation[first::every])
             if self.one_by_one:
-                validation = _parallel_map(mine, read_validation).batch(share.batch)
+                validation = map_elements(mine, read_validation).batch(share.batch)
             else:
-                validation = _parallel_map(mine.batch(share.batch), read_validation)
+                validation = map_batches(mine.batch(share.batch), read_validation)
         return _data(self.meaning, share, train, len(self.train), validation, num_validation)
 
 
@@ -88,14 +89,14 @@ class SequentialSource:
         check_enough(self.meaning.kind, self.num_samples, self.num_validation, share)
         train = shuffled_elements(self.read_epoch, self.num_samples, self.shuffle_buffer, share)
         if self.decode is not None:
-            train = _parallel_map(train.unbatch(), self.decode)
+            train = map_elements(train.unbatch(), self.decode)
             train = train.batch(share.batch, drop_remainder=True)
         validation = self.validation
         if validation is not None:
             place, parts = share.validation_place
             validation = validation.shard(parts, place)
             if self.decode is not None:
-                validation = _parallel_map(validation, self.decode)
+                validation = map_elements(validation, self.decode)
             validation = validation.batch(share.batch)
         return _data(self.meaning, share, train, self.num_samples, validation, self.num_validation)
 
@@ -117,10 +118,6 @@ def check_enough(kind: str, num_samples: int, num_validation: int | None, share:
         )
 
 
-def _parallel_map(dataset: tf.data.Dataset, function: Callable[..., Pair]) -> tf.data.Dataset:
-    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
 def _data(
     meaning: Meaning,
     share: Share,
@@ -130,12 +127,11 @@ def _data(
     num_validation: int | None,
 ) -> Data:
     options = tf.data.Options()
-    options.deterministic = True
     # The stream is shared out here; a tf.distribute strategy must not do it again.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
 
     def finished(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        return dataset.prefetch(tf.data.AUTOTUNE).with_options(options)
+        return untuned(dataset.prefetch(tf.data.AUTOTUNE)).with_options(options)
 
     x_spec = train.element_spec[0]
     return Data(

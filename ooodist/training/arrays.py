@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.data.reading import map_batches, untuned
 from ooodist.data.stream import Share, shuffled_indices
 from ooodist.errors import UserError
 
@@ -88,8 +89,8 @@ def training_stream(
     def read(indices: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
 
-    stream = numbers.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return stream.prefetch(tf.data.AUTOTUNE), steps
+    stream = map_batches(numbers, read)
+    return untuned(stream.prefetch(tf.data.AUTOTUNE)), steps
 
 
 def first_batch(given: Mapping[str, Any]) -> Any:

@@ -9,13 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.data import Data, DataConfig, load
+from ooodist.data.reading import untuned
 
 SEED = 7
 
 
 def batches(dataset: tf.data.Dataset, count: int | None = None) -> list[Any]:
     """The first `count` (or all) elements, as NumPy."""
-    return list(islice(dataset.as_numpy_iterator(), count))
+    return list(islice(untuned(dataset).as_numpy_iterator(), count))
 
 
 def load_one(config: DataConfig, batch: int = 4, rank: int = 0, size: int = 1, **more: Any) -> Data:

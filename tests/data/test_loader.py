@@ -48,6 +48,13 @@ def test_a_distribution_strategy_does_not_share_out_again() -> None:
     assert options.deterministic
 
 
+def test_nothing_is_tuned_while_it_is_read() -> None:
+    """An iterator that is tuned often takes as long to end as it was in use."""
+    data = load_one(DigitsConfig())
+    for dataset in (data.train, data.validation):
+        assert dataset.options().autotune.enabled is False
+
+
 def test_a_training_dataset_can_be_read_twice() -> None:
     data = load_one(DigitsConfig())
     assert [y.tolist() for _, y in batches(data.train, 3)] == [
