@@ -24,6 +24,9 @@ from ooodist.yaml_dataclass import Range, did_you_mean
 
 Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
 LARGEST_SEED = 2**31 - 1  # leaves room for the seeds of the ranks, which NumPy limits to 32 bits
+MOST_STEPS_PER_LAUNCH = 128  # each is traced
+MOST_STEPS_OF_A_TRACE = 1000  # all are kept in memory until they are written
+LONGEST_STALL = 10**6  # seconds: 11 days
 
 DEFAULTS: dict[str, Any] = {
     "model": {"name": "resnet20"},
@@ -77,7 +80,7 @@ class PlanningConfig:
     ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits."""
 
     memory_bytes: Annotated[int, Range(1)] | None = None
-    max_steps_per_launch: Annotated[int, Range(1)] = 8
+    max_steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] = 8
     profiles: str | None = None
     profile_anew: bool = False
 
@@ -149,7 +152,7 @@ class ReportConfig:
 
     tensorboard: bool = True
     csv: bool = True
-    trace: Annotated[int, Range(0)] = 0
+    trace: Annotated[int, Range(0, MOST_STEPS_OF_A_TRACE)] = 0
 
 
 def _read_model(value: Any, path: str) -> Any:
@@ -259,7 +262,7 @@ class Config:
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()
-    steps_per_launch: Annotated[int, Range(1)] | None = None
+    steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] | None = None
     accumulate: Annotated[int, Range(1)] = 1
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
@@ -271,9 +274,17 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     early_stopping: EarlyStoppingConfig | None = None
     report: ReportConfig = ReportConfig()
-    stall_limit: Annotated[float, Range(1)] = 60.0
+    stall_limit: Annotated[float, Range(1, LONGEST_STALL)] = 60.0
 
     def __post_init__(self) -> None:
+        for name, path in (
+            ("output", self.output),
+            ("planning.profiles", self.planning.profiles),
+            ("order.plan", self.order.plan),
+            ("checkpoint.resume", self.checkpoint.resume),
+        ):
+            if isinstance(path, str) and (not path.strip() or "\0" in path):
+                raise UserError(f"{name} is {path!r}; it must be a path, as runs/mine")
         if self.parallel is not None:
             self._check_parallel(self.parallel)
         elif self.engine == "mpi":

@@ -19,6 +19,7 @@ because their readers may import what takes long.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,10 +34,15 @@ from ooodist.errors import UserError
 
 T = TypeVar("T")
 
+# What no file of ours comes near, and what would take minutes or the machine's memory to read.
+MOST_CHARACTERS = 4096  # of one word or number; as the longest path
+MOST_VALUES = 1_000_000  # of a file, each alias counted as what it stands for
+LARGEST_INTEGER = 2**63 - 1
+
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number, both included; used in ``Annotated``."""
+    """Bounds of a number, both included; used in ``Annotated``. No infinity is within."""
 
     least: float
     most: float | None = None
@@ -45,14 +51,16 @@ class Range:
         return f"at least {self.least}" if self.most is None else f"{self.least} to {self.most}"
 
     def contains(self, value: float) -> bool:
-        """False for NaN."""
-        return self.least <= value and (self.most is None or value <= self.most)
+        """False for NaN and infinity."""
+        within = self.least <= value and (self.most is None or value <= self.most)
+        return within and (isinstance(value, int) or math.isfinite(value))
 
 
 def parse(text: str, source: str) -> Any:
     """The plain value (dict, list, str, int, float, bool, None) that YAML text stands for.
 
-    Raises UserError, which starts with ``source``, for what is no YAML and for duplicate keys.
+    Raises UserError, which starts with ``source``, for what is no YAML, for duplicate keys, and
+    for what is larger than any file of ours (``MOST_CHARACTERS``, ``MOST_VALUES``).
     """
     try:
         # A subclass of SafeLoader: it makes nothing but plain values.
@@ -183,6 +191,10 @@ def _read_member(hint: Any, value: Any, path: str) -> Any:
     hint, _ = _without_range(hint)
     if hint is float:
         return _to_float(value, path)
+    if hint is int and abs(value) > LARGEST_INTEGER:
+        raise UserError(
+            f"{path} is {_shown(value)}, which is too large; it must be {LARGEST_INTEGER} at most"
+        )
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return read_dataclass(hint, value, path)
     parts = get_args(hint)
@@ -270,8 +282,21 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (PyYAML's own name and type)
 
     def construct_document(self, node: yaml.Node) -> Any:
+        if _num_values(node, {}) > MOST_VALUES:
+            raise yaml.constructor.ConstructorError(
+                problem=f"it has more than {MOST_VALUES:,} values, or its aliases stand for as many"
+            )
         # Depth first, which refuses what contains itself.
         return self.construct_object(node, deep=True)
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        if isinstance(node, yaml.ScalarNode) and len(node.value) > MOST_CHARACTERS:
+            raise yaml.constructor.ConstructorError(
+                problem=f"{node.value[:20]}... has {len(node.value):,} characters; a value may "
+                f"have {MOST_CHARACTERS:,}",
+                problem_mark=node.start_mark,
+            )
+        return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -287,6 +312,20 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+
+def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node stands for, with those that its aliases repeat.
+
+    ``known``: of nodes that were counted; what contains itself counts once, and is refused later.
+    """
+    if id(node) not in known:
+        known[id(node)] = 1
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            children = [value for _, value in node.value]
+        known[id(node)] += sum(_num_values(child, known) for child in children)
+    return known[id(node)]
 
 
 class _Dumper(yaml.SafeDumper):

@@ -157,6 +157,7 @@ rates = st.floats(0, 1) | st.builds(
     st.floats(0, 1),
     st.integers(1, 10**6),
 )
+paths = st.text(min_size=1).filter(lambda path: path.strip() and "\0" not in path)
 optimizers = st.builds(
     lambda rate, decay: NamedArguments("sgd", {"learning_rate": rate, "weight_decay": decay}),
     rates,
@@ -169,8 +170,8 @@ optimizers = st.builds(
     optimizers,
     st.sampled_from([[], ["model=mlp"], ["model=gpt"], ["data=text"], ["model=a.b:c"]]),
     st.integers(1, 2**40),
-    st.text(),
-    st.booleans() | st.text(),
+    paths,
+    st.booleans() | paths,
     st.none() | st.builds(EarlyStoppingConfig, monitor=st.text(), baseline=st.none() | st.floats()),
 )
 def test_any_config_survives_yaml(
@@ -218,7 +219,27 @@ def test_any_config_survives_yaml(
         ("order.k=3", "order.name is inorder and order.k is 3"),
         ("order={name: first_k, k: -1}", "order.k is -1; it must be a whole number, at least 0"),
         ("early_stopping.patience=x", "early_stopping.patience is x; it must be a whole number"),
-        ("stall_limit=0.5", "stall_limit is 0.5; it must be a number, at least 1"),
+        ("stall_limit=0.5", "stall_limit is 0.5; it must be a number, 1 to 1000000"),
+        ("stall_limit=.inf", "stall_limit is .inf; it must be a number, 1 to 1000000"),
+        ("steps_per_launch=100000", "steps_per_launch is 100000; it must be a whole number, 1 to"),
+        ("planning.max_steps_per_launch=1000", "planning.max_steps_per_launch is 1000; it must be"),
+        ("report.trace=1000000", "report.trace is 1000000; it must be a whole number, 0 to 1000"),
+        ("output=''", "output is ''; it must be a path"),
+        ('output="a\\0b"', "output is 'a\\x00b'; it must be a path"),
+        ("planning.profiles=' '", "planning.profiles is ' '; it must be a path"),
+        ("order={name: planned, plan: ''}", "order.plan is ''; it must be a path"),
+        ("checkpoint.resume=''", "checkpoint.resume is ''; it must be a path"),
+        ("batch=" + "9" * 400, ", which is too large; it must be 9223372036854775807 at most"),
+        ("batch=" + "9" * 10_000, "99999999999999999999... has 10,000 characters; a value may"),
+        ("model=" + "x" * 20_000, "--set model, line 1: this is not valid YAML: xxxxxxxxxxxxxxx"),
+        ("optimizer.clipnorm=-1", "optimizer.clipnorm is -1; it must be at least 0"),
+        ("optimizer.global_clipnorm=0", "optimizer.global_clipnorm is 0; it must be more than 0"),
+        ("optimizer.weight_decay=.inf", "optimizer.weight_decay is inf; it must be at least 0"),
+        (
+            "optimizer.learning_rate={schedule: cosine_decay, initial_learning_rate: -1, "
+            "decay_steps: 3}",
+            "optimizer.learning_rate.initial_learning_rate is -1; it must be at least 0",
+        ),
         ("data.name=digit", "data.name is digit (did you mean digits?); it must be one of digits"),
         ("data={name: npz}", "data.path is missing; it must be text"),
         ("data.validation_fraction=1.5", "data.validation_fraction is 1.5"),
@@ -292,6 +313,22 @@ def test_unreadable_files(tmp_path: Path, content: bytes | None, message: str) -
     assert message in str(caught.value)
 
 
+def test_aliases_that_stand_for_too_much_end_at_once() -> None:
+    """Nine lines of nine aliases each are a billion values; the job file is written out whole."""
+    lines = ["  a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    text = "model:\n name: a.b:c\n arguments:\n" + "\n".join(lines)
+    start = time.monotonic()
+    with pytest.raises(UserError, match="more than 1,000,000 values, or its aliases stand for"):
+        job.loads(text)
+    assert time.monotonic() - start < 1
+
+
+def test_aliases_may_be_used() -> None:
+    config = job.loads("model: {name: a.b:c, arguments: {a: &x [1, 2], b: *x}}")
+    assert config.model.arguments == {"a": [1, 2], "b": [1, 2]}
+
+
 def test_overriding_inside_a_value_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("batch: 3")
@@ -339,7 +376,7 @@ def test_a_pipeline_is_read_alone_and_without_keras(tmp_path: Path) -> None:
         microbatches=st.integers(1, 64),
         schedule=st.sampled_from(["auto", "1f1b", "zb_v", "mine.csv"]),
         split=st.none() | st.lists(st.text()).map(tuple),
-        memory_bytes=st.none() | st.integers(1),
+        memory_bytes=st.none() | st.integers(1, 2**62),
     ),
     st.floats(1, 1e6),
 )
@@ -376,5 +413,5 @@ def test_mistakes_of_a_pipeline(override: str, message: str) -> None:
 
 
 def test_a_stall_limit_that_is_too_short() -> None:
-    with pytest.raises(UserError, match=r"stall_limit is 0\.5; it must be a number, at least 1"):
+    with pytest.raises(UserError, match=r"stall_limit is 0\.5; it must be a number, 1 to"):
         job.load_parallel(None, ["parallel.pipeline=2", "stall_limit=0.5"])

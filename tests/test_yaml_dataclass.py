@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.yaml_dataclass import Range, dump, parse, plain, read
+from ooodist.yaml_dataclass import (
+    LARGEST_INTEGER,
+    MOST_CHARACTERS,
+    Range,
+    dump,
+    parse,
+    plain,
+    read,
+)
 
 
 @dataclass(frozen=True)
@@ -44,9 +53,8 @@ def test_any_plain_value_survives_yaml(value: Any) -> None:
     assert parse(dump(value), "test") == value
 
 
-inners = st.builds(
-    Inner, size=st.integers(1, 8), parts=st.lists(st.integers(), max_size=3).map(tuple)
-)
+integers = st.integers(-LARGEST_INTEGER, LARGEST_INTEGER)
+inners = st.builds(Inner, size=st.integers(1, 8), parts=st.lists(integers, max_size=3).map(tuple))
 
 
 @given(
@@ -102,6 +110,11 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
         ("a: !!python/object/apply:os.getcwd []", "this is not valid YAML: could not determine"),
         ("a: \x00", "this is not valid YAML"),
         ("&a [*a]", "this is not valid YAML"),
+        ("a:\n  - " + "x" * (MOST_CHARACTERS + 1), "f.yaml, line 2: this is not valid YAML: xxx"),
+        (
+            "a: " + "9" * 5000,
+            "99999999999999999999... has 5,000 characters; a value may have 4,096",
+        ),
     ],
 )
 def test_text_that_is_not_plain_yaml_is_refused(text: str, message: str) -> None:
@@ -120,6 +133,8 @@ def test_text_that_is_not_plain_yaml_is_refused(text: str, message: str) -> None
         ({"rate": "0.1"}, "rate is '0.1'; it must be a number"),
         ({"rate": True}, "rate is true; it must be a number"),
         ({"rate": 10**400}, "too large for a number"),
+        ({"rate": -(10**400)}, "too large for a number"),
+        ({"inner": {"size": 1, "parts": [2**63]}}, "parts[0] is 9223372036854775808, which is too"),
         ({"flag": 1}, "flag is 1; it must be true or false"),
         ({"text": 1}, "text is 1; it must be text or null"),
         ({"either": 1}, "either is 1; it must be true or false or text"),
@@ -145,9 +160,11 @@ def test_an_int_is_a_float() -> None:
     assert type(read(Outer, {"rate": 1}).rate) is float
 
 
-def test_nan_is_in_no_range() -> None:
-    with pytest.raises(UserError, match="at least 0"):
-        read(Annotated[float, Range(0)], float("nan"), "x")
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_nan_and_infinity_are_in_no_range(number: str) -> None:
+    for bounds in (Range(0), Range(0, 1)):
+        with pytest.raises(UserError, match=re.escape(str(bounds))):
+            read(Annotated[float, bounds], float(number), "x")
 
 
 @pytest.mark.parametrize("text", ["\x85", "a\u2028b", " \u2029\n", "1e-3", "no", "\n\n", "-"])

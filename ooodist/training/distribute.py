@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from ooodist import engines, yaml_dataclass
-from ooodist.config import PlanningConfig
+from ooodist.config import MOST_STEPS_PER_LAUNCH, PlanningConfig
 from ooodist.elastic.config import ElasticConfig, check_order_is_found
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -84,6 +84,11 @@ def distribute(
     for name, value in (("steps_per_launch", steps_per_launch), ("accumulate", accumulate)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    if (steps_per_launch or 1) > MOST_STEPS_PER_LAUNCH:
+        raise UserError(
+            f"steps_per_launch is {steps_per_launch}; it must be {MOST_STEPS_PER_LAUNCH} at most, "
+            "as each of them is traced"
+        )
     engine = engines.current()
     to_find = _to_find(order, k)
     if (to_find or isinstance(order, Plan)) and (credit, bucket_bytes) != (None, None):

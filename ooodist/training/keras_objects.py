@@ -25,6 +25,9 @@ logger = logging.getLogger("ooodist")
 SCHEDULE = "schedule"
 Catalogue = Mapping[str, type]
 
+_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
+_MAY_BE_NEGATIVE = ("learning_rate_power",)
+
 
 def snake_case(name: str) -> str:
     """``CosineDecay`` -> ``cosine_decay``, ``R2Score`` -> ``r2_score``."""
@@ -63,18 +66,19 @@ def check_optimizer(named: NamedArguments, path: str) -> NamedArguments:
     arguments = dict(named.arguments)
     rate = arguments.pop("learning_rate", None)
     checked = _check_arguments(OPTIMIZERS[name], arguments, path, name, numbers_only=True)
+    for key in _CLIPPING:
+        if checked.get(key) == 0:  # Keras would not clip, and not say so
+            raise UserError(f"{path}.{key} is 0; it must be more than 0, or null for no clipping")
     if rate is not None:
         checked = {"learning_rate": _check_rate(rate, f"{path}.learning_rate"), **checked}
     return NamedArguments(name, checked)
 
 
 def _check_rate(rate: Any, path: str) -> float | dict[str, Any]:
-    at_least_zero = yaml_dataclass.Range(0)
     if not isinstance(rate, dict):
         # A schedule's keys are checked below, so only the number is left to refuse here.
         value: float = yaml_dataclass.read(float | dict[str, Any], rate, path)
-        if not at_least_zero.contains(value):
-            raise UserError(f"{path} is {rate}; it must be {at_least_zero}")
+        _check_not_negative(rate, path)
         return value
     if SCHEDULE not in rate:
         raise UserError(
@@ -169,12 +173,23 @@ def _check_arguments(
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in arguments:
             raise UserError(f"{path}.{key} is missing; {name} needs it")
-    return {
+    checked = {
         key: yaml_dataclass.read(
             _hint(parameters[key].default, numbers_only), value, f"{path}.{key}"
         )
         for key, value in arguments.items()
     }
+    if numbers_only:
+        for key in checked.keys() - _MAY_BE_NEGATIVE:
+            _check_not_negative(checked[key], f"{path}.{key}")
+    return checked
+
+
+def _check_not_negative(value: Any, path: str) -> None:
+    """Keras takes a number below zero, and trains without a word on it."""
+    at_least_zero = yaml_dataclass.Range(0)
+    if isinstance(value, int | float) and not at_least_zero.contains(value):
+        raise UserError(f"{path} is {value}; it must be {at_least_zero}")
 
 
 def _hint(default: Any, numbers_only: bool) -> Any:

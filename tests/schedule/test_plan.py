@@ -23,8 +23,10 @@ from ooodist.schedule.plan import (
     split_evenly,
     to_yaml,
 )
+from ooodist.yaml_dataclass import LARGEST_INTEGER
 
 numbers = st.floats(0, allow_nan=False)
+counts = st.integers(1, LARGEST_INTEGER)
 
 
 @st.composite
@@ -44,14 +46,15 @@ any_plan = st.builds(
     name=st.text(),
     order=st.none() | st.lists(st.text(), max_size=5).map(tuple),
     exchanges=exchanges(),
-    credit=st.none() | st.integers(1),
+    credit=st.none() | counts,
     by_urgency=st.booleans(),
-    partition_bytes=st.none() | st.integers(1),
-    steps_per_launch=st.integers(1),
+    partition_bytes=st.none() | counts,
+    steps_per_launch=counts,
     model=st.text(),
     engine=st.text(),
-    workers=st.integers(1),
-    predicted=st.none() | st.builds(Prediction, numbers, numbers, numbers, st.integers(0)),
+    workers=counts,
+    predicted=st.none()
+    | st.builds(Prediction, numbers, numbers, numbers, st.integers(0, LARGEST_INTEGER)),
 )
 
 
