@@ -34,7 +34,7 @@ class Engine(ArrayExchange):
 
     Attributes:
         name: "local", "collective", "horovod" or "byteps".
-        local_rank, local_size: this process among those of its host.
+        local_rank, local_size: this process among those of its host; a size of None: nobody knows.
         max_credit: how many exchanges may be in flight at a time; None: any number.
         wire_dtypes: dtypes that the library does not add up, and as what they travel instead.
         partition_bytes: into pieces of which size the library itself splits exchanges; None: it
@@ -44,7 +44,7 @@ class Engine(ArrayExchange):
 
     name: str
     local_rank: int = 0
-    local_size: int = 1
+    local_size: int | None = 1
     max_credit: int | None = None
     wire_dtypes: dict[tf.DType, tf.DType] = {}  # noqa: RUF012
     partition_bytes: int | None = None

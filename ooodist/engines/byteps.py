@@ -11,6 +11,7 @@ from byteps.tensorflow import ops as byteps_ops
 
 from ooodist.engines.base import PIECE_WORDS, SMALL_INTEGERS, Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
+from ooodist.engines.local_place import LocalPlace
 from ooodist.engines.patience import abort, at_most
 
 LEAVE_SECONDS = 20.0  # between the first and the last rank that leaves the job
@@ -39,8 +40,13 @@ class BytepsEngine(Engine):
         self.partition_bytes = int(os.environ.get("BYTEPS_PARTITION_BYTES", 4096000))
         self.pieces_in_flight = int(os.environ.get("BYTEPS_SCHEDULING_CREDIT", 0)) or None
         # One process is one "machine" to BytePS here, so it does not know who shares the host.
-        self.local_rank = int(os.environ.get("OOODIST_LOCAL_RANK", bps.local_rank()))
-        self.local_size = int(os.environ.get("OOODIST_LOCAL_SIZE", bps.local_size()))
+        if "OOODIST_LOCAL_RANK" in os.environ:
+            self.local_rank = int(os.environ["OOODIST_LOCAL_RANK"])
+            self.local_size = int(os.environ["OOODIST_LOCAL_SIZE"])
+        elif self.size > 1:  # started by hand, or by bpslaunch
+            scheduler = (os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"])
+            self._place = LocalPlace(":".join(scheduler))
+            self.local_rank, self.local_size = self._place.rank, None
         use_own_gpu(self.local_rank, self.local_size)
         # They get the first numbers: so ranks can compare what they have traced before a
         # difference can mix up anything.

@@ -10,8 +10,12 @@ import tensorflow as tf
 from ooodist.errors import UserError
 
 
-def use_own_gpu(local_rank: int, local_size: int) -> None:
+def use_own_gpu(local_rank: int, local_size: int | None) -> None:
     """Leaves only GPU number ``local_rank`` of this host visible to TensorFlow, if it has GPUs.
+
+    Args:
+        local_rank: of this process among those of its host.
+        local_size: their number; None: nobody knows it.
 
     Raises:
         UserError: the host has too few, or TensorFlow has started before.
@@ -21,9 +25,10 @@ def use_own_gpu(local_rank: int, local_size: int) -> None:
         return
     if len(gpus) == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
         return  # the launcher has given this process its own already
-    if local_size > len(gpus):
+    workers = local_rank + 1 if local_size is None else local_size
+    if workers > len(gpus):
         raise UserError(
-            f"{local_size} workers on this host, but it has {len(gpus)} GPUs: start at most "
+            f"{workers} workers on this host, but it has {len(gpus)} GPUs: start at most "
             f"{len(gpus)} workers here, or train on the CPU with CUDA_VISIBLE_DEVICES=-1"
         )
     try:

@@ -1,0 +1,63 @@
+"""Processes of one job on one host count themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from ooodist.engines.local_place import LocalPlace
+
+CLAIMS = """
+import sys
+from ooodist.engines.local_place import LocalPlace
+place = LocalPlace(sys.argv[1])
+print(place.rank, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def processes(job: str, number: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """So many, which hold their places until their input ends or they are killed."""
+    command = [sys.executable, "-c", CLAIMS, job]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(number)
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def read_rank(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+def test_processes_that_start_together_have_places_of_their_own() -> None:
+    with processes(f"test-{uuid4()}", 4) as started:
+        assert sorted(map(read_rank, started)) == [0, 1, 2, 3]
+
+
+def test_the_place_of_a_process_that_was_killed_is_free() -> None:
+    job = f"test-{uuid4()}"
+    with processes(job, 1) as [first]:
+        assert read_rank(first) == 0
+        second = LocalPlace(job)
+        assert second.rank == 1
+        first.kill()
+        first.wait()
+        assert LocalPlace(job).rank == 0
+        assert second.rank == 1
+
+
+def test_another_job_begins_at_0() -> None:
+    job = f"test-{uuid4()}"
+    held = [LocalPlace(job), LocalPlace(f"{job}-other"), LocalPlace(job)]
+    assert [place.rank for place in held] == [0, 0, 1]
