@@ -65,13 +65,13 @@ class BatchSplitter:
         return specs[:number], specs[number:]
 
     def first(self) -> Any:
-        """The first micro-batch of the first batch, in the structure of the data."""
+        """The first micro-batch of the first batch, with inputs in the structure of the model."""
         samples = self.size // self.microbatches
         number = len(self.model.inputs)
         inputs = [tensor[:samples] for tensor in self._tensors[:number]]
         targets = [tensor[:samples] for tensor in self._tensors[number:]]
         return (
-            inputs[0] if number == 1 else inputs,
+            tf.nest.pack_sequence_as(self.model.input, inputs),
             *tf.nest.pack_sequence_as(self.structure, targets),
         )
 
@@ -104,6 +104,8 @@ class BatchSplitter:
 
     def _flatten(self, batch: Any) -> Tensors:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        if weights is not None:  # of class_weight they may be whole numbers
+            weights = tf.nest.map_structure(lambda w: tf.cast(w, keras.config.floatx()), weights)
         self.structure = (y,) if weights is None else (y, weights)
         inputs = self._inputs_of(x)
         return [*inputs, *map(tf.convert_to_tensor, tf.nest.flatten(self.structure))]
@@ -111,12 +113,13 @@ class BatchSplitter:
     def _inputs_of(self, x: Any) -> Tensors:
         symbols = self.model.inputs
         given = tf.nest.flatten(x)
-        if isinstance(x, dict) and set(x) == {symbol.name for symbol in symbols}:
-            given = [x[symbol.name] for symbol in symbols]
+        names = [symbol.name for symbol in symbols]
+        if isinstance(x, dict) and not isinstance(self.model.input, dict) and {*names} <= {*x}:
+            given = [x[name] for name in names]
         if len(given) != len(symbols):
             raise UserError(
                 f"the data has {len(given)} inputs, model {self.model.name} takes "
-                f"{len(symbols)}: {', '.join(symbol.name for symbol in symbols)}"
+                f"{len(symbols)}: {', '.join(names)}"
             )
         tensors = []
         for symbol, value in zip(symbols, given, strict=True):

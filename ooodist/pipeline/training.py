@@ -191,6 +191,12 @@ class PipelinedModel(JointModel):
 
     # Training
 
+    def _train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        raise UserError(
+            "train_on_batch ends no epoch, at which the ranks of a pipeline hand out what they "
+            "have trained; use fit, with steps_per_epoch"
+        )
+
     def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
         assert self.assembly is not None
         if self.assembly.reads_data or self.batches_left is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +13,13 @@ import tensorflow as tf
 from ooodist.data.reading import map_batches, untuned
 from ooodist.data.stream import Share, shuffled_indices
 from ooodist.errors import UserError
+
+NAMES = ("x", "y", "sample_weight")  # arguments of fit and evaluate, in the order of a batch
+
+
+def present(data: Iterable[Any]) -> tuple[Any, ...]:
+    """What of x, y and sample_weight there is."""
+    return tuple(part for part in data if part is not None)
 
 
 def is_arrays(x: Any) -> bool:
@@ -59,6 +66,34 @@ def validation_split(arrays: Any, fraction: float) -> tuple[Any, Any]:
     return take(arrays, slice(0, at)), take(arrays, slice(at, None))
 
 
+def with_class_weight(data: Sequence[Any], class_weight: Mapping[int, float] | None) -> Any:
+    """(x, y, sample_weight), weighted by the classes of y as Keras does: 1 for those not named.
+
+    Args:
+        data: y is of shape (samples, ...): class numbers, or one-hot along the last axis.
+        class_weight: by class number; None: the data stays as it is.
+
+    Raises:
+        UserError: there are sample weights already, or the model has several outputs.
+    """
+    x, y, sample_weight = data
+    if class_weight is None:
+        return x, y, sample_weight
+    if sample_weight is not None or keras.tree.is_nested(y) or y is None:
+        reason = "sample_weight is given too" if sample_weight is not None else "y is not one array"
+        raise UserError(
+            f"class_weight is {dict(class_weight)}, but {reason}; give the product of all weights "
+            "as sample_weight"
+        )
+    classes = np.asarray(y)
+    if classes.ndim > 1:
+        is_one_hot = classes.shape[-1] > 1
+        classes = classes.argmax(axis=-1) if is_one_hot else classes.squeeze(axis=-1)
+    numbers, places = np.unique(np.rint(classes).astype(np.int64), return_inverse=True)
+    weights = np.array([class_weight.get(int(n), 1.0) for n in numbers], keras.config.floatx())
+    return x, y, weights[places].reshape(classes.shape)
+
+
 def training_stream(
     arrays: tuple[Any, ...], share: Share, shuffle: bool
 ) -> tuple[tf.data.Dataset, int]:
@@ -84,7 +119,8 @@ def training_stream(
     else:
         numbers = tf.data.Dataset.range(total).repeat().batch(share.batch, drop_remainder=True)
         numbers = numbers.shard(share.size, share.rank)
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+    # A list would be taken for one tensor by Dataset.map.
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, keras.tree.lists_to_tuples(arrays))
 
     def read(indices: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
@@ -101,18 +137,22 @@ def first_batch(given: Mapping[str, Any]) -> Any:
     """
     x = given.get("x")
     if isinstance(x, tf.data.Dataset):
-        return next(iter(x))
-    if isinstance(x, keras.utils.PyDataset):
-        return x[0]
-    if not is_arrays(x):
+        batch = next(iter(x))
+    elif isinstance(x, keras.utils.PyDataset):
+        batch = x[0]
+    elif is_arrays(x):
+        data = present([given.get(name) for name in NAMES])
+        rows = slice(0, given.get("batch_size") or 32)
+        batch = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[rows]), data)
+    else:
         raise UserError(
             f"fit was given a {type(x).__name__}, which cannot be looked at without using it up, "
             "but the order is to be planned; give arrays, a tf.data.Dataset or a "
             "keras.utils.PyDataset, or a plan that was made before"
         )
-    data = tuple(given[name] for name in ("x", "y", "sample_weight") if given.get(name) is not None)
-    rows = slice(0, given.get("batch_size") or 32)
-    return tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[rows]), data)
+    if given.get("class_weight") is None:
+        return batch
+    return with_class_weight(keras.utils.unpack_x_y_sample_weight(batch), given["class_weight"])
 
 
 def evaluation_part(arrays: Any, rank: int, size: int) -> Any:

@@ -1,10 +1,11 @@
 """A Keras model whose fit and evaluate work on all ranks of a job together.
 
-The model stays the object it was. Four of its methods are replaced on the instance, so that
+The model stays the object it was. Five of its methods are replaced on the instance, so that
 saving, cloning and inspecting it go on as before:
 
 * ``make_train_function``: what a step is, the subclasses say.
 * ``fit``: arrays are shared out; all ranks agree on the number of steps; rank 0 reports.
+* ``train_on_batch``: each rank gives its own batch.
 * ``evaluate``: what ranks know of the model on their own is put together first; arrays are shared
   out.
 * ``get_metrics_result``: outside a traced step, the metrics of all ranks together.
@@ -16,7 +17,7 @@ import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist.data.stream import Share
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training import arrays, replicas
 from ooodist.training.epochs import EpochCare, StopTogether
 from ooodist.training.launch import Batch
+from ooodist.training.sharing import share_out
 
 logger = logging.getLogger("ooodist")
 
@@ -74,10 +75,12 @@ class JointModel(ABC):
         self._alike = False  # weights were broadcast since the last fit began
         self._ahead: deque[Batch] = deque()  # taken from the data, and not trained on so far
         self._plain_fit = model.fit
+        self._plain_train_on_batch = model.train_on_batch
         self._plain_evaluate = model.evaluate
         self._plain_metrics = model.get_metrics_result
         model.make_train_function = self._make_train_function
         model.fit = self._fit
+        model.train_on_batch = self._train_on_batch
         model.evaluate = self._evaluate
         model.get_metrics_result = self._metrics_result
 
@@ -211,13 +214,9 @@ class JointModel(ABC):
         given = inspect.signature(self._plain_fit).bind(*args, **kwargs).arguments
         engine = self.engine
         if engine.size > 1:
-            if arrays.is_arrays(given.get("x")):
-                given = self._share_out(given)
-            elif not self.data_is_shared_out:
-                logger.info(
-                    "fit: %s is used as it is on every rank; each must yield its own part",
-                    type(given.get("x")).__name__,
-                )
+            given = share_out(
+                given, self._model, engine, self.training_place, say=not self.data_is_shared_out
+            )
         if engine.rank:
             given["verbose"] = 0
         callbacks = given.pop("callbacks", None)
@@ -227,6 +226,25 @@ class JointModel(ABC):
         self._take_over_settings()
         self._alike = False
         return self._plain_fit(**given, callbacks=callbacks)
+
+    def _train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(self._plain_train_on_batch).bind(*args, **kwargs).arguments
+        if self.accumulate > 1:
+            raise UserError(
+                f"train_on_batch gives one batch, but accumulate is {self.accumulate}, which makes "
+                "one update of that many; use fit, or distribute the model with accumulate=1"
+            )
+        data = tuple(given.get(name) for name in arrays.NAMES)
+        data = arrays.with_class_weight(data, given.pop("class_weight", None))
+        if self.needs_plan:
+            self.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
+        epoch = self.batches_left, self._ahead
+        self.batches_left, self._ahead = 1, deque()  # the batch is no part of an epoch
+        try:
+            given.update(zip(arrays.NAMES, data, strict=True))
+            return self._plain_train_on_batch(**given)
+        finally:
+            self.batches_left, self._ahead = epoch
 
     def _take_over_settings(self) -> None:
         """Settings of compile() that mean something else here; no setting is ignored unsaid."""
@@ -242,29 +260,6 @@ class JointModel(ABC):
         model.steps_per_execution = batches
         if model.jit_compile:
             logger.info("fit: the training step is not compiled with XLA, which drops the order")
-
-    def _share_out(self, given: dict[str, Any]) -> dict[str, Any]:
-        """fit's arguments, with this rank's endless stream for arrays, and its validation rows."""
-        engine = self.engine
-        given = dict(given)
-        batch_size = given.pop("batch_size", None) or 32
-        data = tuple(given.pop(name, None) for name in ("x", "y", "sample_weight"))
-        fraction = given.pop("validation_split", 0.0)
-        if fraction and given.get("validation_data") is None:
-            data, given["validation_data"] = arrays.validation_split(data, fraction)
-        # All ranks must shuffle alike, whatever they seeded NumPy with.
-        seed = engine.broadcast([np.array([np.random.randint(2**31)])])[0]
-        share = Share(batch_size, *self.training_place, int(seed[0]))
-        shuffle = given.get("shuffle", True)
-        given["shuffle"] = False  # the stream is shuffled; Keras is not to say that it is not
-        given["x"], steps = arrays.training_stream(_present(data), share, shuffle)
-        given["steps_per_epoch"] = given.get("steps_per_epoch") or steps
-        validation = given.get("validation_data")
-        if validation is not None and arrays.is_arrays(validation[0]):
-            part = arrays.evaluation_part(tuple(validation), engine.rank, engine.size)
-            given["validation_data"] = _present(part)
-            given["validation_batch_size"] = given.get("validation_batch_size") or batch_size
-        return given
 
     def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
         callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
@@ -289,19 +284,15 @@ class JointModel(ABC):
         if inside_fit:
             given["_use_cached_eval_dataset"] = True
         elif engine.size > 1 and arrays.is_arrays(given.get("x")):
-            data = tuple(given.get(name) for name in ("x", "y", "sample_weight"))
+            data = tuple(given.get(name) for name in arrays.NAMES)
             part = arrays.evaluation_part(data, engine.rank, engine.size)
-            given["x"], given["y"], given["sample_weight"] = part
+            given.update(zip(arrays.NAMES, part, strict=True))
         return self._plain_evaluate(**given)
 
     def _metrics_result(self) -> dict[str, Any]:
         if tf.inside_function():
             return self._plain_metrics()
         return replicas.global_metrics(self.engine, self._model, self._plain_metrics)
-
-
-def _present(parts: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(part for part in parts if part is not None)
 
 
 def without_optionals(batch: Batch) -> Batch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -57,6 +59,29 @@ def test_validation_split_is_that_of_keras(num: int, fraction: float) -> None:
     np.testing.assert_array_equal(xb, kb)
     np.testing.assert_array_equal(yb, xb * 10)
     assert none is None
+
+
+@pytest.mark.parametrize("y", [np.arange(6) % 3, np.eye(3)[[0, 2, 1]], np.array([[2], [0]])])
+def test_class_weights_are_those_of_keras(y: np.ndarray) -> None:
+    from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+
+    given = {0: 3, 2: 0.5}  # 1 for the other class
+    x, same, weights = arrays.with_class_weight((y, y, None), given)
+    assert x is same is y
+    np.testing.assert_array_equal(weights, class_weight_to_sample_weights(y, given))
+    assert weights.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("y", "sample_weight", "reason"),
+    [
+        (np.zeros(3), np.ones(3), "sample_weight is given too"),
+        ([np.zeros(3), np.zeros(3)], None, "y is not one array"),
+    ],
+)
+def test_class_weights_that_mean_nothing(y: Any, sample_weight: Any, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        arrays.with_class_weight((np.zeros(3), y, sample_weight), {0: 1.0})
 
 
 @given(num=st.integers(1, 40), size=st.integers(1, 6))

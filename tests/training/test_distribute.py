@@ -131,8 +131,9 @@ def test_a_generator_a_single_batch_and_fit_again() -> None:
     assert int(model.optimizer.iterations) == 6
     logs = model.train_on_batch(x[:8], y[:8], return_dict=True)
     assert set(logs) == {"accuracy", "loss"}
-    fitted(model)
-    assert int(model.optimizer.iterations) == 7 + 12
+    fitted(model)  # arrays: the length of an epoch is known
+    model.train_on_batch(x[:8], y[:8])
+    assert int(model.optimizer.iterations) == 7 + 12 + 1
 
 
 def test_compile_again_gives_a_new_step() -> None:
@@ -245,3 +246,5 @@ def test_batches_that_do_not_fill_an_update_are_named(caplog: pytest.LogCaptureF
         model.fit(((x[i : i + 8], y[i : i + 8]) for i in range(0, 24, 8)), verbose=0)
     assert int(model.optimizer.iterations) == 1
     assert "ends with 1 batches, which do not make an update of 2" in caplog.text
+    with pytest.raises(UserError, match="train_on_batch gives one batch, but accumulate is 2"):
+        model.train_on_batch(x[:8], y[:8])

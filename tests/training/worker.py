@@ -5,6 +5,7 @@ Usage: worker.py NAME...   (names of functions below; `all` for every one)
 
 from __future__ import annotations
 
+import random
 import sys
 import tempfile
 from collections.abc import Callable
@@ -36,6 +37,10 @@ def convolutional(frozen_norm: bool = True) -> keras.Model:
     y = layers.Conv2D(8, 3, padding="same")(norm(x))
     x = layers.GlobalAveragePooling2D()(layers.ReLU()(layers.Add()([x, y])))
     return keras.Model(image, layers.Dense(2)(x))
+
+
+def linear() -> keras.Model:
+    return keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2)])
 
 
 def compiled(model: keras.Model, optimizer: Any, **options: Any) -> keras.Model:
@@ -361,9 +366,7 @@ def callbacks_decide_alike_and_write_once() -> None:
     x[-1] = np.nan  # one rank alone sees it
     folder = Path(tempfile.gettempdir()) / f"ooodist-test-{engine.name}-{size}-{rank}"
     folder.mkdir(exist_ok=True)
-    # (A ReLU would make a zero of the NaN.)
-    linear = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(2)])
-    model = compiled(linear, keras.optimizers.SGD(0.05))
+    model = compiled(linear(), keras.optimizers.SGD(0.05))  # a ReLU would make a zero of the NaN
     ooodist.distribute(model)
     seen: list[float] = []
     model.fit(
@@ -385,6 +388,115 @@ def callbacks_decide_alike_and_write_once() -> None:
     assert len(seen) == 8, seen  # the first epoch's last step is the first with a NaN
     assert np.isnan(seen[-1])
     assert (folder / "log.csv").exists() == (rank == 0)
+
+
+def with_two_inputs_and_outputs() -> keras.Model:
+    first, second = keras.Input((5,)), keras.Input((3,))
+    x = layers.Dense(6, activation="relu")(layers.Concatenate()([first, second]))
+    return keras.Model([first, second], [layers.Dense(2, name=name)(x) for name in ("u", "v")])
+
+
+@check
+def lists_of_inputs_and_outputs() -> None:
+    numbers = np.random.default_rng(1)
+    count = 6 * BATCH * size
+    inputs = [numbers.normal(size=(count, n)).astype(np.float32) for n in (5, 3)]
+    labels = [(inputs[0].sum(axis=1) > 0).astype(np.int32), numbers.integers(0, 2, count)]
+    results = []
+    for is_ours in (True, False):
+        model = fresh(with_two_inputs_and_outputs, 11 + (rank if is_ours else 0))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), [loss, loss], jit_compile=False)
+        batch = BATCH * size
+        if is_ours:
+            ooodist.distribute(model, order="first_k", k=1)
+            batch = BATCH
+        model.fit(inputs, labels, batch_size=batch, shuffle=False, validation_split=0.5, verbose=0)
+        evaluated = model.evaluate(inputs, labels, BATCH, verbose=0, return_dict=True)
+        results.append((values(model), evaluated))
+    assert_close(results[0][0], results[1][0])
+    for name, value in results[1][1].items():
+        np.testing.assert_allclose(results[0][1][name], value, rtol=1e-5)
+
+
+@check
+def class_weights_of_some_classes() -> None:
+    x, y = images(6 * BATCH * size)
+    weights = {0: 3}  # the other class weighs 1; a whole number
+    results = []
+    for is_ours in (True, False):
+        model = compiled(fresh(linear, 12), keras.optimizers.SGD(0.05))
+        batch = BATCH * size
+        if is_ours:
+            ooodist.distribute(model)
+            batch = BATCH
+        model.fit(x, y, batch_size=batch, shuffle=False, class_weight=weights, verbose=0)
+        results.append(values(model))
+    assert_close(*results)
+    model = compiled(fresh(linear, 12), "sgd")
+    ooodist.distribute(model)
+    with pytest.raises(ooodist.UserError, match=r"class_weight is \{0: 3\}, but sample_weight is"):
+        model.fit(x, y, class_weight=weights, sample_weight=np.ones(len(x)), verbose=0)
+
+
+class Pieces(keras.utils.PyDataset):
+    """Of images, in batches."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, number: int) -> Any:
+        x, y = images(2 * BATCH)
+        return x[number * BATCH :][:BATCH], y[number * BATCH :][:BATCH]
+
+
+@check
+def arrays_with_validation_data_of_another_kind() -> None:
+    x, y = images(4 * BATCH * size)
+    held = images(2 * BATCH)
+    for data in (tf.data.Dataset.from_tensor_slices(held).batch(BATCH), Pieces()):
+        model = compiled(linear(), keras.optimizers.SGD(0.05))
+        ooodist.distribute(model)
+        history = model.fit(x, y, batch_size=BATCH, validation_data=data, verbose=0).history
+        shared_out = model.evaluate(*held, verbose=0, return_dict=True)
+        np.testing.assert_allclose(history["val_loss"], shared_out["loss"], rtol=1e-5)
+
+
+@check
+def single_batches_after_an_epoch() -> None:
+    x, y = images(4 * BATCH * size)
+    mine = slice(rank * BATCH, (rank + 1) * BATCH)
+    model = compiled(fresh(linear, 4), keras.optimizers.SGD(0.05))
+    ooodist.distribute(model, steps_per_launch=2)
+    alone = compiled(fresh(linear, 4), keras.optimizers.SGD(0.05))
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    alone.fit(x, y, batch_size=BATCH * size, shuffle=False, verbose=0)
+    for _ in range(3):
+        model.train_on_batch(x[mine], y[mine], class_weight={1: 2.0})
+        alone.train_on_batch(x[: BATCH * size], y[: BATCH * size], class_weight={1: 2.0})
+    assert int(model.optimizer.iterations) == 7
+    assert_close(values(model), values(alone))
+
+
+@check
+def shuffling_follows_the_seed_and_draws_from_no_sequence_of_the_program() -> None:
+    def drawn() -> list[float]:
+        return [random.random(), np.random.random(), float(tf.random.uniform([]))]
+
+    x, y = images(5 * BATCH * size)
+    results = []
+    for seed in (21, 21, 22):
+        model = compiled(linear(), "sgd")
+        model.set_weights([np.ones((192, 2)), np.zeros(2)])
+        ooodist.distribute(model)
+        keras.utils.set_random_seed(seed + 100 * rank)  # rank 0's counts
+        expected = drawn()
+        keras.utils.set_random_seed(seed + 100 * rank)
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+        assert drawn() == expected
+        results.append(values(model))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    assert (results[0][0] != results[2][0]).any()
 
 
 @check
