@@ -169,8 +169,10 @@ def as_new_value(tensor: tf.Tensor) -> tf.Tensor:
 
     Otherwise a stateless op on a constant is executed once, while the graph is optimised, and two
     of them on one tensor are joined. Only a branch that is chosen at run time, by an op with a
-    state, is left alone by all optimisers; it copies nothing.
+    state, is left alone by all optimisers; it copies nothing. That op may neither tell the time
+    nor draw a number: where TensorFlow is to be deterministic, it refuses to run such ops.
     """
-    now = tf.timestamp()
-    keep(now.op)
-    return tf.raw_ops.Switch(data=tensor, pred=now >= 0).output_true  # always: since 1970
+    with tf.device("CPU:0"):  # decisions are made on the host
+        chosen = tf.raw_ops.Empty(shape=[], dtype=tf.bool, init=True)  # false, which nobody knows
+    keep(chosen.op)
+    return tf.raw_ops.Switch(data=tensor, pred=chosen).output_false

@@ -20,6 +20,7 @@ from ooodist.profile.digest import model_digest
 from ooodist.profile.owners import Owner, Weight, find_owners
 from ooodist.profile.state import all_variables
 from ooodist.training.backward import Order, OrderedBackward, TracedStep, variable_names
+from ooodist.training.building import build
 from ooodist.training.exchange import GradientExchange
 from ooodist.training.launch import Batch, Launch
 
@@ -78,8 +79,7 @@ def trace_step(
             "and ordered; compile it with run_eagerly=False"
         )
     batch = as_tensors(batch)
-    if not model.built or not model.optimizer.built:
-        model._symbolic_build(data_batch=batch)
+    build(model, batch)
     backward = _WatchedBackward(order)
     launch = Launch(model, backward, accumulate=accumulate)
     batches = (batch,) * accumulate

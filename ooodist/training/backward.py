@@ -51,8 +51,8 @@ class OrderedBackward:
     Args:
         exchange: averages over the ranks.
         order: ``inorder`` (as TensorFlow would: no edge is added), ``first_k``, a list of unit
-            names, a function that makes one from the units in stock order, or a plan, which says
-            how to exchange as well.
+            names (of all backward passes, if a step has several), a function that makes one from
+            the units in stock order, or a plan, which says how to exchange as well.
         k: for ``first_k``, how many layers.
         selected: names of the weights that are trained (see :func:`variable_names`); None: all.
 
@@ -181,7 +181,12 @@ class OrderedBackward:
         if callable(self.order):
             return self.order(units)
         assert not isinstance(self.order, Plan)  # carry_out has taken the order out of it
-        return self.order
+        if self.plan is not None:
+            return self.order
+        # A step may have several backward passes (of a GAN, say): each takes its own units.
+        known = {unit.name for unit in units}
+        own = [name for name in self.order if name in known]
+        return own if set(own) == known else self.order  # which says what is wrong
 
 
 def named_variables(model: Any) -> dict[str, Any]:

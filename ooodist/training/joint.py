@@ -28,6 +28,7 @@ import tensorflow as tf
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training import arrays, replicas
+from ooodist.training.building import build
 from ooodist.training.epochs import EpochCare, StopTogether
 from ooodist.training.launch import Batch
 from ooodist.training.sharing import share_out
@@ -48,6 +49,9 @@ class JointModel(ABC):
     Args:
         arguments: the same on all ranks, or the first fit raises UserError.
 
+    Raises:
+        UserError: the model is one already.
+
     Attributes:
         engine: the engine.
         steps_per_launch, accumulate: a call of the train function uses so many batches, multiplied.
@@ -65,6 +69,11 @@ class JointModel(ABC):
         steps_per_launch: int,
         accumulate: int,
     ) -> None:
+        if hasattr(model, "ooodist"):
+            raise UserError(
+                f"model {model.name} was given to ooodist before; give it once, or make it anew "
+                "for other arguments (keras.models.clone_model, then compile)"
+            )
         self.engine = engine
         self.steps_per_launch = steps_per_launch
         self.accumulate = accumulate
@@ -156,8 +165,7 @@ class JointModel(ABC):
     def _make_alike(self, batch: Batch) -> None:
         """Gives all ranks rank 0's weights."""
         model = self._model
-        if not model.built or not model.optimizer.built:
-            model._symbolic_build(data_batch=batch)
+        build(model, batch)
         self.engine.check_equal("the arguments of ooodist.distribute", self._arguments)
         replicas.broadcast_weights(self.engine, model)
         self._alike = True

@@ -49,6 +49,19 @@ def not_updating(model: keras.Model) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def not_built(model: keras.Model) -> Iterator[None]:
+    """``build`` of the optimiser that the model was compiled with does nothing in this block."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        optimizer.build = lambda _variables: None  # on the instance
+    try:
+        yield
+    finally:
+        if optimizer is not None:
+            del optimizer.build
+
+
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """The optimiser that the model was compiled with, and those it has as attributes."""
     held = [getattr(model, "optimizer", None), *vars(model).values()]
@@ -72,13 +85,18 @@ def weights_of_slots(
         optimizer: built.
         paths: of the weights that it trains.
     """
-    start_of = {path: f"{path.replace('/', '_')}_" for path in paths}
+    start_of = {path: slot_prefix(path) for path in paths}
     found = []
     for variable in optimizer.variables:
-        name = variable.path.rpartition("/")[2]  # Keras names it by the weight that it is for
+        name = variable.path.rpartition("/")[2]
         fitting = [path for path, start in start_of.items() if name.startswith(start)]
         found.append((variable, max(fitting, key=len, default="")))
     return found
+
+
+def slot_prefix(path: str) -> str:
+    """How the names begin that Keras gives to what an optimiser keeps for the weight."""
+    return f"{path.replace('/', '_')}_"
 
 
 @contextlib.contextmanager

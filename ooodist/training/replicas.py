@@ -10,18 +10,16 @@ import keras
 import numpy as np
 
 from ooodist.engines.base import Engine
+from ooodist.training.optimizer import optimizers_of
 
 
 def broadcast_weights(engine: Engine, model: keras.Model) -> None:
-    """Gives every rank rank 0's weights and optimiser state.
+    """Gives every rank rank 0's weights and the state of its optimisers.
 
     The state of random generators (dropout) is left alone: ranks draw different numbers.
     """
-    variables = [v for v in model.variables if not _is_random_state(v)]
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None:
-        known = {id(v) for v in variables}
-        variables += [v for v in optimizer.variables if id(v) not in known]
+    found = [*model.variables, *(v for o in optimizers_of(model) for v in o.variables)]
+    variables = list({id(v): v for v in found if not _is_random_state(v)}.values())
     broadcast_variables(engine, variables)
 
 

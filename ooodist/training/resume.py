@@ -21,7 +21,7 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training import checkpoint, replicas
 from ooodist.training.checkpoint import State
-from ooodist.training.optimizer import without_scaling
+from ooodist.training.optimizer import slot_prefix, without_scaling
 
 logger = logging.getLogger("ooodist")
 
@@ -128,7 +128,7 @@ def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarr
     A fixed learning rate is the job's, not the checkpoint's. Returns the weights of the best epoch,
     if the checkpoint has them. Raises UserError on all ranks when the checkpoint does not fit.
     """
-    model.optimizer.build(model.trainable_variables)
+    model.optimizer.build(_trained(model, source.state))
     checkpoint.check_fits(model, source.state, str(source.file))
     rate = None if is_scheduled(model.optimizer) else np.asarray(model.optimizer.learning_rate)
     error, best_weights = None, None
@@ -145,6 +145,16 @@ def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarr
     if not engine.broadcast_text("yes" if best_weights is not None else ""):
         return None
     return engine.broadcast(model.get_weights() if best_weights is None else best_weights)
+
+
+def _trained(model: keras.Model, state: checkpoint.State) -> list[keras.Variable]:
+    """The weights that the optimizer trains; a train_step of the user's own may leave some out."""
+    weights = model.trainable_variables
+    if type(model).train_step is keras.Model.train_step:
+        return list(weights)
+    kept = [variable.path.rpartition("/")[2] for variable in state.variables]
+    trained = [v for v in weights if any(name.startswith(slot_prefix(v.path)) for name in kept)]
+    return trained or list(weights)  # without slots it does not matter
 
 
 def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:

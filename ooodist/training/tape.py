@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 from ooodist import engines
 from ooodist.backprop.units import Gradient
-from ooodist.training.backward import Order, OrderedBackward
+from ooodist.training.backward import Order, OrderedBackward, variable_names
 from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
+
+logger = logging.getLogger("ooodist")
 
 Handler = Callable[
     [Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[Gradient], Sequence[Any]], list[Gradient]
@@ -143,13 +147,16 @@ def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
 def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator[None]:
     """Passes the gradients that any ``tf.GradientTape`` computes in this block through a handler.
 
-    So that a model's ``train_step``, Keras's or the user's own, needs no change. Gradients with
-    respect to tensors (a gradient penalty, say) are left alone, and so are other threads.
+    So that a model's ``train_step``, Keras's or the user's own, needs no change. Left alone are
+    other threads, gradients with respect to tensors (a gradient penalty, say), and those that
+    belong to another gradient: what a tape computes while another one computes its own
+    (``tf.recompute_grad``, a custom gradient with a tape inside), or records.
 
     Args:
         handler, trained: see :func:`gradient_with`; ``trained`` is asked of variables alone.
     """
     thread = threading.get_ident()
+    is_computing = False
 
     def gradient(
         tape: tf.GradientTape,
@@ -161,7 +168,15 @@ def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator
         flat = tf.nest.flatten(sources)
         variables = [index for index, source in enumerate(flat) if hasattr(source, "handle")]
         options = {"unconnected_gradients": unconnected_gradients}
-        if threading.get_ident() != thread or not variables:
+        nonlocal is_computing
+        if threading.get_ident() != thread or not variables or is_computing:
+            return _plain_gradient(tape, target, sources, output_gradients, **options)
+        if _others_record(tape):
+            logger.warning(
+                "train_step computes gradients of %s while another tape records: they stay each "
+                "worker's own; if they are to update weights, compute them outside of that tape",
+                ", ".join(variable_names([flat[index] for index in variables])[:3]),
+            )
             return _plain_gradient(tape, target, sources, output_gradients, **options)
 
         def handle_variables(
@@ -185,12 +200,22 @@ def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator
                     chosen[index] = is_wanted
             return chosen
 
-        return gradient_with(
-            handle_variables, tape, target, sources, output_gradients, choose, **options
-        )
+        is_computing = True
+        try:
+            return gradient_with(
+                handle_variables, tape, target, sources, output_gradients, choose, **options
+            )
+        finally:
+            is_computing = False
 
     tf.GradientTape.gradient = gradient
     try:
         yield
     finally:
         tf.GradientTape.gradient = _plain_gradient
+
+
+def _others_record(tape: tf.GradientTape) -> bool:
+    """Whether a tape other than this one records at present."""
+    with tape.stop_recording() if tape._recording else contextlib.nullcontext():
+        return bool(record.could_possibly_record())

@@ -21,7 +21,9 @@ engine = ooodist.init()
 
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from tensorflow.python.framework import config  # noqa: E402
 
+from ooodist.profile.exchange_timing import ExchangeTimer  # noqa: E402
 from tests.workers import check, images, run  # noqa: E402
 
 layers = keras.layers
@@ -29,12 +31,20 @@ rank, size = ooodist.rank(), ooodist.size()
 BATCH = 4
 
 
-def convolutional(frozen_norm: bool = True) -> keras.Model:
+class Recomputed(layers.Conv2D):
+    """Its activation is computed again in the backward pass."""
+
+    def call(self, x: Any) -> Any:
+        return tf.recompute_grad(super().call)(x)
+
+
+def convolutional(frozen_norm: bool = True, recompute: bool = False) -> keras.Model:
     image = keras.Input((8, 8, 3))
     x = layers.Conv2D(8, 3, padding="same", activation="relu")(image)
     norm = layers.BatchNormalization()
     norm.trainable = not frozen_norm
-    y = layers.Conv2D(8, 3, padding="same")(norm(x))
+    kind = Recomputed if recompute else layers.Conv2D
+    y = kind(8, 3, padding="same")(norm(x))
     x = layers.GlobalAveragePooling2D()(layers.ReLU()(layers.Add()([x, y])))
     return keras.Model(image, layers.Dense(2)(x))
 
@@ -148,6 +158,22 @@ def embeddings_and_tied_weights() -> None:
     alone = compiled(fresh(make, 7), keras.optimizers.SGD(0.1))
     alone.fit(tokens, labels, batch_size=BATCH * size, shuffle=False, verbose=0)
     assert_close(values(ours), values(alone))
+
+
+@check
+def with_op_determinism() -> None:
+    config.enable_op_determinism()
+    try:
+        trained_like_one_process(
+            lambda: convolutional(recompute=True),
+            lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+            order="first_k",
+            k=2,
+            steps_per_launch=2,
+        )
+        assert ExchangeTimer(engine, None).together(4096, 2) > 0  # what plans are made from
+    finally:
+        config.disable_op_determinism()
 
 
 @check
