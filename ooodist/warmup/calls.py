@@ -2,7 +2,8 @@
 
 Each call needs a token, and the token says who asks: what a client claims to be is not looked at. A
 file that arrives is kept outside of the zoo until it is whole and its sum is right; then
-:meth:`Zoo.add` looks into it. A call that fails leaves nothing behind.
+:meth:`Zoo.add` looks into it. It has no name there: neither a call that fails nor a service that is
+killed leaves anything behind.
 
 All calls are streams for gRPC: so it hands over the messages one by one, and a client that nobody
 knows, or that sends nothing, does not keep a thread waiting for a message.
@@ -10,24 +11,24 @@ knows, or that sends nothing, does not keep a thread waiting for a message.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import hmac
 import logging
 import os
 import re
+import sqlite3
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import grpc
 
 from ooodist.errors import UserError
 from ooodist.warmup import messages
 from ooodist.warmup.entry import Entry
+from ooodist.warmup.full_disk import is_disk_full
+from ooodist.warmup.limits import BusyError, Limits, Places
 from ooodist.warmup.tokens import Tokens
 from ooodist.warmup.watch import Watch
 from ooodist.warmup.zoo import Zoo, may_use
@@ -76,28 +77,15 @@ class Calls(grpc.GenericRpcHandler):
     Args:
         zoo: in which they look, and which stays the caller's to close.
         tokens: of those who may call.
-        folder: for files until they are in the zoo.
-        largest_bytes: of a file that may be registered.
-        uploads: that may go on at a time.
-        patience: seconds in which a client must send, or take, its next message of up to 1 MiB.
+        limits: that users have.
     """
 
-    def __init__(
-        self,
-        zoo: Zoo,
-        tokens: Tokens,
-        folder: str,
-        *,
-        largest_bytes: int,
-        uploads: int,
-        patience: float,
-    ) -> None:
+    def __init__(self, zoo: Zoo, tokens: Tokens, limits: Limits) -> None:
         self._zoo = zoo
         self._tokens = tokens
-        self._folder = folder
-        self._largest_bytes = largest_bytes
-        self._uploads = threading.BoundedSemaphore(uploads)
-        self._patience = patience
+        self._limits = limits
+        self._places = Places("calls", limits.calls, limits.calls_of_user)
+        self._uploads = Places("uploads", limits.uploads, limits.uploads_of_user)
         self._calls: dict[str, Call] = {
             f"/{messages.SERVICE}/Query": self._query,
             f"/{messages.SERVICE}/Fetch": self._fetch,
@@ -116,20 +104,24 @@ class Calls(grpc.GenericRpcHandler):
     ) -> Iterator[bytes]:
         try:
             given = dict(context.invocation_metadata()).get("authorization", "")
-            caller = Caller(self._user(given), requests, context, self._patience)
-            for answer in call(caller):
-                with caller.watch():
-                    yield answer  # goes on once the network has taken it
+            caller = Caller(self._user(given), requests, context, self._limits.patience)
+            with self._places.taken_by(caller.user):
+                for answer in call(caller):
+                    with caller.watch():
+                        yield answer  # goes on once the network has taken it
         except grpc.RpcError:
             return  # the client has gone
         except _RefusedError as error:
             context.abort(error.code, self._public(error))
-        except UserError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, self._public(error))
+        except BusyError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except Exception as error:
-            logger.exception("the zoo's service failed in a call")
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(error):
+                logger.error("the disk of the zoo's service is full: %s", error)
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the service's disk is full")
+            if isinstance(error, UserError) and not isinstance(error.__cause__, sqlite3.Error):
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, self._public(error))
+            logger.exception("the zoo's service failed in a call")
             context.abort(grpc.StatusCode.INTERNAL, "the service failed; its log says why")
 
     def _user(self, given: str | bytes) -> str:
@@ -152,7 +144,7 @@ class Calls(grpc.GenericRpcHandler):
         for place in (self._zoo.address, os.path.abspath(self._zoo.address)):
             if re.match(r"/.|\w+://", place):  # and not a single word, which may be in any text
                 text = text.replace(place, "the zoo")
-        return text.replace(self._folder, "the service")[:_DETAIL_LETTERS]
+        return text[:_DETAIL_LETTERS]
 
     def _query(self, caller: Caller) -> Iterator[bytes]:
         asked = messages.read(messages.Query, caller.next())
@@ -176,24 +168,17 @@ class Calls(grpc.GenericRpcHandler):
 
     def _register(self, caller: Caller) -> Iterator[bytes]:
         upload = messages.read(messages.Upload, caller.next())
-        if not 0 < upload.bytes <= self._largest_bytes:
+        if not 0 < upload.bytes <= self._limits.file_bytes:
             raise UserError(
-                f"the file has {upload.bytes} bytes; 1 to {self._largest_bytes} are allowed"
+                f"the file has {upload.bytes} bytes; 1 to {self._limits.file_bytes} are allowed"
             )
-        if not self._uploads.acquire(blocking=False):
-            raise _RefusedError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "too many models are being registered at this time; try again later",
-            )
-        try:
+        with self._uploads.taken_by(caller.user):
             added = self._receive(caller, upload)
-        finally:
-            self._uploads.release()
         logger.info("%s registered model %s", caller.user, added)
         yield messages.encode(messages.Model(added))
 
     def _receive(self, caller: Caller, upload: messages.Upload) -> str:
-        with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".keras") as file:
+        with tempfile.TemporaryFile() as file:
             with caller.watch() as watch:
                 found = messages.receive(caller.requests, upload.bytes, file, watch.moved)
                 if next(caller.requests, None) is not None:
@@ -203,11 +188,7 @@ class Calls(grpc.GenericRpcHandler):
                     f"the SHA-256 sum of what arrived is {found}, not {upload.sha256} as "
                     "declared; send it again"
                 )
-            file.flush()
-            try:
-                return self._zoo.add(Path(file.name))
-            except UserError as error:
-                raise UserError(str(error).replace(file.name, "that was sent")) from error
+            return self._zoo.add(file)
 
     def _list(self, caller: Caller) -> Iterator[bytes]:
         caller.next()

@@ -36,6 +36,7 @@ import numpy as np
 from ooodist import yaml_dataclass
 from ooodist.errors import UserError
 from ooodist.replacing import replacing
+from ooodist.warmup.full_disk import is_disk_full
 from ooodist.warmup.graph import Graph, Weight
 from ooodist.warmup.graph_json import read_graph
 from ooodist.warmup.hdf5_values import plain_dataset, values_of
@@ -49,6 +50,9 @@ WEIGHTS_MEMBER = "model.weights.h5"
 DATED_MEMBER = "metadata.json"  # Keras' version, and when the model was saved
 CONFIG_MEMBER = "config.json"
 REQUIRED_MEMBERS = (DATED_MEMBER, CONFIG_MEMBER, WEIGHTS_MEMBER, MEMBER)
+ASSETS = "assets/"  # vocabularies of layers for texts; nothing else may be in a file
+ASSET_ENDINGS = (".txt", ".json", ".spm")
+SHARED_KEY = "shared_object_id"  # in the config: by which Keras knows objects that layers share
 ENDING = ".keras"  # of the files' names
 
 MOST_JSON_BYTES = 64 * 2**20
@@ -158,11 +162,34 @@ def check(source: Path | BinaryIO) -> Entry:
     with _opened(source) as archive:
         if damaged := archive.testzip():
             raise UserError(f"its member {damaged} is not whole")
+        _config(archive)
         entry = _entry(archive)
         for weight, array in _weights(archive, entry):
             if array.dtype.kind not in "iub" and not np.isfinite(array).all():
                 raise UserError(f"weight {weight} is not finite; train with a lower learning rate")
         return entry
+
+
+def digest(source: Path | BinaryIO) -> str:
+    """SHA-256 of all that a file says of its model, but for what is new each time it is saved.
+
+    That is the date, and the numbers in the config of objects that are shared: they are where the
+    objects were in memory, so each is taken as the place where it comes first.
+
+    Raises:
+        UserError: as :func:`read`.
+    """
+    whole = hashlib.sha256()
+    with _opened(source) as archive:
+        config = json.dumps(_numbered_anew(_config(archive), {}), sort_keys=True).encode()
+        parts = {CONFIG_MEMBER: hashlib.sha256(config).hexdigest()}
+        for name in set(archive.namelist()) - {DATED_MEMBER, CONFIG_MEMBER}:
+            with archive.open(name) as content:
+                part = hashlib.file_digest(content, "sha256")  # type: ignore[arg-type]
+            parts[name] = part.hexdigest()
+    for name, sum_of_part in sorted(parts.items()):
+        whole.update(f"{name}\0{sum_of_part}\n".encode())
+    return whole.hexdigest()
 
 
 def check_meta(meta: Meta) -> None:
@@ -246,13 +273,19 @@ def _opened(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
     except UserError as error:
         raise UserError(f"model file {name}: {error}") from error
     except Exception as error:  # zipfile, zlib, json and h5py have many for what is damaged
+        if is_disk_full(error):  # here, where the weights are unpacked: nothing is wrong with it
+            raise UserError(f"model file {name} cannot be unpacked: {error}") from error
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"model file {name} cannot be read or is damaged: {reason}") from error
 
 
 def _name_of(file: BinaryIO) -> object:
-    """What fsspec has opened is named by its path, and only files of the system have a name."""
-    return getattr(file, "path", None) or getattr(file, "name", "that is open")
+    """What fsspec has opened is named by its path, and only files of the system have a name.
+
+    The name of a temporary file is a number: such files came through the network.
+    """
+    name = getattr(file, "path", None) or getattr(file, "name", None)
+    return name if isinstance(name, str) else "that was sent"
 
 
 def _check_members(archive: zipfile.ZipFile) -> None:
@@ -263,6 +296,12 @@ def _check_members(archive: zipfile.ZipFile) -> None:
     for name in names:
         if name.startswith("/") or ".." in name.split("/") or "\\" in name:
             raise UserError(f"its member {name[:200]!r} has a name that leads out of it")
+        asset = name.startswith(ASSETS) and name.endswith((*ASSET_ENDINGS, "/"))
+        if name not in REQUIRED_MEMBERS and not asset:
+            raise UserError(
+                f"its member {name[:200]!r} is no part of a model; there may be "
+                f"{', '.join(REQUIRED_MEMBERS)} and, in {ASSETS}, {', '.join(ASSET_ENDINGS)}"
+            )
     for name in REQUIRED_MEMBERS:
         if name not in names:
             hint = "; add it with python -m ooodist.zoo add" if name == MEMBER else ""
@@ -292,14 +331,37 @@ def _entry(archive: zipfile.ZipFile) -> Entry:
     return Entry(meta, graph, places)
 
 
+def _config(archive: zipfile.ZipFile) -> Any:
+    size = archive.getinfo(CONFIG_MEMBER).file_size
+    if size > MOST_JSON_BYTES:
+        raise UserError(f"{CONFIG_MEMBER} has {size} bytes; it may have {MOST_JSON_BYTES}")
+    return json.loads(archive.read(CONFIG_MEMBER))
+
+
+def _numbered_anew(value: Any, numbers: dict[Any, int]) -> Any:
+    """A config in which the numbers of shared objects are 0, 1, ... in the order of the text."""
+    if isinstance(value, list):
+        return [_numbered_anew(each, numbers) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: numbers.setdefault(json.dumps(each), len(numbers))
+        if key == SHARED_KEY
+        else _numbered_anew(each, numbers)
+        for key, each in value.items()
+    }
+
+
 @contextlib.contextmanager
 def _hdf5(archive: zipfile.ZipFile) -> Iterator[h5py.File]:
-    """The weights; as a file of their own, since HDF5 jumps about and archives are streams."""
-    with tempfile.NamedTemporaryFile(suffix=".h5") as unpacked:
+    """The weights; as a file of their own, since HDF5 jumps about and archives are streams.
+
+    It has no name, so that nothing of it is left when the process is killed.
+    """
+    with tempfile.TemporaryFile() as unpacked:
         with archive.open(WEIGHTS_MEMBER) as packed:
             shutil.copyfileobj(packed, unpacked, 2**20)
-        unpacked.flush()
-        with h5py.File(unpacked.name, "r") as store:
+        with h5py.File(unpacked, "r") as store:
             yield store
 
 

@@ -7,12 +7,11 @@ import secrets
 import signal
 import ssl
 import sys
-import tempfile
-import threading
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import grpc
 
@@ -20,8 +19,11 @@ from ooodist.errors import UserError
 from ooodist.warmup import messages
 from ooodist.warmup.addresses import host_of, is_loopback
 from ooodist.warmup.calls import Calls
+from ooodist.warmup.limits import Limits
 from ooodist.warmup.tokens import Tokens, check_tokens, read_tokens
 from ooodist.warmup.zoo import Zoo
+
+REFUSING = 16  # threads beside those of calls that go on
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,11 @@ class Service:
     address: str
     _server: grpc.Server
     _pool: ThreadPoolExecutor
-    _folder: tempfile.TemporaryDirectory[str]
 
     def stop(self, seconds: float = 5.0) -> None:
         """Takes no more calls, and ends those that take longer than so many seconds."""
         self._server.stop(seconds).wait()
         self._pool.shutdown(wait=False)
-        self._folder.cleanup()
 
     def __enter__(self) -> Service:
         return self
@@ -58,9 +58,7 @@ def serve(
     admins: Collection[str] = (),
     certificate: Path | None = None,
     key: Path | None = None,
-    largest_bytes: int = messages.LARGEST_BYTES,
-    workers: int = 8,
-    patience: float = 30.0,
+    limits: Limits | None = None,
 ) -> Service:
     """Starts to serve a zoo.
 
@@ -70,9 +68,7 @@ def serve(
         tokens: the user of each token.
         admins: users who may evict models.
         certificate, key: PEM files for TLS, without which only this machine itself is served.
-        largest_bytes: of a file that may be registered.
-        workers: calls at a time; half as many may be uploads.
-        patience: seconds in which a client must send, or take, its next message of up to 1 MiB.
+        limits: that users have, if others than usual.
 
     Raises:
         UserError: the address, the tokens, the certificate or the key cannot be used.
@@ -87,8 +83,8 @@ def serve(
             "listen on 127.0.0.1"
         )
     tls = _credentials(certificate, key) if certificate and key else None
-    folder = tempfile.TemporaryDirectory(prefix="ooodist-uploads-", ignore_cleanup_errors=True)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="ooodist-zoo")
+    limits = limits or Limits()
+    pool = ThreadPoolExecutor(limits.calls + REFUSING, thread_name_prefix="ooodist-zoo")
     server = grpc.server(
         pool,
         options=[
@@ -96,27 +92,19 @@ def serve(
             ("grpc.max_concurrent_streams", 64),  # of a connection
             ("grpc.so_reuseport", 0),  # or a second service would share the port unnoticed
         ],
-        maximum_concurrent_rpcs=16 * workers,  # that wait for a worker
+        maximum_concurrent_rpcs=2 * limits.calls,  # some of which wait to be refused
     )
-    calls = Calls(
-        zoo,
-        Tokens(dict(tokens), frozenset(admins)),
-        folder.name,
-        largest_bytes=largest_bytes,
-        uploads=max(1, workers // 2),
-        patience=patience,
-    )
+    calls = Calls(zoo, Tokens(dict(tokens), frozenset(admins)), limits)
     server.add_generic_rpc_handlers((calls,))
     try:
         port = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
     except RuntimeError as error:
-        folder.cleanup()
         raise UserError(
             f"the zoo cannot be served at {address}: the port is in use, or the host is not one "
             "of this machine; give another address, or port 0 for any that is free"
         ) from error
     server.start()
-    return Service(f"{address.rpartition(':')[0]}:{port}", server, pool, folder)
+    return Service(f"{address.rpartition(':')[0]}:{port}", server, pool)
 
 
 def serve_forever(
@@ -141,9 +129,9 @@ def serve_forever(
         tokens = read_tokens(tokens_file)
     users, admins = tokens.users, tokens.admins
     service = serve(zoo, address, tokens=users, admins=admins, certificate=certificate, key=key)
-    ended = threading.Event()
+    ended: SimpleQueue[None] = SimpleQueue()  # as a handler may not set an Event that is waited for
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda *_: ended.put(None))
     with service:
         print(
             f"zoo {zoo.address} with {len(zoo.list())} models is served at {service.address}, "
@@ -156,7 +144,7 @@ def serve_forever(
                 "stay, give a file with lines `user: token` that only you can read"
             )
         sys.stdout.flush()
-        ended.wait()
+        ended.get()
     print("the zoo is no longer served", flush=True)
 
 

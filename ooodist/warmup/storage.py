@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,12 +46,16 @@ class Storage:
         self._files, self._root = _file_system(address)
         self.is_local = isinstance(self._files, LocalFileSystem)
 
-    def index_file(self) -> Path:
-        """Where the index is, unless the user says otherwise: on this machine, in any case."""
-        if self.is_local and os.access(self._root, os.W_OK):
-            return Path(self._root, INDEX_NAME)
+    def index_files(self) -> list[Path]:
+        """Where the index is, unless the user says otherwise: on this machine, in any case.
+
+        The second place is for when the first one cannot be used, as on a full disk.
+        """
         name = hashlib.sha256(f"{self._files.protocol}{self._root}".encode()).hexdigest()[:16]
-        return Path.home() / ".cache" / "ooodist" / "zoo" / f"{name}.sqlite"
+        places = [Path.home() / ".cache" / "ooodist" / "zoo" / f"{name}.sqlite"]
+        if self.is_local and os.access(self._root, os.W_OK):
+            places.insert(0, Path(self._root, INDEX_NAME))
+        return places
 
     def sizes(self) -> dict[str, int]:
         """Bytes of all models, by id. What killed writers left long ago is deleted."""
@@ -75,12 +80,14 @@ class Storage:
             return float(self._files.modified(self._path(model)).timestamp())
 
     @contextlib.contextmanager
-    def incomplete(self, file: Path) -> Iterator[str]:
+    def incomplete(self, file: BinaryIO) -> Iterator[str]:
         """A copy of a file that is no model yet; see :meth:`complete`. It is deleted at the end."""
         path = f"{self._root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
         try:
             with _os_errors():
-                self._files.put_file(str(file), path)
+                file.seek(0)
+                with self._files.open(path, "wb") as copy:
+                    shutil.copyfileobj(file, copy, 2**20)
                 if self.is_local:
                     with Path(path).open("rb") as written:
                         os.fsync(written.fileno())

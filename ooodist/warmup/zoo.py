@@ -11,16 +11,15 @@ capacity by what they add in the same moment.
 from __future__ import annotations
 
 import builtins
-import hashlib
 import itertools
 import logging
 import math
+import os
 import re
 import sqlite3
 import tempfile
 import time
-import zipfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -106,8 +105,9 @@ class Zoo:
         self._storage = Storage(self.address)
         self._damaged: dict[str, int] = {}
         self._prepared: dict[str, Prepared] = {}
+        self._uncounted = False
         self._listed = -math.inf
-        self._index = Index(index or self._storage.index_file())
+        self._index = _open_index([index] if index else self._storage.index_files())
         self.refresh()
 
     def close(self) -> None:
@@ -120,31 +120,41 @@ class Zoo:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, file: Path, *, replace: str | None = None) -> str:
+    def add(self, file: Path | BinaryIO, *, replace: str | None = None) -> str:
         """Adds a model and returns its id; one that is there already is no error.
 
         Args:
-            file: as :func:`ooodist.warmup.entry.write` makes it; every byte of it is checked.
+            file: as :func:`ooodist.warmup.entry.write` makes it, or one that is open; every byte of
+                it is checked.
             replace: id of a model that leaves the zoo once this one is in it.
 
         Raises:
             UserError: the file is damaged, its accuracy is far below that of others of its task and
                 data set, it is worth less than what would have to go for it, or cannot be written.
         """
+        if isinstance(file, Path):
+            if not file.is_file():
+                raise UserError(f"there is no model file {file}; check the path")
+            with file.open("rb") as opened:
+                return self.add(opened, replace=replace)
         added = entries.check(file)
-        model = f"{_readable(added.meta.name)}-{_digest(file)[:12]}"
+        model = f"{_readable(added.meta.name)}-{entries.digest(file)[:12]}"
         self.refresh()
         if self._index.row(model) is not None:
             return model
-        row = _row(model, added, file.stat().st_size, time.time())
+        row = _row(model, added, file.seek(0, os.SEEK_END), time.time())
         try:
             with self._storage.incomplete(file) as copy, self._index.exclusively():
                 leaving = self._leaving(row, replace)
                 self._storage.complete(copy, model)
-                self._index.put([(row, outline_of(added.graph))])
+                try:
+                    self._index.put([(row, outline_of(added.graph))])
+                except sqlite3.Error:
+                    self._storage.delete(model)
+                    raise
                 self._remove(leaving)
                 clusters.update(self._index, self._prepare)
-        except OSError as error:
+        except (OSError, sqlite3.Error) as error:
             reason = f"model {model} cannot be written to zoo {self.address}: {error}"
             raise UserError(reason) from error
         return model
@@ -225,9 +235,17 @@ class Zoo:
             return entries.read_with_weights(file)
 
     def open(self, model: str) -> BinaryIO:
-        """The file of a model, open for reading, which counts as a use. Raises UserError."""
+        """The file of a model, open for reading, which counts as a use. Raises UserError.
+
+        Where the use cannot be written down, as on a full disk, that is logged once.
+        """
         file = self._opened(model)
-        self._index.count_use(model, time.time())
+        try:
+            self._index.count_use(model, time.time())
+        except sqlite3.OperationalError as error:
+            if not self._uncounted:
+                logger.warning("zoo %s: uses of models are not counted: %s", self.address, error)
+            self._uncounted = True
         return file
 
     def size(self, model: str) -> int:
@@ -363,24 +381,20 @@ def may_use(meta: Meta, user: str | None) -> bool:
     return user is None or not meta.access or user in meta.access
 
 
+def _open_index(places: Sequence[Path]) -> Index:
+    """The index at the first place that can be used."""
+    *preferred, last = places
+    for place in preferred:
+        try:
+            return Index(place)
+        except UserError as error:
+            logger.warning("%s; another one is used meanwhile: %s", error, last)
+    return Index(last)
+
+
 def _readable(name: str) -> str:
     """A name as a part of a file's name."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "model"
-
-
-def _digest(file: Path) -> str:
-    """SHA-256 of what a model's file holds, but for what is new each time that it is saved.
-
-    That is the date, and in the config numbers by which Keras knows objects that are shared.
-    """
-    whole = hashlib.sha256()
-    with zipfile.ZipFile(file) as archive:
-        same = set(archive.namelist()) - {entries.DATED_MEMBER, entries.CONFIG_MEMBER}
-        for name in sorted(same):
-            with archive.open(name) as content:
-                part = hashlib.file_digest(content, "sha256")  # type: ignore[arg-type]
-            whole.update(f"{name}\0{part.hexdigest()}\n".encode())
-    return whole.hexdigest()
 
 
 def _row(model: str, read: Entry, size: int, created: float) -> Row:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -98,6 +100,11 @@ def upload(content: bytes, **declared: object) -> list[bytes]:
     ]
 
 
-def uploads() -> list[Path]:
-    """Files that services are receiving."""
-    return list(Path(tempfile.gettempdir()).glob("ooodist-uploads-*/*"))
+def uploads() -> list[str]:
+    """Files that services of this process are receiving: open, but in no folder."""
+    unnamed = re.compile(rf"{re.escape(tempfile.gettempdir())}/#\d+ \(deleted\)")
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, or that of the folder
+            found.append(str(descriptor.readlink()))
+    return [name for name in found if unnamed.fullmatch(name)]

@@ -20,6 +20,7 @@ from ooodist.warmup import messages
 from ooodist.warmup.entry import Meta
 from ooodist.warmup.graph import Graph
 from ooodist.warmup.keras_graph import graph_of
+from ooodist.warmup.limits import Limits
 from ooodist.warmup.messages import CHUNK_BYTES, SERVICE
 from ooodist.warmup.operators import outline_of
 from ooodist.warmup.service import Service, serve
@@ -43,6 +44,14 @@ from tests.warmup.serving import (
 
 LARGEST = 4 * 2**20
 PATIENCE = 1.0  # seconds
+LIMITS = Limits(
+    calls=8,
+    calls_of_user=3,
+    uploads=3,
+    uploads_of_user=2,
+    file_bytes=LARGEST,
+    patience=PATIENCE,
+)
 Code = grpc.StatusCode
 
 
@@ -80,9 +89,7 @@ def service(zoo: Zoo) -> Iterator[Service]:
         "127.0.0.1:0",
         tokens=TOKENS,
         admins=["root"],
-        largest_bytes=LARGEST,
-        workers=4,
-        patience=PATIENCE,
+        limits=LIMITS,
     ) as service:
         yield service
         assert "public" in [row.meta.name for row in listed(service).values()]
@@ -134,6 +141,50 @@ class TestTokens:
                 assert each.code() is Code.UNAUTHENTICATED
             assert time.monotonic() - start < PATIENCE
             never.set()
+
+
+class TestLimits:
+    def test_a_user_with_idle_streams_holds_up_nobody_else(self, zoo: Zoo) -> None:
+        """A hundred of them, where each may be idle for half a minute."""
+        never = threading.Event()
+
+        def nothing() -> Iterator[bytes]:
+            never.wait(60)
+            yield b"{}"
+
+        with (
+            serve(zoo, "127.0.0.1:0", tokens=TOKENS) as service,
+            grpc.insecure_channel(service.address, [("grpc.use_local_subchannel_pool", 1)]) as one,
+            grpc.insecure_channel(service.address, [("grpc.use_local_subchannel_pool", 1)]) as two,
+        ):
+            metadata = [("authorization", f"Bearer {ANNA}")]
+            calls = [
+                channel.stream_stream(f"/{SERVICE}/{CALLS[number % 5]}")(
+                    nothing(), metadata=metadata, timeout=60
+                )
+                for channel in (one, two)
+                for number in range(50)
+            ]
+            wait_until(lambda: sum(each.done() for each in calls) == 100 - 32)
+            for _ in range(3):
+                start = time.monotonic()
+                assert listed(service, BOB)
+                assert time.monotonic() - start < 5
+            assert sum(each.done() for each in calls) == 100 - 32
+            code, details = refused(service, "List", [b"{}"], ANNA)
+            assert code is Code.RESOURCE_EXHAUSTED
+            assert "anna has 32 calls going on, as many as one user may have" in details
+            for each in calls:
+                each.cancel()
+            never.set()
+            wait_until(lambda: _is_answered(service, ANNA))
+
+
+def _is_answered(service: Service, token: str) -> bool:
+    try:
+        return bool(listed(service, token))
+    except grpc.RpcError:
+        return False
 
 
 class TestQuery:
@@ -315,7 +366,7 @@ class TestRegister:
         assert PATIENCE <= time.monotonic() - start < 5 * PATIENCE
 
     def test_waits_for_a_place(self, service: Service, new: bytes) -> None:
-        """Half of the four workers take uploads; the others go on to answer."""
+        """There are three for uploads, two of them for one user; others go on to be answered."""
         head, *_ = upload(bytes(2 * CHUNK_BYTES))
         never = threading.Event()
 
@@ -325,12 +376,22 @@ class TestRegister:
 
         with grpc.insecure_channel(service.address) as channel:
             method = channel.stream_stream(f"/{SERVICE}/Register")
-            metadata = [("authorization", f"Bearer {BOB}")]
-            calls = [method(stalling(), metadata=metadata, timeout=30) for _ in range(2)]
-            wait_until(lambda: len(uploads()) == 2)
-            code, details = refused(service, "Register", upload(new))
+            calls = []
+
+            def stall(token: str) -> None:
+                metadata = [("authorization", f"Bearer {token}")]
+                calls.append(method(stalling(), metadata=metadata, timeout=30))
+                wait_until(lambda: len(uploads()) == len(calls))
+
+            stall(BOB)
+            stall(BOB)
+            code, details = refused(service, "Register", upload(new), BOB)
             assert code is Code.RESOURCE_EXHAUSTED
-            assert "too many models are being registered" in details
+            assert "bob has 2 uploads going on" in details
+            stall(ROOT)
+            code, details = refused(service, "Register", upload(new), ANNA)
+            assert code is Code.RESOURCE_EXHAUSTED
+            assert "3 uploads are going on" in details
             assert listed(service)
             for each in calls:
                 each.cancel()

@@ -72,6 +72,22 @@ def test_members_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
         read(tmp_path / "a.keras")
 
 
+@pytest.mark.parametrize("name", ["x.pkl", "assets/x.pkl", "assets", "model.weights.h5.bak", "x/"])
+def test_members_that_nobody_needs_are_refused(name: str, tmp_path: Path) -> None:
+    write_plain(tmp_path / "a.keras", chain([2, 3]), members={name: b"cos\nsystem\n"})
+    with pytest.raises(UserError, match="no part of a model; there may be metadata"):
+        read(tmp_path / "a.keras")
+    write_plain(tmp_path / "b.keras", chain([2, 3]), members={"assets/a/words.txt": b"a\nb\n"})
+    assert check(tmp_path / "b.keras")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000])
+def test_a_config_that_is_no_json_is_found_by_the_check(text: bytes, tmp_path: Path) -> None:
+    write_plain(tmp_path / "a.keras", chain([2, 3]), members={"config.json": text})
+    with pytest.raises(UserError, match=r"model file .*a\.keras"):
+        check(tmp_path / "a.keras")
+
+
 @pytest.mark.parametrize("name", module.REQUIRED_MEMBERS)
 def test_a_file_without_one_of_the_members_is_refused(name: str, tmp_path: Path) -> None:
     write_plain(tmp_path / "a.keras", chain([2, 3]))
@@ -95,7 +111,7 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "a.keras")
 
 
-@pytest.mark.parametrize("member", [MEMBER, WEIGHTS_MEMBER, "assets/more"])
+@pytest.mark.parametrize("member", [MEMBER, WEIGHTS_MEMBER, "assets/more.txt"])
 def test_a_zip_bomb_is_not_unpacked(member: str, tmp_path: Path) -> None:
     """300 MiB of blanks, which are 300 KiB in the file."""
     write_plain(tmp_path / "a.keras", chain([2, 3]))

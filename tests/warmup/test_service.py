@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -15,6 +17,7 @@ import pytest
 import trustme
 
 from ooodist.errors import UserError
+from ooodist.warmup import messages
 from ooodist.warmup.service import serve
 from ooodist.warmup.zoo import Zoo
 from tests.warmup.serving import ANNA, BOB, TOKENS, listed, refused, wait_until
@@ -117,6 +120,40 @@ class TestServeForever:
         out = self.end(process, signal.SIGTERM)
         assert ANNA not in line + out
         assert "no longer served" in out
+
+    def test_leaves_no_upload_behind_when_it_is_killed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "temporary").mkdir()
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+        process, line = self.start(tmp_path / "zoo")
+        assert process.stdout is not None
+        token = process.stdout.readline().removeprefix("token for this run: ").strip()
+        address = line.split("served at ")[1].split(",")[0]
+        ended = threading.Event()
+
+        def is_receiving() -> bool:
+            for each in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                    if os.readlink(each).startswith(str(tmp_path / "temporary")):
+                        return each.stat().st_size >= messages.CHUNK_BYTES
+            return False
+
+        def part() -> Iterator[bytes]:
+            yield messages.encode(messages.Upload(2 * messages.CHUNK_BYTES, ""))
+            yield bytes(messages.CHUNK_BYTES)
+            ended.wait(30)
+
+        with grpc.insecure_channel(address) as channel:
+            metadata = [("authorization", f"Bearer {token}")]
+            method = channel.stream_stream(f"/{messages.SERVICE}/Register")
+            going = method(part(), metadata=metadata, timeout=30)
+            wait_until(is_receiving)
+            process.kill()
+            process.communicate()
+            ended.set()
+            assert going.code() is not grpc.StatusCode.OK
+        assert list((tmp_path / "temporary").iterdir()) == []
 
     def test_makes_a_token_where_there_is_none(self, tmp_path: Path) -> None:
         process, line = self.start(tmp_path / "zoo")

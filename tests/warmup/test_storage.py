@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import time
 import uuid
@@ -133,10 +134,9 @@ fsspec.register_implementation("broken", Broken, clobber=True)
 
 def test_no_listing_is_kept(tmp_path: Path) -> None:
     """Or one thread would not find what another wrote since the last listing."""
-    (tmp_path / "file").write_bytes(b"model")
     address = f"remembering://{uuid.uuid4()}"
     one, other = Storage(address), Storage(address)
-    with one.incomplete(tmp_path / "file") as copy:
+    with one.incomplete(io.BytesIO(b"model")) as copy:
         assert other.sizes() == one.sizes() == {}
         one.complete(copy, "a")
     assert one.sizes() == other.sizes() == {"a": 5}
@@ -149,7 +149,6 @@ def test_no_listing_is_kept(tmp_path: Path) -> None:
 
 
 def test_errors_of_drivers_are_errors_of_the_system(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"model")
     storage = Storage("broken://zoo")
     for call in (
         storage.sizes,
@@ -157,7 +156,7 @@ def test_errors_of_drivers_are_errors_of_the_system(tmp_path: Path) -> None:
         lambda: storage.created("a"),
         lambda: storage.complete("a", "b"),
         lambda: storage.delete("a"),
-        lambda: storage.incomplete(tmp_path / "file").__enter__(),
+        lambda: storage.incomplete(io.BytesIO(b"model")).__enter__(),
     ):
         with pytest.raises(OSError, match="RuntimeError: the bucket is on fire"):
             call()
@@ -167,12 +166,11 @@ def test_errors_of_drivers_are_errors_of_the_system(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["{folder}/zoo", "memory://{unique}/zoo"])
 def test_what_is_not_completed_is_not_there(address: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"model")
     storage = Storage(address.format(folder=tmp_path, unique=uuid.uuid4()))
-    with pytest.raises(ZeroDivisionError), storage.incomplete(tmp_path / "file"):
+    with pytest.raises(ZeroDivisionError), storage.incomplete(io.BytesIO(b"model")):
         raise ZeroDivisionError
     assert storage.sizes() == {}
-    with storage.incomplete(tmp_path / "file") as copy:
+    with storage.incomplete(io.BytesIO(b"model")) as copy:
         assert storage.sizes() == {}
         storage.complete(copy, "a")
     assert storage.sizes() == {"a": 5}
@@ -185,4 +183,5 @@ def test_what_is_not_completed_is_not_there(address: str, tmp_path: Path) -> Non
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_the_index_of_a_folder_without_permission_is_elsewhere(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert tmp_path not in Storage(str(tmp_path)).index_file().parents
+    (index,) = Storage(str(tmp_path)).index_files()
+    assert tmp_path not in index.parents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import signal
 import subprocess
@@ -62,10 +63,9 @@ def test_a_bucket_is_used_as_a_folder_is(bucket: str, add: Adder, tmp_path: Path
         assert above.list() == []
 
 
-def test_a_file_gets_its_name_when_it_is_complete(bucket: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"model")
+def test_a_file_gets_its_name_when_it_is_complete(bucket: str) -> None:
     one, other = Storage(bucket), Storage(bucket)
-    with one.incomplete(tmp_path / "file") as copy:
+    with one.incomplete(io.BytesIO(b"model")) as copy:
         assert one.sizes() == other.sizes() == {}
         one.complete(copy, "a")
         assert one.sizes() == other.sizes() == {"a": 5}
@@ -80,12 +80,11 @@ def test_a_file_gets_its_name_when_it_is_complete(bucket: str, tmp_path: Path) -
 
 
 def test_what_killed_writers_left_is_removed_after_an_hour(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_bytes(b"model")
     storage = Storage(bucket)
     monkeypatch.setattr(storage, "_delete", lambda path: None)  # as if it had been killed
-    with storage.incomplete(tmp_path / "file"):
+    with storage.incomplete(io.BytesIO(b"model")):
         pass
     bare = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
     assert storage.sizes() == {}

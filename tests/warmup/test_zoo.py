@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -18,7 +19,7 @@ from ooodist.warmup.graph import Axis, Graph, Node, Segment, Space, Weight
 from ooodist.warmup.keras_graph import graph_of
 from ooodist.warmup.operators import outline_of
 from ooodist.warmup.zoo import Wanted, Zoo, may_use
-from tests.warmup.entries import Adder, ids, models_in, outline, write_plain
+from tests.warmup.entries import Adder, chain, ids, models_in, outline, write_plain
 
 # Adding
 
@@ -82,6 +83,24 @@ def test_a_twin_of_a_model_has_the_same_id(zoo: Zoo) -> None:
     one, other = map(twin, initializers)
     other.set_weights(one.get_weights())
     assert zoo.add_model(one, Meta("twin")) == zoo.add_model(other, Meta("twin"))
+
+
+def test_another_config_is_another_model(zoo: Zoo, tmp_path: Path) -> None:
+    """Or who plants a Lambda in a copy has the honest model's id, and comes first."""
+    layer = {"class_name": "Dense", "config": {"units": 8}, "shared_object_id": 1}
+    configs = [
+        {"layers": [layer, layer | {"shared_object_id": 2}]},
+        {"layers": [layer, layer]},
+        {"layers": [layer, layer | {"class_name": "Lambda", "shared_object_id": 2}]},
+        {"layers": [layer | {"shared_object_id": 70}, layer | {"shared_object_id": 3}]},
+    ]
+    added = []
+    for number, config in enumerate(configs):
+        file, members = tmp_path / f"{number}.keras", {"config.json": json.dumps(config).encode()}
+        write_plain(file, chain([4, 8]), members=members)
+        added.append(zoo.add(file))
+    assert len(set(added)) == 3
+    assert added[0] == added[3]
 
 
 def test_names_of_any_kind_make_names_of_files(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
