@@ -100,6 +100,7 @@ def write(
     ``best_weights``: the model's weights at its best epoch, where they are to be restored when
     the training ends. Raises UserError where the file cannot be written.
     """
+    _remember_what_keras_skips()
     with replacing(file, "checkpoint") as temporary:
         model.save(temporary)
         with zipfile.ZipFile(temporary, "a") as archive:
@@ -108,6 +109,22 @@ def write(
                 arrays = io.BytesIO()
                 np.savez(arrays, *best_weights)
                 archive.writestr(BEST_WEIGHTS_MEMBER, arrays.getvalue())
+
+
+def _remember_what_keras_skips() -> None:
+    """Has Keras keep which attributes of an optimizer it need not look at when it saves.
+
+    Keras 3.15 keeps them under one name and looks for them under another, so each save makes an
+    optimizer to find out. TensorFlow never frees what it keeps for a variable with a new name:
+    71 kB a save.
+    """
+    from keras.src.backend.common import global_state
+    from keras.src.saving import saving_lib
+
+    read_name = "saving_attr_skiplist_Optimizer"
+    find = getattr(saving_lib, "get_attr_skipset", None)
+    if find is not None and global_state.get_global_attribute(read_name) is None:
+        global_state.set_global_attribute(read_name, find("Optimizer"))
 
 
 def copy(source: Path, file: Path) -> None:

@@ -199,6 +199,22 @@ def test_a_truncated_newest_is_skipped_with_a_warning(
         checkpoint.latest(file.parent)
 
 
+def test_writing_many_takes_no_memory(model: keras.Model, file: Path) -> None:
+    """An optimizer that Keras makes in each save would keep 71 kB."""
+    state = state_of(model)
+    for _ in range(5):
+        checkpoint.write(file, model, state)
+    before = resident_bytes()
+    for _ in range(40):
+        checkpoint.write(file, model, state)
+    assert resident_bytes() - before < 40 * 20_000
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_what_is_no_checkpoint_is_refused(model: keras.Model, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no checkpoint .*nothing\.keras; check the path"):
         checkpoint.read_state(tmp_path / "nothing.keras")
