@@ -1,19 +1,14 @@
 """Which items to train: the most important ones that fit into a step of given seconds.
 
 In a chain, numbered from the output down, all items down to the deepest selected one, d, share the
-dX seconds Y_d, so one knapsack that grows item by item serves every depth. With w_i the seconds and
-I_i the importance of item i, c the seconds that the items may take, and B the budget::
+dX seconds Y_d. With w_i the seconds and I_i the importance of item i, and B the budget::
 
-    K_d(c) = max(K_{d-1}(c), K_{d-1}(c - w_d) + I_d)
-    best   = max over d of K_d(B - Y_d)
-
-That is exact in O(N T) for N items and T cells of time. (K_d need not select item d itself: if it
-does not, the step takes less than it is charged with, and a lower d finds the same.)
+    best = max over d of the knapsack of items 1 to d with capacity B - Y_d
 
 In a network with branches, the closed set C of dX units that run takes the place of d: a union of
-what some items need. An item is available in C if all it needs is in C, and the closed sets form a
-tree in which each hangs below one that it contains. K_C is then the knapsack of the set above it,
-grown by the items that C makes available, and best = max over C of K_C(B - Y_C).
+what some items need. An item is available in C if all it needs is in C. (A selection need not need
+all of C: if it does not, the step takes less than it is charged with, and a smaller set finds the
+same.) ``ooodist.elastic.knapsack`` finds the best of these knapsacks, exactly.
 
 ``select_planned`` serves where only a plan knows what a step takes: an exchange that computing
 hides costs nothing, one that it cannot hide all that sticks out, and what fits into a bubble of a
@@ -26,22 +21,21 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import math
 import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ooodist.elastic.items import Selectable
+from ooodist.elastic.knapsack import best_filling
 
 logger = logging.getLogger("ooodist")
 
-MAX_CLOSED_SETS = 512  # residual nets have a few hundred
+MAX_CLOSED_SETS = 4096  # residual nets have a few hundred
 SLACK = 1e-10  # of the budget: more than what sums of seconds are off, as floats are rounded
+PRECISION = 46  # bits of the most important item and of the room: sums of 2^16 of them are exact
 
 
 def select(
@@ -49,59 +43,54 @@ def select(
     importance: Sequence[float],
     budget: float,
     forced: Collection[int] = (),
-    *,
-    cells: int = 4096,
 ) -> frozenset[int]:
     """Returns the numbers of the items with the greatest summed importance that fit the budget.
 
-    The seconds of each item are rounded up to cells of time, so the budget is kept (within 1e-10
-    of it), and no selection that fits a budget smaller by one cell for each of its items is better.
+    The budget is kept within 1e-10 of it, and importance counts to 2^-46 of the greatest one. All
+    ranks find the same, whatever their processor: sums are sums of whole numbers.
 
     Args:
         choice: the items and what they cost.
         importance: of each item, in any unit; what is not positive is selected only if forced.
         budget: seconds of the whole step, ``choice.fixed_seconds`` included.
         forced: numbers of items that must be selected; if none, those next to the loss.
-        cells: into which the seconds that the forced items leave are divided.
 
     Raises:
         ValueError: even the forced items alone take longer than the budget.
     """
     forced = always_selected(choice, forced)
     room = room_beside(choice, forced, budget)
-    cell = room / cells or sys.float_info.min  # without room, only what takes no time has a place
-    seconds = {
-        number: item.seconds
+    numbers = [
+        number
         for number, item in enumerate(choice.items)
         if importance[number] > 0 and number not in forced and item.seconds <= room
-    }
-    weights = {number: math.ceil(seconds[number] / cell) for number in seconds}
-
+    ]
+    if not numbers:
+        return forced
+    to_cells = _whole(room)
+    to_units = _whole(max(importance[number] for number in numbers))
     start = choice.units(forced)
-    needs = charged = {number: choice.needs[number] for number in seconds}
-    most = max(MAX_CLOSED_SETS, len(needs) + 1)
-    root = _closed_sets(start, charged.values(), choice.seconds_of_units, room, most)
-    if root is None:
+    cells = {1 << bit: to_cells(s) for bit, s in enumerate(choice.path_seconds.values())}
+    needs = [choice.needs[number] | start for number in numbers]
+    closed = _closed_sets(start, needs, cells, max(MAX_CLOSED_SETS, len(numbers) + 1))
+    if closed is None:
         _warn_of_branches()
-        nested = itertools.accumulate(needs.values(), operator.or_)
-        charged = dict(zip(needs, nested, strict=True))
-        root = _closed_sets(start, charged.values(), choice.seconds_of_units, room, most)
-        assert root is not None, "Nested sets cannot be more than the items."
-    selected = _knapsack(root, charged, weights, importance, cells, cell)
-
-    # Rounding has left some room, and so has what was charged for units that do not run.
-    running = choice.units(selected) | start
-    left = room - choice.seconds_of_units(running & ~start)
-    left -= sum(seconds[number] for number in selected)
-    for number in sorted(needs, key=lambda number: seconds[number] / importance[number]):
-        if number in selected or seconds[number] > left:
-            continue
-        with_path = seconds[number] + choice.seconds_of_units(needs[number] & ~running)
-        if with_path <= left:
-            selected.add(number)
-            running |= needs[number]
-            left -= with_path
-    return forced | selected
+        needs = list(itertools.accumulate(needs, operator.or_))
+        closed = _closed_sets(start, needs, cells, len(numbers) + 1)
+        assert closed is not None, "Nested sets cannot be more than the items."
+    filling = best_filling(
+        np.array([to_cells(choice.items[number].seconds) for number in numbers]),
+        np.array([max(1, to_units(importance[number])) for number in numbers]),
+        _available(closed, needs),
+        (1 << PRECISION) - np.array(list(closed.values())),
+    )
+    if filling.missing:
+        logger.warning(
+            "Too many selections are alike to weigh each against each: the one that is taken may "
+            "be below the best by %.2g of the most important tensor.",
+            filling.missing / (1 << PRECISION),
+        )
+    return forced | {numbers[at] for at in filling.items}
 
 
 def select_planned(
@@ -175,6 +164,13 @@ def room_beside(choice: Selectable, forced: Collection[int], budget: float) -> f
     return room
 
 
+def _whole(largest: float) -> Callable[[float], int]:
+    """Returns what makes a whole number of a float: 2^PRECISION of the largest."""
+    if largest < sys.float_info.min:  # without room, only what takes no time has a place
+        return lambda value: 0 if value <= largest else (1 << PRECISION) + 1
+    return lambda value: round(min(value / largest, 2.0) * (1 << PRECISION))
+
+
 @functools.cache  # one warning a process is enough: selections are made again and again
 def _warn_of_branches() -> None:
     logger.warning(
@@ -184,115 +180,56 @@ def _warn_of_branches() -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Closed:
-    """A closed set of dX units, and those that hang below it.
-
-    Attributes:
-        units: as bits.
-        seconds: of those that do not run for the forced items anyway.
-        below: larger ones.
-    """
-
-    units: int
-    seconds: float
-    below: list[_Closed] = field(default_factory=list)
-
-
 def _closed_sets(
-    start: int,
-    needs: Iterable[int],
-    seconds_of: Callable[[int], float],
-    room: float,
-    most: int,
-) -> _Closed | None:
-    """Returns a tree of all unions of the needs with the start that there is room for.
+    start: int, needs: Sequence[int], cells: Mapping[int, int], most: int
+) -> dict[int, int] | None:
+    """Returns all unions of the needs with the start that there is room for, and their cells.
 
     Args:
-        start: the units that run anyway.
+        start: the units that run anyway, as bits. They take no cells.
         needs: of each item, as bits.
-        seconds_of: units.
-        room: seconds.
+        cells: of each unit, by its bit. There is room for 2^PRECISION.
         most: sets that there may be. None is returned if there are more.
     """
-    found = {start: _Closed(start, 0.0)}
-    seen = {start}  # also those without room
-    largest = start
+    found = {start: 0}
+    largest, largest_cells = start, 0
     for needed in sorted(set(needs), key=int.bit_count):  # from the output down
-        in_chain = largest | needed == needed  # it holds all others, and is all there is to try
-        unions = ({needed} if in_chain else {units | needed for units in found}) - seen
-        seen |= unions
+        missing = needed & ~largest
+        if largest | needed == needed:  # it holds all others, and is all there is to try
+            largest, largest_cells = needed, largest_cells + _cells_of(missing, cells)
+            if largest_cells <= 1 << PRECISION:
+                found[needed] = largest_cells
+            continue
+        for units, own in list(found.items()):
+            if units | needed not in found:
+                both = own + _cells_of(needed & ~units, cells)
+                if both <= 1 << PRECISION:
+                    found[units | needed] = both
         largest |= needed
-        for units in sorted(unions, key=int.bit_count):
-            # The latest inside is large, so that few items are to be added to its knapsack.
-            above = next(inside for inside in reversed(found) if inside | units == units)
-            seconds = found[above].seconds + seconds_of(units & ~above)
-            if seconds <= room:
-                found[units] = _Closed(units, seconds)
-                found[above].below.append(found[units])
+        largest_cells += _cells_of(missing, cells)
         if len(found) > most:
             return None
-    return found[start]
+    return found
 
 
-class _Row(NamedTuple):
-    """Where a knapsack takes an item: ``taken[c - weight]`` says whether c cells have it."""
-
-    number: int
-    weight: int
-    taken: npt.NDArray[np.bool_]
-    before: _Row | None
-
-
-def _knapsack(
-    root: _Closed,
-    needs: Mapping[int, int],
-    weights: Mapping[int, int],
-    importance: Sequence[float],
-    cells: int,
-    cell: float,
-) -> set[int]:
-    """Returns the most important items that fit together with the best closed set for them.
-
-    Args:
-        root: of the closed sets.
-        needs: units of each item that can be selected, as bits.
-        weights: of these items, in cells.
-        importance: of each item.
-        cells: of time for items and dX units.
-        cell: seconds of one.
-    """
-    most, most_cells, most_rows = 0.0, 0, None
-    nothing = np.zeros(cells + 1)
-    none: _Row | None = None
-    todo = [(root, nothing, list(needs.items()), none)]
-    while todo:  # depth first, so that few knapsacks live at a time
-        closed, above, missing, rows = todo.pop()
-        num_cells = max(0, math.floor(cells - closed.seconds / cell))
-        best = above[: num_cells + 1].copy()
-        idle = ~closed.units
-        available = [number for number, units in missing if not units & idle]
-        for number in available:
-            weight = weights[number]
-            if weight <= num_cells:
-                without = best[weight:]
-                with_it = best[: num_cells + 1 - weight] + importance[number]
-                rows = _Row(number, weight, with_it > without, rows)
-                np.maximum(without, with_it, out=without)
-        if best[num_cells] > most:
-            most, most_cells, most_rows = best[num_cells], num_cells, rows
-        if closed.below:
-            missing = [item for item in missing if item[1] & idle]
-            todo += [(below, best, missing, rows) for below in closed.below]
-    return _traced_back(most_rows, most_cells)
+def _cells_of(units: int, cells: Mapping[int, int]) -> int:
+    found = 0
+    while units:
+        lowest = units & -units
+        found += cells[lowest]
+        units ^= lowest
+    return found
 
 
-def _traced_back(row: _Row | None, num_cells: int) -> set[int]:
-    """Returns the items that a knapsack of this many cells has."""
-    selected = set()
-    while row is not None:
-        if row.weight <= num_cells and row.taken[num_cells - row.weight]:
-            selected.add(row.number)
-            num_cells -= row.weight
-        row = row.before
-    return selected
+def _available(closed: Collection[int], needs: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Closed sets x items: whether the set holds all that the item needs."""
+    num_words = 1 + functools.reduce(operator.or_, (*closed, *needs)).bit_length() // 64
+
+    def words(sets: Iterable[int]) -> npt.NDArray[np.uint64]:
+        packed = b"".join(units.to_bytes(8 * num_words, "little") for units in sets)
+        return np.frombuffer(packed, "<u8").reshape(-1, num_words)
+
+    lacks = np.zeros((len(closed), len(needs)), dtype=np.uint64)
+    for idle, needed in zip(~words(closed).T, words(needs).T, strict=True):
+        lacks |= idle[:, None] & needed
+    return lacks == 0
