@@ -6,6 +6,7 @@ Besides what Keras puts into it, it has a member ``ooodist-zoo.json``::
     meta       name, task, data set, tags, accuracy and so on: Meta
     graph      operators, weights and the spaces that they run over: ooodist.warmup.graph
     places     for the name of each weight, its data set in the member model.weights.h5
+    answers    what the model answers to random inputs: ooodist.warmup.answers; may be missing
 
 So a model is read without Keras, which would have to build it first: the graph comes from checked
 JSON and the weights from HDF5. Nothing that is read can run code. Files may come from anyone, so
@@ -36,6 +37,8 @@ import numpy as np
 from ooodist import yaml_dataclass
 from ooodist.errors import UserError
 from ooodist.replacing import replacing
+from ooodist.warmup import answers as questioning
+from ooodist.warmup.answers import Answers
 from ooodist.warmup.full_disk import is_disk_full
 from ooodist.warmup.graph import Graph, Weight
 from ooodist.warmup.graph_json import read_graph
@@ -92,11 +95,13 @@ class Entry:
         meta: for the choice.
         graph: for matching it, and for transforming its weights.
         places: for the name of each weight of the graph, its data set in the HDF5 member.
+        answers: to questions that a model which starts from it is asked too; None: not known.
     """
 
     meta: Meta
     graph: Graph
     places: Mapping[str, str]
+    answers: Answers | None = None
 
 
 def write(file: Path, model: keras.Model, meta: Meta, graph: Graph) -> None:
@@ -117,12 +122,15 @@ def write(file: Path, model: keras.Model, meta: Meta, graph: Graph) -> None:
     check_meta(meta)
     with replacing(file, "model file") as temporary:
         _save_without_optimizer(model, temporary)
+        answers = questioning.ask(model, graph)
         content = {
             "version": VERSION,
             "meta": yaml_dataclass.plain(meta),
             "graph": yaml_dataclass.plain(graph),
             "places": _find_places(temporary, model, graph),
         }
+        if answers is not None:
+            content["answers"] = yaml_dataclass.plain(answers)
         with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(MEMBER, json.dumps(content, separators=(",", ":"), allow_nan=False))
 
@@ -328,7 +336,11 @@ def _entry(archive: zipfile.ZipFile) -> Entry:
     for weight in _weights_of(graph):
         if not isinstance(places.get(weight.name), str):
             raise UserError(f"weight {weight.name} has no place")
-    return Entry(meta, graph, places)
+    answers = None
+    if "answers" in content:
+        answers = yaml_dataclass.read(Answers, content["answers"], "answers")
+        questioning.check(answers)
+    return Entry(meta, graph, places, answers)
 
 
 def _config(archive: zipfile.ZipFile) -> Any:

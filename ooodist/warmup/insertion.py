@@ -44,10 +44,17 @@ _DEPTHWISE = ("DepthwiseConv1D", "DepthwiseConv2D")
 
 @dataclass
 class Inserted:
-    """Values of new operators by name, and the gammas of the batch norms among them."""
+    """New operators that change nothing.
+
+    Attributes:
+        values: of their weights, by name.
+        norms: names of the gammas of the batch norms among them.
+        silent: numbers of the operators of branches that add zeros.
+    """
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
     norms: tuple[str, ...] = ()
+    silent: frozenset[int] = frozenset()
 
 
 def insert(
@@ -64,7 +71,7 @@ def insert(
     """
     known = {mine for mine, _ in pairs}
     inserted = Inserted()
-    silenced = _silenced_branches(child, known)
+    silenced = silenced_branches(child, known)
     for last, factor in silenced.values():
         scale, *offsets = _LAST[_base(child.nodes[last].op)]
         for weight in child.nodes[last].weights:
@@ -72,7 +79,8 @@ def insert(
                 inserted.values[weight.name] = own[weight.name] * factor
             elif weight.kind in offsets:
                 inserted.values[weight.name] = np.zeros_like(own[weight.name])
-    in_branches = {number for branch in silenced for number in branch}
+    in_branches = frozenset(number for branch in silenced for number in branch)
+    inserted.silent = in_branches
     for number, node in enumerate(child.nodes):
         if number in known or number in in_branches or not node.weights:
             continue
@@ -85,7 +93,7 @@ def insert(
     return inserted
 
 
-def _silenced_branches(child: Graph, known: set[int]) -> dict[frozenset[int], tuple[int, float]]:
+def silenced_branches(child: Graph, known: set[int]) -> dict[frozenset[int], tuple[int, float]]:
     """The branches that add something new, each with its operator that is to make zeros.
 
     And with what its own weights are to be multiplied by: 0, or LITTLE.

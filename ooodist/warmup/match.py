@@ -26,6 +26,7 @@ import hashlib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,9 +92,12 @@ def prepare(outline: Outline) -> Prepared:
 def match(child: Prepared, parent: Prepared) -> Match:
     """Returns the best pairs of operators of the two models.
 
-    Among equally good ones are preferred those with few gaps, so that blocks stay whole, and then
-    those with early operators of the two: what the child has more comes behind what fits.
+    Among equally good ones are preferred branches that have the same kinds of operators, as what
+    else one of them has would change what comes out; then those with few gaps, so that blocks stay
+    whole, and then those with early operators of the two: what the child has more comes behind
+    what fits.
     """
+    kinds, its_kinds = _kinds(child), _kinds(parent)
     table = _Table(child, side_by_side([parent.columns]))
     pairs = []
     todo = [(len(child.series) - 1, len(parent.series) - 1)]
@@ -110,9 +114,15 @@ def match(child: Prepared, parent: Prepared) -> Match:
             else:
                 assert not isinstance(other, int), "Branches never match an operator."
                 values = table.best[np.ix_(one.branches, other.branches)]
+                unmatched = np.array(
+                    [
+                        [_num_different(kinds[mine], its_kinds[its]) for its in other.branches]
+                        for mine in one.branches
+                    ]
+                )
                 todo += [
                     (one.branches[row], other.branches[column])
-                    for row, column in zip(*assignment(values), strict=True)
+                    for row, column in zip(*assignment(values, unmatched), strict=True)
                     if values[row, column]
                 ]
     pairs.sort()
@@ -121,6 +131,25 @@ def match(child: Prepared, parent: Prepared) -> Match:
         form, which = parent.forms[other]
         gains.append(float(pair_gains(*child.forms[one], form)[which]))
     return Match(min(1.0, math.fsum(gains)), tuple(pairs))
+
+
+def _kinds(model: Prepared) -> list[Counter[str]]:
+    """How many operators of each kind each series has, with those inside of its parallels."""
+    found: list[Counter[str]] = []
+    for series in model.series:
+        counter: Counter[str] = Counter()
+        for element in series:
+            if isinstance(element, int):
+                counter[model.outline[element].op] += 1
+            else:
+                for branch in element.branches:
+                    counter += found[branch]
+        found.append(counter)
+    return found
+
+
+def _num_different(one: Counter[str], other: Counter[str]) -> int:
+    return (one - other).total() + (other - one).total()
 
 
 def score(child: Prepared, parent: Prepared) -> float:

@@ -26,7 +26,12 @@ class WarmStart:
         tensors: what became of each weight.
         lower_rate: by which share the learning rate begins lower.
         ramp_steps: updates until it is its own again.
-        seconds: for ``query``, ``fetch`` and ``transform``, and ``probe`` if that was asked for.
+        seconds: for ``query``, ``fetch``, ``transform`` and ``compare``, and ``probe`` if that was
+            asked for.
+        exact: whether the model computes what its parent does, within rounding.
+        difference: the largest between their answers to the same random inputs, as a share of the
+            largest answer; None if the two cannot be compared.
+        departures: where the model computes something else, and why.
     """
 
     parent: str
@@ -37,6 +42,9 @@ class WarmStart:
     lower_rate: float = 0.0
     ramp_steps: int = 1
     seconds: dict[str, float] = field(default_factory=dict)
+    exact: bool = False
+    difference: float | None = None
+    departures: tuple[str, ...] = ()
 
     @property
     def not_copied(self) -> frozenset[str]:

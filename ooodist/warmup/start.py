@@ -23,7 +23,9 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training import replicas
 from ooodist.training.backward import named_variables
+from ooodist.warmup import answers as questioning
 from ooodist.warmup import provenance, rate
+from ooodist.warmup.answers import Answers
 from ooodist.warmup.calibration import calibrate
 from ooodist.warmup.client import ZooClient
 from ooodist.warmup.config import WarmupConfig
@@ -41,6 +43,7 @@ logger = logging.getLogger("ooodist")
 
 ANY = "any"
 PROBED = 3  # models, of which the best is taken
+MOST_DEPARTURES = 3  # that are logged; the result has all
 
 
 def warm_start(
@@ -50,7 +53,10 @@ def warm_start(
     batches: Sequence[Any] = (),
     **settings: Any,
 ) -> WarmStart | None:
-    """Gives a model the transformed weights of a similar one; its outputs are those of the parent.
+    """Gives a model the transformed weights of a similar one.
+
+    Where that can be, its outputs are those of the parent; the log and the result say whether they
+    are, by how much they differ, and why.
 
     In a job of several processes all call it: rank 0 asks the zoo, and all get its weights. If the
     model is compiled, its learning rate begins lower, in proportion to what was carried over.
@@ -164,10 +170,12 @@ def _from_zoo(
         if not similar:
             raise UserError(_nobody(config, found))
         candidates: list[tuple[Found, Transformed]] = []
+        answers: dict[str, Answers | None] = {}
         for each in similar:
             entry, values = client.fetch(each.id)
             clock.lap("fetch")
             pairs = match(child, prepare(outline_of(entry.graph))).pairs
+            answers[each.id] = entry.answers
             candidates.append((each, transform(graph, own, entry.graph, values, pairs)))
             clock.lap("transform")
     best = 0
@@ -178,6 +186,8 @@ def _from_zoo(
     parent, transformed = candidates[best]
     take_over(model, transformed, batches)
     clock.lap("transform")
+    difference, exact = compare(model, transformed, answers[parent.id])
+    clock.lap("compare")
     result = WarmStart(
         parent.id,
         parent.meta.name,
@@ -187,9 +197,33 @@ def _from_zoo(
         config.lower_rate * transformed.carried,
         config.ramp_steps,
         clock.seconds,
+        exact,
+        difference,
+        transformed.departures,
     )
     _log(result)
     return result
+
+
+def compare(
+    model: keras.Model, transformed: Transformed, answers: Answers | None
+) -> tuple[float | None, bool]:
+    """Whether a model computes what its parent does.
+
+    Args:
+        model: with its start weights.
+        transformed: what these are.
+        answers: of the parent; None if they are not known.
+
+    Returns:
+        The largest difference of answers as a share of the largest one, None if it is not known;
+        and whether the function is the same.
+    """
+    found = None if answers is None else questioning.difference(model, answers)
+    if answers is None or found is None:
+        return None, not transformed.departures
+    in_half = answers.in_half or questioning.computes_in_half(model)
+    return found, found <= (questioning.SAME_IN_HALF if in_half else questioning.SAME)
 
 
 def take_over(model: keras.Model, transformed: Transformed, batches: Sequence[Any]) -> None:
@@ -229,17 +263,37 @@ def _nobody(config: WarmupConfig, found: Sequence[Found]) -> str:
 
 
 def _log(start: WarmStart) -> None:
-    actions = Counter(each.action for each in start.tensors)
+    actions: Counter[str] = Counter(each.action for each in start.tensors)
+    if not start.exact and "identity" in actions:  # each is, but not all that stands between them
+        actions["inserted"] = actions.pop("identity")
     logger.info(
         "warm-up: starts from %s (%s), score %.2f, with %.0f %% of the parameters from there: "
-        "%s tensors; %s",
+        "%s tensors; %s; %s",
         start.name or "a model",
         start.parent,
         start.score,
         100 * start.carried,
         ", ".join(f"{number} {action}" for action, number in actions.most_common()),
+        _function_of(start),
         ", ".join(f"{what} {seconds:.2f} s" for what, seconds in start.seconds.items()),
     )
+    if not start.exact:
+        more = len(start.departures) - MOST_DEPARTURES
+        logger.warning(
+            "warm-up: the model does not compute what its parent does: %s%s",
+            "; ".join(start.departures[:MOST_DEPARTURES])
+            or "a setting of a layer, which both have, is another one",
+            f"; and {more} more" if more > 0 else "",
+        )
+
+
+def _function_of(start: WarmStart) -> str:
+    """Whether the model computes what its parent does."""
+    said = "the function is the parent's" if start.exact else "not exact"
+    if start.difference is None:
+        return f"{said} (not measured: the zoo has no answers of the parent that fit)"
+    by = "off by" if start.exact else "its answers to random inputs are off by"
+    return f"{said}, {by} {start.difference:.2g} of the largest"
 
 
 class _Clock:

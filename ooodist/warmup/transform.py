@@ -19,8 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ooodist.warmup import stretch
+from ooodist.warmup.departures import departures
 from ooodist.warmup.graph import Axis, Graph, Node, Weight
-from ooodist.warmup.insertion import Inserted, insert
+from ooodist.warmup.insertion import Inserted, insert, silenced_branches
 from ooodist.warmup.report import Action, TensorReport
 from ooodist.warmup.units import NOTHING, Pairs, UnitMaps, Values, common_weights
 
@@ -38,11 +40,14 @@ class Transformed:
         report: of all of them, in the model's order.
         inserted_norms: names of the gammas of batch norms that are the identity as long as what
             comes in has mean 0 and variance 1; calibration makes that so.
+        departures: where the child computes something else than its parent, and why; as far as
+            that shows in the graphs.
     """
 
     values: dict[str, np.ndarray]
     report: tuple[TensorReport, ...]
     inserted_norms: tuple[str, ...] = ()
+    departures: tuple[str, ...] = ()
 
     @property
     def carried(self) -> float:
@@ -73,13 +78,18 @@ def transform(
         pairs: numbers of the operators that match, child's and parent's, as of match.py.
         seed: of the unequal parts; the same on all ranks.
     """
-    maker = _Maker(child, parent, UnitMaps(child, parent, pairs, values), seed)
+    maps = UnitMaps(child, parent, pairs, values)
+    known = {mine for mine, _ in pairs}
+    silent = {number for branch in silenced_branches(child, known) for number in branch}
+    stretches = stretch.find(child, maps, known | silent)
+    maker = _Maker(child, parent, maps, stretches, seed)
     made: dict[str, np.ndarray] = {}
     actions: dict[str, tuple[Action, str]] = {}
     for mine, _, weight, other in common_weights(child, parent, pairs):
         fresh, value = own[weight.name], _precise(values[other.name])
         result = maker.weight(child.nodes[mine], weight, other, value, fresh)
         if result is not None:
+            result = stretch.scaled(stretches, mine, child.nodes[mine], weight, result)
             made[weight.name] = result.astype(fresh.dtype)
             actions[weight.name] = _action(result, value), other.name
     # Without a parent there is no function to keep.
@@ -94,7 +104,17 @@ def transform(
         for w in node.weights
     )
     complete = {each.name: made.get(each.name, own[each.name]) for each in report}
-    return Transformed(complete, report, inserted.norms)
+    found = departures(
+        child,
+        parent,
+        pairs,
+        maker.maps,
+        made=frozenset(made) - frozenset(inserted.values),
+        inserted=frozenset(inserted.values),
+        silent=inserted.silent,
+        kept_norms={norm for each in stretches for norm in each.norms},
+    )
+    return Transformed(complete, report, inserted.norms, found)
 
 
 def _reported(
@@ -120,8 +140,16 @@ def _action(mine: np.ndarray, its: np.ndarray) -> Action:
 class _Maker:
     """Makes the weights that have a partner."""
 
-    def __init__(self, child: Graph, parent: Graph, maps: UnitMaps, seed: int) -> None:
+    def __init__(
+        self,
+        child: Graph,
+        parent: Graph,
+        maps: UnitMaps,
+        stretches: Sequence[stretch.Stretch],
+        seed: int,
+    ) -> None:
         self.maps = maps
+        self.stretches = stretches
         self._child, self._parent = child, parent
         self._seed = seed
 
@@ -325,9 +353,10 @@ def _divide_before_tied(
         tables = child.nodes[owner].weights, parent.nodes[partners[owner]].weights
         mine, its = (next(w for w in weights if w.kind == "table") for weights in tables)
         indices = maker.maps.axis(mine.axes[1], its.axes[1])
-        if len(np.unique(indices)) == len(indices):
-            continue
         source = node.inputs[0]
+        scales = [each.scales for each in maker.stretches if source in each.tied]
+        if len(np.unique(indices)) == len(indices) and not scales:
+            continue
         readers = sum(source in other.inputs for other in child.nodes)
         scaled = _scaled_by(child.nodes[source]) if readers == 1 else ()
         if not scaled:
@@ -337,6 +366,8 @@ def _divide_before_tied(
                 node.name,
             )
         parts = _unequal(indices, 0, [len(indices)], maker.random(mine.name))
+        if scales:
+            parts = parts / scales[0]
         for weight in scaled:
             if weight.name in made:
                 value = made[weight.name]

@@ -39,16 +39,34 @@ class UnitMaps:
         self._partners = _partners(child, parent, pairs)
         self._maps: dict[tuple[int, int], np.ndarray] = {}
         self._norms: dict[int, np.ndarray] | None = None
+        self._inherited: set[int] = set()
 
     def partner(self, space: int) -> int | None:
         """The parent's space that a space of the child comes from."""
         return self._partners.get(space)
+
+    def size(self, space: int) -> int:
+        """Units of a space of the child."""
+        return self._child.spaces[space].size
+
+    def source_size(self, space: int) -> int:
+        """Units of a space of the parent."""
+        return self._parent.spaces[space].size
+
+    def replace(self, space: int, source: int, units: np.ndarray) -> None:
+        """From now on these are the :meth:`units`."""
+        self._maps[space, source] = units
 
     def inherit(self, space: int, source: int) -> None:
         """A space of a new operator comes from where the one that it reads comes from."""
         found = self._partners.get(source)
         if space not in self._partners and found is not None:
             self._partners[space] = found
+            self._inherited.add(space)
+
+    def is_new(self, space: int) -> bool:
+        """Whether operators that match make or read no such units."""
+        return space not in self._partners or space in self._inherited
 
     def units(self, space: int, source: int) -> np.ndarray:
         """For each unit of a child's space its unit in a space of the parent, or NOTHING."""

@@ -107,6 +107,7 @@ def test_new_layers_behind_a_relu_change_nothing(name: str, width: int) -> None:
     parent, child = randomize(row()), row(*NEW[name](), width=width)
     made = warm(child, parent, by_name)
     assert actions_of(made, "new") == {"identity"}
+    assert made.departures == ()
     assert difference(child, parent, images(pixels=8)) < SAME
 
 
@@ -130,6 +131,7 @@ def test_a_new_dense_behind_another_activation_is_close_to_linear_only() -> None
     bent = row(layers.Conv2D(6, 1, activation="tanh", name="new"), last="tanh")
     made = warm(bent, parent, by_name)
     assert actions_of(made, "new") == {"identity"}
+    assert "new/tanh, which the parent does not have" in made.departures[0]
     assert SAME < difference(bent, parent, images(pixels=8)) < 1
 
 
@@ -159,6 +161,7 @@ def test_a_narrow_new_layer_hands_on_what_it_can() -> None:
     parent, child = randomize(row()), row(layers.Conv2D(3, 1, name="new"))
     made = warm(child, parent, by_name)
     assert actions_of(made, "new") == {"identity"}
+    assert "too narrow to hand on all units" in made.departures[0]
     assert np.isfinite(difference(child, parent, images(pixels=8)))
 
 
@@ -210,7 +213,7 @@ def test_a_new_branch_adds_nothing_and_learns(name: str) -> None:
     """Its last operator makes zeros, and moves at the first step; all others at the second."""
     parent, child = randomize(residual(None)), residual(BRANCHES[name])
     data = images(pixels=8)
-    warm(child, parent, by_name)
+    assert warm(child, parent, by_name).departures == ()
     assert difference(child, parent, data) < SAME
     start = values_of(child)
     step(child, data)
@@ -325,6 +328,7 @@ def test_deeper_models_compute_the_same(name: str) -> None:
     build, build_deeper, data = DEEPER[name]
     parent, child = randomize(build()), build_deeper()
     made = warm(child, parent)
+    assert made.departures == ()
     assert difference(child, parent, data) < SAME
     taken = {each.source for each in made.report if each.source}
     assert taken == set(values_of(parent))  # all of the parent is there
@@ -384,6 +388,7 @@ def test_wider_and_deeper_models_compute_the_same(name: str) -> None:
     parent, child = randomize(build()), build_larger()
     made = warm(child, parent)
     check_report(made, child)
+    assert made.departures == ()
     assert difference(child, parent, data) < SAME
 
 

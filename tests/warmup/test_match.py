@@ -307,3 +307,18 @@ def test_nested_deeply() -> None:
     up = [Operator("Add", (levels + at - 1, levels - 2 - at)) for at in range(levels - 1)]
     deep = prepare((*down, *up))
     assert match(deep, deep).score == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_of_equal_branches_that_without_more_operators_is_taken(at: int) -> None:
+    """A pooling ahead of a convolution changes what it makes, wherever that branch stands."""
+    branches = [["C"], ["C", "D"]]
+    parent = model_of(["A", branches, "A"])
+    child = model_of(["A", [*branches[:at], ["B", "C"], *branches[at:]], "A"])
+    found = match(prepare(child.outline), prepare(parent.outline))
+    ops = [each.op for each in child.outline]
+    matched = {ours for ours, _ in found.pairs}
+    assert [number for number in range(len(ops)) if number not in matched] == [
+        ops.index("B"),
+        ops.index("B") + 1,
+    ]

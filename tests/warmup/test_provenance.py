@@ -38,6 +38,9 @@ starts = st.builds(
     lower_rate=numbers,
     ramp_steps=st.integers(1, 10**6),
     seconds=st.dictionaries(st.sampled_from(["query", "fetch", "probe"]), numbers),
+    exact=st.booleans(),
+    difference=st.none() | numbers,
+    departures=st.lists(st.text(), max_size=3).map(tuple),
 )
 
 

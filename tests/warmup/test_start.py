@@ -93,7 +93,7 @@ def test_what_was_done_is_told(
     assert "head/kernel" in found.not_copied
     assert "head/bias" not in found.not_copied
     assert 0 < found.carried < 1
-    assert {"query", "fetch", "transform"} == set(found.seconds)
+    assert {"query", "fetch", "transform", "compare"} == set(found.seconds)
     [line] = [r.getMessage() for r in caplog.records if "warm-up: starts from" in r.getMessage()]
     assert f"warm-up: starts from parent ({found.parent}), score {found.score:.2f}, " in line
     assert "widened" in line

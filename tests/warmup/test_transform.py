@@ -66,6 +66,7 @@ def test_wider_models_compute_the_same(name: str) -> None:
     check_report(made, child)
     assert {each.action for each in made.report} <= {"copied", "widened"}
     assert made.carried == 1
+    assert made.departures == ()
     assert difference(child, parent, data) < SAME
 
 
@@ -73,7 +74,7 @@ def test_wider_models_compute_the_same(name: str) -> None:
 def test_wider_models_compute_the_same_as_the_zoo_matches_them(name: str) -> None:
     build, build_wider, data = WIDER[name]
     parent, child = randomize(build()), build_wider()
-    warm(child, parent)
+    assert warm(child, parent).departures == ()
     assert difference(child, parent, data) < SAME
 
 
@@ -368,6 +369,7 @@ def test_random_cnns_of_any_larger_widths_and_kernels(
     made = warm(child, parent, in_order)
     check_report(made, child)
     assert made.carried == 1
+    assert made.departures == ()
     assert difference(child, parent, images(pixels=8, channels=2)) < SAME
 
 
