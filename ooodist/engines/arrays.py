@@ -1,8 +1,8 @@
-"""Blocking exchanges of NumPy arrays, and agreement between ranks, built on one sum of integers.
+"""Blocking exchanges of NumPy arrays, and agreement between ranks, built on sums over all ranks.
 
-Every exchange here is a sum over ranks in which, at each place, all ranks but one have zero. So
-the bits of that one rank arrive unchanged, whatever they mean, on any engine. What is combined is
-combined after that, by each rank in the same order: results are exact and the same everywhere.
+What is gathered or broadcast travels as a sum of integers in which, at each place, all ranks but
+one have zero. So the bits of that one rank arrive unchanged, whatever they mean, on any engine.
+Sums and means are the engine's own, and the same to the last bit on every rank.
 """
 
 import hashlib
@@ -24,7 +24,8 @@ class ArrayExchange(ABC):
     """What ranks do together outside of the traced step.
 
     All ranks make the same calls in the same order, and return from each together. Not to be
-    called while a launch runs that exchanges. Meant for little: each rank receives all arrays.
+    called while a launch runs that exchanges. What gathers is meant for little: each rank receives
+    the arrays of all.
 
     Attributes:
         rank, size: this process among all, 0 to size - 1.
@@ -34,8 +35,11 @@ class ArrayExchange(ABC):
     size: int = 1
 
     @abstractmethod
-    def _sum_words(self, words: np.ndarray) -> np.ndarray:
-        """The sum of a 1-D int32 array over all ranks, of equal length on all."""
+    def _sum_array(self, array: np.ndarray) -> np.ndarray:
+        """The sum of a 1-D array over all ranks: int32, int64 or float64, of one length on all.
+
+        Every rank gets the same bits.
+        """
 
     def gather(self, array: np.ndarray) -> np.ndarray:
         """Stacks the arrays of all ranks, which have one shape and dtype: (size, …), by rank."""
@@ -43,25 +47,25 @@ class ArrayExchange(ABC):
         num_words = -(-own.size // 4)
         words = np.zeros((self.size, num_words), np.int32)
         words[self.rank].view(np.uint8)[: own.size] = own
-        summed = self._sum_words(words.reshape(-1)).reshape(self.size, num_words)
+        summed = self._sum_array(words.reshape(-1)).reshape(self.size, num_words)
         content = summed.view(np.uint8)[:, : own.size].copy()
         return content.reshape(-1).view(array.dtype).reshape((self.size, *array.shape))
 
     def all_reduce(self, array: np.ndarray, operation: Operation) -> np.ndarray:
-        """Combines the arrays of all ranks, element by element.
+        """Combines the arrays of all ranks, element by element; the same bits on every rank.
 
         The dtype stays, except that the mean of integers is float64. Integers are exact; floats
-        are added up in float64, in the order of the ranks.
+        are added up in float64, in an order that is the engine's. A sum or mean takes the memory
+        of one array more, in these wide types; a maximum or minimum gathers.
         """
-        stacked = self.gather(array)
-        if operation == "max":
-            return np.asarray(stacked.max(axis=0))
-        if operation == "min":
-            return np.asarray(stacked.min(axis=0))
+        if operation in ("max", "min"):
+            stacked = self.gather(array)
+            return np.asarray(stacked.max(axis=0) if operation == "max" else stacked.min(axis=0))
         is_integer = array.dtype.kind in "iu"
-        total = stacked.sum(axis=0, dtype=array.dtype if is_integer else np.float64)
+        wide = np.int64 if is_integer else np.float64
+        total = self._sum_array(array.astype(wide).reshape(-1)).reshape(array.shape)
         if operation == "sum":
-            return np.asarray(total, array.dtype)
+            return np.asarray(total.astype(array.dtype))
         return np.asarray(total / self.size, np.float64 if is_integer else array.dtype)
 
     def broadcast(self, arrays: list[np.ndarray], root: int = 0) -> list[np.ndarray]:
@@ -81,7 +85,7 @@ class ArrayExchange(ABC):
         if self.rank == root and arrays:
             content = np.concatenate([_as_bytes(array) for array in arrays])
             words.view(np.uint8)[:num_bytes] = content
-        content = self._sum_words(words).view(np.uint8)
+        content = self._sum_array(words).view(np.uint8)
         result, start = [], 0
         for array in arrays:
             part = content[start : start + array.nbytes].copy()

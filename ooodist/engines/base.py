@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from ooodist.engines.arrays import ArrayExchange
 
-# Arrays travel in pieces of these sizes (32-bit words), because a name has one size for ever.
-PIECE_WORDS = (1 << 8, 1 << 14, 1 << 20)
+# Arrays travel in pieces of so many elements, because a name has one size for ever.
+PIECE_SIZES = (1 << 8, 1 << 14, 1 << 20)
 
 
 # What libraries without sums of small integers carry them as.
@@ -136,17 +136,17 @@ class Engine(ArrayExchange):
             return f"exchange.{name}"
         return f"exchange.{letters}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
-    def _sum_words(self, words: np.ndarray) -> np.ndarray:
+    def _sum_array(self, array: np.ndarray) -> np.ndarray:
         if self.size == 1:
-            return words
-        result = np.empty_like(words)
+            return array
+        result = np.empty_like(array)
         start = 0
-        while start < words.size:
-            left = words[start : start + PIECE_WORDS[-1]].size
-            size = next(size for size in PIECE_WORDS if size >= left)
-            piece = np.zeros(size, np.int32)
-            piece[:left] = words[start : start + left]
-            summed = self.sum_in_graph(tf.constant(piece), f"ooodist.words{size}")
+        while start < array.size:
+            left = array[start : start + PIECE_SIZES[-1]].size
+            size = next(size for size in PIECE_SIZES if size >= left)
+            piece = np.zeros(size, array.dtype)
+            piece[:left] = array[start : start + left]
+            summed = self.sum_in_graph(tf.constant(piece), f"ooodist.{array.dtype}.{size}")
             result[start : start + left] = summed.numpy()[:left]
             start += left
         return result

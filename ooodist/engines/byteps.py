@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from byteps.tensorflow import ops as byteps_ops
 
-from ooodist.engines.base import PIECE_WORDS, SMALL_INTEGERS, Engine, as_new_value, keep
+from ooodist.engines.base import PIECE_SIZES, SMALL_INTEGERS, Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.engines.local_place import LocalPlace
 from ooodist.engines.patience import abort, at_most
@@ -50,8 +50,8 @@ class BytepsEngine(Engine):
         use_own_gpu(self.local_rank, self.local_size)
         # They get the first numbers: so ranks can compare what they have traced before a
         # difference can mix up anything.
-        for size in PIECE_WORDS:
-            self._sum_words(np.zeros(size, np.int32))
+        for size in PIECE_SIZES:
+            self._sum_array(np.zeros(size, np.int32))
 
     def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
         # With an empty scope the key would depend on where in the model the op is created.

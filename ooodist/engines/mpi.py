@@ -35,9 +35,9 @@ class MpiEngine(Engine):
         host.Free()
         use_own_gpu(self.local_rank, self.local_size)
 
-    def _sum_words(self, words: np.ndarray) -> np.ndarray:
-        result = np.empty_like(words)
-        wait(self.world.Iallreduce(words, result, op=MPI.SUM))
+    def _sum_array(self, array: np.ndarray) -> np.ndarray:
+        result = np.empty_like(array)
+        wait(self.world.Iallreduce(array, result, op=MPI.SUM))
         return result
 
     def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:

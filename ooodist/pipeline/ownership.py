@@ -19,6 +19,7 @@ from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
 from ooodist.training.optimizer import weights_of_slots
+from ooodist.training.replicas import checksum
 
 Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
 
@@ -70,12 +71,21 @@ def hand_out(owned: Owned, pipeline: MPI.Comm) -> None:
 def average_statistics(owned: Owned, ranks: Ranks) -> None:
     """Sets this rank's batch-norm statistics to the mean over the replicas of its stages.
 
+    Statistics are the non-trainable float weights that differ between replicas; frozen ones do not.
+
     Args:
         owned: variables of the model.
         ranks: the place of this one.
     """
     own = [v for v, owner in owned if owner == ranks.position and _is_statistic(v)]
     if ranks.replicas == 1 or not own:
+        return
+    sums = np.array([checksum(variable) for variable in own], np.int64)
+    lowest, highest = np.empty_like(sums), np.empty_like(sums)
+    wait(ranks.peers.Iallreduce(sums, lowest, op=MPI.MIN))
+    wait(ranks.peers.Iallreduce(sums, highest, op=MPI.MAX))
+    own = [v for v, differs in zip(own, lowest != highest, strict=True) if differs]
+    if not own:
         return
     values = [np.asarray(variable.numpy()) for variable in own]
     flat = np.concatenate([value.astype(np.float64).ravel() for value in values])

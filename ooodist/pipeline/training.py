@@ -31,6 +31,7 @@ from ooodist.training import arrays, replicas
 from ooodist.training.distribute import read_elastic
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch
+from ooodist.training.synchronized import synchronized_layers
 
 logger = logging.getLogger("ooodist")
 
@@ -94,6 +95,11 @@ def pipelined(
             'ooodist.init("mpi"), under mpirun'
         )
     _check_model(model)
+    if data > 1 and (layers := synchronized_layers(model)):
+        raise UserError(
+            f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
+            f"{data}: pipelines normalize each micro-batch by itself; take synchronized=False"
+        )
     config = read_elastic(elastic)
     if config is None:
         model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
@@ -129,6 +135,8 @@ class PipelinedModel(JointModel):
         ran: what this rank did in the last step, and when.
         step_began: of ``time.time()``.
     """
+
+    is_whole_between_epochs = False
 
     def __init__(
         self, model: keras.Model, engine: MpiEngine, parallel: ParallelConfig, stall_limit: float

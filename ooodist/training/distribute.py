@@ -54,7 +54,8 @@ def distribute(
     (``dataset.shard(ooodist.size(), ooodist.rank())``).
 
     Batch-norm statistics are each rank's own while training and are averaged over the ranks at
-    the end of each epoch and before an evaluation. Callbacks run on every rank and see the same
+    the end of each epoch and before an evaluation; with ``synchronized=True`` they, and the
+    moments of each batch, are those of all ranks. Callbacks run on every rank and see the same
     logs; those that write files run on rank 0 alone. A callback of your own that stops the
     training in the middle of an epoch must decide alike on all ranks.
 

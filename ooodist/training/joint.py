@@ -27,20 +27,13 @@ import tensorflow as tf
 
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.training import arrays, replicas
+from ooodist.training import arrays, replicas, writers
 from ooodist.training.building import build
 from ooodist.training.epochs import EpochCare, StopTogether
 from ooodist.training.launch import Batch
 from ooodist.training.sharing import share_out
 
 logger = logging.getLogger("ooodist")
-
-# Keras callbacks that write files: rank 0's copy is enough, and two writers would clash.
-_WRITERS = (
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.TensorBoard,
-    keras.callbacks.CSVLogger,
-)
 
 
 class JointModel(ABC):
@@ -57,8 +50,11 @@ class JointModel(ABC):
         steps_per_launch, accumulate: a call of the train function uses so many batches, multiplied.
         data_is_shared_out: the caller sees to it that data sets yield each rank's own part; fit
             then says nothing about it.
+        is_whole_between_epochs: each rank has all trained weights at any time.
         batches_left: how many are still to come in this epoch; None: nobody knows.
     """
+
+    is_whole_between_epochs = True
 
     def __init__(
         self,
@@ -227,9 +223,7 @@ class JointModel(ABC):
             )
         if engine.rank:
             given["verbose"] = 0
-        callbacks = given.pop("callbacks", None)
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = self._callbacks(callbacks)
+        callbacks = self._callbacks(given.pop("callbacks", None))
         self._prepare(given)
         self._take_over_settings()
         self._alike = False
@@ -270,13 +264,12 @@ class JointModel(ABC):
             logger.info("fit: the training step is not compiled with XLA, which drops the order")
 
     def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
+        if isinstance(given, keras.callbacks.CallbackList):
+            raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
         callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
-        if self.engine.rank:
-            writers = [callback for callback in callbacks if isinstance(callback, _WRITERS)]
-            if writers:
-                names = sorted({type(callback).__name__ for callback in writers})
-                logger.info("fit: %s run on rank 0 alone", ", ".join(names))
-            callbacks = [callback for callback in callbacks if callback not in writers]
+        if not self.is_whole_between_epochs:
+            writers.check_saves_at_ends_of_epochs(callbacks)
+        callbacks = writers.on_this_rank(callbacks, self.engine)
         return [EpochCare(self), *callbacks, StopTogether(self)]
 
     # Evaluation and metrics

@@ -26,6 +26,7 @@ from ooodist.backprop.units import Gradient
 from ooodist.errors import UserError
 from ooodist.training.backward import OrderedBackward
 from ooodist.training.optimizer import not_updating, updating_one_by_one
+from ooodist.training.synchronized import synchronizing
 from ooodist.training.tape import watch_gradients
 
 logger = logging.getLogger("ooodist")
@@ -116,7 +117,7 @@ class Launch:
 
         for batch in batches[:-1]:
             with watch_gradients(hold, self.backward.trained), not_updating(self.model):
-                self.model.train_step(batch)
+                self._train_step(batch)
         with (
             watch_gradients(finish, self.backward.trained),
             updating_one_by_one(self.model),
@@ -125,7 +126,7 @@ class Launch:
         ):
             if self.backward.selected is not None:  # Keras thinks that None is a mistake
                 warnings.filterwarnings("ignore", "Gradients do not exist for variables")
-            logs = self.model.train_step(batches[-1])
+            logs = self._train_step(batches[-1])
         if self.model.trainable_variables and not gradients_seen:
             raise UserError(
                 f"{type(self.model).__name__}.train_step computed no gradient of the model's "
@@ -134,6 +135,11 @@ class Launch:
                 "itself (not in another thread)"
             )
         return logs
+
+    def _train_step(self, batch: Batch) -> dict[str, Any]:
+        with synchronizing(self.model, self.backward.exchange.engine):
+            logs: dict[str, Any] = self.model.train_step(batch)
+            return logs
 
     def _name_strangers(self, variables: Sequence[Any]) -> None:
         """Names the variables that are trained but are no part of the model."""

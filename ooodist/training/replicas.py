@@ -39,15 +39,19 @@ def broadcast_variables(engine: Engine, variables: Sequence[Any], root: int = 0)
 
 
 def average_statistics(engine: Engine, model: keras.Model) -> None:
-    """Sets batch-norm statistics (all non-trainable float weights) to their mean over the ranks.
+    """Sets batch-norm statistics to their mean over the ranks.
 
     While training, each rank keeps the statistics of its own batches; they are averaged where
-    they are used or stored: before evaluation and at the end of each epoch.
+    they are used or stored: before evaluation and at the end of each epoch. Statistics are the
+    non-trainable float weights that differ between ranks: what training does not change (frozen
+    weights, of which there may be very many) is neither sent nor copied.
     """
     if engine.size == 1:
         return
-    statistics = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
-    _reduce_together(engine, statistics, "mean")
+    fixed = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
+    checksums = engine.gather(np.array([checksum(v) for v in fixed], np.uint32))
+    differs = (checksums != checksums[0]).any(axis=0)
+    _reduce_together(engine, [v for v, d in zip(fixed, differs, strict=True) if d], "mean")
 
 
 def check_replicas(engine: Engine, model: keras.Model) -> None:
@@ -58,10 +62,16 @@ def check_replicas(engine: Engine, model: keras.Model) -> None:
     """
     if engine.size == 1:
         return
-    checksum = 0
+    total = 0
     for variable in model.trainable_variables:
-        checksum = zlib.crc32(_numpy(variable).tobytes(), checksum)
-    engine.check_equal("the checksum of the trained weights", str(checksum))
+        total = checksum(variable, total)
+    engine.check_equal("the checksum of the trained weights", str(total))
+
+
+def checksum(variable: Any, before: int = 0) -> int:
+    """Of the bits of a variable, continuing from that of others."""
+    content = np.ascontiguousarray(_numpy(variable)).reshape(-1)
+    return zlib.crc32(content.view(np.uint8).data, before)
 
 
 def global_metrics(

@@ -76,7 +76,9 @@ class DistributedGradientTape:
 
     Call it in a ``tf.function`` (without ``jit_compile``: XLA drops the order). Trace several
     steps into one function and the exchange of one overlaps the forward pass of the next. Weights
-    must be equal on all ranks to begin with: call :func:`ooodist.broadcast` once.
+    must be equal on all ranks to begin with: call :func:`ooodist.broadcast` once. A
+    ``BatchNormalization(synchronized=True)`` takes this rank's batch alone: only in the ``fit`` of
+    :func:`ooodist.distribute` its moments are those of all ranks.
 
     Args:
         tape: a tape that has recorded the loss; None to record with this one.

@@ -26,7 +26,11 @@ def check_all_reduce(engine: Engine) -> None:
         assert result[0, 0] == expected
     third = engine.all_reduce(np.array(1 / 3 + engine.rank), "sum")
     assert third.shape == ()
-    assert third == sum(1 / 3 + rank for rank in ranks)
+    np.testing.assert_allclose(third, sum(1 / 3 + rank for rank in ranks), rtol=1e-15)
+    many = engine.all_reduce(np.random.default_rng(engine.rank).normal(size=20_000), "mean")
+    each = [np.random.default_rng(rank).normal(size=20_000) for rank in ranks]
+    np.testing.assert_allclose(many, np.mean(each, axis=0), atol=1e-15)
+    engine.check_equal("a mean of floats", many.tobytes())
     mean = engine.all_reduce(np.array([engine.rank, 1]), "mean")
     assert mean.dtype == np.float64
     np.testing.assert_array_equal(mean, [ranks.mean(), 1])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ooodist.errors import UserError
+from ooodist.training import writers
 from ooodist.training.callbacks import (
     Best,
     EpochLog,
@@ -27,6 +28,33 @@ def model() -> keras.Model:
     model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     return model
+
+
+def test_it_is_decided_for_every_callback_of_keras_where_it_runs() -> None:
+    everywhere = {  # they decide from logs that are the same on all ranks, and write nothing
+        "EarlyStopping",
+        "History",
+        "LambdaCallback",
+        "LearningRateScheduler",
+        "ProgbarLogger",
+        "ReduceLROnPlateau",
+        "SwapEMAWeights",
+        "TerminateOnNaN",
+    }
+    bases = {"Callback", "CallbackList"}
+    known = {n for n, c in vars(keras.callbacks).items() if isinstance(c, type)}
+    assert known - bases - everywhere == {writer.__name__ for writer in writers.WRITERS}
+
+
+def test_a_pipeline_saves_at_the_ends_of_epochs(tmp_path: Path) -> None:
+    kinds = [
+        lambda every: keras.callbacks.ModelCheckpoint(tmp_path / "x.keras", save_freq=every),
+        lambda every: keras.callbacks.BackupAndRestore(tmp_path, save_freq=every),
+    ]
+    for kind in kinds:
+        writers.check_saves_at_ends_of_epochs([kind("epoch")])
+        with pytest.raises(UserError, match="save_freq=5, but in a pipeline"):
+            writers.check_saves_at_ends_of_epochs([kind(5)])
 
 
 class FakeModel:

@@ -1,0 +1,87 @@
+"""``BatchNormalization(synchronized=True)``: a batch's moments are those of all ranks' batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ooodist.engines.base import Engine
+
+
+def synchronized_layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """The layers of a model that ask for the moments of all ranks."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized
+    ]
+
+
+@contextlib.contextmanager
+def synchronizing(model: keras.Model, engine: Engine) -> Iterator[None]:
+    """Such layers of the model exchange their moments in this block, in which one step is traced.
+
+    Each of their calls exchanges one small tensor in the forward pass, and its gradient in the
+    backward pass, which then is that of the loss of all ranks.
+    """
+    layers = synchronized_layers(model) if engine.size > 1 else []
+    calls: Counter[str] = Counter()
+    for layer in layers:
+        layer._moments = partial(_moments, layer, engine, calls)  # on the instance
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer._moments
+
+
+def _moments(
+    layer: keras.layers.BatchNormalization,
+    engine: Engine,
+    calls: Counter[str],
+    inputs: tf.Tensor,
+    mask: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance over all ranks of each channel: shape (channels,), dtype of ``inputs``.
+
+    Args:
+        calls: how often each layer was called in this step. Each call has a name of its own, so
+            that calls do not wait for each other.
+        mask: what counts, of the shape of ``inputs`` without the channels; None: all.
+    """
+    wide = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
+    counts = tf.ones_like(wide)
+    if mask is not None:
+        is_in = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(wide))
+        wide = tf.where(is_in, wide, tf.zeros_like(wide))
+        counts = tf.cast(is_in, wide.dtype)
+    axes = layer._reduction_axes
+    sums = [tf.reduce_sum(values, axes) for values in (wide, tf.square(wide), counts)]
+    channels = int(inputs.shape[layer.axis])
+    own = tf.reshape(tf.stack(sums), [3, channels])
+    name = f"moments.{layer.path}.{calls[layer.path]}.{channels}.{own.dtype.name}"
+    calls[layer.path] += 1
+    total, squares, count = tf.unstack(_sum(engine, own, name))
+    mean = tf.math.divide_no_nan(total, count)
+    variance = tf.math.divide_no_nan(squares, count) - tf.square(mean)
+    # Rounding must not make a variance negative.
+    return tf.cast(mean, inputs.dtype), tf.cast(tf.nn.relu(variance), inputs.dtype)
+
+
+def _sum(engine: Engine, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """The sum over all ranks. Its gradient is that of the sum of all ranks' losses."""
+
+    @tf.custom_gradient
+    def total(tensor: tf.Tensor) -> Any:
+        def gradient(slope: tf.Tensor) -> tf.Tensor:
+            return engine.sum_in_graph(slope, f"{name}.gradient")
+
+        return engine.sum_in_graph(tensor, name), gradient
+
+    return total(tensor)
