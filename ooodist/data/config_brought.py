@@ -104,7 +104,8 @@ class FeatureConfig:
 class TFRecordConfig:
     """TFRecord files of ``tf.train.Example``; several x features become a dictionary.
 
-    uint8 and images become float32 in [0, 1], other integers int32, other floats float32.
+    uint8 and images become float32 in [0, 1], other integers int32, other floats float32. Each
+    worker reads its part of the files; where there are fewer files than workers, whole ones.
     """
 
     name: ClassVar[str] = "tfrecord"

@@ -40,7 +40,7 @@ def source(config: FunctionConfig) -> SequentialSource:
     classes = "" if num_classes is None else f", {num_classes} classes"
     return SequentialSource(
         Meaning(config.name, f"{name}, x {x_spec}{classes}", task, num_classes),
-        lambda seed: train,
+        train,
         num_samples,
         validation,
         None if validation is None else _count(name, validation),

@@ -29,22 +29,23 @@ def find_records(pattern: str) -> list[str]:
     return files
 
 
-def count_records(files: list[str], compression: str) -> int:
-    """The number of records in all files; UserError for one that is empty, cut or no TFRecord.
+def count_records(files: list[str], compression: str) -> list[int]:
+    """The number of records in each file; UserError for one that is empty, cut or no TFRecord.
 
     Reads only the records' lengths, so uncompressed files take little time.
     """
     start = time.perf_counter()
-    total = 0
+    counts = []
     for path in files:
         try:
             with gzip.open(path) if compression == "gzip" else open(path, "rb") as file:
-                total += _count(path, cast(BinaryIO, file))
+                counts.append(_count(path, cast(BinaryIO, file)))
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(
                 f"{path} cannot be read ({error}): it must be a whole TFRecord file with "
                 f"data.compression {compression}"
             ) from error
+    total = sum(counts)
     if total == 0:
         raise UserError(f"{files[0]} and {len(files) - 1} more files hold no records")
     log.info(
@@ -53,7 +54,7 @@ def count_records(files: list[str], compression: str) -> int:
         len(files),
         time.perf_counter() - start,
     )
-    return total
+    return counts
 
 
 def _count(path: str, file: BinaryIO) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ooodist.data.lanes import RecordFiles
 from ooodist.data.reading import map_batches, map_elements, untuned
 from ooodist.data.result import Data
 from ooodist.data.stream import Share, shuffled_elements, shuffled_indices
@@ -77,7 +78,7 @@ class SequentialSource:
     """Samples that can only be read in order; `decode` is done for the worker's own only."""
 
     meaning: Meaning
-    read_epoch: Callable[[tf.Tensor], tf.data.Dataset]  # seed -> all training elements
+    train: tf.data.Dataset | RecordFiles  # all training elements
     num_samples: int
     validation: tf.data.Dataset | None
     num_validation: int | None
@@ -87,7 +88,10 @@ class SequentialSource:
     def build(self, share: Share) -> Data:
         """The worker's datasets."""
         check_enough(self.meaning.kind, self.num_samples, self.num_validation, share)
-        train = shuffled_elements(self.read_epoch, self.num_samples, self.shuffle_buffer, share)
+        if isinstance(self.train, RecordFiles):
+            train = self.train.shuffled(self.shuffle_buffer, share)
+        else:
+            train = shuffled_elements(self.train, self.num_samples, self.shuffle_buffer, share)
         if self.decode is not None:
             train = map_elements(train.unbatch(), self.decode)
             train = train.batch(share.batch, drop_remainder=True)

@@ -17,7 +17,6 @@ may seed their dropout differently, and a resumed run sees what the uninterrupte
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -68,8 +67,21 @@ class Share:
         return divmod(self.start_step * self.global_batch, num_samples)
 
 
-def _epoch_seed(seed: int, epoch: tf.Tensor) -> tf.Tensor:
+def epoch_seed(seed: int, epoch: tf.Tensor) -> tf.Tensor:
+    """What an epoch's random numbers are drawn from: int64 of shape (2,)."""
     return tf.stack([tf.constant(seed, tf.int64), epoch])
+
+
+def shuffled(elements: tf.data.Dataset, buffer: int, seed: tf.Tensor) -> tf.data.Dataset:
+    """``elements`` shuffled through a buffer, as ``seed`` says: integers of shape (2,).
+
+    To be called where a function of a dataset is traced.
+    """
+    # Dataset.shuffle mixes the seed of the graph it is built in into its own. This one is
+    # set for the function's graph only, so the program's tf.random.set_seed does not count.
+    tf.random.set_seed(1)
+    number = tf.random.stateless_uniform([], seed, 0, LARGEST_SHUFFLE_SEED, tf.int64)
+    return elements.shuffle(buffer, seed=number, reshuffle_each_iteration=False)
 
 
 def shuffled_indices(num_samples: int, share: Share) -> tf.data.Dataset:
@@ -81,7 +93,7 @@ def shuffled_indices(num_samples: int, share: Share) -> tf.data.Dataset:
     first_epoch, position = share.start(num_samples)
 
     def epoch_order(epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        seed = _epoch_seed(share.seed, epoch)
+        seed = epoch_seed(share.seed, epoch)
         # Sorting stateless random keys: TensorFlow promises that their values stay the same
         # on every device and in later versions.
         keys = tf.random.stateless_uniform(
@@ -101,28 +113,21 @@ def shuffled_indices(num_samples: int, share: Share) -> tf.data.Dataset:
 
 
 def shuffled_elements(
-    read_epoch: Callable[[tf.Tensor], tf.data.Dataset],
+    elements: tf.data.Dataset,
     num_samples: int,
     shuffle_buffer: int,
     share: Share,
 ) -> tf.data.Dataset:
     """The worker's part of the stream, in batches, for data that can only be read in order.
 
-    ``read_epoch`` maps a seed (int64 scalar, another one each epoch) to a dataset of all
-    training elements; each epoch is then shuffled through a buffer of ``shuffle_buffer``
-    elements. A start in the middle of an epoch reads and drops what comes before.
+    Each epoch is shuffled through a buffer of ``shuffle_buffer`` elements. A start in the middle
+    of an epoch reads and drops what comes before. Every worker reads all elements.
     """
     first_epoch, position = share.start(num_samples)
 
     def epoch_elements(epoch: tf.Tensor) -> tf.data.Dataset:
-        # Dataset.shuffle mixes the seed of the graph it is built in into its own. This one is
-        # set for this function's graph only, so the program's tf.random.set_seed does not count.
-        tf.random.set_seed(1)
-        seed = tf.random.stateless_uniform(
-            [], _epoch_seed(share.seed, epoch), 0, LARGEST_SHUFFLE_SEED, tf.int64
-        )
-        elements = read_epoch(seed).apply(tf.data.experimental.assert_cardinality(num_samples))
-        return elements.shuffle(shuffle_buffer, seed=seed, reshuffle_each_iteration=False)
+        checked = elements.apply(tf.data.experimental.assert_cardinality(num_samples))
+        return shuffled(checked, shuffle_buffer, epoch_seed(share.seed, epoch))
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
     stream = epochs.flat_map(epoch_elements).skip(position)

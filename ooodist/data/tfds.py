@@ -59,7 +59,7 @@ def source(config: TFDSConfig) -> SequentialSource:
     description = f"{builder.info.full_name}, x {list(x_spec.shape)}{classes}"
     return SequentialSource(
         Meaning(config.name, description, task, num_classes),
-        lambda seed: elements,
+        elements,
         num_samples,
         validation,
         num_validation,

@@ -12,24 +12,23 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from ooodist.data.config import FeatureConfig, TFRecordConfig
 from ooodist.data.elements import assert_labels, find_task, to_input, to_target
 from ooodist.data.images import decode_image
+from ooodist.data.lanes import FILES_AT_ONCE, RecordFile, RecordFiles
 from ooodist.data.records import count_records, describe_record, find_records
 from ooodist.data.sources import Meaning, Pair, SequentialSource
 from ooodist.errors import UserError
 
 log = logging.getLogger("ooodist")
 
-NUM_FILES_AT_ONCE = 8  # records of so many files are mixed before the shuffle
-
 
 def source(config: TFRecordConfig) -> SequentialSource:
     """Files are read in another order each epoch, their records mixed and shuffled."""
     files = find_records(config.pattern)
-    num_samples = count_records(files, config.compression)
+    counts = count_records(files, config.compression)
     validation_files: list[str] = []
     validation = num_validation = None
     if config.validation_pattern is not None:
         validation_files = find_records(config.validation_pattern)
-        num_validation = count_records(validation_files, config.compression)
+        num_validation = sum(count_records(validation_files, config.compression))
         validation = _records(config, tf.constant(validation_files))
     parse = _parser(config.features)
     x_spec, y_spec = tf.data.Dataset.from_tensors("").map(parse).element_spec
@@ -46,11 +45,6 @@ def source(config: TFRecordConfig) -> SequentialSource:
 
     for path in (files[0], *validation_files[:1]):
         _check_first(path, config, decode)
-    sorted_files = tf.constant(files)
-
-    def read_epoch(seed: tf.Tensor) -> tf.data.Dataset:
-        keys = tf.random.stateless_uniform([len(files)], tf.stack([seed, seed]))
-        return _records(config, tf.gather(sorted_files, tf.argsort(keys, stable=True)))
 
     meaning = Meaning(
         kind=config.name,
@@ -60,8 +54,8 @@ def source(config: TFRecordConfig) -> SequentialSource:
     )
     return SequentialSource(
         meaning,
-        read_epoch,
-        num_samples,
+        RecordFiles(tuple(map(RecordFile, files, counts)), _compression(config)),
+        sum(counts),
         validation,
         num_validation,
         config.shuffle_buffer,
@@ -73,11 +67,15 @@ def _names(config: TFRecordConfig, use: str) -> list[str]:
     return [name for name, feature in config.features.items() if feature.use == use]
 
 
+def _compression(config: TFRecordConfig) -> str:
+    return "GZIP" if config.compression == "gzip" else ""
+
+
 def _records(config: TFRecordConfig, files: tf.Tensor) -> tf.data.Dataset:
-    compression = "GZIP" if config.compression == "gzip" else None
+    """The records of some files, in a fixed order."""
     return tf.data.Dataset.from_tensor_slices(files).interleave(
-        lambda path: tf.data.TFRecordDataset(path, compression_type=compression),
-        cycle_length=NUM_FILES_AT_ONCE,
+        lambda path: tf.data.TFRecordDataset(path, _compression(config)),
+        cycle_length=FILES_AT_ONCE,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )

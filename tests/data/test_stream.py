@@ -24,7 +24,7 @@ def by_number(num_samples: int, buffer: int, share: Share) -> tf.data.Dataset:
 
 def in_order(num_samples: int, buffer: int, share: Share) -> tf.data.Dataset:
     elements = tf.data.Dataset.range(num_samples)
-    return shuffled_elements(lambda seed: elements, num_samples, buffer, share)
+    return shuffled_elements(elements, num_samples, buffer, share)
 
 
 @st.composite
@@ -97,7 +97,7 @@ def test_noise_belongs_to_the_position_in_the_stream() -> None:
 
 def test_data_that_changes_its_length_is_noticed() -> None:
     elements = tf.data.Dataset.range(9)
-    stream = shuffled_elements(lambda seed: elements, 10, 5, Share(2, 0, 1, seed=1))
+    stream = shuffled_elements(elements, 10, 5, Share(2, 0, 1, seed=1))
     with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 10"):
         batches(stream, 10)
 

@@ -1,0 +1,133 @@
+"""The sample stream of data in many files, of which each worker reads only some.
+
+The places of a step are cut into lanes, and the files of an epoch, in its order, into as many
+stretches; a lane takes its samples from its own stretch::
+
+    step        |     lane 0    |     lane 1    |     lane 2    |     lane 3    |
+    2 workers   |            worker 0           |            worker 1           |
+    files       | f7 | f2 | f1  | f5 | f0 | f9  | f8 | f3 | f11 | f4 | f10 | f6 |
+
+A worker reads the lanes in which its places are (and skips to where a stretch begins), and shuffles
+these alone. How many lanes there are depends on the files and on the samples of a step, never on
+the number of workers: for any number the stream is the same (``stream.py`` says what it is). With
+fewer files there are fewer lanes; a single one is read by every worker. A run that goes on with
+other samples a step has another stream: in its first epoch some samples come again, others not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from ooodist.data.stream import Share, epoch_seed, shuffled
+
+MOST_LANES = 64  # of one worker, all are open at a time
+FILES_AT_ONCE = 8  # records of so many files are mixed before the shuffle
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """A TFRecord file, or the part of it that counts.
+
+    ``skip``: so many records at its beginning do not; then so many do: ``take``.
+    """
+
+    path: str
+    take: int
+    skip: int = 0
+
+
+@dataclass(frozen=True)
+class RecordFiles:
+    """TFRecord files with at least one record in all; ``compression``: "" or "GZIP"."""
+
+    files: tuple[RecordFile, ...]
+    compression: str
+
+    def shuffled(self, buffer: int, share: Share) -> tf.data.Dataset:
+        """The worker's part of the stream, in batches of serialized records: strings (batch,).
+
+        Each epoch takes the files in another order and shuffles their records through buffers of
+        ``buffer`` records in all.
+        """
+        lanes = Lanes(self, buffer, share)
+        first = share.rank * share.batch // lanes.places
+        last = ((share.rank + 1) * share.batch - 1) // lanes.places
+        number = last - first + 1
+        records = tf.data.Dataset.range(first, last + 1).interleave(
+            lanes.stream,
+            cycle_length=number,
+            block_length=lanes.places,
+            num_parallel_calls=min(number, FILES_AT_ONCE),
+            deterministic=True,
+        )
+        # The first and the last lane may have places of neighbors too.
+        begin = share.rank * share.batch - first * lanes.places
+        steps = records.batch(number * lanes.places, drop_remainder=True)
+        return steps.map(lambda step: step[begin : begin + share.batch])
+
+
+class Lanes:
+    """Where the samples of each lane are. ``share.rank`` and ``share.size`` change nothing."""
+
+    def __init__(self, source: RecordFiles, shuffle_buffer: int, share: Share) -> None:
+        files = source.files
+        most = min(MOST_LANES, len(files))
+        places = share.global_batch
+        self.count = max(count for count in range(1, most + 1) if places % count == 0)
+        self.places = places // self.count  # of each lane in a step
+        self._compression = source.compression
+        self._buffer = -(-shuffle_buffer // self.count)
+        self._share = share
+        self._paths = tf.constant([file.path for file in files])
+        self._skips = tf.constant([file.skip for file in files], tf.int64)
+        self._takes = tf.constant([file.take for file in files], tf.int64)
+        self._num_samples = sum(file.take for file in files)
+
+    def stream(self, lane: tf.Tensor) -> tf.data.Dataset:
+        """The endless records of a lane (int64 scalar), from ``share.start_step`` on."""
+        share, total = self._share, self._num_samples
+        first_epoch, _ = share.start(total)
+        start = tf.constant(first_epoch * total, tf.int64)
+        done = share.start_step * self.places  # since the beginning, and in earlier epochs:
+        done -= self._before(start, lane + 1) - self._before(start, lane)
+
+        def epoch_records(epoch: tf.Tensor) -> tf.data.Dataset:
+            begin, end = self._begin(epoch, lane), self._begin(epoch, lane + 1)
+            seed = epoch_seed(share.seed, epoch)
+            records = self._records(tf.random.fold_in(seed, 1), begin, end)
+            records = records.apply(tf.data.experimental.assert_cardinality(end - begin))
+            return shuffled(records, self._buffer, tf.random.fold_in(seed, lane + 2))
+
+        epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+        return epochs.flat_map(epoch_records).skip(done)
+
+    def _before(self, samples: tf.Tensor, lane: tf.Tensor) -> tf.Tensor:
+        """How many of the first ``samples`` of the stream are of the lanes before this one."""
+        steps, rest = samples // self._share.global_batch, samples % self._share.global_batch
+        return steps * lane * self.places + tf.minimum(rest, lane * self.places)
+
+    def _begin(self, epoch: tf.Tensor, lane: tf.Tensor) -> tf.Tensor:
+        """Where the lane's records begin among all of the epoch."""
+        start = epoch * self._num_samples
+        return self._before(start + self._num_samples, lane) - self._before(start, lane)
+
+    def _records(self, seed: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
+        """The records ``begin`` to ``end`` of all files, which are in an order of the seed."""
+        keys = tf.random.stateless_uniform([self._takes.shape[0]], seed)
+        order = tf.argsort(keys, stable=True)
+        paths, skips, takes = (
+            tf.gather(values, order) for values in (self._paths, self._skips, self._takes)
+        )
+        ends = tf.cumsum(takes)
+        unwanted = tf.maximum(begin - (ends - takes), 0)  # at the beginning of a file
+        wanted = tf.minimum(ends, end) - (ends - takes) - unwanted
+        here = wanted > 0
+        parts = [tf.boolean_mask(values, here) for values in (paths, skips + unwanted, wanted)]
+        return tf.data.Dataset.from_tensor_slices(tuple(parts)).interleave(
+            self._file, cycle_length=-(-FILES_AT_ONCE // self.count)
+        )
+
+    def _file(self, path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.TFRecordDataset(path, self._compression).skip(skip).take(take)
