@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.training import arrays, replicas, writers
+from ooodist.training import arrays, metric_states, replicas, writers
 from ooodist.training.building import build
 from ooodist.training.epochs import EpochCare, StopTogether
 from ooodist.training.launch import Batch
@@ -164,6 +164,8 @@ class JointModel(ABC):
         build(model, batch)
         self.engine.check_equal("the arguments of ooodist.distribute", self._arguments)
         replicas.broadcast_weights(self.engine, model)
+        if self.engine.size > 1:
+            metric_states.refuse_what_does_not_add_up(model)
         self._alike = True
 
     def _before_launch(  # noqa: B027 - most have nothing to do
@@ -280,6 +282,8 @@ class JointModel(ABC):
         given.update(given.pop("kwargs", {}))
         engine = self.engine
         self.put_together()
+        if engine.size > 1:
+            metric_states.refuse_what_does_not_add_up(self._model)
         if engine.rank:
             given["verbose"] = 0
         if inside_fit:

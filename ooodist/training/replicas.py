@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from ooodist.engines.base import Engine
+from ooodist.training import metric_states
 from ooodist.training.optimizer import optimizers_of
 
 
@@ -79,8 +80,8 @@ def global_metrics(
 ) -> dict[str, Any]:
     """The metrics of all ranks together.
 
-    The state of Keras metrics is sums and counts, so the states are added up and the result is
-    taken from the total: exact, also where ranks have seen different numbers of samples.
+    The result is taken from the states of all (see :mod:`ooodist.training.metric_states`): exact,
+    also where ranks have seen different numbers of samples.
 
     Args:
         result: computes the metrics from their present state.
@@ -89,7 +90,11 @@ def global_metrics(
     if engine.size == 1 or not state:
         return result()
     local = [_numpy(v) for v in state]
-    _reduce_together(engine, state, "sum")
+    merging = [m for m in metric_states.metrics_of(model) if hasattr(m, "merge_state")]
+    for metric in merging:
+        metric_states.merge_states(engine, metric)
+    merged_already = {id(v) for metric in merging for v in metric.variables}
+    _reduce_together(engine, [v for v in state if id(v) not in merged_already], "sum")
     merged = {name: np.asarray(value) for name, value in result().items()}
     for variable, value in zip(state, local, strict=True):
         variable.assign(value)

@@ -26,6 +26,7 @@ from tensorflow.python.framework import config  # noqa: E402
 
 from ooodist.profile.exchange_timing import ExchangeTimer  # noqa: E402
 from ooodist.training import replicas  # noqa: E402
+from tests.training.test_metric_states import Peak  # noqa: E402
 from tests.workers import check, images, run  # noqa: E402
 
 layers = keras.layers
@@ -189,6 +190,28 @@ def synchronized_batch_norm() -> None:
     ours, alone = made
     for a, b in zip(ours.non_trainable_variables, alone.non_trainable_variables, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6)
+
+
+class Merged(Peak):
+    def merge_state(self, metrics: Any) -> None:
+        self.peak.assign(max(float(metric.peak) for metric in [self, *metrics]))
+
+
+@check
+def a_maximum_is_merged_or_refused() -> None:
+    x, y = images(2 * BATCH * size)
+    x *= 10
+    model = compiled(fresh(convolutional, 5), "sgd", metrics=[Merged(), "accuracy"])
+    ooodist.distribute(model)
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    whole = np.abs(model.predict(x, verbose=0)).max()
+    found = model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+    np.testing.assert_allclose(found["peak"], whole, rtol=1e-5)
+    for method in ("fit", "evaluate"):
+        model = compiled(fresh(convolutional, 5), "sgd", metrics=[Peak()])
+        ooodist.distribute(model)
+        with pytest.raises(ooodist.UserError, match="does not add to its variable highest"):
+            getattr(model, method)(x, y, batch_size=BATCH, verbose=0)
 
 
 @check
