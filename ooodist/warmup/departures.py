@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from ooodist.warmup.graph import Axis, Graph, Node, Weight
+from ooodist.warmup.stretch import dots_over
 from ooodist.warmup.units import NOTHING, Pairs, UnitMaps, common_weights
 
 NEW = -1
@@ -236,6 +237,13 @@ def _of_weights(
             unequal = _unequal(weight, other, maps)
             if unequal:
                 found.append((number, f"{node.name} ({node.op}) {unequal}"))
+    for space, described in enumerate(child.spaces):
+        source = maps.partner(space)
+        if source is not None and described.size > parent.spaces[source].size:
+            found += [
+                (number, f"{child.nodes[number].name} (Dot) adds up units that are there again")
+                for number in dots_over(child, space) - frozenset(kept_norms)
+            ]
     for number, node in enumerate(child.nodes):
         if number in partners and number not in silent:
             without = [w.name for w in node.weights if w.name not in made]

@@ -100,6 +100,8 @@ _RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
     ((PaddedShortcut,), keras_plain.padded_shortcut),
     ((layers.MultiHeadAttention,), keras_weighted.attention),
     (RECURRENT, keras_weighted.recurrent),
+    ((layers.Bidirectional,), keras_weighted.bidirectional),
+    ((layers.Dot,), keras_plain.dot),
     ((layers.PReLU,), keras_weighted.prelu),
     (
         (layers.Activation, layers.ReLU, layers.LeakyReLU, layers.ELU, layers.Softmax),

@@ -59,6 +59,17 @@ def reshaped(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> 
     return unknown_layout(walker, layer, given, call)
 
 
+def dot(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    """Products of units, added up; stretch.py sees to it that copies do not add to them."""
+    axes = [layer.axes] * 2 if isinstance(layer.axes, int) else layer.axes
+    ranks = [len(value.shape) for value in given]
+    if [axis % rank for axis, rank in zip(axes, ranks, strict=True)] != [r - 1 for r in ranks]:
+        return unknown_layout(walker, layer, given, call)
+    channels.join(given[0].layout, given[1].layout)
+    walker.operator(layer.name, "Dot", given)
+    return channels.new(call.outputs[0].shape[-1], "fixed")
+
+
 def permuted(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     if layer.dims[-1] != len(layer.dims):
         return unknown_layout(walker, layer, given, call)

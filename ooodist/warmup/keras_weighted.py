@@ -11,7 +11,7 @@ from ooodist.pipeline.stages import Call
 from ooodist.warmup import channels
 from ooodist.warmup.channels import Layout
 from ooodist.warmup.keras_graph import FIXED, KERNEL, AxisOf, Value, Walker
-from ooodist.warmup.keras_kinds import kind_of, sliding
+from ooodist.warmup.keras_kinds import RECURRENT, kind_of, sliding
 from ooodist.warmup.keras_plain import unknown_layout
 
 
@@ -198,18 +198,40 @@ def attention(walker: Walker, layer: Any, given: Sequence[Value], call: Call) ->
 
 
 def recurrent(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    cell = layer.cell
-    out = channels.new(cell.units)
-    gates = cell.kernel.shape[1] // cell.units
-    made = channels.on_grid(out, (gates,))
+    node = walker.operator(layer.name, kind_of(layer), given)
+    out = _recurrent_weights(walker, node, layer.cell, given[0].layout)
     for state in given[1:]:
         channels.join(out, state.layout)
-    node = walker.operator(layer.name, kind_of(layer), given)
-    walker.weight(node, cell.kernel, "kernel", ("in", given[0].layout), ("out", made))
-    walker.weight(node, cell.recurrent_kernel, "recurrent", ("in", out), ("out", made))
+    return out
+
+
+def bidirectional(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    parts = layer.forward_layer, layer.backward_layer
+    known = all(type(part) in RECURRENT for part in parts) and not layer.return_state
+    if not known or layer.merge_mode is None or len(given) > 1:
+        return unknown_layout(walker, layer, given, call)
+    op = f"Bidirectional:{kind_of(parts[0])}:{layer.merge_mode}"
+    node = walker.operator(layer.name, op, given)
+    forward, backward = (
+        _recurrent_weights(walker, node, part.cell, given[0].layout, f"{name}/")
+        for part, name in zip(parts, ("forward", "backward"), strict=True)
+    )
+    if layer.merge_mode == "concat":
+        return (*forward, *backward)
+    channels.join(forward, backward)
+    return forward
+
+
+def _recurrent_weights(
+    walker: Walker, node: int, cell: Any, reads: Layout, prefix: str = ""
+) -> Layout:
+    out = channels.new(cell.units)
+    made = channels.on_grid(out, (cell.kernel.shape[1] // cell.units,))  # all gates
+    walker.weight(node, cell.kernel, f"{prefix}kernel", ("in", reads), ("out", made))
+    walker.weight(node, cell.recurrent_kernel, f"{prefix}recurrent", ("in", out), ("out", made))
     if cell.bias is not None:
         fixed = [FIXED] * (len(cell.bias.shape) - 1)
-        walker.weight(node, cell.bias, "bias", *fixed, ("out", made))
+        walker.weight(node, cell.bias, f"{prefix}bias", *fixed, ("out", made))
     return out
 
 

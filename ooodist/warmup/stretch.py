@@ -9,6 +9,7 @@ these units is linear up to the norm, as in a residual stream:
                  squares of K N copies is that of M units, so that the variance is the same
     RMSNorm      copies of unit i times a_i, where a_i^2 = M / (N c_i) for its c_i copies: the
                  mean of squares is the same
+    Dot          copies of unit i times a_i, whose squares add up to 1: so do the products
 
 (M units of the child, N of the parent, K whole copies, r = M - K N.) The norm then divides its
 scale by what its units were multiplied by, and so does whatever else reads them.
@@ -33,6 +34,8 @@ _PASSING = (
     *("GlobalAveragePooling2D", "AveragePooling1D", "AveragePooling2D", "ZeroPadding1D"),
     *("ZeroPadding2D", "UpSampling1D", "UpSampling2D"),
 )
+_HOMOGENEOUS = ("relu", "MaxPooling1D", "MaxPooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D")
+"""Not linear, but what is scaled comes out scaled."""
 _NORMS = ("LayerNormalization", "RMSNormalization")
 
 
@@ -43,7 +46,7 @@ class Stretch:
     Attributes:
         space: of the child; its units are those of the results.
         members: numbers of the operators whose results these are.
-        norms: numbers of the norms that read them.
+        norms: numbers of the norms, or Dots, that read them.
         scales: of each unit.
         means: how many units at the end are the mean of all of the parent's.
         num_sources: units of the parent; the first units are these, in their order.
@@ -70,33 +73,52 @@ def find(child: Graph, maps: UnitMaps, known: Collection[int]) -> tuple[Stretch,
     found = []
     for space, described in enumerate(child.spaces):
         source = maps.partner(space)
-        if not described.averaged or described.kind != "units" or source is None:
+        norms = frozenset(n for n, node in enumerate(child.nodes) if _is_norm(node, space))
+        dots = dots_over(child, space)
+        if described.kind != "units" or source is None or not (norms or dots):
             continue
         size, its_size = described.size, maps.source_size(source)
-        if size <= its_size or size % its_size == 0:
+        if size <= its_size or (size % its_size == 0 and not dots):
             continue
-        region = _region(child, space, frozenset(known))
+        units = maps.units(space, source)
+        if (units == NOTHING).any():
+            continue
+        kinds = {child.nodes[each].op for each in norms | dots}
+        region = _region(child, space, frozenset(known), norms | dots, kinds)
         if region is None:
             continue
-        members, norms, tied = region
-        kinds = {child.nodes[norm].op for norm in norms}
+        members, tied = region
         copies, means = divmod(size, its_size)
         if kinds == {"RMSNormalization"}:
-            units = maps.units(space, source)
-            scales = np.sqrt(size / its_size / np.bincount(units)[units])
-            means = 0
+            scales, means = np.sqrt(size / its_size / np.bincount(units)[units]), 0
+        elif kinds == {"Dot"}:
+            parts = 1.0 + np.arange(size) // its_size  # unequal, so that copies differ
+            scales, means = np.sqrt(parts / np.bincount(units, parts)[units]), 0
         elif kinds == {"LayerNormalization"} and all(
             {weight.kind for weight in child.nodes[norm].weights} == {"gamma", "beta"}
             for norm in norms
         ):  # a scale to be divided, and an offset by which the new units can be told
             scales = np.full(size, np.sqrt(size / (copies * its_size)))
-            units = np.arange(size) % its_size
+            units = units.copy()
             units[-means:] = NOTHING
             maps.replace(space, source, units)
         else:
             continue
-        found.append(Stretch(space, members, norms, scales, means, its_size, tied))
+        found.append(Stretch(space, members, norms | dots, scales, means, its_size, tied))
     return tuple(found)
+
+
+def dots_over(graph: Graph, space: int) -> frozenset[int]:
+    """The operators that multiply units of a space with one another and add that up."""
+    found = set()
+    for number, node in enumerate(graph.nodes):
+        if node.op == "Dot":
+            for source in node.inputs:
+                while not graph.nodes[source].weights and graph.nodes[source].inputs:
+                    source = graph.nodes[source].inputs[0]
+                if _makes(graph.nodes[source], space):
+                    found.add(number)
+    return frozenset(found)
 
 
 def scaled(
@@ -151,17 +173,17 @@ def _along(scales: np.ndarray, at: int, result: np.ndarray) -> np.ndarray:
 
 
 def _region(
-    child: Graph, space: int, known: frozenset[int]
-) -> tuple[frozenset[int], frozenset[int], frozenset[int]] | None:
-    """The results that come into norms over a space, the norms, and those before a tied table.
+    child: Graph, space: int, known: frozenset[int], norms: frozenset[int], kinds: set[str]
+) -> tuple[frozenset[int], frozenset[int]] | None:
+    """The results that come into norms over a space, and which norms a tied table reads.
 
     None if not all of it is linear.
     """
+    is_mean = "LayerNormalization" in kinds
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(child.nodes):
         for source in node.inputs:
             readers.setdefault(source, []).append(number)
-    norms = frozenset(n for n, node in enumerate(child.nodes) if _is_norm(node, space))
     todo = [source for norm in norms for source in child.nodes[norm].inputs]
     members: set[int] = set()
     while todo:
@@ -170,7 +192,7 @@ def _region(
             continue
         members.add(number)
         node = child.nodes[number]
-        if _hands_on(node, space):
+        if _hands_on(node, space, is_mean):
             todo += node.inputs
         elif not _makes(node, space):
             return None
@@ -178,7 +200,7 @@ def _region(
             return None
         for reader in readers[number]:
             behind = child.nodes[reader]
-            if _hands_on(behind, space):
+            if _hands_on(behind, space, is_mean):
                 todo.append(reader)
             elif reader not in norms and not (reader in known and _reads(behind, space)):
                 return None
@@ -190,14 +212,16 @@ def _region(
     }
     if members & norms or not tied <= norms:
         return None
-    return frozenset(members), norms, frozenset(tied)
+    return frozenset(members), frozenset(tied)
 
 
 def _is_norm(node: Node, space: int) -> bool:
     return node.op in _NORMS and any(_is_over(w.axes[-1], space) for w in node.weights)
 
 
-def _hands_on(node: Node, space: int) -> bool:
+def _hands_on(node: Node, space: int, is_mean: bool) -> bool:
+    if node.op.partition("/")[0] in _HOMOGENEOUS:
+        return not is_mean  # of which they would not be the mean
     if node.op in _ADDED:
         return any(_is_over(weight.axes[-1], space) for weight in node.weights)
     return node.op.partition("/")[0] in _PASSING

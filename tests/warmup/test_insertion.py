@@ -285,6 +285,29 @@ def test_new_units_of_a_concatenation_are_not_heard_at_first() -> None:
     assert np.any(moved["new/kernel"] != made.values["new/kernel"])
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_new_branch_that_pools_takes_nothing_from_the_others(at: int) -> None:
+    """Its convolution is like that of a branch that was there."""
+
+    def build(new: bool) -> keras.Model:
+        inputs = keras.Input((8, 8, 3))
+        x = layers.Conv2D(6, 3, padding="same", activation="relu")(inputs)
+        parts: list[Any] = [x, x]
+        if new:
+            parts.insert(at, layers.AveragePooling2D(3, 1, padding="same")(x))
+        sizes = [1, 3]
+        sizes.insert(at, 1) if new else None
+        made = [
+            layers.Conv2D(4, size, padding="same", activation="relu")(part)
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+        return keras.Model(inputs, head(layers.Concatenate()(made)))
+
+    parent, child = randomize(build(False)), build(True)
+    assert warm(child, parent).departures == ()
+    assert difference(child, parent, images(pixels=8)) < SAME
+
+
 # Families, as the zoo would match them
 
 DEEPER: dict[str, tuple[Callable[[], keras.Model], Callable[[], keras.Model], Any]] = {

@@ -161,3 +161,31 @@ def test_without_the_norm_nothing_is_scaled() -> None:
     made = warm(child, randomize(parent))
     values = values_of(parent)["first/kernel"]
     np.testing.assert_array_equal(made.values["first/kernel"][:, 4:], values[:, :2])
+
+
+def pairs_of(width: int, activation: str | None, normalize: bool) -> keras.Model:
+    """How well two vectors fit."""
+    inputs = [keras.Input((6,)) for _ in range(2)]
+    towers = [layers.Dense(width, activation)(layers.Dense(width + 1, "relu")(x)) for x in inputs]
+    return keras.Model(inputs, layers.Dot(-1, normalize=normalize)(towers))
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("width", [5, 8, 11])
+def test_a_dot_over_more_units_is_exact(
+    width: int, normalize: bool, activation: str | None
+) -> None:
+    parent, child = (pairs_of(size, activation, normalize) for size in (4, width))
+    made = warm(child, randomize(parent))
+    assert made.departures == ()
+    assert made.carried == 1
+    assert difference(child, parent, [vectors(), vectors()[::-1]]) < SAME
+
+
+def test_a_dot_behind_a_tanh_is_not() -> None:
+    """What comes out of it cannot be scaled."""
+    parent, child = (pairs_of(size, "tanh", False) for size in (4, 6))
+    made = warm(child, randomize(parent))
+    assert "(Dot) adds up units that are there again" in made.departures[0]
+    assert difference(child, parent, [vectors(), vectors()[::-1]]) > SAME

@@ -32,6 +32,7 @@ from tests.warmup.models import (
     lstm,
     outputs_of,
     randomize,
+    sequences,
     step,
     tokens,
     values_of,
@@ -76,6 +77,22 @@ def test_wider_models_compute_the_same_as_the_zoo_matches_them(name: str) -> Non
     parent, child = randomize(build()), build_wider()
     assert warm(child, parent).departures == ()
     assert difference(child, parent, data) < SAME
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+@pytest.mark.parametrize("merge_mode", ["concat", "sum"])
+def test_layers_of_both_directions(kind: Any, merge_mode: str) -> None:
+    def build(width: int) -> keras.Model:
+        first = layers.Bidirectional(kind(width, return_sequences=True), merge_mode)
+        last = layers.Bidirectional(kind(width + 1), merge_mode)
+        return chain(first, last, layers.Dense(3), shape=(5, 6))
+
+    parent, child = randomize(build(3)), build(5)
+    made = warm(child, parent)
+    check_report(made, child)
+    assert made.carried == 1
+    assert made.departures == ()
+    assert difference(child, parent, sequences()) < SAME
 
 
 # Kernels of other sizes
