@@ -19,6 +19,7 @@ because their readers may import what takes long.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -220,7 +221,7 @@ def read_dataclass(cls: type[T], value: Mapping[Any, Any], path: str) -> T:
     """An object of the dataclass ``cls`` from the settings in ``value``. Raises UserError."""
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
     check_keys(value, [field.name for field in fields], path, path or "the job")
-    hints = get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)  # type: ignore[arg-type]
     arguments = {}
     for field in sorted(fields, key=lambda field: "reader" in field.metadata):
         if field.name in value:
@@ -234,6 +235,11 @@ def read_dataclass(cls: type[T], value: Mapping[Any, Any], path: str) -> T:
             needed = _described_union(hints[field.name])
             raise UserError(f"{join(path, field.name)} is missing; it must be {needed}")
     return cls(**arguments)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
 
 
 def _shown(value: Any) -> str:

@@ -26,10 +26,11 @@ from ooodist.errors import UserError
 from ooodist.warmup import retention
 from ooodist.warmup.entry import Meta
 from ooodist.warmup.operators import Operator, Outline, plain_of
+from ooodist.warmup.storage import State
 
 logger = logging.getLogger("ooodist")
 
-VERSION = 1
+VERSION = 2
 BUSY_SECONDS = 60.0
 MOST_PARAMETERS = 900  # of one statement; SQLite allows 999 at least
 
@@ -38,7 +39,8 @@ create table models (
     id text primary key, meta text not null, task text not null, dataset text not null,
     bytes integer not null, parameters integer not null, created real not null,
     uses integer not null, value real not null, last_used real not null,
-    outline blob not null, cluster text not null default ''
+    outline blob not null, cluster text not null default '',
+    version text not null, summarized integer not null
 );
 create table settings (key text primary key, value text not null);
 """
@@ -133,9 +135,19 @@ class Index:
         found = self._execute(f"select {_COLUMNS} from models where id = ?", (model,))
         return _row(found[0]) if found else None
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each model's file, by id."""
-        return dict(self._execute("select id, bytes from models"))
+    def states(self) -> dict[str, State]:
+        """Of each model's file, as it was read, by id."""
+        found = self._execute("select id, bytes, version from models")
+        return {model: State(size, version) for model, size, version in found}
+
+    def unsummarized(self) -> int:
+        """Models of which the summary beside the models says nothing, as far as is known here."""
+        return int(self._execute("select count(*) from models where not summarized")[0][0])
+
+    def set_summarized(self) -> None:
+        """The summary says something of all models."""
+        with self._thread_lock, self._connection:
+            self._connection.execute("update models set summarized = 1")
 
     def outlines(self, models: Collection[str]) -> dict[str, bytes]:
         """Packed outlines of these models, as far as there are such, by id; see ``unpacked``."""
@@ -147,8 +159,20 @@ class Index:
             found |= self._execute(f"select id, outline from models where id in ({marks})", part)
         return found
 
-    def put(self, rows: Iterable[tuple[Row, Outline]]) -> None:
-        """Adds models, or says anew what they are."""
+    def put(
+        self,
+        rows: Iterable[tuple[Row, Outline]],
+        versions: Mapping[str, str] | None = None,
+        *,
+        summarized: bool = False,
+    ) -> None:
+        """Adds models, or says anew what they are.
+
+        Args:
+            rows: with outlines.
+            versions: of the files by id; see ``State``.
+            summarized: whether they are from the summary beside the models.
+        """
         values = [
             (
                 row.id,
@@ -157,14 +181,16 @@ class Index:
                 row.meta.dataset,
                 *dataclasses.astuple(row)[2:],
                 packed(outline),
+                (versions or {}).get(row.id, ""),
+                summarized,
             )
             for row, outline in rows
         ]
-        marks = ", ".join("?" * 11)
+        marks = ", ".join("?" * 13)
         with self._thread_lock, self._connection:
             self._connection.executemany(
                 "insert or replace into models (id, meta, task, dataset, bytes, parameters, "
-                f"created, uses, value, last_used, outline) values ({marks})",
+                f"created, uses, value, last_used, outline, version, summarized) values ({marks})",
                 values,
             )
 

@@ -26,9 +26,8 @@ from typing import IO, Annotated, Any, NoReturn, TypeVar
 
 from ooodist import yaml_dataclass
 from ooodist.errors import UserError
-from ooodist.warmup.entry import MOST_TEXT
-from ooodist.warmup.graph_json import MOST_NODES, MOST_SIZE
-from ooodist.warmup.operators import Operator, Outline, plain_of
+from ooodist.warmup import outline_json
+from ooodist.warmup.operators import Outline, plain_of
 from ooodist.warmup.zoo import Wanted
 from ooodist.yaml_dataclass import Range
 
@@ -43,8 +42,6 @@ ANSWER_BYTES = 2**20  # of one with meta data, which may have many texts
 OUTLINE_BYTES = 3 * 2**20
 MOST_NESTED = 8  # lists and objects within each other
 MOST_FOUND = 100  # models that may be asked for at once
-MOST_WEIGHTS = 64  # of an operator
-MOST_AXES = 32  # of a weight
 LARGEST_BYTES = 2 * 2**30  # of a file, unless the user says otherwise
 
 
@@ -149,8 +146,7 @@ def encode_outline(outline: Outline) -> bytes:
     Raises:
         UserError: the service would not take it.
     """
-    if not 1 <= len(outline) <= MOST_NODES:
-        _refuse_size(len(outline))
+    outline_json.check_size(len(outline))
     return encode(plain_of(outline), OUTLINE_BYTES)
 
 
@@ -160,12 +156,7 @@ def read_outline(message: bytes) -> Outline:
     Raises:
         UserError: names the operator in which something is wrong.
     """
-    value = decode(message, OUTLINE_BYTES)
-    if not isinstance(value, list):
-        raise UserError("an outline must be a list of operators")
-    if not 1 <= len(value) <= MOST_NODES:
-        _refuse_size(len(value))
-    return tuple(_read_operator(number, each) for number, each in enumerate(value))
+    return outline_json.read_outline(decode(message, OUTLINE_BYTES))
 
 
 def chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
@@ -222,39 +213,6 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _read_operator(number: int, value: Any) -> Operator:
-    match value:
-        case [str(op), list(inputs), list(shapes)]:
-            pass
-        case _:
-            raise UserError(f"operator {number} must be a text and two lists, not {_shown(value)}")
-    if not 1 <= len(op) <= MOST_TEXT:
-        raise UserError(f"operator {number}: its kind must have 1 to {MOST_TEXT} characters")
-    for each in inputs:
-        if type(each) is not int or not 0 <= each < number:
-            raise UserError(
-                f"operator {number} reads {_shown(each)}; it must be the number of one before it"
-            )
-    if len(shapes) > MOST_WEIGHTS:
-        raise UserError(
-            f"operator {number} has {len(shapes)} weights; at most {MOST_WEIGHTS} are allowed"
-        )
-    return Operator(op, tuple(inputs), tuple(_read_shape(number, each) for each in shapes))
-
-
-def _read_shape(number: int, value: Any) -> tuple[int, ...]:
-    if (
-        not isinstance(value, list)
-        or len(value) > MOST_AXES
-        or not all(type(size) is int and 1 <= size <= MOST_SIZE for size in value)
-    ):
-        raise UserError(
-            f"operator {number} has a weight of shape {_shown(value)}; it must be a list of "
-            f"at most {MOST_AXES} whole numbers from 1 up"
-        )
-    return tuple(value)
-
-
 def _shown(value: Any) -> str:
     return repr(value)[:80]
 
@@ -281,7 +239,3 @@ def _finite(digits: str) -> float:
 def _is_text(text: str) -> bool:
     """Half of a surrogate pair, which JSON can have, is none: it could not be written anywhere."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def _refuse_size(size: int) -> NoReturn:
-    raise UserError(f"the model has {size} operators; 1 to {MOST_NODES} are allowed")

@@ -2,6 +2,7 @@
 
     zoo/resnet20-3f2a9c81d0aa.keras    a model, named by its id
     zoo/.incomplete-8d1f...            one that is being written, or whose writer was killed
+    zoo/summary.json.gz                see summary.py
 
 A file gets its name only once it is complete, so whoever is killed leaves nothing that others see.
 """
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -26,7 +28,22 @@ from ooodist.replacing import INCOMPLETE_PREFIX
 from ooodist.warmup.entry import ENDING
 
 INDEX_NAME = "index.sqlite"
+SUMMARY_NAME = "summary.json.gz"
+MOST_SUMMARY_BYTES = 2**28
+VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 LEFTOVER_SECONDS = 3600.0  # after which what is incomplete is taken for a killed writer's
+
+
+class State(NamedTuple):
+    """By which it is seen that a file is another one than before.
+
+    Attributes:
+        bytes: of it.
+        version: its ETag, its time, or what else a driver has; empty if it has nothing.
+    """
+
+    bytes: int
+    version: str
 
 
 class Storage:
@@ -36,6 +53,7 @@ class Storage:
         address: a folder, which is made if there is none, or any address that fsspec knows.
 
     Attributes:
+        address: the same.
         is_local: whether it is a folder.
 
     Raises:
@@ -43,6 +61,7 @@ class Storage:
     """
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self._files, self._root = _file_system(address)
         self.is_local = isinstance(self._files, LocalFileSystem)
 
@@ -57,16 +76,37 @@ class Storage:
             places.insert(0, Path(self._root, INDEX_NAME))
         return places
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of all models, by id. What killed writers left long ago is deleted."""
+    def states(self) -> dict[str, State]:
+        """Of the files of all models, by id. What killed writers left long ago is deleted."""
         found = {}
-        for path, size in self._listing():
+        for path, state in self._listing():
             name = path.rpartition("/")[2]
             if name.startswith(INCOMPLETE_PREFIX):
                 self._delete_leftover(path)
             elif name.endswith(ENDING) and name.isprintable():
-                found[name.removesuffix(ENDING)] = size
+                found[name.removesuffix(ENDING)] = state
         return found
+
+    def state(self, model: str) -> State:
+        """Of the file of a model, as a listing has it: drivers say it otherwise elsewhere."""
+        with _os_errors():
+            (said,) = self._files.ls(self._path(model), detail=True)
+        return _state(said)
+
+    def read_summary(self) -> bytes | None:
+        """What :meth:`write_summary` wrote; None: there is none, or far too large a one."""
+        path = f"{self._root}/{SUMMARY_NAME}"
+        with contextlib.suppress(FileNotFoundError), _os_errors():
+            if self._files.info(path)["size"] <= MOST_SUMMARY_BYTES:
+                with self._files.open(path, "rb") as file:
+                    content: bytes = file.read()
+                return content
+        return None
+
+    def write_summary(self, content: bytes) -> None:
+        """Puts a summary in the place of the one before."""
+        with self.incomplete(io.BytesIO(content)) as copy, _os_errors():
+            self._files.mv(copy, f"{self._root}/{SUMMARY_NAME}")
 
     def open(self, model: str) -> BinaryIO:
         """The file of a model, open for reading."""
@@ -107,8 +147,8 @@ class Storage:
     def _path(self, model: str) -> str:
         return f"{self._root}/{model}{ENDING}"
 
-    def _listing(self) -> list[tuple[str, int]]:
-        """Paths and bytes of all files."""
+    def _listing(self) -> list[tuple[str, State]]:
+        """Paths and states of all files."""
         try:
             with _os_errors():
                 found = self._files.ls(self._root, detail=True)
@@ -116,7 +156,7 @@ class Storage:
             if type(error.__cause__).__name__ == "NoSuchBucket":  # misspelt: no empty zoo
                 raise
             return []  # a bucket has no empty folders
-        return [(each["name"], each["size"]) for each in found if each["type"] == "file"]
+        return [(each["name"], _state(each)) for each in found if each["type"] == "file"]
 
     def _delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), _os_errors():
@@ -127,6 +167,12 @@ class Storage:
         with contextlib.suppress(OSError), _os_errors():
             if time.time() - self._files.modified(path).timestamp() > LEFTOVER_SECONDS:
                 self._files.rm_file(path)
+
+
+def _state(said: Mapping[str, Any]) -> State:
+    """From what a driver says of a file."""
+    versions = [str(said[key]) for key in VERSION_KEYS if said.get(key)]
+    return State(said["size"], versions[0] if versions else "")
 
 
 def _file_system(address: str) -> tuple[Any, str]:

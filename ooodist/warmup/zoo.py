@@ -2,6 +2,7 @@
 
     zoo/resnet20-3f2a9c81d0aa.keras    a model; see entry.py, and storage.py for all files
     zoo/index.sqlite                   see index.py; of a bucket it is in ~/.cache/ooodist/zoo/
+    zoo/summary.json.gz                what others need for an index of their own; see summary.py
 
 Any number of processes may use a zoo at a time. On one machine, whatever changes a zoo waits for a
 lock. Machines that share a bucket see what others did when they list it, and may exceed its
@@ -11,7 +12,6 @@ capacity by what they add in the same moment.
 from __future__ import annotations
 
 import builtins
-import itertools
 import logging
 import math
 import os
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from ooodist.errors import UserError
-from ooodist.warmup import clusters, retention
+from ooodist.warmup import clusters, retention, summary
 from ooodist.warmup import entry as entries
 from ooodist.warmup.candidates import bucket_of, candidates
 from ooodist.warmup.entry import ENDING, Entry, Meta
@@ -35,7 +35,7 @@ from ooodist.warmup.graph import Graph
 from ooodist.warmup.index import Index, Row, unpacked
 from ooodist.warmup.match import Prepared, prepare
 from ooodist.warmup.operators import Outline, outline_of
-from ooodist.warmup.storage import Storage
+from ooodist.warmup.storage import State, Storage
 
 if TYPE_CHECKING:
     import keras
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ooodist")
 
 BUCKETS = 10  # of similarity
+READ_AT_ONCE = 100  # files, between which the index is written
 LISTING_SECONDS = 10.0  # that the listing of a bucket is taken to be true for a query
 
 
@@ -103,7 +104,7 @@ class Zoo:
         self.address = str(address)
         self.capacity_bytes = capacity_bytes
         self._storage = Storage(self.address)
-        self._damaged: dict[str, int] = {}
+        self._damaged: dict[str, State] = {}
         self._prepared: dict[str, Prepared] = {}
         self._uncounted = False
         self._listed = -math.inf
@@ -147,13 +148,15 @@ class Zoo:
             with self._storage.incomplete(file) as copy, self._index.exclusively():
                 leaving = self._leaving(row, replace)
                 self._storage.complete(copy, model)
+                version = self._storage.state(model).version
                 try:
-                    self._index.put([(row, outline_of(added.graph))])
+                    self._index.put([(row, outline_of(added.graph))], {model: version})
                 except sqlite3.Error:
                     self._storage.delete(model)
                     raise
                 self._remove(leaving)
                 clusters.update(self._index, self._prepare)
+                summary.update(self._index, self._storage)
         except (OSError, sqlite3.Error) as error:
             reason = f"model {model} cannot be written to zoo {self.address}: {error}"
             raise UserError(reason) from error
@@ -275,44 +278,59 @@ class Zoo:
         is deleted.
         """
         try:
-            changed = self._changes(self._index.sizes())
+            changed = self._changes(self._index.states())
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):  # not damaged, but locked or the like
                 reason = f"the index of zoo {self.address} cannot be used: {error}"
                 raise UserError(reason) from error
             self._index.reopen()
-            changed = self._changes(self._index.sizes())
+            changed = self._changes(self._index.states())
         if any(changed):
             with self._index.exclusively():
-                new, gone = self._changes(self._index.sizes())  # another process may have done it
+                new, gone = self._changes(self._index.states())  # another process may have done it
                 self._index.delete(gone)
-                self._index.put(filter(None, itertools.starmap(self._read, new.items())))
                 for model in {*new, *gone}:
                     self._prepared.pop(model, None)
+                for model in summary.take(self._index, self._storage, new):
+                    del new[model]
+                self._put_read(new)
                 clusters.update(self._index, self._prepare)
+                summary.update(self._index, self._storage)
         self._listed = time.monotonic()
 
     # The index and the files
 
-    def _changes(self, known: dict[str, int]) -> tuple[dict[str, int], builtins.list[str]]:
+    def _changes(self, known: dict[str, State]) -> tuple[dict[str, State], builtins.list[str]]:
         """Where the files are not as the index says.
 
         Args:
-            known: bytes of the models in the index, by id.
+            known: states of the files of models in the index, by id.
 
         Returns:
-            Bytes of models that are new or of another size, and models without a file.
+            States of files that are new or others than before, and models without a file.
         """
         try:
-            there = self._storage.sizes()
+            there = self._storage.states()
         except OSError as error:
             raise UserError(f"zoo {self.address} cannot be read: {error}") from error
-        self._damaged = {m: size for m, size in self._damaged.items() if there.get(m) == size}
+        self._damaged = {m: state for m, state in self._damaged.items() if there.get(m) == state}
         expected = known | self._damaged
-        new = {model: size for model, size in there.items() if expected.get(model) != size}
+        new = {model: state for model, state in there.items() if expected.get(model) != state}
         return new, [model for model in known if model not in there]
 
-    def _read(self, model: str, size: int) -> tuple[Row, Outline] | None:
+    def _put_read(self, new: dict[str, State]) -> None:
+        """Puts models into the index as their files say; what is done stays if this is killed."""
+        if len(new) > READ_AT_ONCE:
+            logger.info("zoo %s: %d models are read for the index", self.address, len(new))
+        models = [*new.items()]
+        versions = {model: state.version for model, state in models}
+        for start in range(0, len(models), READ_AT_ONCE):
+            some = models[start : start + READ_AT_ONCE]
+            self._index.put(
+                filter(None, (self._read(model, state) for model, state in some)), versions
+            )
+
+    def _read(self, model: str, state: State) -> tuple[Row, Outline] | None:
         """What the index has to know of a model; None: it is gone, or damaged."""
         try:
             with self._storage.open(model) as file:
@@ -322,9 +340,9 @@ class Zoo:
             return None
         except (UserError, OSError) as error:
             logger.warning("zoo %s: %s%s is left out: %s", self.address, model, ENDING, error)
-            self._damaged[model] = size
+            self._damaged[model] = state
             return None
-        return _row(model, read, size, created), outline_of(read.graph)
+        return _row(model, read, state.bytes, created), outline_of(read.graph)
 
     def _remove(self, models: Iterable[str]) -> None:
         for model in models:

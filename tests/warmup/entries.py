@@ -17,6 +17,7 @@ from ooodist import yaml_dataclass
 from ooodist.warmup.entry import MEMBER, WEIGHTS_MEMBER, Meta
 from ooodist.warmup.graph import Axis, Graph, Node, Segment, Space, Weight
 from ooodist.warmup.operators import Outline, outline_of
+from ooodist.warmup.storage import Storage
 from ooodist.warmup.zoo import Found, Zoo
 
 META = Meta("A model", "digits", "mnist", ("small", "b"), ("alice",), 0.5, "parent-0123")
@@ -109,3 +110,7 @@ def ids(found: list[Found]) -> list[str]:
 
 def models_in(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir() if not file.name.startswith("index.sqlite")}
+
+
+def sizes(storage: Storage) -> dict[str, int]:
+    return {model: state.bytes for model, state in storage.states().items()}

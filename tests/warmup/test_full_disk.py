@@ -13,10 +13,11 @@ import grpc
 import pytest
 
 from ooodist.errors import UserError
+from ooodist.warmup import summary
 from ooodist.warmup.entry import Meta
 from ooodist.warmup.service import serve
 from ooodist.warmup.zoo import Wanted, Zoo
-from tests.warmup.entries import Adder, ids, models_in, outline
+from tests.warmup.entries import Adder, chain, ids, models_in, outline, write_plain
 from tests.warmup.serving import TOKENS, call, listed, naming, refused, upload
 
 
@@ -71,6 +72,18 @@ def test_it_is_opened_with_an_index_on_another_disk(
         assert set(zoo.weights(model)) == {"layer1/kernel", "layer1/bias"}
     assert f"the index {disk}/zoo/index.sqlite of the zoo cannot be used" in caplog.text
     assert f"another one is used meanwhile: {tmp_path}/home" in caplog.text
+
+
+def test_without_room_for_a_summary_it_is_used_and_that_is_said(
+    disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (disk / "zoo").mkdir()
+    for number in range(summary.LEAST_NEW):
+        write_plain(disk / "zoo" / f"m{number}.keras", chain([4, number + 1]))
+    fill(disk)
+    with Zoo(disk / "zoo", index=tmp_path / "index.sqlite") as zoo:
+        assert len(zoo.list()) == summary.LEAST_NEW
+    assert f"no summary of zoo {disk}/zoo can be written" in caplog.text
 
 
 @pytest.mark.parametrize("place", ["zoo", "temporary files"])

@@ -54,7 +54,7 @@ def test_rows_are_read_back(index: Index) -> None:
     assert index.rows() == rows
     assert index.row("b") == rows[1]
     assert index.row("none") is None
-    assert index.sizes() == {"a": 7, "b": 7, "c": 0}
+    assert index.states() == {"a": (7, ""), "b": (7, ""), "c": (0, "")}
     assert {k: unpacked(v) for k, v in index.outlines(["a", "c", "none"]).items()} == {
         "a": OUTLINE,
         "c": OUTLINE,
@@ -88,7 +88,7 @@ def test_more_outlines_than_a_statement_has_parameters(index: Index) -> None:
 def test_putting_a_model_again_replaces_its_row(index: Index) -> None:
     index.put([(row("a"), OUTLINE)])
     index.put([(row("a", size=9), OUTLINE[:1])])
-    assert index.sizes() == {"a": 9}
+    assert index.states() == {"a": (9, "")}
     assert unpacked(index.outlines(["a"])["a"]) == OUTLINE[:1]
 
 
@@ -306,7 +306,7 @@ def empty(file: Path) -> None:
         (damage_text, "it is damaged: file is not a database"),
         (damage_middle, "it is damaged"),
         (damage_end, "it is damaged"),
-        (other_version, "it is of version 2"),
+        (other_version, f"it is of version {module.VERSION + 1}"),
         (empty, "it is of version 0"),
         (delete, None),
     ],
