@@ -51,15 +51,7 @@ class ElasticModel(Selecting, DistributedModel):
     @property
     def needs_plan(self) -> bool:
         """Whether nothing is known yet, or the model was compiled again since."""
-        now = self._compiled
-        return self.controller is None or any(
-            one is not other for one, other in zip(now, self._planned_for, strict=True)
-        )
-
-    @property
-    def _compiled(self) -> tuple[Any, ...]:
-        """Other objects after each ``compile``."""
-        return self._model.optimizer, self._model._compile_loss, self._model._compile_metrics
+        return self.controller is None or self._was_compiled_since(self._planned_for)
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Measures the model and the network, and what selections cost; fit does so by itself.

@@ -60,6 +60,8 @@ class ElasticPipeline(Selecting, PipelinedModel):
         super().plan(batch, total_steps)
         assert self.assembly is not None
         self._full = self.assembly.plan
+        self._plans.clear()
+        self._carried_out = ""
         with self.engine.agreed():
             self._optimizer_slots = Slots(self._model)
         units = self._measured_units(self.assembly)

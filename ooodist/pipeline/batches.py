@@ -48,6 +48,7 @@ class BatchSplitter:
     def __init__(self, model: keras.Model, batch: Any, microbatches: int) -> None:
         self.model = model
         self.microbatches = microbatches
+        self._has_named_inputs = isinstance(input_structure(model), dict)
         self._tensors = self._flatten(batch)
         self._kinds = [_kind(tensor) for tensor in self._tensors]
         self.size = int(self._tensors[0].shape[0])
@@ -71,7 +72,7 @@ class BatchSplitter:
         inputs = [tensor[:samples] for tensor in self._tensors[:number]]
         targets = [tensor[:samples] for tensor in self._tensors[number:]]
         return (
-            tf.nest.pack_sequence_as(self.model.input, inputs),
+            tf.nest.pack_sequence_as(input_structure(self.model), inputs),
             *tf.nest.pack_sequence_as(self.structure, targets),
         )
 
@@ -114,7 +115,7 @@ class BatchSplitter:
         symbols = self.model.inputs
         given = tf.nest.flatten(x)
         names = [symbol.name for symbol in symbols]
-        if isinstance(x, dict) and not isinstance(self.model.input, dict) and {*names} <= {*x}:
+        if isinstance(x, dict) and not self._has_named_inputs and {*names} <= {*x}:
             given = [x[name] for name in names]
         if len(given) != len(symbols):
             raise UserError(
@@ -131,6 +132,11 @@ class BatchSplitter:
                 )
             tensors.append(tensor)
         return tensors
+
+
+def input_structure(model: keras.Model) -> Any:
+    """The inputs of a model as it takes them: one, or a list or dictionary of several."""
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
 
 
 def _kind(tensor: tf.Tensor) -> tuple[str, tuple[int, ...]]:

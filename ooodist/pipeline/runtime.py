@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ooodist.pipeline.tags import check_tags, message_tags
 from ooodist.pipeline.transport import Message, Transport
 from ooodist.schedule.actions import (
     BACKWARD,
@@ -107,6 +108,8 @@ class Runtime:
         self._there: dict[MadeOf, Sequence[Any]] = {}
         self._posted: list[Message] = []
         self._next_receive = 0
+        self._tags = message_tags(schedule)
+        check_tags(self._tags, transport.largest_tag)
         self._do: dict[str, Callable[[Action], float]] = {
             FORWARD: self._forward,
             INPUT_GRADIENT: self._input_gradient,
@@ -207,5 +210,4 @@ class Runtime:
 
     def _tag(self, stage: int, made: str, microbatch: int) -> int:
         """The same on both sides; steps that follow each other share it, and keep their order."""
-        kind = 0 if made == FORWARD else 1
-        return (2 * stage + kind) * self._schedule.microbatches + microbatch
+        return self._tags[stage, made].start + microbatch

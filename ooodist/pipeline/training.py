@@ -150,6 +150,7 @@ class PipelinedModel(JointModel):
         self.step_began = 0.0
         self._stall_limit = stall_limit
         self._trained = False
+        self._planned_for: tuple[Any, ...] = ()
 
     @property
     def training_place(self) -> tuple[int, int]:
@@ -157,8 +158,8 @@ class PipelinedModel(JointModel):
 
     @property
     def needs_plan(self) -> bool:
-        """Whether the stages are still to be found."""
-        return self.assembly is None
+        """Whether there are no stages yet, or the model was compiled again since."""
+        return self.assembly is None or self._was_compiled_since(self._planned_for)
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Splits the model and makes the schedule; fit does so by itself.
@@ -173,6 +174,8 @@ class PipelinedModel(JointModel):
             UserError: the model cannot be split so, or does not fit into the memory limit.
         """
         model = self._model
+        _check_model(model)
+        self.close()
         model._symbolic_build(data_batch=batch)
         self._make_alike(batch)
         self.assembly = assemble(
@@ -182,13 +185,14 @@ class PipelinedModel(JointModel):
         with self.engine.agreed():
             self._weights, self._slots = owned_variables(model, stages, rank_of)
         self._record = _Record(model, self.assembly, self._stall_limit)
+        self._planned_for = self._compiled
 
     def write_plan(self, folder: Path) -> None:
         assert self.assembly is not None
         write_schedule(self.assembly.plan, folder / SCHEDULE_NAME)
 
     def close(self) -> None:
-        """Ends the thread that moves messages."""
+        """Ends the thread that moves messages; the next fit plans anew."""
         if self.assembly is not None:
             self.assembly.transport.close()
             self.assembly = None

@@ -96,7 +96,7 @@ class Transport:
         self._sent: list[Message] = []
         self._link_free: dict[int, float] = {}
         self._waits = False  # somebody, for a message
-        self._failure: MPI.Exception | None = None
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._move, name="transport", daemon=True)
         self._thread.start()
         let_come_first({cast(int, self._thread.native_id)}, NICENESS)
@@ -105,6 +105,11 @@ class Transport:
     def rank(self) -> int:
         """Of this process among those of the communicator."""
         return int(self._communicator.rank)
+
+    @property
+    def largest_tag(self) -> int:
+        """By which messages can be told apart; MPI promises 32,767."""
+        return cast(int, MPI.COMM_WORLD.Get_attr(MPI.TAG_UB))
 
     def receive(self, name: str, peer: int, tag: int, arrays: Sequence[Any]) -> Message:
         """Begins to receive into the arrays; returns at once."""
@@ -165,7 +170,8 @@ class Transport:
 
         Raises:
             Stalled: it took longer than the limit.
-            MPI.Exception: MPI refused this or an earlier message.
+            Exception: with which the thread ended: MPI's, where it refused this or an earlier
+                message.
         """
         if message.done.is_set():
             return 0.0
@@ -224,7 +230,7 @@ class Transport:
                     if MPI.Request.Testall(message.requests):
                         message.done.set()
                 moving = [message for message in moving if not message.done.is_set()]
-        except MPI.Exception as error:  # shown by whoever waits
+        except Exception as error:  # whatever it is: who waits shows it
             self._failure = error
 
     def _pause(self, moving: Sequence[Any], held: Sequence[Message]) -> float | None:

@@ -99,6 +99,15 @@ class JointModel(ABC):
     def needs_plan(self) -> bool:
         """Whether something is still to be found before the first step."""
 
+    @property
+    def _compiled(self) -> tuple[Any, ...]:
+        """Other objects after each ``compile``."""
+        return self._model.optimizer, self._model._compile_loss, self._model._compile_metrics
+
+    def _was_compiled_since(self, compiled: tuple[Any, ...]) -> bool:
+        """Whether that is not ``_compiled`` any more."""
+        return any(one is not other for one, other in zip(self._compiled, compiled, strict=True))
+
     @abstractmethod
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Finds it; all ranks call it, with a batch of the data."""

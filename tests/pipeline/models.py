@@ -97,6 +97,15 @@ def masked_to_the_end() -> Sample:
     return keras.Model(tokens, layers.Dense(CLASSES)(x)), _tokens(6, 3), _classes(6)
 
 
+def inputs_by_name() -> Sample:
+    user, item = keras.Input((6,), name="user"), keras.Input((4,), name="item")
+    x = layers.Dense(16, activation="relu")(user)
+    y = layers.Dense(16, activation="relu")(item)
+    output = layers.Dense(CLASSES)(layers.Concatenate()([x, y]))
+    model = keras.Model({"user": user, "item": item}, output)
+    return model, {"user": _numbers(6), "item": _numbers(4)}, _classes()
+
+
 def one_layer_again_and_again() -> Sample:
     shared = layers.Dense(8, activation="tanh")
     x = image = keras.Input((8,))
@@ -114,6 +123,7 @@ MODELS = models.MODELS | {
         with_operations,
         masked,
         masked_to_the_end,
+        inputs_by_name,
         one_layer_again_and_again,
     )
 }

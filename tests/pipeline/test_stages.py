@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
+from ooodist.pipeline.batches import input_structure
 from ooodist.pipeline.stages import (
     Stage,
     calls_of,
@@ -42,9 +43,8 @@ def results(model: keras.Model, inputs: list[tf.Tensor], stages: list[Stage] | N
     start = [variable.numpy() for variable in model.variables]  # with those of random numbers
     with tf.GradientTape() as tape:
         if stages is None:
-            outputs = tf.nest.flatten(
-                model(inputs if len(inputs) > 1 else inputs[0], training=True)
-            )
+            whole = tf.nest.pack_sequence_as(input_structure(model), inputs)
+            outputs = tf.nest.flatten(model(whole, training=True))
         else:
             outputs = run(stages, inputs, model)
         loss = tf.add_n([tf.reduce_sum(tf.cast(output, tf.float32) ** 2) for output in outputs])

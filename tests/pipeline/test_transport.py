@@ -24,4 +24,4 @@ def test_two_ranks(check: str) -> None:
 
 
 def test_there_are_checks() -> None:
-    assert len(CHECKS) == 7
+    assert len(CHECKS) == 8

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.pipeline import assembly
-from tests.pipeline.models import MODELS
+from tests.pipeline.models import CLASSES, MODELS
 
 EPOCHS, STEPS = 2, 5
 
@@ -34,6 +34,8 @@ class Case:
     loss_weight: float = 1.0
     tolerance: float = 1e-6 * EPOCHS * STEPS  # sums of floats in another order, in each step
     direct: bool = False  # MPI gets tensors where they are, as on a GPU
+    class_weight: dict[int, float] | None = None
+    again: Callable[[], Any] | None = None  # an optimizer: compiled anew, and trained on arrays
 
 
 CASES = {
@@ -70,7 +72,21 @@ CASES = {
         loss_weight=1e4,  # so large that the first steps are skipped
     ),
     "regularised": Case("regularised", 2, 4, options={"schedule": "zb_h1"}),
-    "outputs": Case("several_inputs_and_outputs", 2, 2, options={"schedule": "zb_h2"}),
+    "outputs": Case(
+        "several_inputs_and_outputs",
+        2,
+        2,
+        options={"schedule": "zb_h2"},
+        again=lambda: keras.optimizers.RMSprop(1e-2, epsilon=1e-3),
+    ),
+    "by_name": Case(
+        "inputs_by_name",
+        2,
+        2,
+        options={"schedule": "1f1b"},
+        class_weight={1: 3, 4: 2},
+        again=lambda: keras.optimizers.SGD(0.1),
+    ),
     "four_stages": Case("encoder_decoder", 4, 2, options={"schedule": "push", "chunks": 1}),
     "replicas": Case("unet", 2, 4, data=2, options={"schedule": "zb_h1"}),
     "masked": Case("masked_to_the_end", 2, 4, options={"split": ("add_1",), "schedule": "zb_h1"}),
@@ -88,7 +104,8 @@ class Batches:
         keras.utils.clear_session()  # the same names each time
         keras.utils.set_random_seed(5)
         self.model, inputs, labels = MODELS[case.model]()
-        self.several = len(self.model.inputs) > 1, len(self.model.outputs) > 1
+        self.has_several_outputs = len(self.model.outputs) > 1
+        self._structure = inputs
         self._inputs, self._labels = tf.nest.flatten(inputs), tf.nest.flatten(labels)
         self._case = case
 
@@ -109,8 +126,14 @@ class Batches:
         return self.shaped(inputs, labels)
 
     def shaped(self, inputs: list[tf.Tensor], labels: list[tf.Tensor]) -> Any:
-        x = tuple(inputs) if self.several[0] else inputs[0]
-        return x, tuple(labels) if self.several[1] else labels[0]
+        x = keras.tree.lists_to_tuples(tf.nest.pack_sequence_as(self._structure, inputs))
+        return x, tuple(labels) if self.has_several_outputs else labels[0]
+
+    def arrays(self) -> list[Any]:
+        """The epoch as x and y for fit, with lists instead of tuples."""
+        batches = [self.batch(step, 0) for step in range(STEPS)]
+        whole = tf.nest.map_structure(lambda *those: np.concatenate(those), *batches)
+        return [list(part) if isinstance(part, tuple) else part for part in whole]
 
     def data(self, replica: int) -> tf.data.Dataset:
         """An epoch."""
@@ -121,12 +144,12 @@ class Batches:
         )
 
 
-def compiled(case: Case, batches: Batches) -> keras.Model:
-    model, several = batches.model, batches.several[1]
+def compiled(case: Case, batches: Batches, make_optimizer: Callable[[], Any]) -> keras.Model:
+    model, several = batches.model, batches.has_several_outputs
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     number = len(model.outputs)
     model.compile(
-        case.optimizer(),
+        make_optimizer(),
         [loss] * number if several else loss,
         loss_weights=[case.loss_weight] * number,
         metrics=[["accuracy"]] * number if several else ["accuracy"],
@@ -134,9 +157,11 @@ def compiled(case: Case, batches: Batches) -> keras.Model:
     return model
 
 
-def train_alone(case: Case, batches: Batches) -> keras.Model:
+def train_alone(
+    case: Case, batches: Batches, make_optimizer: Callable[[], Any], epochs: int = EPOCHS
+) -> keras.Model:
     """The whole model, micro-batch after micro-batch."""
-    model = compiled(case, batches)
+    model = compiled(case, batches, make_optimizer)
     weights = model.trainable_variables
     optimizer = model.optimizer
     optimizer.build(weights)
@@ -145,11 +170,17 @@ def train_alone(case: Case, batches: Batches) -> keras.Model:
     @tf.function(autograph=False)
     def gradients_of(inputs, labels, seed):
         x, y = batches.shaped(inputs, labels)
+        weights_of_samples = None
+        if case.class_weight is not None:
+            table = [case.class_weight.get(number, 1) for number in range(CLASSES)]
+            weights_of_samples = tf.gather(tf.constant(table, tf.float32), y)
         with tf.GradientTape() as tape:
-            loss = tf.cast(model.compute_loss(y=y, y_pred=model(x, training=True)), tf.float32)
+            predicted = model(x, training=True)
+            loss = model.compute_loss(y=y, y_pred=predicted, sample_weight=weights_of_samples)
+            loss = tf.cast(loss, tf.float32)
         return tape.gradient(loss, [w.value for w in weights], output_gradients=seed)
 
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for step in range(STEPS):
             scale = 1.0
             if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -165,7 +196,8 @@ def train_alone(case: Case, batches: Batches) -> keras.Model:
 def main(name: str) -> None:
     case = CASES[name]
     engine = ooodist.init("mpi")
-    expected = train_alone(case, Batches(case))
+    alone = Batches(case)
+    expected = train_alone(case, alone, case.optimizer)
     values = {v.path: v.numpy() for v in expected.variables}
     slots = {v.path: v.numpy() for v in expected.optimizer.variables}
     whole = Batches(case)
@@ -175,7 +207,7 @@ def main(name: str) -> None:
         assembly._is_direct = lambda: True
     batches = Batches(case)
     model = ooodist.pipelined(
-        compiled(case, batches),
+        compiled(case, batches, case.optimizer),
         pipeline=case.pipeline,
         data=case.data,
         microbatches=case.microbatches,
@@ -185,22 +217,42 @@ def main(name: str) -> None:
     replica, _ = model.ooodist.training_place
     if name == "scaled":
         assert slots["loss_scale_optimizer/dynamic_scale"] < 2.0**126
-    history = model.fit(batches.data(replica), epochs=EPOCHS, verbose=0)
+    history = model.fit(
+        batches.data(replica), epochs=EPOCHS, class_weight=case.class_weight, verbose=0
+    )
     compare(values, {v.path: v.numpy() for v in model.variables}, case)
     compare(slots, {v.path: v.numpy() for v in model.optimizer.variables}, case)
     for logs in zip(*history.history.values(), strict=True):
         assert np.isfinite(logs).all(), logs
     shown = " ".join(f"{key} {values[-1]:.6f}" for key, values in history.history.items())
     print(f"history: {shown};", flush=True)
-    if not any(batches.several):  # arrays are shared out
+    if len(batches.model.inputs) == len(batches.model.outputs) == 1:  # arrays are shared out
         x = np.concatenate([b[0] for b in evaluation])
         y = np.concatenate([b[1] for b in evaluation])
         found = model.evaluate(x, y, verbose=0, return_dict=True)
-        alone = expected.evaluate(x, y, verbose=0, return_dict=True)
-        for key, value in alone.items():
+        whole_data = expected.evaluate(x, y, verbose=0, return_dict=True)
+        for key, value in whole_data.items():
             assert abs(found[key] - value) <= 1e-4 * abs(value), (key, found[key], value)
+    if case.again is not None:
+        train_again(case, model, batches, alone)
     model.ooodist.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
+
+
+def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches) -> None:
+    """Both compiled anew, with another optimizer and loss; the pipeline is given arrays."""
+    case = replace(case, loss_weight=0.5)
+    expected = train_alone(case, alone, case.again, epochs=1)
+    compiled(case, batches, case.again)
+    x, y = batches.arrays()
+    size = len(tf.nest.flatten(y)[0]) // STEPS
+    model.fit(x, y, size, shuffle=False, class_weight=case.class_weight, verbose=0)
+    compare(*({v.path: v.numpy() for v in each.variables} for each in (expected, model)), case)
+    slots = [
+        {v.path.partition("/")[2]: v.numpy() for v in each.optimizer.variables}  # of any number
+        for each in (expected, model)
+    ]
+    compare(*slots, case)
 
 
 def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], case: Case) -> None:

@@ -122,6 +122,17 @@ def check_a_mistake_is_raised_where_it_is_waited_for(transport: Transport) -> No
         raise AssertionError("sent to nobody")
 
 
+def check_the_end_of_the_thread_is_seen(transport: Transport) -> None:
+    """Whatever it ends with; here what is sent later, by the thread, is no memory."""
+    peer = 1 - transport.rank
+    message = transport.send("SEND", peer, 1, [object()], link_seconds=0.05)
+    try:
+        transport.wait(message)
+    except TypeError:
+        return
+    raise AssertionError("sent what is no memory")
+
+
 def main(name: str) -> None:
     """Runs one check on this rank."""
     transport = Transport(MPI.COMM_WORLD.Dup(), stall_limit=2)
