@@ -286,16 +286,24 @@ class Zoo:
             self._index.reopen()
             changed = self._changes(self._index.states())
         if any(changed):
-            with self._index.exclusively():
-                new, gone = self._changes(self._index.states())  # another process may have done it
-                self._index.delete(gone)
-                for model in {*new, *gone}:
-                    self._prepared.pop(model, None)
-                for model in summary.take(self._index, self._storage, new):
-                    del new[model]
-                self._put_read(new)
-                clusters.update(self._index, self._prepare)
-                summary.update(self._index, self._storage)
+            try:
+                with self._index.exclusively():
+                    # Another process may have done it meanwhile.
+                    new, gone = self._changes(self._index.states())
+                    self._index.delete(gone)
+                    for model in {*new, *gone}:
+                        self._prepared.pop(model, None)
+                    for model in summary.take(self._index, self._storage, new):
+                        del new[model]
+                    self._put_read(new)
+                    clusters.update(self._index, self._prepare)
+                    summary.update(self._index, self._storage)
+            except sqlite3.OperationalError as error:  # as on a full disk; what is known is used
+                logger.warning(
+                    "zoo %s: what is new in it is not seen, as its index cannot be written: %s",
+                    self.address,
+                    error,
+                )
         self._listed = time.monotonic()
 
     # The index and the files

@@ -74,6 +74,21 @@ def test_it_is_opened_with_an_index_on_another_disk(
     assert f"another one is used meanwhile: {tmp_path}/home" in caplog.text
 
 
+def test_without_room_in_the_index_what_is_new_is_not_seen_and_that_is_said(
+    disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Zoo(tmp_path / "zoo", index=disk / "index.sqlite") as zoo:
+        write_plain(tmp_path / "zoo" / "old.keras", chain([4, 8]))
+        assert [row.id for row in zoo.list()] == ["old"]
+        fill(disk)
+        for number in range(40):
+            write_plain(tmp_path / "zoo" / f"new{number}.keras", chain([4] * 20 + [number + 1]))
+        assert ids(zoo.query(outline([4, 8]), Wanted())) == ["old"]
+        assert "what is new in it is not seen, as its index cannot be written" in caplog.text
+        (disk / "fill").unlink()
+        assert len(zoo.list()) == 41
+
+
 def test_without_room_for_a_summary_it_is_used_and_that_is_said(
     disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
