@@ -45,6 +45,18 @@ class RecordFiles:
     files: tuple[RecordFile, ...]
     compression: str
 
+    def in_order(self) -> tf.data.Dataset:
+        """All records, one file after the other: serialized, strings of shape ()."""
+        paths, skips, takes = zip(
+            *((file.path, file.skip, file.take) for file in self.files), strict=True
+        )
+        parts = (list(paths), tf.constant(skips, tf.int64), tf.constant(takes, tf.int64))
+        return tf.data.Dataset.from_tensor_slices(parts).flat_map(self.part)
+
+    def part(self, path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
+        """``take`` records of a file, behind the first ``skip``."""
+        return tf.data.TFRecordDataset(path, self.compression).skip(skip).take(take)
+
     def shuffled(self, buffer: int, share: Share) -> tf.data.Dataset:
         """The worker's part of the stream, in batches of serialized records: strings (batch,).
 
@@ -77,7 +89,7 @@ class Lanes:
         places = share.global_batch
         self.count = max(count for count in range(1, most + 1) if places % count == 0)
         self.places = places // self.count  # of each lane in a step
-        self._compression = source.compression
+        self._source = source
         self._buffer = -(-shuffle_buffer // self.count)
         self._share = share
         self._paths = tf.constant([file.path for file in files])
@@ -126,8 +138,5 @@ class Lanes:
         here = wanted > 0
         parts = [tf.boolean_mask(values, here) for values in (paths, skips + unwanted, wanted)]
         return tf.data.Dataset.from_tensor_slices(tuple(parts)).interleave(
-            self._file, cycle_length=-(-FILES_AT_ONCE // self.count)
+            self._source.part, cycle_length=-(-FILES_AT_ONCE // self.count)
         )
-
-    def _file(self, path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.TFRecordDataset(path, self._compression).skip(skip).take(take)

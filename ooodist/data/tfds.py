@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from ooodist.data.config import TFDSConfig
 from ooodist.data.elements import assert_labels, check_dtype, find_task, to_input, to_target
+from ooodist.data.lanes import RecordFile, RecordFiles
 from ooodist.data.sources import Meaning, Pair, SequentialSource
 from ooodist.errors import UserError
 
@@ -29,14 +30,29 @@ def source(config: TFDSConfig) -> SequentialSource:
     builder = _builder(tfds, config)
     names = _names(config, builder)
     num_samples = _count(config, builder, config.split)
-    elements = _elements(tfds, builder, config.split, names)
-    validation = num_validation = None
-    if config.validation_split is not None:
-        num_validation = _count(config, builder, config.validation_split)
-        validation = _elements(tfds, builder, config.validation_split, names)
+    decoding = _decoding(tfds, builder, names)
+    decode_features = _decoder(tfds, config, builder.info.features, names)
+    elements: tf.data.Dataset | RecordFiles
+    decode_stored: Callable[[Any], tuple[tf.Tensor, tf.Tensor]] = decode_features
+    if builder.info.file_format == tfds.core.FileFormat.TFRECORD:
+        elements = _files(builder, config.split)
+        stored = decoding.extract_features(builder.info.features)
 
-    decode_stored = _decoder(tfds, config, builder.info.features, names)
-    x_spec, y_spec = elements.map(decode_stored).element_spec
+        def decode_record(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return decode_features(stored.deserialize_example(record, decoders=decoding.decoders))
+
+        decode_stored = decode_record
+    else:  # such files can only be read as the package does
+        elements = builder.as_dataset(config.split, shuffle_files=False, decoders=decoding)
+    validation = num_validation = None
+    if (split := config.validation_split) is not None:
+        num_validation = _count(config, builder, split)
+        if isinstance(elements, RecordFiles):
+            validation = _files(builder, split).in_order()
+        else:
+            validation = builder.as_dataset(split, shuffle_files=False, decoders=decoding)
+    in_order = elements.in_order() if isinstance(elements, RecordFiles) else elements
+    x_spec, y_spec = in_order.map(decode_stored).element_spec
     for name, spec in zip(names, (x_spec, y_spec), strict=True):
         if not spec.shape.is_fully_defined():
             raise UserError(
@@ -50,8 +66,8 @@ def source(config: TFDSConfig) -> SequentialSource:
         if num_classes is None:
             raise UserError(f"data.num_classes is missing: {config.dataset} does not tell it")
 
-    def decode(stored: dict[str, tf.Tensor]) -> Pair:
-        x, y = decode_stored(stored)
+    def decode(element: Any) -> Pair:
+        x, y = decode_stored(element)
         y = to_target(y, task)
         return x, y if num_classes is None else assert_labels(y, num_classes, config.dataset)
 
@@ -174,13 +190,16 @@ def _is_image(tfds: ModuleType, feature: Any) -> bool:
     return isinstance(feature, tfds.features.Image)
 
 
-def _elements(
-    tfds: ModuleType, builder: Any, split: str, names: tuple[str, str]
-) -> tf.data.Dataset:
-    """The stored features of a split, images still encoded, always in the same order."""
+def _decoding(tfds: ModuleType, builder: Any, names: tuple[str, str]) -> Any:
+    """That these features are taken, and images left encoded."""
     features = builder.info.features
     images = [name for name in names if _is_image(tfds, features[name])]
-    decoders = tfds.decode.PartialDecoding(
+    return tfds.decode.PartialDecoding(
         set(names), decoders={name: tfds.decode.SkipDecoding() for name in images}
     )
-    return builder.as_dataset(split=split, shuffle_files=False, decoders=decoders)
+
+
+def _files(builder: Any, split: str) -> RecordFiles:
+    parts = builder.info.splits[split].file_instructions
+    files = (RecordFile(str(part.filename), part.take, part.skip) for part in parts)
+    return RecordFiles(tuple(files), compression="")

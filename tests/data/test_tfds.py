@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ooodist.data import tfds as tfds_data
 from ooodist.data.config import TFDSConfig
+from ooodist.data.lanes import RecordFiles
 from ooodist.errors import UserError
 
 from .laws import assert_laws, batches, joined, load_one
@@ -68,6 +70,17 @@ def config(folder: str, **more: Any) -> TFDSConfig:
 
 def test_laws(folder: str) -> None:
     assert_laws(config(folder, validation_split="test"))
+
+
+def test_a_part_of_several_files_is_shared_out_by_file(tmp_path: Path) -> None:
+    settings = tfds.download.DownloadConfig(num_shards=5)
+    SmallShapes(data_dir=str(tmp_path)).download_and_prepare(download_config=settings)
+    part = config(str(tmp_path), split="train[10%:]", y="brightness", x="brightness")
+    source = tfds_data.source(part)
+    assert isinstance(source.train, RecordFiles)
+    assert len(source.train.files) == 5
+    assert sum(file.take for file in source.train.files) == 21
+    assert_laws(part, batch=3)
 
 
 def test_the_supervised_pair(folder: str) -> None:
