@@ -19,6 +19,21 @@ def check_dtype(what: str, dtype: tf.DType) -> None:
         )
 
 
+def check_finite(what: str, array: np.ndarray) -> None:
+    """Refuse NaN and what float32 has as infinity: a single one may make NaN of all weights.
+
+    ``what`` names the array.
+    """
+    bad = ~(np.abs(array) <= np.finfo(np.float32).max)
+    if bad.any():
+        first = np.unravel_index(bad.argmax(), bad.shape)
+        raise UserError(
+            f"{what} has {array[first]} at {[int(place) for place in first]}; {bad.sum():,} of its "
+            f"{bad.size:,} values are not finite in float32: leave these samples out, or put "
+            "numbers there (numpy.nan_to_num makes zeros of NaN)"
+        )
+
+
 def to_input(x: tf.Tensor, scale: float | None = None) -> tf.Tensor:
     """Images (uint8) to float32 in [0, 1], other integers to int32, floats to float32.
 

@@ -13,7 +13,14 @@ import tensorflow as tf
 
 from ooodist.data.config import NpzConfig
 from ooodist.data.config_brought import DEFAULT_VALIDATION_FRACTION
-from ooodist.data.elements import check_dtype, count_classes, find_task, to_input, to_target
+from ooodist.data.elements import (
+    check_dtype,
+    check_finite,
+    count_classes,
+    find_task,
+    to_input,
+    to_target,
+)
 from ooodist.data.sources import IndexedSource, Meaning, Pair
 from ooodist.data.split import split_indices
 from ooodist.errors import UserError
@@ -115,6 +122,8 @@ def _array(path: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
             f"{what} has integers outside of int32, {array.min()} to {array.max()}: save them as "
             "float32, or as smaller numbers"
         )
+    if dtype.is_floating:
+        check_finite(what, array)
     return array
 
 

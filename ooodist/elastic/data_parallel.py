@@ -94,6 +94,7 @@ class ElasticModel(Selecting, DistributedModel):
             self.controller = Controller(
                 self._elastic, model, engine, pricing, slots, Probe(model, slots)
             )
+        self.watch.begin()  # steps that were measured do not count
 
     def _pricing(self, batch: Batch) -> Pricing:
         if self.engine.size == 1:
@@ -165,6 +166,7 @@ class ElasticModel(Selecting, DistributedModel):
                 backward,
                 accumulate=self.accumulate,
                 updating=self._slots.counting,
+                watch=self.watch,
             )
             self._launches[mask.digest] = planned, launch
             if len(self._launches) > self._elastic.cache:

@@ -30,6 +30,7 @@ import numpy as np
 from ooodist import yaml_dataclass
 from ooodist.errors import UserError
 from ooodist.replacing import INCOMPLETE_PREFIX, replacing
+from ooodist.training.finite import check_weights
 
 if TYPE_CHECKING:
     import keras
@@ -98,8 +99,9 @@ def write(
     """Writes a checkpoint; what had this name before stays until the new one is complete.
 
     ``best_weights``: the model's weights at its best epoch, where they are to be restored when
-    the training ends. Raises UserError where the file cannot be written.
+    the training ends. Raises UserError where the file cannot be written, or weights are not finite.
     """
+    check_weights(model)
     _remember_what_keras_skips()
     with replacing(file, "checkpoint") as temporary:
         model.save(temporary)

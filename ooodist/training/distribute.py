@@ -59,6 +59,15 @@ def distribute(
     logs; those that write files run on rank 0 alone. A callback of your own that stops the
     training in the middle of an epoch must decide alike on all ranks.
 
+    Three things are not those of one process. A loss over masked tokens is divided by each worker's
+    own number of tokens, and the mean over the workers is taken then. From two workers on an
+    embedding's gradient has each row once, as the sum of its uses, where Keras gives an optimizer
+    on one process the uses one by one, which Adam, RMSprop and clipping square for themselves. And
+    ``tf.random`` (not ``keras.random``) draws other numbers with another ``steps_per_launch``.
+
+    Training ends with a UserError when a gradient or a weight is no longer finite, except where
+    the optimizer scales the loss and leaves such steps out.
+
     Args:
         model: a Keras model; compile it before or after.
         order: ``inorder`` (as TensorFlow would), ``first_k``, ``priority`` (exchanges by the
@@ -250,7 +259,7 @@ class DistributedModel(JointModel):
 
     def _launch_function(self) -> Callable[[Sequence[Batch]], dict[str, tf.Tensor]]:
         """Runs the batches of one launch."""
-        return Launch(self._model, self.backward, accumulate=self.accumulate)
+        return Launch(self._model, self.backward, accumulate=self.accumulate, watch=self.watch)
 
     def put_together(self) -> None:
         """Averages batch-norm statistics over the ranks, if there was training since."""

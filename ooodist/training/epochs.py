@@ -46,7 +46,10 @@ class EpochCare(keras.callbacks.Callback):
         joint.begin_epoch(steps)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._joint.end_epoch({} if logs is None else logs)  # callbacks behind this one see it
+        logs = {} if logs is None else logs  # callbacks behind this one see what is added
+        self._joint.watch.look()
+        self._joint.end_epoch(logs)
+        self._joint.watch.check_weights(logs.get("loss"))
 
 
 class StopTogether(keras.callbacks.Callback):

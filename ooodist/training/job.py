@@ -30,6 +30,7 @@ from ooodist.training.callbacks import (
     SeedEachEpoch,
     StopOnInvalidLoss,
 )
+from ooodist.training.finite import check_weights
 from ooodist.training.preparation import Job, set_up
 from ooodist.training.progress import Progress, StepTimer
 from ooodist.training.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
@@ -156,6 +157,7 @@ def train(job: Job, started: float) -> None:
     finally:  # who has called this may live on
         watchdog.stop()
     registered = None
+    check_weights(job.model)
     if config.warmup is not None and config.warmup.register:
         from ooodist.warmup import job as warm_job  # imports gRPC
 

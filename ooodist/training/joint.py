@@ -30,6 +30,7 @@ from ooodist.errors import UserError
 from ooodist.training import arrays, metric_states, replicas, writers
 from ooodist.training.building import build
 from ooodist.training.epochs import EpochCare, StopTogether
+from ooodist.training.finite import GradientWatch
 from ooodist.training.launch import Batch
 from ooodist.training.sharing import share_out
 
@@ -52,6 +53,7 @@ class JointModel(ABC):
             then says nothing about it.
         is_whole_between_epochs: each rank has all trained weights at any time.
         batches_left: how many are still to come in this epoch; None: nobody knows.
+        watch: ends the training when gradients or weights are not finite.
     """
 
     is_whole_between_epochs = True
@@ -75,6 +77,7 @@ class JointModel(ABC):
         self.accumulate = accumulate
         self.data_is_shared_out = False
         self.batches_left: int | None = None
+        self.watch = GradientWatch(engine, model)
         self._model = model
         self._arguments = arguments
         self._alike = False  # weights were broadcast since the last fit began
@@ -175,6 +178,7 @@ class JointModel(ABC):
         replicas.broadcast_weights(self.engine, model)
         if self.engine.size > 1:
             metric_states.refuse_what_does_not_add_up(model)
+        self.watch.begin()
         self._alike = True
 
     def _before_launch(  # noqa: B027 - most have nothing to do
@@ -272,7 +276,10 @@ class JointModel(ABC):
             )
         model.steps_per_execution = batches
         if model.jit_compile:
-            logger.info("fit: the training step is not compiled with XLA, which drops the order")
+            logger.warning(
+                "fit: jit_compile does not count: the training step is not compiled with XLA, "
+                "which drops the order; compile(jit_compile=False) says so"
+            )
 
     def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
         if isinstance(given, keras.callbacks.CallbackList):
@@ -281,6 +288,7 @@ class JointModel(ABC):
         if not self.is_whole_between_epochs:
             writers.check_saves_at_ends_of_epochs(callbacks)
         callbacks = writers.on_this_rank(callbacks, self.engine)
+        self.watch.leave_loss_to(callbacks)
         return [EpochCare(self), *callbacks, StopTogether(self)]
 
     # Evaluation and metrics

@@ -24,7 +24,8 @@ import tensorflow as tf
 
 from ooodist.backprop.units import Gradient
 from ooodist.errors import UserError
-from ooodist.training.backward import OrderedBackward
+from ooodist.training.backward import OrderedBackward, variable_names
+from ooodist.training.finite import Checked, GradientSums, GradientWatch
 from ooodist.training.optimizer import not_updating, updating_one_by_one
 from ooodist.training.synchronized import synchronizing
 from ooodist.training.tape import watch_gradients
@@ -42,6 +43,7 @@ class Launch:
         backward: orders and exchanges each step's gradients.
         accumulate: how many batches make one update (and one exchange).
         updating: entered around each update while it is traced; None: nothing is.
+        watch: is told whether gradients are finite; None: nobody looks.
 
     Raises:
         UserError: ``accumulate`` > 1 with a ``train_step`` of the user's own, which may do
@@ -55,6 +57,7 @@ class Launch:
         *,
         accumulate: int = 1,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
+        watch: GradientWatch | None = None,
     ) -> None:
         if accumulate > 1 and type(model).train_step is not keras.Model.train_step:
             raise UserError(
@@ -65,6 +68,9 @@ class Launch:
         self.backward = backward
         self.accumulate = accumulate
         self._updating = updating or contextlib.nullcontext
+        self._watch = watch
+        self._sums = GradientSums()
+        self._checked: dict[int, Sequence[Checked]] = {}
         self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def __call__(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
@@ -76,23 +82,37 @@ class Launch:
         Returns:
             the logs of the last step, each the mean over all ranks (so that they are the same
             everywhere and callbacks decide alike).
+
+        Raises:
+            UserError: a gradient was not finite, here or (on accelerators) in the call before.
         """
-        if self.model.run_eagerly:
-            return self._run(tuple(batches))
-        return self._traced(tuple(batches))
+        run = self._run if self.model.run_eagerly else self._traced
+        logs, codes = run(tuple(batches))
+        if self._watch is not None:
+            checked, num_steps = self._checked[len(batches)], len(batches) // self.accumulate
+            self._watch.note(codes, checked, num_steps, logs)
+        return logs
 
     def trace(self, batches: Sequence[Batch]) -> Any:
         """Traces a launch on such batches without running it; returns its graph (a FuncGraph)."""
         return self._traced.get_concrete_function(tuple(batches)).graph
 
-    def _run(self, batches: tuple[Batch, ...]) -> dict[str, tf.Tensor]:
+    def _run(self, batches: tuple[Batch, ...]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """The logs of the last step, and the codes of all ranks (see GradientSums)."""
+        self._sums = GradientSums()
         with uncompiled(self.model):
             logs: dict[str, tf.Tensor] = {}
-            for first in range(0, len(batches), self.accumulate):
-                logs = self._update(batches[first : first + self.accumulate])
-            return self._mean_logs(logs)
+            for step in range(len(batches) // self.accumulate):
+                first = step * self.accumulate
+                logs = self._update(step, batches[first : first + self.accumulate])
+            if self._checks and self.backward.exchange.engine.size == 1:
+                weights = self.model.trainable_variables
+                values = [weight.value for weight in weights]
+                self._sums.add(step, variable_names(weights), values)
+            self._checked[len(batches)] = self._sums.checked
+            return self._of_all_ranks(logs, self._sums.code())
 
-    def _update(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+    def _update(self, step: int, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
         held: list[Gradient] = []
         gradients_seen = False
 
@@ -109,11 +129,13 @@ class Launch:
             nonlocal gradients_seen
             gradients_seen = True
             self._name_strangers(variables)
-            if not held:
-                return self.backward(target, seeds, gradients, variables)
-            total = add_gradients(held, gradients)
-            mean = [None if g is None else g / len(batches) for g in total]
-            return self.backward(target, seeds, mean, variables)
+            if held:
+                total = add_gradients(held, gradients)
+                gradients = [None if g is None else g / len(batches) for g in total]
+            result = self.backward(target, seeds, gradients, variables)
+            if self._checks and self.backward.exchange.engine.size > 1:
+                self._sums.add(step, variable_names(variables), gradients)
+            return result
 
         for batch in batches[:-1]:
             with watch_gradients(hold, self.backward.trained), not_updating(self.model):
@@ -153,17 +175,26 @@ class Launch:
                 ", ".join(strangers),
             )
 
-    def _mean_logs(self, logs: dict[str, Any]) -> dict[str, tf.Tensor]:
+    @property
+    def _checks(self) -> bool:
+        return self._watch is not None and self._watch.is_wanted
+
+    def _of_all_ranks(
+        self, logs: dict[str, Any], code: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """The mean of the logs over all ranks, and the codes of all, in one exchange."""
         engine = self.backward.exchange.engine
-        if engine.size == 1 or not isinstance(logs, dict):
-            return logs
-        logs = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
-        scalars = sorted(name for name, value in logs.items() if value.shape.rank == 0)
-        if not scalars:
-            return logs
-        values = tf.stack([tf.cast(logs[name], tf.float32) for name in scalars])
-        mean = engine.sum_in_graph(values, f"logs.{len(scalars)}") / engine.size
-        return {**logs, **dict(zip(scalars, tf.unstack(mean), strict=True))}
+        if engine.size == 1:
+            return logs, code[tf.newaxis]
+        if not isinstance(logs, dict):
+            logs = {}
+        tensors = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
+        scalars = sorted(name for name, value in tensors.items() if value.shape.rank == 0)
+        values = [tf.cast(tensors[name], tf.float32) for name in scalars]
+        own = tf.concat([tf.stack([*values, 0.0]), code * tf.one_hot(engine.rank, engine.size)], 0)
+        total = engine.sum_in_graph(own, f"logs.{len(scalars)}")
+        mean = tf.unstack(total[: len(scalars)] / engine.size)
+        return {**tensors, **dict(zip(scalars, mean, strict=True))}, total[len(scalars) + 1 :]
 
 
 @contextlib.contextmanager

@@ -100,6 +100,13 @@ X, Y = np.zeros((9, 2)), np.zeros(9, int)
         ({"x": X.astype("datetime64[s]"), "y": Y}, {}, "array x of .* has dtype string"),
         ({"x": X.astype(object), "y": Y}, {}, "without Python objects"),
         ({"x": np.full((9, 2), 2**40), "y": Y}, {}, "integers outside of int32"),
+        (
+            {"x": np.where(np.arange(18).reshape(9, 2) == 11, np.nan, X), "y": Y},
+            {},
+            r"array x of .*a\.npz has nan at \[5, 1\]; 1 of its 18 values are not finite",
+        ),
+        ({"x": X, "y": np.full(9, -np.inf)}, {}, r"array y of .* has -inf at \[0\]; 9 of"),
+        ({"x": X + 1e39, "y": Y}, {}, r"array x of .* has 1e\+39 at \[0, 0\]; .* in float32"),
         ({"x": X, "y": np.zeros((9, 2), int)}, {}, "fit no task for certain: give data.task"),
         ({"x": X, "y": X}, {"task": "language"}, "data.task is language, but y"),
         ({"x": X, "y": X}, {"num_classes": 4}, "data.num_classes is 4, but y"),

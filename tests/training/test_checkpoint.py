@@ -240,6 +240,18 @@ def test_only_the_newest_are_kept(file: Path) -> None:
     assert names == ["best.keras", "checkpoint-epoch-000003.keras", "checkpoint-epoch-000010.keras"]
 
 
+def test_weights_that_are_not_finite_are_not_written(model: keras.Model, file: Path) -> None:
+    before = file.read_bytes()
+    kernel = model.layers[-1].kernel
+    value = kernel.numpy()
+    value[0, 0] = np.nan
+    kernel.assign(value)
+    message = f"weight {kernel.path} is not finite at 1 of {value.size} places"
+    with pytest.raises(UserError, match=message):
+        checkpoint.write(file, model, state_of(model))
+    assert file.read_bytes() == before
+
+
 def test_a_failed_write_leaves_the_one_before(model: keras.Model, file: Path) -> None:
     before = file.read_bytes()
     unwritable = replace(state_of(model), config={"x": object()})

@@ -167,6 +167,26 @@ def test_early_stopping_ends_the_run_and_a_resume_leaves_it_ended(
     assert "validation" in capsys.readouterr().out
 
 
+def test_a_training_that_explodes_leaves_healthy_checkpoints(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """11 steps an epoch; the update of step 24 makes all too large."""
+    rates = "{schedule: piecewise_constant_decay, boundaries: [22], values: [0.01, 1.0e+35]}"
+    settings = [
+        "epochs=4",
+        "checkpoint.keep=1",
+        "model.activation=linear",
+        f"optimizer={{name: sgd, learning_rate: {rates}}}",
+    ]
+    with pytest.raises(UserError, match=r"step 2[45]: weight \S+ is no longer finite"):
+        run(engine, tmp_path, *settings)
+    files = sorted(file.name for file in tmp_path.glob("*.keras"))
+    assert files == ["best.keras", "checkpoint-epoch-000002.keras"]
+    for name in files:
+        weights = keras.models.load_model(tmp_path / name).get_weights()
+        assert all(np.isfinite(weight).all() for weight in weights)
+
+
 def test_a_job_that_is_complete_is_only_evaluated(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

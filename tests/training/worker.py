@@ -635,6 +635,24 @@ def a_backup_is_restored_on_all_ranks() -> None:
 
 
 @check
+def a_gradient_that_is_not_finite_ends_all_ranks() -> None:
+    class ZeroForNaN(layers.Layer):
+        """The loss stays finite, as with TensorFlow's fused Relu on some processors."""
+
+        def call(self, x: Any) -> Any:
+            return tf.where(tf.math.is_finite(x), x, 0.0)
+
+    x, y = images(8 * BATCH * size)
+    x[(2 * size + 1) * BATCH] = np.nan  # in the third step of rank 1 alone
+    hidden = [layers.Flatten(), layers.Dense(4, name="first"), ZeroForNaN(), layers.Dense(2)]
+    model = compiled(keras.Sequential([keras.Input((8, 8, 3)), *hidden]), "adam")
+    ooodist.distribute(model, steps_per_launch=2)
+    message = r"step 3: the gradient of \S*first/kernel of rank 1 is not finite \(loss \d"
+    with pytest.raises(ooodist.UserError, match=message):
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+
+
+@check
 def a_step_without_gradients_is_refused() -> None:
     class Silent(keras.Model):
         def __init__(self) -> None:
