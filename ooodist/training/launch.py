@@ -26,7 +26,7 @@ from ooodist.backprop.units import Gradient
 from ooodist.errors import UserError
 from ooodist.training.backward import OrderedBackward, variable_names
 from ooodist.training.finite import Checked, GradientSums, GradientWatch
-from ooodist.training.optimizer import not_updating, updating_one_by_one
+from ooodist.training.optimizer import not_updating, scaling_parts, updating_one_by_one
 from ooodist.training.synchronized import synchronizing
 from ooodist.training.tape import watch_gradients
 
@@ -104,7 +104,9 @@ class Launch:
             logs: dict[str, tf.Tensor] = {}
             for step in range(len(batches) // self.accumulate):
                 first = step * self.accumulate
-                logs = self._update(step, batches[first : first + self.accumulate])
+                part = batches[first : first + self.accumulate]
+                with scaling_parts(self.model, len(part)) as are_parts:
+                    logs = self._update(step, part, 1 if are_parts else len(part))
             if self._checks and self.backward.exchange.engine.size == 1:
                 weights = self.model.trainable_variables
                 values = [weight.value for weight in weights]
@@ -112,7 +114,8 @@ class Launch:
             self._checked[len(batches)] = self._sums.checked
             return self._of_all_ranks(logs, self._sums.code())
 
-    def _update(self, step: int, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+    def _update(self, step: int, batches: Sequence[Batch], divisor: int) -> dict[str, tf.Tensor]:
+        """One update, by the sum of the batches' gradients over the divisor."""
         held: list[Gradient] = []
         gradients_seen = False
 
@@ -131,7 +134,7 @@ class Launch:
             self._name_strangers(variables)
             if held:
                 total = add_gradients(held, gradients)
-                gradients = [None if g is None else g / len(batches) for g in total]
+                gradients = [None if g is None else g / divisor for g in total]
             result = self.backward(target, seeds, gradients, variables)
             if self._checks and self.backward.exchange.engine.size > 1:
                 self._sums.add(step, variable_names(variables), gradients)

@@ -62,6 +62,27 @@ def not_built(model: keras.Model) -> Iterator[None]:
             del optimizer.build
 
 
+@contextlib.contextmanager
+def scaling_parts(model: keras.Model, parts: int) -> Iterator[bool]:
+    """In this block a scaled loss is that of one of so many parts of a batch.
+
+    So half-precision gradients overflow where those of the whole batch would, and not earlier.
+
+    Yields:
+        whether the loss is scaled, and gradients are to be added up rather than averaged.
+    """
+    optimizer = model.optimizer
+    if parts == 1 or not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        yield False
+        return
+    plain = optimizer.scale_loss
+    optimizer.scale_loss = lambda loss: plain(loss) / parts  # on the instance
+    try:
+        yield True
+    finally:
+        del optimizer.scale_loss
+
+
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """The optimiser that the model was compiled with, and those it has as attributes."""
     held = [getattr(model, "optimizer", None), *vars(model).values()]

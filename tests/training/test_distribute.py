@@ -468,3 +468,23 @@ def test_batches_that_do_not_fill_an_update_are_named(caplog: pytest.LogCaptureF
     assert "ends with 1 batches, which do not make an update of 2" in caplog.text
     with pytest.raises(UserError, match="train_on_batch gives one batch, but accumulate is 2"):
         model.train_on_batch(x[:8], y[:8])
+
+
+def test_accumulated_gradients_overflow_where_those_of_the_whole_batch_do() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 6)), np.zeros(40)
+    found = []
+    for accumulate in (1, 4):
+        keras.utils.set_random_seed(1)
+        dense = layers.Dense(3, dtype="mixed_float16")
+        model = keras.Sequential([keras.Input((6,)), dense])
+        scaled = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(1e-3), initial_scale=2.0**24
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(scaled, loss, jit_compile=False)
+        if accumulate > 1:
+            ooodist.distribute(model, accumulate=accumulate)
+        model.fit(x, y, batch_size=4 // accumulate, epochs=2, shuffle=False, verbose=0)
+        found.append((int(scaled.iterations), float(scaled.dynamic_scale)))
+        assert found[-1][0] < 20  # some were skipped
+    assert found[0] == found[1]
