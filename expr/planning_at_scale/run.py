@@ -1,7 +1,7 @@
 """Predicted step times of stock, priority and planned exchange on clusters that nobody has here.
 
-For each model, engine, bandwidth and number of workers: the plans that ``python -m ooodist.plan``
-compares, and the two baselines with their own settings tuned. Nothing is trained or measured.
+For each model, engine, bandwidth and number of workers: the plan that ``python -m ooodist.plan``
+finds, and two baselines with their own settings tuned. Nothing is trained or measured.
 
     python expr/planning_at_scale/run.py
 
@@ -34,7 +34,7 @@ from ooodist.schedule.data_parallel import (
 from ooodist.schedule.exchanges import arrange, ready_order
 from ooodist.schedule.orders import num_deferred, stock_order
 from ooodist.schedule.plan import Plan
-from ooodist.schedule.search import Limits, comparison
+from ooodist.schedule.search import Limits, make_plan
 from ooodist.schedule.simulate import Simulator
 
 FOLDER = Path(__file__).parent
@@ -64,10 +64,13 @@ def predict(case: Case) -> list[dict[str, object]]:
     """One row of the CSV file for each plan."""
     costs = read_costs(FOLDER / "costs" / f"{case.model}.yaml")
     network = describe(case)
-    plans = comparison(costs, network, limits=LIMITS)
-    steps = plans["planned"].steps_per_launch
-    plans["stock_tuned"] = tuned_stock(costs, network)
-    plans["priority_tuned"] = tuned_priority(costs, network, steps)
+    planned = make_plan(costs, network, limits=LIMITS)
+    steps = planned.steps_per_launch
+    plans = {
+        "planned": planned,
+        "stock_tuned": tuned_stock(costs, network),
+        "priority_tuned": tuned_priority(costs, network, steps),
+    }
     simulator = Simulator(costs, network)
     rows: list[dict[str, object]] = []
     for name, plan in plans.items():

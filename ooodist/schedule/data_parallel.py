@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ooodist.schedule.costs import Network, StepCosts
-from ooodist.schedule.exchanges import arrange, most_urgent_first, ready_order
+from ooodist.schedule.exchanges import arrange, fused, most_urgent_first, ready_order
 from ooodist.schedule.orders import first_k_order, movable_layers, stock_order
 from ooodist.schedule.plan import Plan, PlannedExchange
 from ooodist.schedule.simulate import Simulator
@@ -22,8 +22,9 @@ def stock_plan(
     steps_per_launch: int = 1,
     partition_bytes: int = PARTITION_BYTES,
 ) -> Plan:
-    """What an engine's own wrappers do: every gradient is exchanged by itself when it is ready.
+    """What an engine's own wrappers do: every gradient is exchanged when it is ready.
 
+    Horovod joins those that are ready at one time; with others each travels by itself.
     No order is imposed on the backward units. Engines that pick by urgency are given the
     variables in the order of the model, the first layer's as the most urgent, and no limit of
     what is in flight, so that they send what is ready. With more than one step a launch it is
@@ -40,7 +41,9 @@ def stock_plan(
     plan = Plan(
         name="stock",
         order=None,
-        exchanges=arrange(costs, weights),
+        exchanges=(
+            fused(costs, network) if network.engine == "horovod" else arrange(costs, weights)
+        ),
         steps_per_launch=steps_per_launch,
     )
     return _for_network(plan, network, partition_bytes)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ooodist.schedule.costs import StepCosts, WeightCost
+from ooodist.schedule.costs import Network, StepCosts, WeightCost
 from ooodist.schedule.indexed import ITEM_BYTES
 from ooodist.schedule.plan import ALIGNMENT, PlannedExchange
+
+FUSION_BYTES = 128 << 20  # Horovod's default
 
 
 def ready_order(costs: StepCosts, order: Sequence[str] | None) -> tuple[str, ...]:
@@ -96,6 +98,37 @@ def arrange(
             bucket = []
     if bucket:
         exchanges.append(PlannedExchange(tuple(bucket)))
+    return tuple(exchanges)
+
+
+def fused(costs: StepCosts, network: Network) -> tuple[PlannedExchange, ...]:
+    """The exchanges that Horovod makes of gradients in stock order: its tensor fusion.
+
+    It runs one at a time. When one ends, all that has become ready meanwhile travels together, up
+    to its default threshold.
+    """
+    weight_of = {weight.name: weight for weight in costs.weights}
+    ready, now = dict.fromkeys(ready_order(costs, None), 0.0), 0.0
+    for unit in costs.backward:
+        now += unit.seconds
+        ready.update(dict.fromkeys(unit.weights, now))
+    exchanges: list[PlannedExchange] = []
+    waiting, free = list(ready), 0.0  # in the order in which they become ready
+    while waiting:
+        first = weight_of[waiting[0]]
+        free = max(free, ready[first.name])
+        bucket, num_bytes = [first.name], first.num_bytes
+        for name in waiting[1:]:
+            weight = weight_of[name]
+            num_bytes += weight.num_bytes
+            if ready[name] > free or weight.dtype != first.dtype or num_bytes > FUSION_BYTES:
+                break
+            bucket.append(name)
+        num_bytes = sum(weight_of[name].num_bytes for name in bucket)
+        seconds_per_byte = network.seconds_per_byte + network.pull_seconds_per_byte
+        free += network.latency + network.fixed + num_bytes * seconds_per_byte
+        exchanges.append(PlannedExchange(tuple(bucket)))
+        del waiting[: len(bucket)]
     return tuple(exchanges)
 
 

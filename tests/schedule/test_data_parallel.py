@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from ooodist.errors import UserError
+from ooodist.schedule.cluster import describe_network
 from ooodist.schedule.costs import KeptTensor, Network
 from ooodist.schedule.data_parallel import (
     best_first_k,
@@ -18,6 +19,7 @@ from ooodist.schedule.data_parallel import (
     priority_plan,
     stock_plan,
 )
+from ooodist.schedule.exchanges import arrange, ready_order
 from ooodist.schedule.orders import movable_layers
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.simulate import Simulator
@@ -33,12 +35,34 @@ def names(plan: Plan) -> list[str]:
 
 
 def test_stock_exchanges_what_is_ready() -> None:
-    plan = stock_plan(chain_costs([4, 4, 4]), HOROVOD)
+    plan = stock_plan(chain_costs([4, 4, 4]), replace(HOROVOD, seconds_per_byte=0.01))
     assert names(plan) == ["w3", "w2", "w1"]
     assert (plan.order, plan.credit, plan.by_urgency, plan.partition_bytes) == (
         (None, None, False, None)
     )
     assert (plan.engine, plan.workers, plan.steps_per_launch) == ("horovod", 2, 1)
+
+
+def test_stock_horovod_joins_what_is_ready_when_an_exchange_ends() -> None:
+    slow = replace(HOROVOD, seconds_per_byte=0.0, latency=100.0)
+    assert names(stock_plan(chain_costs([4] * 5), slow)) == ["w5", "w4+3"]
+    large = chain_costs([100 << 20, 28 << 20, 1 << 20, 64 << 20, 4])
+    assert names(stock_plan(large, slow)) == ["w5", "w4+2", "w1"]
+    assert names(stock_plan(chain_costs([4] * 3), replace(slow, engine="collective"))) == [
+        "w3",
+        "w2",
+        "w1",
+    ]
+
+
+def test_stock_in_a_ring_of_thousands_is_near_a_single_exchange() -> None:
+    """The trips are paid for once by what travels together, and stock joins all that waits."""
+    costs = chain_costs([4] * 200)
+    network = describe_network("horovod", 4096, 1e10, 30e-6)
+    simulator = Simulator(costs, network)
+    stock = replace(stock_plan(costs, network), credit=1)
+    one = replace(stock, exchanges=arrange(costs, ready_order(costs, None), bucket_bytes=1 << 30))
+    assert simulator.step_seconds(stock) < 1.3 * simulator.step_seconds(one)
 
 
 def test_stock_byteps_counts_variables_from_the_first() -> None:
