@@ -41,6 +41,8 @@ SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD = (
     "RECV_B",
 )
 TRANSFER_KINDS = (SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD)
+MOST_MICROBATCHES = 1_000_000  # of all stages together: some 500 MB of actions
+MOST_DIGITS = 9  # of a stage or a micro-batch
 _ACTION = re.compile(rf"(\d+)({'|'.join((*TRANSFER_KINDS, 'BW', 'F', 'B', 'W'))})(\d+)")
 
 
@@ -69,6 +71,12 @@ def parse_action(text: str) -> Action:
             f"action {text!r} is none: write stage, kind and micro-batch, as 2F0; kinds are "
             f"{', '.join((*COMPUTE_KINDS, *TRANSFER_KINDS))}"
         )
+    for what, digits in (("stage", found[1]), ("micro-batch", found[3])):
+        if len(digits) > MOST_DIGITS:
+            raise UserError(
+                f"action {text.strip()[:40]!r} has a {what} of {len(digits)} digits; "
+                f"{MOST_DIGITS} are the most"
+            )
     return Action(int(found[1]), found[2], int(found[3]))
 
 
@@ -116,11 +124,16 @@ class Schedule:
 
 
 def check_size(stages: int, microbatches: int) -> None:
-    """Raises UserError unless there is at least one of each."""
+    """Raises UserError unless there is at least one of each, and not more than can be planned."""
     if stages < 1 or microbatches < 1:
         raise UserError(
             "a pipeline needs at least one stage and one micro-batch, "
             f"not {stages} and {microbatches}"
+        )
+    if stages * microbatches > MOST_MICROBATCHES:
+        raise UserError(
+            f"a pipeline of {stages} stages and {microbatches} micro-batches is too large: their "
+            f"product may be {MOST_MICROBATCHES} at most; take fewer of either"
         )
 
 
@@ -167,18 +180,25 @@ def from_csv(text: str, source: str) -> Schedule:
         raise UserError(
             f"schedule {source} has no actions: write a line for each rank, as 0F0,0BW0"
         )
-    missing = sorted(set(range(max(rank_of) + 1)) - set(rank_of))
-    if missing:
-        raise UserError(
-            f"schedule {source}: stage {missing[0]} is on no rank; stages are numbered from 0 "
-            "without gaps"
-        )
+    # Without a gap, numbers are below how many there are: memory is taken only for what is there.
+    _refuse_gap(source, "stage", set(rank_of), "is on no rank; stages")
+    microbatches = {action.microbatch for actions in lists for action in actions}
+    _refuse_gap(source, "micro-batch", microbatches, "is nowhere; micro-batches")
     return Schedule(
         source,
         tuple(rank_of[stage] for stage in sorted(rank_of)),
-        1 + max(action.microbatch for actions in lists for action in actions),
+        len(microbatches),
         tuple(lists),
     )
+
+
+def _refuse_gap(source: str, what: str, numbers: set[int], lacks: str) -> None:
+    missing = next((number for number in range(len(numbers)) if number not in numbers), None)
+    if missing is not None:
+        raise UserError(
+            f"schedule {source}: {what} {missing} {lacks} are numbered from 0 without gaps, and "
+            f"it has {what} {max(numbers)}"
+        )
 
 
 def trained_from(schedule: Schedule, first: int) -> Schedule:

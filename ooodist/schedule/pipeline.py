@@ -39,6 +39,7 @@ from ooodist.schedule.actions import (
     WEIGHT_GRADIENT,
     Action,
     Schedule,
+    check_size,
 )
 from ooodist.schedule.list_scheduling import Rule, list_schedule
 from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages
@@ -253,5 +254,6 @@ def _schedule(
     microbatches: int,
     actions: Callable[[int], Iterator[Action]],
 ) -> Schedule:
+    check_size(len(rank_of), microbatches)
     ranks = max(rank_of, default=-1) + 1
     return Schedule(name, rank_of, microbatches, tuple(tuple(actions(r)) for r in range(ranks)))

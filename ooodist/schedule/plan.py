@@ -184,5 +184,8 @@ def check_exchanges(plan: Plan) -> None:
             seen[weight].add(exchange.part)
     for weight, found in seen.items():
         if len(found) != parts[weight]:
-            missing = sorted(set(range(parts[weight])) - found)
-            raise UserError(f"the plan lacks parts {missing} of {weight}; add them")
+            missing = next(part for part in range(parts[weight]) if part not in found)
+            raise UserError(
+                f"the plan has {len(found)} of the {parts[weight]} parts of {weight}, and lacks "
+                f"part {missing}; add what is missing"
+            )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,6 +83,26 @@ def test_errors_of_csv_name_the_cell() -> None:
         from_csv("0F0\n0BW0\n", "bad.csv")
     with pytest.raises(UserError, match="stage 1 is on no rank"):
         from_csv("0F0\n2F0\n", "bad.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0,99999999999F0", "has a stage of 11 digits"),
+        ("0F0,0F" + "9" * 5000, "has a micro-batch of 5000 digits"),
+        ("0F0,999999999F0", "stage 1 is on no rank; .* it has stage 999999999"),
+        ("0F0,0F999999999", "micro-batch 1 is nowhere; .* it has micro-batch 999999999"),
+    ],
+)
+def test_large_numbers_take_no_memory(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"schedule big.csv.*{message}"):
+        from_csv(text, "big.csv")
+
+
+@pytest.mark.parametrize("make", [gpipe, zero_bubble_v])
+def test_more_actions_than_a_machine_can_hold_are_refused(make: Callable[..., Schedule]) -> None:
+    with pytest.raises(UserError, match=r"1000000000 micro-batches .* at most"):
+        make(4, 1_000_000_000)
 
 
 def test_an_empty_file_is_no_schedule() -> None:

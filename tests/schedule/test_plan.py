@@ -159,7 +159,11 @@ WRONG_FILES = [
     ),
     (
         "name: p\norder: null\nexchanges:\n- {weights: [a], part: 1, parts: 3}",
-        "lacks parts [0, 2] of a",
+        "1 of the 3 parts of a, and lacks part 0",
+    ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a], part: 0, parts: 1000000000000}",
+        "1 of the 1000000000000 parts of a, and lacks part 1;",
     ),
 ]
 
