@@ -39,7 +39,8 @@ def new_parser(program: str, description: str, examples: str) -> argparse.Argume
         "--log-dir",
         metavar="DIR",
         type=Path,
-        help="also write the output of each process to DIR/0.log, DIR/server-0.log, ...",
+        help="also write the output of each process to DIR/0.log, DIR/server-0.log, ...; "
+        "TensorFlow's own notes and warnings, but not its errors, then go there alone",
     )
     return parser
 

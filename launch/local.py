@@ -8,8 +8,9 @@ collective (TensorFlow's own, nothing to build). One process a worker, each with
     TF_CONFIG='{"cluster": {"worker": ["a:2222", "b:2222"]},
                 "task": {"type": "worker", "index": I}}'
 
-where a and b are host names, 2222 a free port there, and I is 0 on a and 1 on b. TensorFlow listens
-on all networks of the host and asks nobody who they are: use a network that is closed to others.
+where a and b are host names, 2222 a free port there, and I is 0 on a and 1 on b. TensorFlow's
+server listens on all networks of the host and asks for no password: whoever reaches it can run
+programs as you. Use a network that is closed to others.
 
 horovod. Its launcher, run on one host, starts all processes through ssh:
 
@@ -39,7 +40,11 @@ import os
 import sys
 from contextlib import ExitStack
 
+import find_environment  # noqa: F401
+
+# isort: split
 import environment
+import private_network
 from arguments import check_command, count, log_folder, new_parser, parse, reporting
 from cleaner import Cleaner
 from environment import Places
@@ -52,7 +57,11 @@ from ooodist.errors import UserError
 DESCRIPTION = """\
 Start the processes of one training job on this machine, show their output with the rank in front,
 and end all of them when one fails. Nothing is left behind: no process, temporary folder or shared
-memory, not even if this launcher is killed."""
+memory, not even if this launcher is killed.
+
+Nothing of a job listens outside this machine's loopback network. TensorFlow's own server, of
+--engine collective, would listen everywhere and let anybody run programs as you, so with that
+engine the workers get a network of their own: they reach each other, and nothing else."""
 EXAMPLES = """\
 Every worker finds its place in OOODIST_ENGINE, OOODIST_RANK, OOODIST_SIZE, OOODIST_LOCAL_RANK and
 OOODIST_LOCAL_SIZE, and in the variables of its engine. Everything else of this environment is
@@ -69,6 +78,10 @@ examples:
   python launch/local.py -np 4 --engine byteps --servers 2 --log-dir logs --timeout 3600 \\
       -- python -m ooodist.train --config digits.yaml
 """
+OPEN_SERVER = (
+    "TensorFlow's server listens on all networks of this machine and asks for no password: whoever "
+    "reaches it can run programs as you. "
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -85,9 +98,31 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
         workers = [Host()] * options.num_workers
     places = Places(workers, servers=[Host()] * (options.servers or 1))
     output = Output(log_folder(options.log_dir))
+    if options.engine == "collective" and options.num_workers > 1:
+        _close_network(output, share=options.share_network)
     with Cleaner() as cleaner, ExitStack() as resources:
         processes = environment.processes(options.engine, command, places, cleaner, resources)
         return Supervisor(cleaner, output).run(processes, options.timeout)
+
+
+def _close_network(output: Output, *, share: bool) -> None:
+    """Gives the job a network of its own, and says what follows from that or from its absence."""
+    if share:
+        output.say(f"{OPEN_SERVER}That is what --share-network asks for")
+        return
+    try:
+        private_network.enter()
+    except OSError as error:
+        output.say(
+            f"{OPEN_SERVER}This system allows no network of the job's own ({error.strerror}). Take "
+            "--engine horovod or byteps, which listen on loopback alone, or keep others out by a "
+            "firewall"
+        )
+    else:
+        output.say(
+            "the workers have a network of their own, without the internet (--share-network, or "
+            "another engine: with it)"
+        )
 
 
 def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
@@ -111,7 +146,18 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         action="store_true",
         help="give each worker its own equal share of the cores (default: all use all)",
     )
-    return parse(parser, arguments)
+    parser.add_argument(
+        "--share-network",
+        action="store_true",
+        help="with --engine collective: leave the workers in this machine's network, for data from "
+        "the internet, say; then TensorFlow's server is open to whoever reaches this machine",
+    )
+    options, command = parse(parser, arguments)
+    if options.share_network and options.engine != "collective":
+        parser.error(
+            f"--share-network is for --engine collective; {options.engine} always shares it"
+        )
+    return options, command
 
 
 if __name__ == "__main__":

@@ -41,6 +41,9 @@ import argparse
 import sys
 from contextlib import ExitStack
 
+import find_environment  # noqa: F401
+
+# isort: split
 import environment
 from arguments import check_command, count, log_folder, new_parser, parse, reporting
 from lab import Lab

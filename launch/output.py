@@ -11,6 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+# Of TensorFlow's C++, with its two ways to write a line: notes (I) and warnings (W), no errors. The
+# last two are lines of such notes that begin in another way.
+NOTES = re.compile(
+    rb"[IW]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w./-]+:\d+\] |"
+    rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] \S+:\d+\] |"
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR|"
+    rb"To enable the following instructions: .*, rebuild TensorFlow with"
+)
 ERASE_LINE = b"\r\x1b[K"
 LONGEST_LINE = 1 << 20  # bytes; a longer one is cut here, lest it fill the launcher's memory
 
@@ -47,6 +55,8 @@ class LineSplitter:
 class Output:
     """Writes labelled lines to the launcher's own standard output and standard error.
 
+    With log files, TensorFlow's own notes and warnings go there alone.
+
     ``failure`` is the error after which nothing more can be written, such as a full disk.
     """
 
@@ -74,10 +84,17 @@ class Output:
         try:
             if whole and label in self._logs:
                 self._logs[label].write(text + b"\n")
+                if descriptor == 2 and NOTES.match(text):
+                    return
             if whole or os.isatty(descriptor):
                 self._write(descriptor, f"[{label}] ".encode() + text, whole)
         except OSError as error:
             self.failure = error
+
+    @property
+    def where(self) -> str:
+        """The end of a message about what went wrong: where more stands, if anywhere."""
+        return f"; all that was written: {self._log_folder}" if self._log_folder else ""
 
     def say(self, text: str) -> None:
         """Writes a message of the launcher itself to standard error."""

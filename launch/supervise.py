@@ -99,7 +99,7 @@ class Supervisor:
                 return TIMEOUT_CODE
         if code != 0:
             ends = ", ".join(how(running) for running in self._job.failed())
-            self._output.say(f"{ends}: ending the job")
+            self._output.say(f"{ends}: ending the job{self._output.where}")
             return code
         self._wait_for_ends(HELPERS_END_SECONDS)
         for running in self._job.failed():

@@ -16,7 +16,8 @@ SECONDS=0
 make_environment cpu
 echo "set-up: $SECONDS s"
 cd "$ROOT"
-"$VENV/bin/python" launch/local.py -np 2 --engine collective -- \
-  "$VENV/bin/python" -m ooodist.train --config expr/quickstart/config.yaml \
-  --output "runs/quickstart/$(date +%Y%m%d-%H%M%S)" "$@"
+output=runs/quickstart/$(date +%Y%m%d-%H%M%S)
+"$VENV/bin/python" launch/local.py -np 2 --engine collective --log-dir "$output/logs" -- \
+  "$VENV/bin/python" -m ooodist.train --config expr/quickstart/config.yaml --output "$output" "$@"
 echo "in all: $SECONDS s"
+echo "next: run '. ${VENV#"$PWD"/}/bin/activate'; then all commands of README.md work as they stand"

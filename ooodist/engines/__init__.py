@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ooodist.engines.detect import check_name, check_size, choose
 from ooodist.engines.patience import abort, at_most
-from ooodist.engines.settings import planned_settings
+from ooodist.engines.settings import one_host_settings, planned_settings
 from ooodist.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def init(
     name, reason = choose(engine, os.environ, workers)
     if planned:
         _set_up_for_plans(name, partition_bytes)
+    os.environ.update(one_host_settings(name, os.environ))
     made = _make(name, stall_limit)
     check_size(name, made.size, os.environ, workers)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)

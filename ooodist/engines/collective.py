@@ -1,6 +1,7 @@
 """TensorFlow's own collective ops between processes: nothing to build."""
 
 import hashlib
+import logging
 import os
 
 import tensorflow as tf
@@ -11,6 +12,8 @@ from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
 from ooodist.engines.detect import cluster
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.errors import UserError
+
+_log = logging.getLogger("ooodist")
 
 GROUP_KEY = 1 << 20  # tf.distribute counts its own groups from 1
 # The ring sends a large tensor in up to so many parts at a time: 64 MB in 82 ms instead of the
@@ -42,6 +45,12 @@ class CollectiveEngine(Engine):
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.local_size = hosts.count(hosts[self.rank])
         use_own_gpu(self.local_rank, self.local_size)
+        if self.size > 1 and self.rank == 0 and "OOODIST_SIZE" not in os.environ:
+            _log.warning(  # launch/local.py closes its network, and says so
+                "engine collective: TensorFlow's server listens on all networks of each host and "
+                "asks for no password: whoever reaches it can run programs as you. Use it in a "
+                "network that is closed to others; or take horovod or byteps"
+            )
         self._on_gpu = bool(tf.config.get_visible_devices("GPU"))
         self.max_credit = 1 if self._on_gpu else None
         self._numbers: dict[int, str] = {}

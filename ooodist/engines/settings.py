@@ -1,4 +1,4 @@
-"""Environment variables with which an engine carries out a plan best.
+"""Environment variables with which an engine carries out a plan best, and listens to nobody else.
 
 They are read when the library starts, so they are set before ``ooodist.engines.init``, and only
 where the user has not set them. Measured in ``expr/engines``: two hosts of one core each, links of
@@ -8,10 +8,12 @@ where the user has not set them. Measured in ``expr/engines``: two hosts of one 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 DEFAULT_PARTITION_BYTES = 1 << 20
 BYTEPS_CREDIT = 2  # pieces on their way to the servers
 NICENESS = "OOODIST_EXCHANGE_NICENESS"
+WITHOUT_TCP = {"OMPI_MCA_btl": "^tcp,ofi", "OMPI_MCA_mtl": "^ofi"}  # ofi: libfabric
 
 
 def planned_settings(engine: str, partition_bytes: int | None = None) -> dict[str, str]:
@@ -22,6 +24,24 @@ def planned_settings(engine: str, partition_bytes: int | None = None) -> dict[st
         partition_bytes: that of the plan; None if it is not known yet.
     """
     return {**_threads(), **_of_library(engine, partition_bytes)}
+
+
+def one_host_settings(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables for ranks of Open MPI that share one host: nobody else reaches them.
+
+    Open MPI's TCP listens on all networks of the host, whatever interfaces it is told to use, and
+    where it may not, libfabric's does. Such ranks have shared memory.
+
+    Args:
+        engine: "local", "collective", "horovod", "byteps" or "mpi".
+        environ: of this process; what the user has chosen there is left out.
+    """
+    size = environ.get("OMPI_COMM_WORLD_SIZE")
+    if engine not in ("horovod", "mpi") or size is None:
+        return {}
+    if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") != size:
+        return {}
+    return {} if WITHOUT_TCP.keys() & environ.keys() else WITHOUT_TCP
 
 
 def planned_credits(engine: str, most: int | None = None) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Checks of blocking exchanges of arrays, and of who is where; worker.py runs them on all ranks."""
 
 import os
+import socket
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 from ooodist import engines
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from tests.listening import listening_sockets
 
 
 def check_all_reduce(engine: Engine) -> None:
@@ -102,6 +104,15 @@ def check_places(engine: Engine) -> None:
     np.testing.assert_array_equal(ranks[:, 2], np.full(engine.size, engine.size))
     assert engine.rank == int(os.environ.get("OOODIST_RANK", engine.rank))
     assert not tf.distribute.has_strategy()
+
+
+def check_nobody_else_reaches_it(engine: Engine) -> None:
+    """What this process listens on is loopback, or its network has nothing else."""
+    alone = socket.if_nameindex() == [(1, "lo")]
+    listening = listening_sockets(os.getpid())
+    assert alone or all(is_loopback for is_loopback in listening.values()), listening
+    # TensorFlow's server is there, so this can see one.
+    assert listening or engine.size == 1 or engine.name != "collective"
 
 
 def check_init_again(engine: Engine) -> None:

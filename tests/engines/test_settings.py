@@ -41,3 +41,23 @@ def test_one_core_has_two_threads(engine: str, monkeypatch: pytest.MonkeyPatch) 
     assert settings.planned_settings(engine)["TF_NUM_INTEROP_THREADS"] == "2"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4})
     assert "TF_NUM_INTEROP_THREADS" not in settings.planned_settings(engine)
+
+
+ONE_HOST = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "environ", "expected"),
+    [
+        ("mpi", ONE_HOST, settings.WITHOUT_TCP),
+        ("horovod", ONE_HOST, settings.WITHOUT_TCP),
+        ("byteps", ONE_HOST, {}),
+        ("mpi", ONE_HOST | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, {}),
+        ("mpi", ONE_HOST | {"OMPI_MCA_btl": "self,tcp"}, {}),
+        ("mpi", {}, {}),
+    ],
+)
+def test_open_mpi_listens_nowhere_on_one_host(
+    engine: str, environ: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert settings.one_host_settings(engine, environ) == expected

@@ -1,14 +1,16 @@
 """The launcher with plain commands as workers: how a job ends, and wrong use."""
 
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from .conftest import Launchers, python, wait_until
+from .conftest import LAUNCH, LOCAL, Launchers, python, wait_until
 
 SERVER_THAT_WAITS = "import os, time; print(os.environ['DMLC_ROLE'], flush=True); time.sleep(600)"
 # A worker that has started something which outlives it, and has left shared memory.
@@ -130,6 +132,45 @@ def test_timeout(launchers: Launchers) -> None:
     assert "[launch] not finished after 0.5 s (--timeout)" in done.stderr
 
 
+INTERFACES = python("import socket; print([name for _, name in socket.if_nameindex()])")
+
+
+def test_a_network_of_its_own_needs_no_root() -> None:
+    # The source and not the file, which another user may not be allowed to read.
+    source = (LAUNCH / "private_network.py").read_text()
+    program = f"{source.split('if __name__')[0]}\nenter()\nprint(socket.if_nameindex())"
+    as_nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    done = subprocess.run(
+        ["/usr/bin/env", "python3", "-I", "-c", program],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        **as_nobody,
+    )
+    assert done.stdout == "[(1, 'lo')]\n", done.stderr
+
+
+def test_where_no_network_can_be_made_it_says_what_is_open(launchers: Launchers) -> None:
+    forbid = "echo 0 > /proc/sys/user/max_net_namespaces && exec "
+    collective = ["-np", "2", "--engine", "collective"]
+    command = [sys.executable, str(LOCAL), *collective, *INTERFACES]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", f"{forbid}{shlex.join(command)}"],
+        env=launchers.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("[launch] TensorFlow's server listens on all networks of this machi")
+    assert "allows no network of the job's own" in warning
+    assert "--engine horovod or byteps" in warning
+    asked_for = launchers.run(*collective, "--share-network", *INTERFACES)
+    assert "That is what --share-network asks for" in asked_for.stderr
+    assert sorted(asked_for.stdout.splitlines()) == sorted(done.stdout.splitlines())
+
+
 GIVEN = ["-np", "1", "--engine", "local"]
 
 
@@ -147,6 +188,7 @@ GIVEN = ["-np", "1", "--engine", "local"]
         ([*GIVEN, "--", "no-such-command"], "command not found: no-such-command"),
         ([*GIVEN, "--", "/etc/passwd"], "command not found: /etc/passwd"),
         ([*GIVEN, "--servers", "2", "--", "true"], "--servers is for --engine byteps"),
+        ([*GIVEN, "--share-network", "--", "true"], "--share-network is for --engine collective"),
         ([*GIVEN, "--timeout", "nan", "--", "true"], "'nan' is not a number of seconds"),
         ([*GIVEN, "--log-dir", "/etc/passwd/x", "--", "true"], "--log-dir /etc/passwd/x"),
         (
@@ -181,6 +223,27 @@ def test_a_temporary_folder_too_long_for_sockets(launchers: Launchers) -> None:
     assert done.returncode == 2
     assert "set TMPDIR to a shorter one" in done.stderr
     long.rmdir()  # fails if anything is in it
+
+
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="these tests run in no environment")
+def test_it_finds_the_environment_itself(tmp_path: Path) -> None:
+    python_of_system = str(Path(sys.base_prefix) / "bin" / "python3")
+    worker = ["--", "python", "-c", "import sys; print(sys.prefix)"]
+
+    def run(environment: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python_of_system, "-E", str(LOCAL), *GIVEN, *worker],
+            env={"PATH": "/usr/bin:/bin", "OOODIST_VENV": str(environment)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    found = run(Path(sys.prefix))
+    assert found.stdout == f"[0] {sys.prefix}\n", found.stderr
+    missing = run(tmp_path)
+    assert missing.returncode == 2
+    assert f"has no ooodist, and neither has {tmp_path}; run scripts/quickstart" in missing.stderr
 
 
 def test_help(launchers: Launchers) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LOCAL, Launchers
+from .conftest import LOCAL, Launchers, python
 
 _spec = importlib.util.spec_from_file_location("launch_output", LOCAL.parent / "output.py")
 assert _spec is not None
@@ -63,7 +63,32 @@ def test_streams_and_files(launchers: Launchers, tmp_path: Path) -> None:
         assert mine == [f"[{rank}] größe", f"[{rank}] next"]
         log = (logs / f"{rank}.log").read_text(encoding="utf-8").splitlines()
         assert sorted(log) == ["error", "größe", "next"]
-    assert sorted(done.stderr.splitlines()) == ["[0] error", "[1] error"]
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("[launch]")]
+    assert sorted(errors) == ["[0] error", "[1] error"]
+
+
+def test_notes_of_tensorflow_are_in_the_log_alone(launchers: Launchers, tmp_path: Path) -> None:
+    notes = [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "W0000 00:00:1795430074.176261   30789 session_manager.cc:55] delay_ms expects an i value.",
+        "I1123 10:33:18.123456    7 port.cc:153] oneDNN custom operations are on.",
+        "2026-11-23 10:33:18.5: I tensorflow/core/platform/cpu_feature_guard.cc:227] This is",
+        "To enable the following instructions: AVX2 FMA, rebuild TensorFlow with the appropriate",
+    ]
+    shown = [
+        "E0000 00:00:1795430074.176261   30789 session_manager.cc:55] out of memory",
+        "2026-11-23 10:33:18.5: F tensorflow/core/platform/env.cc:27] Check failed",
+        "ooodist: warning",
+    ]
+    lines = "\n".join([*notes, *shown, ""])
+    script = f"import sys; sys.stderr.write({lines!r}); sys.exit(1)"
+    job = ["-np", "1", "--engine", "local"]
+    logged = launchers.run(*job, "--log-dir", str(tmp_path), *python(script)).stderr.splitlines()
+    assert [line for line in logged if line.startswith("[0]")] == [f"[0] {line}" for line in shown]
+    assert logged[-1].endswith(f"ending the job; all that was written: {tmp_path}")
+    assert (tmp_path / "0.log").read_text().splitlines() == [*notes, *shown]
+    unlogged = launchers.run(*job, *python(script)).stderr
+    assert all(line in unlogged for line in [*notes, *shown])
 
 
 def test_a_line_without_end_is_shown_while_its_pipe_is_held_open(launchers: Launchers) -> None:

@@ -1,8 +1,14 @@
 """The launcher with the real engines: two workers add up their ranks plus one."""
 
+import os
+import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import pytest
+
+from tests.listening import listening_sockets
 
 from .conftest import Launchers
 
@@ -36,12 +42,35 @@ bps.shutdown()
 }
 
 
+def watch(launchers: Launchers, *arguments: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Runs a job to its end, and sees that nothing of it can be reached from outside.
+
+    Returns:
+        the finished launcher, and how many sockets were seen that take connections.
+    """
+    launcher = launchers.start(*arguments)
+    own = os.readlink("/proc/self/ns/net")
+    seen: dict[str, bool] = {}
+    while launcher.poll() is None:
+        for process in launchers.processes():
+            with suppress(OSError):  # it has just ended
+                is_alone = os.readlink(f"/proc/{process}/ns/net") != own
+                for address, is_loopback in listening_sockets(process).items():
+                    seen[address] = is_alone or is_loopback
+        time.sleep(0.05)
+    stdout, stderr = launcher.communicate()
+    assert all(seen.values()), seen
+    return subprocess.CompletedProcess(arguments, launcher.returncode, stdout, stderr), len(seen)
+
+
 def check_sums(launchers: Launchers, engine: str, *more: str, ending: str = "") -> str:
     if engine != "collective":
         pytest.importorskip(engine, reason=f"run scripts/install_engines.sh {engine}")
     program = PROGRAMS[engine].replace("ENDING", ending)
     command = ["--", sys.executable, "-c", program]
-    done = launchers.run("-np", "2", "--engine", engine, *more, *command, timeout=120)
+    limit = ["--timeout", "120"]
+    done, listening = watch(launchers, "-np", "2", "--engine", engine, *limit, *more, *command)
+    assert listening > 0
     sums = sorted(line for line in done.stdout.splitlines() if "sum" in line)
     assert sums == ["[0] sum [3.]", "[1] sum [3.]"], done.stderr
     assert done.returncode == (137 if ending else 0)
@@ -49,7 +78,8 @@ def check_sums(launchers: Launchers, engine: str, *more: str, ending: str = "") 
 
 
 def test_collective(launchers: Launchers) -> None:
-    check_sums(launchers, "collective")
+    stderr = check_sums(launchers, "collective")
+    assert "[launch] the workers have a network of their own, without the internet" in stderr
 
 
 def test_horovod(launchers: Launchers) -> None:

@@ -73,6 +73,7 @@ def run(folder: Path, layers: str, more: str, workers: int = 1) -> Ran:
         str(workers),
         "--engine",
         "collective",
+        "--share-network",  # with the zoo's service
         "--",
     ]
     job = subprocess.run(

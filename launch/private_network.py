@@ -1,0 +1,71 @@
+"""A network for one job alone: loopback, reached by no other process of this machine or another.
+
+TensorFlow's server listens on all networks and lets whoever reaches it run programs as its user.
+In a network namespace of the job's own there is nobody to do so. The way out is closed too.
+
+``python launch/private_network.py COMMAND ...`` runs any command so; mpirun, which listens on all
+networks whatever it is told, for one.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # <sched.h>
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # <linux/sockios.h>, <linux/if.h>
+
+
+def enter() -> None:
+    """Moves this process, and what it starts from now on, into a new network.
+
+    Call it before the process has a second thread. Sockets that are open stay where they are.
+    Whoever is not root needs user namespaces, in which set-user-id programs such as sudo fail.
+
+    Raises:
+        OSError: the system does not allow it; nothing has changed.
+    """
+    # A first try in a child: a system may allow the namespace and then refuse to set it up.
+    child = os.fork()
+    if child == 0:
+        code = errno.EPERM
+        try:
+            _enter()
+            code = 0
+        except OSError as error:
+            code = error.errno or errno.EPERM
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise OSError(code, os.strerror(code))
+    _enter()
+
+
+def _enter() -> None:
+    user, group = os.geteuid(), os.getegid()
+    flags = CLONE_NEWNET if user == 0 else CLONE_NEWNET | CLONE_NEWUSER
+    # os.unshare comes with Python 3.12.
+    if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    if flags & CLONE_NEWUSER:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", IFF_UP))
+
+
+if __name__ == "__main__":
+    try:
+        if not sys.argv[1:]:
+            raise OSError(errno.EINVAL, "give it a command to run")
+        enter()
+        os.execvp(sys.argv[1], sys.argv[1:])
+    except OSError as error:
+        sys.exit(f"ooodist: error: {' '.join(sys.argv)}: {error.strerror}")
