@@ -112,7 +112,8 @@ for host, port in addresses:
 for _ in addresses:
     server.accept()
 """
-    arguments = ["-np", "4", "--engine", "collective", *python(meet)]
+    shared = ["--engine", "collective", "--share-network"]  # else each has all ports to itself
+    arguments = ["-np", "4", *shared, *python(meet)]
     both = [launchers.start(*arguments) for _ in range(2)]
     for launcher in both:
         _, stderr = launcher.communicate(timeout=30)
@@ -122,7 +123,8 @@ for _ in addresses:
 def test_ports_stay_reserved(launchers: Launchers) -> None:
     # Nobody who asks for a free port may be given one that a worker has not opened yet.
     script = f"{SHOW_ENVIRONMENT}; import time; time.sleep(600)"
-    launcher = launchers.start("-np", "2", "--engine", "collective", *python(script))
+    shared = ["--engine", "collective", "--share-network"]
+    launcher = launchers.start("-np", "2", *shared, *python(script))
     assert launcher.stdout is not None
     config = json.loads(json.loads(launcher.stdout.readline()[4:])["TF_CONFIG"])
     for address in config["cluster"]["worker"]:
