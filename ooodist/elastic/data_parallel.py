@@ -190,7 +190,8 @@ class ElasticModel(Selecting, DistributedModel):
             digest,
             self.engine,
         )
-        backward = OrderedBackward(GradientExchange(self.engine), selected=mask.weights)
+        exchange = GradientExchange(self.engine, sum_rows=self.backward.exchange.sum_rows)
+        backward = OrderedBackward(exchange, selected=mask.weights)
         backward.carry_out(planned.plan)
         return planned, backward
 

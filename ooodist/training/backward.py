@@ -107,7 +107,7 @@ class OrderedBackward:
             )
         self.plan = plan
         self.order = "inorder" if plan.order is None else plan.order
-        self.exchange = GradientExchange(engine, plan=plan)
+        self.exchange = GradientExchange(engine, plan=plan, sum_rows=self.exchange.sum_rows)
 
     def __call__(
         self,

@@ -44,6 +44,7 @@ def distribute(
     bucket_bytes: int | None = None,
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
+    sum_rows: bool | None = None,
 ) -> keras.Model:
     """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
 
@@ -59,10 +60,10 @@ def distribute(
     logs; those that write files run on rank 0 alone. A callback of your own that stops the
     training in the middle of an epoch must decide alike on all ranks.
 
-    Three things are not those of one process. A loss over masked tokens is divided by each worker's
-    own number of tokens, and the mean over the workers is taken then. From two workers on an
-    embedding's gradient has each row once, as the sum of its uses, where Keras gives an optimizer
-    on one process the uses one by one, which Adam, RMSprop and clipping square for themselves. And
+    Three things are not those of Keras on one process. A loss over masked tokens is divided by each
+    worker's own number of tokens, and the mean over the workers is taken then. An embedding's
+    gradient has each row once, as the sum of its uses, where Keras gives the optimizer the uses one
+    by one, which Adam, RMSprop and clipping square for themselves (see ``sum_rows``). And
     ``tf.random`` (not ``keras.random``) draws other numbers with another ``steps_per_launch``.
 
     Training ends with a UserError when a gradient or a weight is no longer finite, except where
@@ -84,6 +85,9 @@ def distribute(
         planning: limits of what is planned here, and where profiles are kept.
         elastic: train only the tensors that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
             (see :class:`ooodist.elastic.config.ElasticConfig`); None: all.
+        sum_rows: one process, too, gives the optimizer each row of an embedding once, so that any
+            number of workers trains alike; with several workers it is always so. None: yes, but
+            for the engine ``local``, whose numbers are those of plain Keras.
 
     Returns:
         the same model.
@@ -100,6 +104,10 @@ def distribute(
             "as each of them is traced"
         )
     engine = engines.current()
+    if sum_rows is False and engine.size > 1:
+        raise UserError(
+            f"sum_rows is False, but {engine.size} workers add up their rows; leave it out"
+        )
     to_find = _to_find(order, k)
     if (to_find or isinstance(order, Plan)) and (credit, bucket_bytes) != (None, None):
         raise UserError(
@@ -115,6 +123,7 @@ def distribute(
         engine,
         credit=credit,
         bucket_bytes=DEFAULT_BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
+        sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()

@@ -66,6 +66,8 @@ class GradientExchange:
         bucket_bytes: gradients that follow each other and have one dtype travel together up to
             this size (bytes); 0 sends each alone. Fewer, larger exchanges save latency.
         plan: says what is exchanged when, instead of ``credit`` and ``bucket_bytes``.
+        sum_rows: with one rank, too, IndexedSlices have each row once, so that the optimizer sees
+            what it would see with several (see :func:`sum_equal_rows`).
 
     Raises:
         UserError: credit, bucket_bytes or the plan is impossible with this engine.
@@ -78,6 +80,7 @@ class GradientExchange:
         credit: int | None = None,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         plan: Plan | None = None,
+        sum_rows: bool = True,
     ) -> None:
         if plan is not None:
             check_exchanges(plan)
@@ -96,6 +99,7 @@ class GradientExchange:
         self.credit = credit
         self.bucket_bytes = bucket_bytes
         self.plan = plan
+        self.sum_rows = sum_rows
 
     def mean(
         self, gradients: Sequence[Gradient], names: Sequence[str]
@@ -114,7 +118,7 @@ class GradientExchange:
             UserError: the plan is not for these gradients.
         """
         if self.engine.size == 1:
-            return list(gradients), []
+            return [sum_equal_rows(g) if self.sum_rows else g for g in gradients], []
         dense = {
             name: tf.convert_to_tensor(gradient)
             for name, gradient in zip(names, gradients, strict=True)
@@ -227,6 +231,20 @@ class GradientExchange:
         issued: list[tuple[tf.Operation, Exchanged]] = graph.get_collection_ref(key)
         issued[:] = [pair for pair in issued if pair[0].graph is graph]
         return issued
+
+
+def sum_equal_rows(gradient: Gradient) -> Gradient:
+    """IndexedSlices in which each row stands once, as the sum of its uses; others as they are.
+
+    The gradient of an embedding has a slice for each use of a row. Keras hands them to the
+    optimizer as they are, and what is not linear in the gradient (Adam, RMSprop, any clipping)
+    then squares each use for itself, and not the gradient of the row.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    sums = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
 
 
 def _handing_over(total: tf.Tensor) -> tf.Operation:

@@ -218,6 +218,7 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
         accumulate=config.accumulate,
         planning=config.planning,
         elastic=config.elastic,
+        sum_rows=True,  # the job trains alike with any number of workers
         **exchange,
     )
 

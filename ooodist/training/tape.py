@@ -141,7 +141,12 @@ def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
     engine = engines.current()
     key = (id(engine), credit, bucket_bytes)
     if key not in _exchanges:
-        _exchanges[key] = GradientExchange(engine, credit=credit, bucket_bytes=bucket_bytes)
+        _exchanges[key] = GradientExchange(
+            engine,
+            credit=credit,
+            bucket_bytes=bucket_bytes,
+            sum_rows=engine.name != "local",  # alone, the numbers are those of the plain tape
+        )
     return _exchanges[key]
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 import ooodist
 from ooodist.backprop.order import first_k_order
 from ooodist.errors import UserError
+from tests.training import embeddings
 
 layers = keras.layers
 
@@ -398,6 +399,39 @@ def test_accumulation_needs_keras_own_train_step() -> None:
     ooodist.distribute(model, accumulate=2)
     with pytest.raises(UserError, match="Own has a train_step of its own"):
         fitted(model)
+
+
+def trained_on_sequences(name: str, kind: type, **options: Any) -> list[np.ndarray]:
+    x, y = embeddings.sequences(32)
+    model = embeddings.language_model(embeddings.OPTIMIZERS[name](), kind)
+    if options:
+        ooodist.distribute(model, **options)
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    return list(model.get_weights())
+
+
+def difference(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
+    return max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", embeddings.OPTIMIZERS)
+def test_rows_of_an_embedding_are_summed_where_workers_are_to_agree(name: str) -> None:
+    how = {"order": "first_k", "k": 1, "steps_per_launch": 2}
+    ours = trained_on_sequences(name, layers.Embedding, sum_rows=True, **how)
+    assert difference(ours, trained_on_sequences(name, embeddings.DenseEmbedding)) < 1e-5
+
+
+def test_left_to_itself_one_process_has_the_numbers_of_keras() -> None:
+    plain = trained_on_sequences("adam", layers.Embedding)
+    assert difference(trained_on_sequences("adam", layers.Embedding, order="inorder"), plain) == 0
+    summed = trained_on_sequences("adam", layers.Embedding, sum_rows=True)
+    assert difference(summed, plain) > 1e-4
+
+
+def test_workers_cannot_but_sum_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ooodist.engines.current(), "size", 2)
+    with pytest.raises(UserError, match="sum_rows is False, but 2 workers add up their rows"):
+        ooodist.distribute(make(), sum_rows=False)
 
 
 class ZeroForNaN(layers.Layer):

@@ -26,6 +26,7 @@ from tensorflow.python.framework import config  # noqa: E402
 
 from ooodist.profile.exchange_timing import ExchangeTimer  # noqa: E402
 from ooodist.training import replicas  # noqa: E402
+from tests.training import embeddings  # noqa: E402
 from tests.training.test_metric_states import Peak  # noqa: E402
 from tests.workers import check, images, run  # noqa: E402
 
@@ -162,6 +163,20 @@ def embeddings_and_tied_weights() -> None:
     alone = compiled(fresh(make, 7), keras.optimizers.SGD(0.1))
     alone.fit(tokens, labels, batch_size=BATCH * size, shuffle=False, verbose=0)
     assert_close(values(ours), values(alone))
+
+
+@check
+def rows_of_an_embedding_are_summed_for_each_optimizer() -> None:
+    x, y = embeddings.sequences(5 * BATCH * size)
+    for name, optimizer in embeddings.OPTIMIZERS.items():
+        ours = embeddings.language_model(optimizer(), seed=7 + rank)
+        ooodist.distribute(ours)
+        ours.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+        assert_equal_ranks(ours)
+        alone = embeddings.language_model(optimizer(), embeddings.DenseEmbedding, seed=7)
+        alone.fit(x, y, batch_size=BATCH * size, shuffle=False, verbose=0)
+        far = max(np.abs(a - b).max() for a, b in zip(values(ours), values(alone), strict=True))
+        assert far < 1e-5, f"{name}: {far:.1e}"
 
 
 @check
