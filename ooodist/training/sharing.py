@@ -88,6 +88,7 @@ def _shuffle_seed(model: keras.Model, engine: Engine) -> int:
     shuffling does. In a graph of its own it takes no number out of the program's sequences.
     """
     draw = tf.function(lambda: tf.random.uniform([], 0, 2**31 - 1, tf.int64), autograph=False)
+    number = int(draw.get_concrete_function()())  # TensorFlow warns of functions called once each
     steps = int(model.optimizer.iterations) if model.compiled else 0
-    seed = np.random.SeedSequence([int(draw()), steps]).generate_state(1)
+    seed = np.random.SeedSequence([number, steps]).generate_state(1)
     return int(engine.broadcast([seed.astype(np.int64)])[0][0])
