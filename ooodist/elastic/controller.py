@@ -33,6 +33,7 @@ from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training.backward import variable_names
+from ooodist.training.watchdog import expect_longer
 from ooodist.warmup.provenance import not_copied
 from ooodist.yaml_dataclass import did_you_mean
 
@@ -191,6 +192,7 @@ class Controller:
         Args:
             batches: the next ones of this rank.
         """
+        expect_longer("an elastic renewal began")
         began = time.perf_counter()
         values = self._values(batches)
         text = ""

@@ -33,7 +33,7 @@ def init(
     engine: str = "auto",
     *,
     workers: int | None = None,
-    stall_limit: float = 60.0,
+    stall_limit: float = 600.0,
     planned: bool = False,
     partition_bytes: int | None = None,
 ) -> Engine:
@@ -43,7 +43,9 @@ def init(
         engine: "local", "collective", "horovod", "byteps", "mpi", or "auto": as the process was
             started.
         workers: how many there must be; None: as many as were started.
-        stall_limit: seconds to wait for the others before the process ends with exit code 1.
+        stall_limit: seconds to wait for the others before the process ends with exit code 1; they
+            may still be importing TensorFlow, which takes minutes from a file system that many
+            hosts share.
         planned: the exchanges will follow a plan: sets the engine up for that (see settings.py).
         partition_bytes: that of the plan, if it is known already.
 

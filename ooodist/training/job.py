@@ -34,7 +34,7 @@ from ooodist.training.finite import check_weights
 from ooodist.training.preparation import Job, set_up
 from ooodist.training.progress import Progress, StepTimer
 from ooodist.training.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
-from ooodist.training.watchdog import Watchdog
+from ooodist.training.watchdog import FIRST_TIME_FACTOR, Watchdog
 from ooodist.warmup import provenance
 
 logger = logging.getLogger("ooodist")
@@ -65,7 +65,7 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
         engine = engines.init(
             config.engine if config.parallel is None else "mpi",
             workers=_wanted_size(config),
-            stall_limit=config.stall_limit,
+            stall_limit=FIRST_TIME_FACTOR * config.stall_limit,
             planned=config.order.is_a_plan,
             partition_bytes=_partition_bytes(config),
         )

@@ -18,10 +18,27 @@ FIRST_TIME_FACTOR = 10  # tracing and the first launch may take so many times th
 EXIT_CODE = 1
 
 
+_watching: Watchdog | None = None  # the one of this process that has been started
+
+
+def expect_longer(what: str) -> None:
+    """What has begun now may take ten times the limit, up to the end of the launch.
+
+    For what happens now and then between two launches, on all ranks, such as an elastic renewal:
+    it probes, plans and traces.
+
+    Args:
+        what: began, for the message.
+    """
+    if _watching is not None:
+        _watching.allow_longer(what)
+
+
 class Watchdog(keras.callbacks.Callback):
     """Wants a sign of progress every ``limit`` seconds: a launch or an evaluation step that ended.
 
-    The first launch and the first evaluation are traced, and may take ten times as long.
+    The first launch and the first evaluation are traced, and may take ten times as long; so may a
+    launch of which :func:`expect_longer` was told.
 
     Args:
         limit: seconds.
@@ -45,12 +62,20 @@ class Watchdog(keras.callbacks.Callback):
         self._progress("start", FIRST_TIME_FACTOR)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
+        global _watching
+        _watching = self
 
     def stop(self) -> None:
         """Ends watching."""
+        global _watching
+        _watching = None
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+
+    def allow_longer(self, where: str) -> None:
+        """See :func:`expect_longer`."""
+        self._progress(where, FIRST_TIME_FACTOR)
 
     def _progress(self, where: str, factor: int = 1) -> None:
         self._where = where
