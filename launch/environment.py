@@ -78,6 +78,8 @@ def processes(
     else:
         own, helpers = _byteps(places, cleaner, resources)
     addresses = [host.address for host in places.workers]
+    # TensorFlow leaves files of its own (__autograph_generated_file*) where temporary files go.
+    temporary = cleaner.new_folder()
     workers = []
     for rank, (host, environment) in enumerate(zip(places.workers, own, strict=True)):
         position = {
@@ -86,6 +88,7 @@ def processes(
             "OOODIST_SIZE": str(num_workers),
             "OOODIST_LOCAL_RANK": str(addresses[:rank].count(host.address)),
             "OOODIST_LOCAL_SIZE": str(addresses.count(host.address)),
+            "TMPDIR": str(temporary),
         }
         given = position | environment
         workers.append(Process(str(rank), host.wrap(command), given, is_worker=True))

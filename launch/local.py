@@ -64,8 +64,8 @@ Nothing of a job listens outside this machine's loopback network. TensorFlow's o
 engine the workers get a network of their own: they reach each other, and nothing else."""
 EXAMPLES = """\
 Every worker finds its place in OOODIST_ENGINE, OOODIST_RANK, OOODIST_SIZE, OOODIST_LOCAL_RANK and
-OOODIST_LOCAL_SIZE, and in the variables of its engine. Everything else of this environment is
-passed on as it is.
+OOODIST_LOCAL_SIZE, and in the variables of its engine; TMPDIR is a folder that is removed with the
+job. Everything else of this environment is passed on as it is.
 
 exit code: 0 if all workers ended with 0, else that of the process that failed first; 128 + n if
 signal n ended it or this launcher; 124 if --timeout was reached; 2 for wrong use.

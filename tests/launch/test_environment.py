@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,15 @@ def test_environment_of_byteps(launchers: Launchers) -> None:
     assert all(found[rank]["BYTEPS_LOCAL_RANK"] == "0" for rank in "01")
     assert all(found[rank]["BYTEPS_LOCAL_SIZE"] == "1" for rank in "01")
     assert found["0"]["BYTEPS_SOCKET_PATH"] != found["1"]["BYTEPS_SOCKET_PATH"]
+
+
+def test_temporary_files_end_with_the_job(launchers: Launchers) -> None:
+    show = "import tempfile; print(tempfile.mkstemp()[1])"
+    done = launchers.run("-np", "2", "--engine", "collective", *python(show))
+    files = [Path(line.split("] ", 1)[1]) for line in done.stdout.splitlines()]
+    assert len(files) == 2
+    assert len({file.parent for file in files}) == 1  # one folder a job
+    assert not any(file.parent.exists() for file in files)
 
 
 def test_bind(launchers: Launchers) -> None:
