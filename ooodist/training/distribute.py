@@ -60,11 +60,15 @@ def distribute(
     logs; those that write files run on rank 0 alone. A callback of your own that stops the
     training in the middle of an epoch must decide alike on all ranks.
 
-    Three things are not those of Keras on one process. A loss over masked tokens is divided by each
-    worker's own number of tokens, and the mean over the workers is taken then. An embedding's
-    gradient has each row once, as the sum of its uses, where Keras gives the optimizer the uses one
-    by one, which Adam, RMSprop and clipping square for themselves (see ``sum_rows``). And
-    ``tf.random`` (not ``keras.random``) draws other numbers with another ``steps_per_launch``.
+    A Keras loss over masked tokens is divided by the number of tokens of all workers, and one with
+    ``reduction="sum"`` is the sum over all workers. A loss of your own must be a mean over samples;
+    so must one with ``reduction="mean_with_sample_weight"``, which each worker divides by its own
+    weights.
+
+    Two things are not those of Keras on one process. An embedding's gradient has each row once, as
+    the sum of its uses, where Keras gives the optimizer the uses one by one, which Adam, RMSprop
+    and clipping square for themselves (see ``sum_rows``). And ``tf.random`` (not ``keras.random``)
+    draws other numbers with another ``steps_per_launch``.
 
     Training ends with a UserError when a gradient or a weight is no longer finite, except where
     the optimizer scales the loss and leaves such steps out.

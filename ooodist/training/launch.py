@@ -29,6 +29,7 @@ from ooodist.training.finite import Checked, GradientSums, GradientWatch
 from ooodist.training.optimizer import not_updating, scaling_parts, updating_one_by_one
 from ooodist.training.synchronized import synchronizing
 from ooodist.training.tape import watch_gradients
+from ooodist.training.whole_batch_losses import of_whole_batch
 
 logger = logging.getLogger("ooodist")
 
@@ -162,7 +163,8 @@ class Launch:
         return logs
 
     def _train_step(self, batch: Batch) -> dict[str, Any]:
-        with synchronizing(self.model, self.backward.exchange.engine):
+        engine = self.backward.exchange.engine
+        with synchronizing(self.model, engine), of_whole_batch(engine):
             logs: dict[str, Any] = self.model.train_step(batch)
             return logs
 

@@ -179,6 +179,41 @@ def rows_of_an_embedding_are_summed_for_each_optimizer() -> None:
         assert far < 1e-5, f"{name}: {far:.1e}"
 
 
+def of_tokens(loss: Any, mask_zero: bool) -> keras.Model:
+    tokens = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(5, 4, mask_zero=mask_zero)(tokens)
+    model = keras.Model(tokens, layers.Dense(5)(layers.Dense(8, activation="relu")(x)))
+    model.compile(keras.optimizers.SGD(0.02), loss, jit_compile=False)
+    return model
+
+
+@check
+def losses_over_masked_tokens_are_those_of_the_whole_batch() -> None:
+    kind = keras.losses.SparseCategoricalCrossentropy
+    numbers = np.random.default_rng(11)
+    x = numbers.integers(1, 5, (6 * BATCH * size, 6)).astype(np.int32)
+    lengths = numbers.integers(0, 7, len(x))  # some sequences are empty
+    x[np.arange(6) >= lengths[:, None]] = 0
+    y = (x + 1) % 5
+    weights = numbers.uniform(0.5, 2, x.shape)
+    for loss, mask_zero, sample_weight in (
+        (kind(from_logits=True), True, None),
+        (kind(from_logits=True), True, weights),
+        (kind(from_logits=True, ignore_class=1), False, None),
+        (kind(from_logits=True, ignore_class=3), True, None),
+        (kind(from_logits=True, reduction="sum"), False, None),
+    ):
+        ours = fresh(lambda: of_tokens(loss, mask_zero), 7 + rank)  # noqa: B023
+        ooodist.distribute(ours, order="first_k", k=1, steps_per_launch=2)
+        how = {"shuffle": False, "verbose": 0, "sample_weight": sample_weight}
+        history = ours.fit(x, y, batch_size=BATCH, **how).history["loss"]
+        assert_equal_ranks(ours)
+        alone = fresh(lambda: of_tokens(loss, mask_zero), 7)  # noqa: B023
+        plain = alone.fit(x, y, batch_size=BATCH * size, **how).history["loss"]
+        assert_close(values(ours), values(alone), 1e-5)
+        np.testing.assert_allclose(history, plain, rtol=1e-4)
+
+
 @check
 def synchronized_batch_norm() -> None:
     def make() -> keras.Model:

@@ -1,0 +1,62 @@
+"""Losses whose mean over the ranks is that of the whole batch, where Keras's own is not.
+
+A Keras loss divides by the number of what counts: with a mask (of an Embedding with ``mask_zero``,
+of a Masking layer, or by ``ignore_class``) by the number of tokens that are not masked, which each
+rank has another number of. The mean of the ranks' losses then weighs the tokens of a rank with few
+of them more. So each rank's loss is multiplied by its share::
+
+    loss of rank r  *  n_r / mean(n_1 .. n_R)          n_r: what counts on rank r
+
+whose mean over R ranks is the sum over all tokens by the number of all tokens. A loss with
+``reduction="sum"`` is multiplied by R, so that the mean over the ranks is the sum over all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from keras.src.losses import loss as keras_loss
+
+from ooodist.engines.base import Engine
+
+_MEANS = ("mean", "sum_over_batch_size")
+
+
+@contextlib.contextmanager
+def of_whole_batch(engine: Engine) -> Iterator[None]:
+    """Keras losses that are computed in this block, in which one step is traced, are shares.
+
+    A loss with a mask exchanges one number, which waits for the mask alone and so is there before
+    the forward pass ends. Other losses stay as they are, bit for bit.
+    """
+    if engine.size == 1:
+        yield
+        return
+    plain = keras_loss.reduce_weighted_values
+    number = itertools.count()
+
+    def reduce(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: str = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        loss = plain(values, sample_weight, mask, reduction, dtype)
+        if reduction == "sum":
+            return loss * engine.size
+        if mask is None or reduction not in _MEANS:
+            return loss
+        own = tf.reduce_sum(tf.cast(mask, tf.float32))
+        total = engine.sum_in_graph(own, f"masked.{next(number)}")
+        return loss * tf.cast(tf.math.divide_no_nan(own * engine.size, total), loss.dtype)
+
+    keras_loss.reduce_weighted_values = reduce
+    try:
+        yield
+    finally:
+        keras_loss.reduce_weighted_values = plain
