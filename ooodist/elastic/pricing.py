@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Protocol
 
 from ooodist.elastic.items import Selectable
-from ooodist.elastic.select import select_planned
+from ooodist.elastic.select import always_selected, select_planned
 from ooodist.elastic.timing import reduced, selectable_of
 from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.exchanges import arrange, ready_order
@@ -146,10 +146,13 @@ class SeveralWorkers:
             for item, exchange in zip(self.choice.items, self._exchange_seconds, strict=True)
         )
         choice = replace(self.choice, items=items)
-        return select_planned(
-            lambda virtual: solver(choice, importance, virtual, forced),
-            self.seconds,
-            budget,
-            least=choice.seconds(forced) * (1 + 1e-9),
-            most=choice.full_seconds,
-        )
+        least = choice.seconds(forced) * (1 + 1e-9)
+
+        def propose(virtual: float) -> frozenset[int]:
+            # Items that cost nothing here (their dW comes with a dX) may have a costly exchange.
+            # What is forced fits without them: that was checked.
+            if virtual <= least:
+                return always_selected(choice, forced)
+            return solver(choice, importance, virtual, forced)
+
+        return select_planned(propose, self.seconds, budget, least=least, most=choice.full_seconds)

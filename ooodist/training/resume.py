@@ -26,6 +26,7 @@ from ooodist.training.optimizer import slot_prefix, without_scaling
 logger = logging.getLogger("ooodist")
 
 # Keys that say where and how long to train, not what is trained.
+_READ_IN_LANES = ("tfrecord", "tfds")  # whose order depends on the samples of a step
 _FREE_KEYS = (
     *("engine", "workers", "epochs", "output", "checkpoint", "report", "stall_limit"),
     *("planning", "warmup"),
@@ -108,6 +109,15 @@ def warn_of_changes(source: Source, config: Config, size: int) -> None:
             state.size,
         )
     current = yaml_dataclass.plain(config)
+    before, now = state.size * state.config["batch"], size * config.batch
+    if before != now and config.data.name in _READ_IN_LANES:
+        logger.warning(
+            "resuming with %d samples a step instead of %d: data %s comes in another order; in "
+            "the first epoch some samples come again and others not",
+            now,
+            before,
+            config.data.name,
+        )
     for key, before, now in _differences(state.config, current):
         if key.split(".")[0] not in _FREE_KEYS:
             logger.warning("resuming with %s: %s instead of %s", key, now, before)

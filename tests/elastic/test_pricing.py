@@ -76,6 +76,22 @@ def test_what_is_cheap_to_exchange_is_preferred_where_exchanging_dominates() -> 
     assert total(importance, found) > max(total(importance, mask) for mask in fitting)
 
 
+def test_what_costs_nothing_to_compute_may_be_costly_to_exchange() -> None:
+    """Backward passes of no length, as on a machine whose noise is larger than they are."""
+    costs = chain_costs([1, 1, 1, 1], update=0.0)
+    free = tuple(replace(unit, seconds=0.0) for unit in costs.backward)
+    pricing = priced(replace(costs, backward=free), Network("horovod", 2, seconds_per_byte=1.0))
+    everything = frozenset(range(len(pricing.choice.items)))
+    importance = [1.0] * len(everything)
+    forced = frozenset({0})
+    least, full = pricing.seconds(forced), pricing.seconds(everything)
+    assert pricing.computing(forced) == pricing.computing(everything)
+    assert pricing.select(select, importance, least, forced) == forced
+    for share in (0.4, 0.8):
+        found = pricing.select(select, importance, least + share * (full - least), forced)
+        assert forced < found < everything
+
+
 def test_an_exchange_that_is_hidden_costs_nothing() -> None:
     """The upper layers' gradients travel while the lower ones are computed."""
     costs = chain_costs([1, 10, 10, 10], forward=1.0, weight_gradient=1.0)
