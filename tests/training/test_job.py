@@ -243,11 +243,9 @@ def test_another_order_of_records_is_named(
     run(engine, tmp_path, "epochs=1")
     _, state = checkpoint.latest(tmp_path)
     source = resume.Source(tmp_path, replace(state, size=3, config={**state.config, "batch": 64}))
-    records = job_file.load(
-        None, [*SMALL, "data={name: tfrecord, pattern: x, features: {}}", f"batch={batch}"]
-    )
-    resume.warn_of_changes(source, records, 2)
-    said = "resuming with 128 samples a step instead of 192: data tfrecord comes in another"
+    config = job_file.load(None, [*SMALL, "data={name: tfds, dataset: mnist}", f"batch={batch}"])
+    resume.warn_of_changes(source, config, 2)
+    said = "resuming with 128 samples a step instead of 192: data tfds comes in another"
     assert (said in caplog.text) is is_named
 
 
