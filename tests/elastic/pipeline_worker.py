@@ -121,7 +121,7 @@ class Laws(Notes):
 
 def pipelined(case: Elastic, batches: Batches, elastic: dict[str, Any] | None) -> keras.Model:
     return ooodist.pipelined(
-        compiled(case, batches),
+        compiled(case, batches, case.optimizer),
         pipeline=case.pipeline,
         data=case.data,
         microbatches=case.microbatches,
@@ -146,7 +146,7 @@ def train(case: Elastic) -> tuple[keras.Model, Batches, list[Mask]]:
 def replayed(case: Elastic, masks: Sequence[Mask]) -> tuple[keras.Model, Slots]:
     """The whole model, micro-batch after micro-batch, in this process alone."""
     batches = Batches(case)
-    model = compiled(case, batches)
+    model = compiled(case, batches, case.optimizer)
     model.optimizer.build(model.trainable_variables)
     slots = Slots(model)
     number = case.microbatches * case.data

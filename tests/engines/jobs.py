@@ -1,5 +1,6 @@
 """Starts jobs of real engines for the tests."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from tests.jobs import ROOT, needs_built
 
 HERE = Path(__file__).parent
 LAUNCHER = ROOT / "launch" / "local.py"
+SEES_TESTS = {"PYTHONPATH": str(ROOT)}  # scripts of this folder import what all tests share
 
 
 def run_job(
@@ -18,6 +20,7 @@ def run_job(
     launch = [sys.executable, str(LAUNCHER), "-np", str(num_workers), "--engine", engine]
     return subprocess.run(
         [*launch, "--timeout", str(seconds), *options, "--", *command],
+        env=os.environ | SEES_TESTS,
         capture_output=True,
         text=True,
         timeout=seconds + 30,

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.engines.jobs import run_job, script
+from tests.engines.jobs import SEES_TESTS, run_job, script
 from tests.jobs import needs_built
 
 
@@ -44,7 +44,7 @@ def test_mpirun_is_detected() -> None:
         ],
         capture_output=True,
         text=True,
-        env=os.environ | root | {"OMPI_MCA_mpi_yield_when_idle": "1"},
+        env=os.environ | SEES_TESTS | root | {"OMPI_MCA_mpi_yield_when_idle": "1"},
         timeout=60,
         check=False,
     )
