@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from cleaner import Cleaner, kill_groups
@@ -34,6 +35,13 @@ class Running:
         if self.code is None and (end := os.waitid(os.P_PID, self.popen.pid, options)):
             exited = end.si_code == os.CLD_EXITED
             self.code = end.si_status if exited else -end.si_status
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it waits for a SIGCONT."""
+        # "id (name) state …": the name may hold anything.
+        status = Path(f"/proc/{self.popen.pid}/stat").read_text(errors="replace")
+        return status.rpartition(") ")[2][0] in "Tt"
 
 
 class Job:
@@ -78,6 +86,10 @@ class Job:
     def alive(self) -> list[Running]:
         """The processes that ran when last looked at."""
         return [running for running in self.running if running.code is None]
+
+    def stopped(self) -> list[Running]:
+        """Those of them that somebody has stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+        return [running for running in self.alive() if running.is_stopped]
 
     def failed(self) -> list[Running]:
         """The processes that have ended with another code than 0."""

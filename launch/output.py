@@ -19,6 +19,14 @@ NOTES = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR|"
     rb"To enable the following instructions: .*, rebuild TensorFlow with"
 )
+# What TensorFlow's C++ writes when the process at the other end of an exchange has gone.
+AFTERMATH = re.compile(
+    rb"[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w./-]+:\d+\] |"
+    rb"Additional GRPC error information from remote target |:UNKNOWN:Error received from peer |"
+    rb"The error could be from a previous operation\. |\t \[\[\{\{node |"
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+)
+ERROR = b"ooodist: error: "  # ranks that share an error may each write it
 ERASE_LINE = b"\r\x1b[K"
 LONGEST_LINE = 1 << 20  # bytes; a longer one is cut here, lest it fill the launcher's memory
 
@@ -55,7 +63,8 @@ class LineSplitter:
 class Output:
     """Writes labelled lines to the launcher's own standard output and standard error.
 
-    With log files, TensorFlow's own notes and warnings go there alone.
+    With log files, TensorFlow's own notes and warnings go there alone. An error that several
+    processes write with the same words is shown once.
 
     ``failure`` is the error after which nothing more can be written, such as a full disk.
     """
@@ -65,6 +74,12 @@ class Output:
         self._log_folder = log_folder
         self._logs: dict[str, BinaryIO] = {}
         self._progress_on_screen = False
+        self._errors: set[bytes] = set()
+        self._hidden = NOTES if log_folder else None
+
+    def hide_aftermath(self) -> None:
+        """From now on leaves out what TensorFlow says of exchanges that broke off."""
+        self._hidden = AFTERMATH
 
     def open_log(self, label: str) -> None:
         """Starts the log file of the process with this label, if logs are asked for."""
@@ -84,12 +99,19 @@ class Output:
         try:
             if whole and label in self._logs:
                 self._logs[label].write(text + b"\n")
-                if descriptor == 2 and NOTES.match(text):
-                    return
+            if whole and descriptor == 2 and self._is_left_out(text):
+                return
             if whole or os.isatty(descriptor):
                 self._write(descriptor, f"[{label}] ".encode() + text, whole)
         except OSError as error:
             self.failure = error
+
+    def _is_left_out(self, text: bytes) -> bool:
+        if text.startswith(ERROR):
+            was_shown = text in self._errors
+            self._errors.add(text)
+            return was_shown
+        return self._hidden is not None and self._hidden.match(text) is not None
 
     @property
     def where(self) -> str:

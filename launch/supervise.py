@@ -98,8 +98,14 @@ class Supervisor:
                 self._output.say(f"not finished after {timeout:g} s (--timeout): ending the job")
                 return TIMEOUT_CODE
         if code != 0:
+            for running in self._job.stopped():
+                self._output.say(
+                    f"{running.process.name} is stopped (by SIGSTOP, Ctrl-Z or a debugger), which "
+                    "is what the others waited for"
+                )
             ends = ", ".join(how(running) for running in self._job.failed())
             self._output.say(f"{ends}: ending the job{self._output.where}")
+            self._output.hide_aftermath()
             return code
         self._wait_for_ends(HELPERS_END_SECONDS)
         for running in self._job.failed():

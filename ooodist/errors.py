@@ -1,4 +1,18 @@
-"""The one error type for what a person can put right."""
+"""The error types for what a person can put right, and errors of others in one line."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+_FROM_OPERATION = re.compile(r"\{\{function_node [^}]*\}\} ?")
+# Around the message of an error in a graph: where the operation was defined, call by call.
+_DEFINED = re.compile(r"^(Graph execution error|Detected at node|<stack|  ).*\n?", re.MULTILINE)
+_NODE = re.compile(r"\s*\[\[\{\{node .*|\s*\[Op:\w+\].*", re.DOTALL)
+_FRAME = re.compile(r'File "(.+)", line (\d+), in ')
+# Files of a traceback that are not the program of whoever started this.
+_LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "<", str(Path(__file__).parent))
 
 
 class UserError(Exception):
@@ -8,3 +22,31 @@ class UserError(Exception):
     the way out. Programs print it after ``ooodist: error:`` without a traceback and end
     with exit code 2.
     """
+
+
+class SharedError(UserError):
+    """One that all ranks of a job have at the same time, with the same text: rank 0 prints it."""
+
+
+def brief(error: BaseException) -> str:
+    """An error of somebody else's program in one line: its kind, what it says, and where.
+
+    TensorFlow puts the traceback of a Python function that it calls (a generator of a data set,
+    say) into the text of an error of its own; what counts is that function's error.
+    """
+    text = _FROM_OPERATION.sub("", str(getattr(error, "message", error))).strip()
+    said, has_traceback, inner = text.partition("Traceback (most recent call last)")
+    if said.startswith("Graph execution error"):
+        said = _DEFINED.sub("", said)
+    if has_traceback:
+        frames = [(name, int(line)) for name, line in _FRAME.findall(inner)]
+        said = said or inner.strip().splitlines()[-1]
+    else:
+        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
+        said = f"{type(error).__name__}: {said}"
+    said = " ".join(_NODE.sub("", said).split())
+    own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARIES)]
+    if not own:
+        return said
+    name, line = own[-1]
+    return f"{said} ({Path(name).name}, line {line})"

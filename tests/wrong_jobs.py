@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from ooodist import config as job_file
 from ooodist import engines
@@ -33,8 +35,10 @@ JOBS = {
     "truncated checkpoint": [f"checkpoint.resume={FOLDER}/truncated.keras"],
     "nothing to resume": ["checkpoint.resume=true"],
     "one rank has another job": [f"seed={engines.init().rank}"],
+    "loss unlike labels": ["loss=categorical_crossentropy"],
+    "metric unlike labels": ["metrics=[mean_io_u]"],
     "one rank cannot build": ["model=tests.wrong_jobs:fails_on_rank_1"],
-    "loss": ["optimizer.learning_rate=1e30"],
+    "loss is no number": ["optimizer.learning_rate=1e30"],
 }
 
 
@@ -43,6 +47,20 @@ def fails_on_rank_1() -> keras.Model:
     if engines.current().rank == 1:
         raise RuntimeError("no luck")
     return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten()])
+
+
+def breaks_on_rank_1() -> tf.data.Dataset:
+    """A data function of a user, with a sample that cannot be read on one rank."""
+
+    def samples() -> Iterator[tuple[np.ndarray, int]]:
+        for number in range(400):
+            if number == 333 and engines.current().rank == 1:
+                raise ValueError(f"sample {number} is broken")
+            yield np.full(8, number, "f"), number % 3
+
+    spec = tf.TensorSpec(8, tf.float32), tf.TensorSpec((), tf.int64)
+    data = tf.data.Dataset.from_generator(samples, output_signature=spec)
+    return data.apply(tf.data.experimental.assert_cardinality(400))
 
 
 def main() -> None:

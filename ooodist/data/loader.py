@@ -8,6 +8,7 @@ import time
 
 from ooodist.data.config import KINDS, DataConfig
 from ooodist.data.result import Data
+from ooodist.errors import UserError, brief
 
 log = logging.getLogger("ooodist")
 
@@ -40,8 +41,11 @@ def load(
     # Only the kind in use is imported: each has packages of its own.
     kind = importlib.import_module(f"ooodist.data.{_module_of(config)}")
     # Data stays in host memory where there is a GPU.
-    with tf.device("CPU:0"):
-        data: Data = kind.source(config).build(share)
+    try:
+        with tf.device("CPU:0"):
+            data: Data = kind.source(config).build(share)
+    except tf.errors.OpError as error:
+        raise UserError(f"data {config.name} cannot be read: {brief(error)}; mend it") from error
     log.info("data %s (%.1f s)", data.description, time.perf_counter() - start)
     return data
 

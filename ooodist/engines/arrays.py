@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from ooodist.errors import UserError
+from ooodist.errors import SharedError, UserError, brief
 
 Operation = Literal["sum", "mean", "max", "min"]
 TEXT_BYTES = 1000  # of a rank's error that the others see
@@ -112,7 +112,7 @@ class ArrayExchange(ABC):
             error: what went wrong on this rank, None if nothing did.
 
         Raises:
-            UserError: something went wrong on some rank: on all ranks, with the texts of those.
+            SharedError: something went wrong on some rank: on all ranks, with the texts of those.
         """
         own = np.zeros(1 + TEXT_BYTES, np.uint8)  # whether it failed, then the text
         if error is not None:
@@ -127,14 +127,14 @@ class ArrayExchange(ABC):
                 text = row[1:].tobytes().rstrip(b"\0").decode(errors="replace")
                 failed.setdefault(text, []).append(rank)
         if list(failed.values()) == [list(range(self.size))]:
-            raise UserError(error)  # the same everywhere
+            raise SharedError(error)  # the same everywhere
         if failed:
             parts = [f"rank {', '.join(map(str, at))}: {text}" for text, at in failed.items()]
-            raise UserError("; ".join(parts))
+            raise SharedError("; ".join(parts))
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """If the block fails on any rank, it raises UserError on all of them."""
+        """If the block fails on any rank, it raises SharedError on all of them."""
         error = None
         try:
             yield
@@ -142,7 +142,7 @@ class ArrayExchange(ABC):
             error = str(caught)
         except Exception as caught:
             traceback.print_exc()
-            error = f"{type(caught).__name__}: {caught} (its traceback stands above)"
+            error = f"{brief(caught)}; its traceback stands above"
         self.agree(error)
 
     def check_equal(self, what: str, value: str | bytes) -> None:
@@ -152,11 +152,11 @@ class ArrayExchange(ABC):
             what: names it in the message, such as "the configuration".
 
         Raises:
-            UserError: some have not: on all ranks.
+            SharedError: some have not: on all ranks.
         """
         data = value.encode() if isinstance(value, str) else value
         if different := self._ranks_that_differ(data):
-            raise UserError(
+            raise SharedError(
                 f"{what} differs between ranks: ranks {different} (of {self.size}) do not have "
                 "what rank 0 has; start all ranks with the same program, files and arguments"
             )

@@ -12,17 +12,18 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import keras
 
 from ooodist import engines, yaml_dataclass
 from ooodist.config import Config
 from ooodist.engines.base import Engine
-from ooodist.errors import UserError
+from ooodist.errors import SharedError, UserError
 from ooodist.report.pipeline_trace import PipelineTrace
 from ooodist.report.trace import Trace
 from ooodist.schedule import plan as plans
-from ooodist.training import checkpoint, resume
+from ooodist.training import causes, checkpoint, resume
 from ooodist.training.callbacks import (
     Best,
     EpochLog,
@@ -76,14 +77,26 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
     try:
         work(engine)
         engines.shutdown()
-    except UserError as error:
-        _end(str(error), USER_ERROR_CODE)
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED_CODE)
-    except Exception:
-        traceback.print_exc()
-        engines.abort(CRASH_CODE)
+    except Exception as error:
+        _explain(error, config, engine)
     return 0
+
+
+def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
+    """Ends this process with one message, or with the traceback of what nobody knows better."""
+    if isinstance(error, SharedError) and engine.rank:
+        time.sleep(LINGER_SECONDS)  # rank 0 prints it
+        engines.abort(USER_ERROR_CODE)
+    if isinstance(error, UserError):
+        _end(str(error), USER_ERROR_CODE)
+    if cause := causes.find(error, config):
+        _end(f"rank {engine.rank}: {cause}", USER_ERROR_CODE)
+    if causes.is_of_another_rank(error):
+        _end(f"rank {engine.rank} ends, as another rank is gone; that rank says why", CRASH_CODE)
+    traceback.print_exc()
+    engines.abort(CRASH_CODE)
 
 
 def _wanted_size(config: Config) -> int | None:
@@ -100,7 +113,7 @@ def _partition_bytes(config: Config) -> int | None:
     return plans.read(Path(config.order.plan)).partition_bytes
 
 
-def _end(message: str, code: int) -> None:
+def _end(message: str, code: int) -> NoReturn:
     _print_error(message)
     time.sleep(LINGER_SECONDS)
     engines.abort(code)

@@ -6,11 +6,14 @@ Whatever fails here on some rank is agreed on, so that all ranks end with the sa
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from ooodist import config as job_file
 from ooodist import data as data_kinds
@@ -18,7 +21,7 @@ from ooodist import models, yaml_dataclass
 from ooodist.config import Config
 from ooodist.data.result import Data
 from ooodist.engines.base import Engine
-from ooodist.errors import UserError
+from ooodist.errors import UserError, brief
 from ooodist.replacing import INCOMPLETE_PREFIX
 from ooodist.schedule.plan import Plan
 from ooodist.training import keras_objects, planning, resume
@@ -173,11 +176,13 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
     keras.utils.set_random_seed(config.seed)
     model = models.build(config.model, data)
     keras.utils.set_random_seed(config.seed + _place(config, engine)[0])
+    loss = keras_objects.make_loss(config.loss, data.task)
     metrics = keras_objects.make_metrics(config.metrics, data.task)
     _check_monitor(config, data, metrics, model)
+    _check_fit_data(config, data, model, loss, metrics)
     model.compile(
         optimizer=keras_objects.make_optimizer(config.optimizer),
-        loss=keras_objects.make_loss(config.loss, data.task),
+        loss=loss,
         metrics=metrics,
         jit_compile=False,
     )
@@ -238,6 +243,47 @@ def _check_monitor(
             f"early_stopping.monitor is {monitor}{near}; it must be one of {', '.join(names)}"
             + ("" if data.validation is not None else " (there is no validation data)")
         )
+
+
+def _check_fit_data(
+    config: Config,
+    data: Data,
+    model: keras.Model,
+    loss: keras.losses.Loss,
+    metrics: list[keras.metrics.Metric],
+) -> None:
+    """Traces the loss and the metrics on the labels and the outputs, as far as shapes are known.
+
+    Raises:
+        UserError: one of them fails.
+    """
+    known = getattr(model, "outputs", None)  # None: subclassed
+    if known is None or type(model).train_step is not keras.Model.train_step:
+        return  # a step of the user's own may do anything with them
+    outputs = [tf.TensorSpec(output.shape, output.dtype) for output in known]
+    _, y = data.train.element_spec
+    labels = tf.nest.flatten(y)
+    if len(labels) != len(outputs):
+        raise UserError(
+            f"model {model.name} has {len(outputs)} outputs, and data {config.data.name} has "
+            f"{len(labels)} labels a sample; there must be one for each"
+        )
+    parts: list[tuple[str, Callable[..., Any]]] = [("loss", loss)]
+    if len(outputs) == 1:
+        for metric in metrics:
+            copy = type(metric).from_config(metric.get_config())  # its state counts for nothing
+            parts.append((f"metrics: {metric.name}", copy.update_state))
+    for name, compute in parts:
+        for label, output in zip(labels, outputs, strict=True):
+            try:
+                tf.function(compute, autograph=False).get_concrete_function(label, output)
+            except Exception as error:
+                raise UserError(
+                    f"{name} cannot be computed for the labels of data {config.data.name} "
+                    f"({label.dtype.name} {label.shape}) and the outputs of model {model.name} "
+                    f"({output.dtype.name} {output.shape}): {brief(error)}; give another, or mend "
+                    "the labels"
+                ) from error
 
 
 def _check_can_be_saved(model: keras.Model) -> None:

@@ -129,3 +129,40 @@ def test_the_job_ends_when_nobody_reads(launchers: Launchers) -> None:
     launcher.stdout.close()
     assert "ooodist: error: cannot write the output of the job" in launcher.stderr.read()
     assert launcher.wait(timeout=10) == 2
+
+
+class Shown:
+    """An Output whose lines are looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path | None = None) -> None:
+        self.lines: list[bytes] = []
+        monkeypatch.setattr(
+            output.os, "write", lambda _, line: self.lines.append(line) or len(line)
+        )
+        self.output = output.Output(folder)
+
+    def errors(self, *texts: bytes) -> list[bytes]:
+        """What is shown of these, which worker 0, 1, ... write to standard error."""
+        self.lines.clear()
+        for rank, text in enumerate(texts):
+            self.output.show(2, str(rank), text, whole=True)
+        return self.lines
+
+
+def test_an_error_of_all_processes_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Shown(monkeypatch)
+    same, other = b"ooodist: error: batch is 0", b"ooodist: error: batch is 1"
+    assert shown.errors(same, same, other) == [b"[0] " + same + b"\n", b"[2] " + other + b"\n"]
+    assert shown.errors(b"same", b"same") == [b"[0] same\n", b"[1] same\n"]
+
+
+def test_errors_of_tensorflow_are_left_out_when_the_job_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = Shown(monkeypatch)
+    closed = b"E0000 00:00:1795445015.0   704 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE"
+    more = b"Additional GRPC error information from remote target /job:worker while calling"
+    own = b"saved before the end"
+    assert len(shown.errors(closed, more, own)) == 3
+    shown.output.hide_aftermath()
+    assert shown.errors(closed, more, own) == [b"[2] " + own + b"\n"]
