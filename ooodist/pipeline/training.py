@@ -29,6 +29,7 @@ from ooodist.pipeline.ranks import places
 from ooodist.pipeline.runtime import Ran
 from ooodist.training import arrays, replicas
 from ooodist.training.distribute import read_elastic
+from ooodist.training.finite import Checked
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch
 from ooodist.training.synchronized import synchronized_layers
@@ -225,7 +226,9 @@ class PipelinedModel(JointModel):
             self._trained = True
             self.step_began = time.time()
             self.ran, loss = self.assembly.step(batches[0])
-            return self._record(loss)
+            logs, codes = self._record(loss)
+            self.watch.note(codes, self._record.checked, 1, logs)
+            return logs
 
         return train
 
@@ -244,6 +247,10 @@ class _Record:
     """The logs of a step, the same on all ranks.
 
     The last stage's rank knows the metrics; the loss is the sum of what all stages add to it.
+
+    Attributes:
+        checked: the gradients that may be found not to be finite, in the order of the backward
+            pass; see ``training/finite.py``.
     """
 
     def __init__(self, model: keras.Model, assembly: Assembly, stall_limit: float) -> None:
@@ -253,21 +260,28 @@ class _Record:
         self._mean_loss = next(metric for metric in model.metrics if metric.name == "loss")
         self._update = tf.function(self._update_loss, autograph=False)
         self._names: list[str] = []
+        self.checked = [Checked(0, weight.path) for weight in reversed(model.trainable_variables)]
+        paths = (checked.weight for checked in self.checked)
+        self._codes: dict[str | None, int] = {path: code for code, path in enumerate(paths, 1)}
 
-    def __call__(self, loss: float) -> dict[str, Any]:
+    def __call__(self, loss: float) -> tuple[dict[str, Any], np.ndarray]:
+        """The logs, and for each rank the code of its gradient that is not finite, or 0."""
         assembly = self._assembly
         total = np.array([loss])
         request = assembly.ranks.pipeline.Iallreduce(MPI.IN_PLACE, total, op=MPI.SUM)
         wait(request, "the sum of the loss", self._stall_limit)
         if not self._names:
             self._names = sorted(self._model.get_metrics_result())
-        values = np.zeros(len(self._names))
+        world = assembly.ranks.world
+        message = np.zeros(len(self._names) + world.size)
+        values, codes = np.split(message, [len(self._names)])
         if assembly.has_loss:
             found = self._update(tf.constant(total[0], tf.float32), float(assembly.batch_size))
             values[:] = [float(found[name]) for name in self._names]
-        request = assembly.ranks.world.Iallreduce(MPI.IN_PLACE, values, op=MPI.SUM)
+        codes[world.rank] = self._codes.get(assembly.update.not_finite, 0)
+        request = world.Iallreduce(MPI.IN_PLACE, message, op=MPI.SUM)
         wait(request, "the metrics", self._stall_limit)
-        return dict(zip(self._names, values / assembly.ranks.replicas, strict=True))
+        return dict(zip(self._names, values / assembly.ranks.replicas, strict=True)), codes
 
     def _update_loss(self, loss: tf.Tensor, samples: float) -> dict[str, tf.Tensor]:
         self._mean_loss.update_state(loss, sample_weight=samples)

@@ -1,7 +1,8 @@
 """The optimiser's step for the weights of one rank, as if it had those of all.
 
 What an optimiser makes of all gradients together, ranks agree on: the norm that ``global_clipnorm``
-limits, and whether all are finite where the loss is scaled.
+limits, and whether all are finite where the loss is scaled. Where it is not scaled, gradients must
+be finite: see ``training/finite.py``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mpi4py import MPI
 
 from ooodist.engines.mpi import wait
 from ooodist.errors import UserError
+from ooodist.training.finite import GradientSums
 
 
 class Update:
@@ -30,6 +32,10 @@ class Update:
             one of them.
         pipeline: the ranks that have the other weights.
         updating: entered around the update while it is traced; None: nothing is.
+
+    Attributes:
+        not_finite: the path of a weight whose gradient in the last step was not finite, the first
+            in the order of the backward pass; None: there is none, or the loss is scaled.
 
     Raises:
         UserError: the optimiser accumulates gradients itself.
@@ -58,6 +64,8 @@ class Update:
         self._pipeline = pipeline
         self._updating = updating or contextlib.nullcontext
         self._needs_all = bool(self._inner.global_clipnorm) or self._inner is not optimizer
+        self.not_finite: str | None = None
+        self._sums = GradientSums()
         self._look = tf.function(self._look_at, autograph=False)
         self._apply = tf.function(self._apply_to, autograph=False)
 
@@ -73,7 +81,8 @@ class Update:
         factor, finite = tf.ones([]), tf.constant(value=True)
         if self._needs_all:
             factor, finite = self._of_all(gradients)
-        self._apply(list(gradients), factor, finite)
+        code = int(self._apply(list(gradients), factor, finite))
+        self.not_finite = self._sums.checked[code - 1].weight if code else None
 
     def _of_all(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """The factor that clips the norm of all ranks' gradients, and whether all are finite."""
@@ -98,13 +107,19 @@ class Update:
 
     def _apply_to(
         self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, finite: tf.Tensor
-    ) -> None:
+    ) -> tf.Tensor:
+        """The code of the gradients: see ``training/finite.py``."""
+        self._sums = GradientSums()
+        if self._inner is self._optimizer:
+            self._sums.add(0, [variable.path for variable in self._variables], gradients)
+        code = self._sums.code()
         if self._inner.global_clipnorm:
             gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
         with self._agreed(finite), self._updating():
             self._optimizer.apply(gradients, self._variables)
         if not self._variables:  # Keras does not count a step without gradients
             self._optimizer.iterations.assign_add(tf.cast(finite, self._optimizer.iterations.dtype))
+        return code
 
     @contextlib.contextmanager
     def _agreed(self, finite: tf.Tensor) -> Iterator[None]:

@@ -16,6 +16,7 @@ import numpy as np
 from ooodist.errors import UserError
 from ooodist.training import checkpoint
 from ooodist.training.checkpoint import State
+from ooodist.training.watchdog import expect_longer, expect_usual
 
 Logs = dict[str, Any] | None
 
@@ -214,11 +215,13 @@ class SaveCheckpoints(keras.callbacks.Callback):
         if not (is_due or is_best):
             return
         error = None
+        expect_longer(f"rank 0 began to save the checkpoint of epoch {done}")
         if self._folder is not None:
             try:
                 self._save(self._folder, done, is_due, is_best)
             except UserError as caught:
                 error = str(caught)
+            expect_usual(f"the checkpoint of epoch {done} was saved")  # now the others must come
         self._agree(error)
 
     def _save(self, folder: Path, done: int, is_due: bool, is_best: bool) -> None:

@@ -25,7 +25,7 @@ def expect_longer(what: str) -> None:
     """What has begun now may take ten times the limit, up to the end of the launch.
 
     For what happens now and then between two launches, on all ranks, such as an elastic renewal:
-    it probes, plans and traces.
+    it probes, plans and traces; or a checkpoint that is saved to a slow file system.
 
     Args:
         what: began, for the message.
@@ -34,11 +34,21 @@ def expect_longer(what: str) -> None:
         _watching.allow_longer(what)
 
 
+def expect_usual(what: str) -> None:
+    """What took longer has ended.
+
+    Args:
+        what: ended, for the message.
+    """
+    if _watching is not None:
+        _watching.allow_usual(what)
+
+
 class Watchdog(keras.callbacks.Callback):
     """Wants a sign of progress every ``limit`` seconds: a launch or an evaluation step that ended.
 
-    The first launch and the first evaluation are traced, and may take ten times as long; so may a
-    launch of which :func:`expect_longer` was told.
+    The first launch and the first evaluation are traced, and may take ten times as long; so may
+    what :func:`expect_longer` was told of.
 
     Args:
         limit: seconds.
@@ -76,6 +86,10 @@ class Watchdog(keras.callbacks.Callback):
     def allow_longer(self, where: str) -> None:
         """See :func:`expect_longer`."""
         self._progress(where, FIRST_TIME_FACTOR)
+
+    def allow_usual(self, where: str) -> None:
+        """See :func:`expect_usual`."""
+        self._progress(where)
 
     def _progress(self, where: str, factor: int = 1) -> None:
         self._where = where

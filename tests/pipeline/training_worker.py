@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import ooodist
+from ooodist import engines
+from ooodist.errors import UserError
 from tests.listening import listening_sockets
 from tests.pipeline.models import CLASSES, MODELS
 
@@ -257,6 +259,21 @@ def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches
         for each in (expected, model)
     ]
     compare(*slots, case)
+    ends_where_gradients_are_not_finite(model, (x, y), size)
+
+
+def ends_where_gradients_are_not_finite(model: keras.Model, data: Any, size: int) -> None:
+    """On all ranks, with the same message, in the step in which it happens."""
+    last = model.trainable_variables[-1]
+    last.assign(np.full(last.shape, np.inf, last.dtype))
+    step = int(model.optimizer.iterations.numpy()) + 1
+    try:
+        model.fit(*data, size, shuffle=False, verbose=0)
+    except UserError as error:
+        message = str(error)
+    engines.current().check_equal("the message", message)
+    assert message.startswith(f"step {step}: the gradient of "), message
+    assert " is not finite (loss " in message
 
 
 def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], case: Case) -> None:

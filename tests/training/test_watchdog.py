@@ -9,7 +9,7 @@ from pathlib import Path
 
 STAGES = """
 import sys, time
-from ooodist.training.watchdog import Watchdog, expect_longer
+from ooodist.training.watchdog import Watchdog, expect_longer, expect_usual
 
 watchdog = Watchdog(1.0, rank=3, engine="byteps")
 watchdog.start()
@@ -30,13 +30,20 @@ watchdog.on_train_batch_begin(8)
 expect_longer("a selection began")
 time.sleep(2)
 watchdog.on_train_batch_end(9)
+expect_longer("a checkpoint is saved")
+time.sleep(2)
+expect_usual("it was saved")
+time.sleep(0.5)
 print("alive", flush=True)
 if sys.argv[1] == "stop":
     watchdog.stop()
     time.sleep(2)
     expect_longer("nobody watches any more")
+    expect_usual("nor now")
     sys.exit(0)
 watchdog.on_train_batch_begin(10)
+expect_longer("a checkpoint is saved")
+expect_usual("it was saved")
 time.sleep(60)
 """
 
@@ -62,7 +69,7 @@ def test_it_ends_what_stands_still_and_nothing_else() -> None:
         errors = [line for line in err.splitlines() if line.startswith("ooodist: error:")]
         assert len(errors) == 1
         assert "rank 3 (engine byteps) has made no progress for 1 s" in errors[0]
-        assert "since epoch 5, step 11 began" in errors[0]
+        assert "since it was saved" in errors[0]
         assert "raise stall_limit (1 s)" in errors[0]
         out, err = stopped.communicate(timeout=120)
         assert (stopped.returncode, out) == (0, "alive\n")
