@@ -259,16 +259,16 @@ def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches
         for each in (expected, model)
     ]
     compare(*slots, case)
-    ends_where_gradients_are_not_finite(model, (x, y), size)
+    ends_where_gradients_are_not_finite(model, x, y, size, class_weight=case.class_weight)
 
 
-def ends_where_gradients_are_not_finite(model: keras.Model, data: Any, size: int) -> None:
+def ends_where_gradients_are_not_finite(model: keras.Model, *data: Any, **options: Any) -> None:
     """On all ranks, with the same message, in the step in which it happens."""
     last = model.trainable_variables[-1]
     last.assign(np.full(last.shape, np.inf, last.dtype))
     step = int(model.optimizer.iterations.numpy()) + 1
     try:
-        model.fit(*data, size, shuffle=False, verbose=0)
+        model.fit(*data, shuffle=False, verbose=0, **options)
     except UserError as error:
         message = str(error)
     engines.current().check_equal("the message", message)
