@@ -176,6 +176,7 @@ def test_a_line_that_is_wrong_does_not_count(
         gzip.compress(b'{"version": 1, "clustered": 0}\n' + os.urandom(1000))[:500],
         gzip.compress(b"[" * 100_000),
     ],
+    ids=range(8),  # the bytes have the time in them
 )
 def test_what_is_no_summary_is_logged_and_made_anew(
     content: bytes, folder: Path, tmp_path: Path, opened: list[str], caplog: Any
