@@ -87,7 +87,11 @@ class _Making:
         self._busy_until = [0.0] * self._ranks
         self._links = Links(rank_of)
         self._done: dict[tuple[int, str], int] = defaultdict(int)
-        self._ready: list[list[Action]] = [[] for _ in range(self._ranks)]
+        # Micro-batches that a rank could do next, the first on top, of each stage and kind.
+        self._ready: list[dict[tuple[int, str], list[int]]] = [
+            {(stage, kind): [] for stage in stages for kind in rule.kinds}
+            for stages in self._stages_of
+        ]
         self._actions: list[list[Action]] = [[] for _ in range(self._ranks)]
         # What happens, in time: an action arrives at its rank (None: only that the rank is free).
         self._events: list[tuple[float, int, int, Action | None]] = []
@@ -103,7 +107,8 @@ class _Making:
                 _, _, rank, action = heapq.heappop(self._events)
                 woken.add(rank)
                 if action is not None:
-                    self._ready[rank].append(action)
+                    stage, kind, microbatch = action
+                    heapq.heappush(self._ready[rank][stage, kind], microbatch)
             for rank in sorted(woken):
                 if self._busy_until[rank] <= now:
                     self._start_one(rank, now)
@@ -119,13 +124,17 @@ class _Making:
         )
 
     def _start_one(self, rank: int, now: float) -> None:
-        allowed = [action for action in self._ready[rank] if self._allowed(rank, action)]
+        allowed = [
+            Action(stage, kind, microbatches[0])
+            for (stage, kind), microbatches in self._ready[rank].items()
+            if microbatches and self._allowed(rank, stage, kind)
+        ]
         if not allowed:
             return
         action = min(allowed, key=self._urgency_of)
-        self._ready[rank].remove(action)
-        self._actions[rank].append(action)
         stage, kind, microbatch = action
+        heapq.heappop(self._ready[rank][stage, kind])
+        self._actions[rank].append(action)
         cost = self._costs.stages[stage]
         end = now + cost.seconds(kind)
         self._busy_until[rank] = end
@@ -143,9 +152,8 @@ class _Making:
                 self._send(action, stage - 1, self._backward, end, cost.send_back_seconds)
         self._wake(end, rank)
 
-    def _allowed(self, rank: int, action: Action) -> bool:
-        """Whether an action may start now: memory, and the limits of the rule."""
-        stage, kind, _ = action
+    def _allowed(self, rank: int, stage: int, kind: str) -> bool:
+        """Whether such an action may start now: memory, and the limits of the rule."""
         if kind == WEIGHT_GRADIENT:
             return True
         if kind != FORWARD:

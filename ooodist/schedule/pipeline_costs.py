@@ -53,21 +53,25 @@ class StageCost:
 
     def seconds(self, kind: str) -> float:
         """Of an action of this kind."""
-        return {
-            FORWARD: self.forward,
-            INPUT_GRADIENT: self.input_gradient,
-            WEIGHT_GRADIENT: self.weight_gradient,
-            BACKWARD: self.input_gradient + self.weight_gradient,
-        }[kind]
+        if kind == FORWARD:
+            return self.forward
+        if kind == INPUT_GRADIENT:
+            return self.input_gradient
+        if kind == WEIGHT_GRADIENT:
+            return self.weight_gradient
+        assert kind == BACKWARD
+        return self.input_gradient + self.weight_gradient
 
     def kept_bytes(self, kind: str) -> tuple[int, int]:
         """What an action of this kind adds to what is kept, at its begin and at its end."""
-        return {
-            FORWARD: (self.input_bytes + self.weight_bytes, 0),
-            INPUT_GRADIENT: (self.gradient_bytes, -self.input_bytes),
-            WEIGHT_GRADIENT: (0, -self.weight_bytes - self.gradient_bytes),
-            BACKWARD: (self.gradient_bytes, -sum(self.in_flight_bytes)),
-        }[kind]
+        if kind == FORWARD:
+            return self.input_bytes + self.weight_bytes, 0
+        if kind == INPUT_GRADIENT:
+            return self.gradient_bytes, -self.input_bytes
+        if kind == WEIGHT_GRADIENT:
+            return 0, -self.weight_bytes - self.gradient_bytes
+        assert kind == BACKWARD
+        return self.gradient_bytes, -sum(self.in_flight_bytes)
 
     @property
     def in_flight_bytes(self) -> tuple[int, int, int]:

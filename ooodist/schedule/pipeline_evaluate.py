@@ -1,4 +1,4 @@
-"""The makespan of many orders of the same actions, fast: all is numbers and lists.
+"""The step of many orders of the same actions, fast: all is numbers and lists.
 
 An action's number is (3 stage + kind) microbatches + microbatch, with kind 0 for F, 1 for B and 2
 for W. The times are those of :func:`ooodist.schedule.pipeline_simulate.simulate_pipeline`.
@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from ooodist.schedule.actions import (
+    BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
@@ -22,7 +23,12 @@ KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 
 
 class Evaluator:
-    """For schedules with these stages, micro-batches and costs, in which B and W are apart."""
+    """For schedules with these stages, micro-batches and costs, in which B and W are apart.
+
+    Attributes:
+        size: how many actions a schedule has.
+        least_seconds: of a step; no order is faster.
+    """
 
     def __init__(self, rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts) -> None:
         costs.check(len(rank_of))
@@ -32,28 +38,56 @@ class Evaluator:
         self.size = 3 * stages * microbatches
         self._limit = costs.memory_limit
         self._base = [0] * ranks
-        # All else is the same for all micro-batches: of number 3 stage + kind.
+        self._update = [0.0] * ranks
+        self._work = [0.0] * ranks  # seconds without waiting, with the update
+        self._bytes: list[tuple[int, int]] = []  # of number 3 stage + kind
+        # All else is of each action's number.
         self._seconds: list[float] = []
-        self._bytes: list[tuple[int, int]] = []
-        self._waits: list[bool] = []  # for another stage
+        self._arrival: list[float] = []  # of what it needs of another stage; infinite: not known
         self._receiver: list[int] = []  # what waits for its result; -1: nothing
         self._link: list[int] = []  # that the result takes; -1: the same rank
         self._way: list[float] = []  # seconds on the link
         for stage, cost in enumerate(costs.stages):
-            self._base[rank_of[stage]] += cost.base_bytes
+            rank = rank_of[stage]
+            self._base[rank] += cost.base_bytes
+            self._update[rank] += cost.update
+            work = cost.seconds(FORWARD) + cost.seconds(BACKWARD)
+            self._work[rank] += microbatches * work + cost.update
             for kind, name in enumerate(KINDS):
-                self._seconds.append(cost.seconds(name))
-                self._bytes.append(cost.kept_bytes(name))
                 before, after = {0: (stage - 1, stage + 1), 1: (stage + 1, stage - 1)}.get(
                     kind, (-1, -1)
                 )
-                self._waits.append(0 <= before < stages)
-                sends = 0 <= after < stages
-                self._receiver.append(3 * after + kind if sends else -1)
-                other = rank_of[after] if sends else rank_of[stage]
-                same = other == rank_of[stage]
-                self._link.append(-1 if same else rank_of[stage] * ranks + other)
-                self._way.append(cost.send_seconds if kind == 0 else cost.send_back_seconds)
+                link, receivers = -1, [-1] * microbatches
+                if 0 <= after < stages:
+                    first = (3 * after + kind) * microbatches
+                    receivers = list(range(first, first + microbatches))
+                    if rank_of[after] != rank:
+                        link = rank * ranks + rank_of[after]
+                way = cost.send_seconds if kind == 0 else cost.send_back_seconds
+                self._bytes.append(cost.kept_bytes(name))
+                self._seconds += [cost.seconds(name)] * microbatches
+                self._arrival += [math.inf if 0 <= before < stages else 0.0] * microbatches
+                self._receiver += receivers
+                self._link += [link] * microbatches
+                self._way += [way] * microbatches
+        self.least_seconds = self._least_seconds(costs)
+
+    def _least_seconds(self, costs: PipelineCosts) -> float:
+        """Each rank has all its work left when the first F comes to it, and a micro-batch has its
+        way through all stages and back."""
+        ranks, stages = self._rank_of, costs.stages
+        way = least = 0.0
+        for stage, cost in enumerate(stages):
+            if ranks.index(ranks[stage]) == stage:
+                least = max(least, way + self._work[ranks[stage]])
+            way += cost.forward
+            if stage + 1 < len(stages) and ranks[stage + 1] != ranks[stage]:
+                way += cost.send_seconds
+        for stage, cost in reversed(list(enumerate(stages))):
+            way += cost.input_gradient
+            if stage > 0 and ranks[stage - 1] != ranks[stage]:
+                way += cost.send_back_seconds
+        return max(least, way + stages[0].weight_gradient + self._update[ranks[0]])
 
     def orders_of(self, schedule: Schedule) -> list[list[int]]:
         """The numbers of its actions, of each rank."""
@@ -80,6 +114,13 @@ class Evaluator:
         stage, kind = divmod(rest, 3)
         return Action(stage, KINDS[kind], microbatch)
 
+    def on_next_stage(self, number: int, *, upwards: bool) -> tuple[int, int] | None:
+        """The rank and number of the same action on the stage after it, or before it; or none."""
+        number += 3 * self._microbatches if upwards else -3 * self._microbatches
+        if 0 <= number < self.size:
+            return self._rank_of[number // (3 * self._microbatches)], number
+        return None
+
     def keeps_order(self, order: Sequence[int], one: int, other: int) -> bool:
         """Whether the action that was moved from the other place to this one has left none behind
         that must come before it, nor passed one that must come after it."""
@@ -101,39 +142,49 @@ class Evaluator:
             kept += begin + end
         return True
 
-    def makespan(self, orders: Sequence[Sequence[int]]) -> float:
-        """Seconds of a step; infinite where ranks wait for each other."""
-        waits, receiver, seconds = self._waits, self._receiver, self._seconds
-        link, way, m = self._link, self._way, self._microbatches
-        arrival: dict[int, float] = {}
+    def step_seconds(self, orders: Sequence[Sequence[int]], most: float = math.inf) -> float:
+        """Of a step; infinite where ranks wait for each other.
+
+        Args:
+            orders: the numbers of each rank's actions.
+            most: of interest: if it takes longer, infinite may be returned instead.
+        """
+        receiver, seconds, link, way = self._receiver, self._seconds, self._link, self._way
+        arrival = self._arrival.copy()
         link_free: dict[int, float] = {}
-        waiting: dict[int, int] = {}
+        waiting: dict[int, int] = {}  # the rank, of an action that it cannot begin
         at = [0] * len(orders)
         time = [0.0] * len(orders)
+        # How long a rank may yet wait; a little more, as sums in another order differ a little.
+        patience = [most * (1 + 1e-9) - work for work in self._work]
         ready = list(range(len(orders)))
         while ready:
             rank = ready.pop()
             order = orders[rank]
             now = time[rank]
-            position = at[rank]
-            while position < len(order):
+            for position in range(at[rank], len(order)):
                 number = order[position]
-                part, microbatch = divmod(number, m)
-                if waits[part]:
-                    there = arrival.get(number)
-                    if there is None:
+                there = arrival[number]
+                if there > now:
+                    if there == math.inf:
                         waiting[number] = rank
+                        at[rank] = position
                         break
-                    now = max(now, there)
-                now += seconds[part]
-                position += 1
-                if receiver[part] >= 0:
-                    target, sent = receiver[part] * m + microbatch, now
-                    if link[part] >= 0:
-                        sent = max(now, link_free.get(link[part], 0.0)) + way[part]
-                        link_free[link[part]] = sent
+                    patience[rank] -= there - now
+                    if patience[rank] < 0:
+                        return math.inf
+                    now = there
+                now += seconds[number]
+                target = receiver[number]
+                if target >= 0:
+                    sent = now
+                    if link[number] >= 0:
+                        sent = max(now, link_free.get(link[number], 0.0)) + way[number]
+                        link_free[link[number]] = sent
                     arrival[target] = sent
                     if target in waiting:
                         ready.append(waiting.pop(target))
-            at[rank], time[rank] = position, now
-        return math.inf if waiting else max(time)
+            time[rank] = now
+        if waiting:
+            return math.inf
+        return max(end + update for end, update in zip(time, self._update, strict=True))

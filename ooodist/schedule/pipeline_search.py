@@ -1,20 +1,19 @@
 """The best pipeline schedule that is found for measured costs, under a memory limit.
 
 It starts from the best of all schedules that have a name, fit and suit the placement of the stages,
-and of those that rules make of the costs. Then single actions are moved forward or back among those
-of their rank, as long as that helps (simulated annealing; the same costs give the same schedule).
-So it is never slower, in simulation, than a named one that fits.
+of Zero Bubble's heuristic, and of those that rules make of the costs. Then actions are moved among
+those of their rank, on several walks, as long as that helps (the same costs give the same
+schedule). So it is never slower, in simulation, than a published one that fits.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import random
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from ooodist.schedule import pipeline
+from ooodist.schedule import pipeline, zero_bubble
 from ooodist.schedule.actions import (
     BACKWARD,
     INPUT_GRADIENT,
@@ -26,14 +25,16 @@ from ooodist.schedule.actions import (
 from ooodist.schedule.list_scheduling import Rule, list_schedule
 from ooodist.schedule.pipeline_costs import PipelineCosts, forward_only
 from ooodist.schedule.pipeline_evaluate import Evaluator
-from ooodist.schedule.pipeline_simulate import peak_bytes, simulate_pipeline
+from ooodist.schedule.pipeline_moves import Orders, improve
+from ooodist.schedule.pipeline_simulate import simulate_pipeline
 
-EVALUATED_ACTIONS = 1_500_000  # in all evaluations of a search: some seconds
-MOST_EVALUATIONS = 4_000
+EVALUATED_ACTIONS = 4_500_000  # in all evaluations of a search: some seconds
+MOST_EVALUATIONS = 12_000
+LEAST_EVALUATIONS = 500  # of a walk; fewer lead nowhere
+MOST_WALKS = 12
 SCHEDULED_ACTIONS = 100_000  # in all schedules that rules make
-LEAST_RULES = 8
-STARTS = 3  # of searches, from the fastest that are known
-FARTHEST_MOVE = 6  # of an action among those of its rank
+LEAST_RULES = 4
+STARTS = 3  # of walks, the fastest that are known
 
 
 def named_schedules(
@@ -71,36 +72,82 @@ def auto(
             into the memory limit, or there is no such stage.
     """
     costs = forward_only(costs, first_trained)
-    named = _named_that_fit(rank_of, microbatches, costs)
+    # First of all what says whether anything fits into the memory limit.
     made = list(_made_by_rules(rank_of, microbatches, costs))
-    # A B that nobody needs has no time in these costs, but its rank would wait for it.
-    known = [trained_from(schedule, first_trained) for schedule in (*named, *made)]
-    found = [(simulate_pipeline(schedule, costs), schedule) for schedule in known]
-    found.sort(key=lambda item: item[0].makespan)
+    known = [*_published(rank_of, microbatches, costs), *made]
     evaluator = Evaluator(rank_of, microbatches, costs)
-    for _, start in found[:STARTS]:
-        seconds, improved = _improved(split(start), evaluator)
-        if seconds < math.inf:
-            found.append((simulate_pipeline(improved, costs), improved))
-    # The search does not know of updates, which may take longer on one rank than on another.
-    _, best = min(found, key=lambda item: (item[0].step_seconds, item[0].makespan))
-    return replace(best, name="auto")
+    # A B that nobody needs has no time in these costs, but its rank would wait for it.
+    starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
+    seconds, orders = min(_walks(starts, evaluator), key=lambda found: found[0])
+    for start in starts:
+        if start.seconds > seconds:
+            break
+        # Where it is as good, what has a name is better with its B and W in one.
+        if simulate_pipeline(start.schedule, costs).step_seconds <= seconds:
+            return replace(start.schedule, name="auto")
+    return replace(evaluator.schedule_of(orders), name="auto")
 
 
 def fastest_named_seconds(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> float:
-    """Of a step of the fastest schedule that has a name and fits; infinite if there is none."""
-    those = _named_that_fit(rank_of, microbatches, costs)
-    return min((simulate_pipeline(s, costs).step_seconds for s in those), default=math.inf)
+    """Of a step of the fastest schedule that has a name and fits, if B and W are apart; infinite if
+    there is none."""
+    named = named_schedules(rank_of, microbatches, replace(costs, memory_limit=None))
+    starts = _fastest_first(named, Evaluator(rank_of, microbatches, costs))
+    return starts[0].seconds if starts else math.inf
 
 
-def _named_that_fit(
+@dataclass(frozen=True)
+class _Start:
+    """A schedule that is known, with its B and W apart.
+
+    Attributes:
+        seconds: of a step.
+        schedule: as it was made.
+        orders: the numbers of its actions.
+    """
+
+    seconds: float
+    schedule: Schedule
+    orders: list[list[int]]
+
+
+def _fastest_first(schedules: Iterable[Schedule], evaluator: Evaluator) -> list[_Start]:
+    """Those that fit into the memory limit, each once."""
+    found: dict[tuple[tuple[int, ...], ...], _Start] = {}
+    for schedule in schedules:
+        orders = evaluator.orders_of(split(schedule))
+        key = tuple(map(tuple, orders))
+        if key not in found and all(itertools.starmap(evaluator.fits, enumerate(orders))):
+            found[key] = _Start(evaluator.step_seconds(orders), schedule, orders)
+    return sorted(found.values(), key=lambda start: start.seconds)
+
+
+def _walks(starts: Sequence[_Start], evaluator: Evaluator) -> Iterator[tuple[float, Orders]]:
+    """The seconds and orders of the fastest start, and what walks from the first few lead to."""
+    yield starts[0].seconds, starts[0].orders
+    evaluations = min(MOST_EVALUATIONS, EVALUATED_ACTIONS // evaluator.size)
+    walks = min(MOST_WALKS, evaluations // LEAST_EVALUATIONS)
+    best = starts[0].seconds
+    for walk in range(walks):
+        if best <= evaluator.least_seconds * (1 + 1e-9):
+            return
+        start = starts[walk % min(STARTS, len(starts))]
+        seconds, orders = improve(start.orders, evaluator, evaluations // walks, walk)
+        best = min(best, seconds)
+        yield seconds, orders
+
+
+def _published(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
-) -> list[Schedule]:
-    unlimited = replace(costs, memory_limit=None)
-    those = named_schedules(rank_of, microbatches, unlimited)
-    return [schedule for schedule in those if _fits(schedule, costs)]
+) -> Iterator[Schedule]:
+    """All schedules with a name, with and without regard to the memory limit, and those of Zero
+    Bubble's heuristic; some may not fit."""
+    for those in dict.fromkeys((replace(costs, memory_limit=None), costs)):
+        yield from named_schedules(rank_of, microbatches, those)
+    if rank_of == tuple(range(len(rank_of))):
+        yield from zero_bubble.automatic(microbatches, costs)
 
 
 def split(schedule: Schedule) -> Schedule:
@@ -127,48 +174,11 @@ def _made_by_rules(
     kinds = [("B", "F", "W"), ("B", "W", "F"), ("F", "B", "W")]
     wanted = (ranks, ranks + 1, ranks - 1, ranks // 2, 1, 2, 3)
     aheads = [None, *dict.fromkeys(ahead for ahead in wanted if ahead > 0)]
-    rules = itertools.product(aheads, kinds, (True, False))
+    # With one stage a rank there is nothing to choose from in depth.
+    deep_or_not = (True, False) if ranks < len(rank_of) else (True,)
+    rules = itertools.product(aheads, kinds, deep_or_not)
     number = max(LEAST_RULES, SCHEDULED_ACTIONS // (3 * len(rank_of) * microbatches))
     for ahead, order, deep in itertools.islice(rules, number):
         yield list_schedule(
             "auto", rank_of, microbatches, costs, Rule(order, ahead=ahead, deep=deep)
         )
-
-
-def _fits(schedule: Schedule, costs: PipelineCosts) -> bool:
-    limit = costs.memory_limit
-    return limit is None or max(peak_bytes(schedule, costs)) <= limit
-
-
-def _improved(start: Schedule, evaluator: Evaluator) -> tuple[float, Schedule]:
-    """The schedule that moves of single actions lead to, and its seconds.
-
-    They are infinite if the start does not fit into the memory limit.
-    """
-    orders = evaluator.orders_of(start)
-    if not all(evaluator.fits(rank, order) for rank, order in enumerate(orders)):
-        return math.inf, start
-    seconds = evaluator.makespan(orders)
-    best_seconds, best = seconds, [list(order) for order in orders]
-    chance = random.Random(0)
-    number = max(200, min(MOST_EVALUATIONS, EVALUATED_ACTIONS // evaluator.size))
-    for step in range(number):
-        # At first a slower schedule is taken now and then, later none.
-        heat = 0.02 * seconds * (1 - step / number) ** 2
-        rank = chance.randrange(len(orders))
-        order = orders[rank]
-        at = chance.randrange(len(order))
-        to = max(0, min(len(order) - 1, at + chance.randint(-FARTHEST_MOVE, FARTHEST_MOVE)))
-        if to == at:
-            continue
-        order.insert(to, order.pop(at))
-        if evaluator.keeps_order(order, to, at) and evaluator.fits(rank, order):
-            now = evaluator.makespan(orders)
-            worse = now - seconds
-            if worse <= 0 or (heat > 0 and chance.random() < math.exp(-worse / heat)):
-                seconds = now
-                if now < best_seconds:
-                    best_seconds, best = now, [list(order) for order in orders]
-                continue
-        order.insert(at, order.pop(to))
-    return best_seconds, evaluator.schedule_of(best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.schedule import pipeline_search
+from ooodist.schedule import pipeline_search, zero_bubble
 from ooodist.schedule.actions import Action, Schedule, trained_from
 from ooodist.schedule.pipeline import gpipe, one_forward_one_backward, zero_bubble_h1
 from ooodist.schedule.pipeline_check import check
@@ -41,7 +42,8 @@ def test_the_fast_evaluation_says_what_the_simulation_says(
     evaluator = Evaluator(schedule.rank_of, schedule.microbatches, costs)
     orders = evaluator.orders_of(schedule)
     timeline = simulate_pipeline(schedule, costs)
-    assert evaluator.makespan(orders) == timeline.makespan
+    assert evaluator.step_seconds(orders) == timeline.step_seconds
+    assert evaluator.least_seconds <= timeline.step_seconds * (1 + 1e-9)
     assert evaluator.schedule_of(orders).actions == schedule.actions
     assert evaluator.size == sum(map(len, orders))
     for rank, order in enumerate(orders):
@@ -52,13 +54,30 @@ def test_the_fast_evaluation_says_what_the_simulation_says(
             assert again.fits(rank, order) == (peak <= limit)
 
 
+@settings(deadline=None)
+@given(pipelines(), st.floats(0.5, 1.5))
+def test_what_takes_too_long_may_be_given_up(
+    pipeline: tuple[Schedule, PipelineCosts], share: float
+) -> None:
+    schedule, costs = split(pipeline[0]), pipeline[1]
+    costs = replace(costs, stages=(replace(costs.stages[0], update=1.25), *costs.stages[1:]))
+    evaluator = Evaluator(schedule.rank_of, schedule.microbatches, costs)
+    orders = evaluator.orders_of(schedule)
+    seconds = simulate_pipeline(schedule, costs).step_seconds
+    assert evaluator.step_seconds(orders, seconds) == seconds
+    within = evaluator.step_seconds(orders, seconds * share)
+    assert within in (seconds, math.inf)
+    if share >= 1:
+        assert within == seconds
+
+
 def test_ranks_that_wait_for_each_other_never_end() -> None:
     evaluator = Evaluator((0, 1), 2, equal_stages(2))
     orders = evaluator.orders_of(split(gpipe(2, 2)))
-    assert evaluator.makespan(orders) == 9 - 1  # B is sent before W
+    assert evaluator.step_seconds(orders) == 9 - 1  # B is sent before W
     orders[0] = [0, 2, 4, 1, 3, 5]  # F0 B0 W0 F1 B1 W1
     orders[1] = [6, 7, 8, 9, 10, 11]  # F0 F1 B0 B1 W0 W1
-    assert evaluator.makespan(orders) == math.inf
+    assert evaluator.step_seconds(orders) == math.inf
 
 
 @settings(deadline=None)
@@ -70,7 +89,7 @@ def test_so_it_does_where_the_first_stages_only_run_forward(
     costs = forward_only(pipeline[2], schedule.first_trained)
     evaluator = Evaluator(schedule.rank_of, schedule.microbatches, costs)
     orders = evaluator.orders_of(schedule)
-    assert evaluator.makespan(orders) == simulate_pipeline(schedule, costs).makespan
+    assert evaluator.step_seconds(orders) == simulate_pipeline(schedule, costs).makespan
     assert evaluator.schedule_of(orders).actions == schedule.actions
     for peak, rank in zip(peak_bytes(schedule, costs), range(len(orders)), strict=True):
         limited = replace(costs, memory_limit=peak)
@@ -104,6 +123,16 @@ def test_split_sends_before_w() -> None:
     assert simulate_pipeline(one_forward_one_backward(2, 1), costs).makespan == 6
 
 
+def published(
+    rank_of: tuple[int, ...], microbatches: int, *all_costs: PipelineCosts
+) -> Iterator[Schedule]:
+    """Schedules with a name and those of Zero Bubble's heuristic, made for each of the costs."""
+    for costs in all_costs:
+        yield from named_schedules(rank_of, microbatches, costs)
+        if rank_of == tuple(range(len(rank_of))):
+            yield from zero_bubble.automatic(microbatches, costs)
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.data(), PLACEMENTS, st.integers(1, 6))
 def test_none_with_a_name_that_fits_is_faster(
@@ -122,9 +151,9 @@ def test_none_with_a_name_that_fits_is_faster(
     assert found.name == "auto"
     seconds = simulate_pipeline(found, costs).makespan
     unlimited = replace(costs, memory_limit=None)
-    for schedule in named_schedules(rank_of, microbatches, unlimited):
+    for schedule in published(rank_of, microbatches, unlimited, costs):
         if max(peak_bytes(schedule, costs)) <= (costs.memory_limit or 0):
-            assert seconds <= simulate_pipeline(schedule, costs).makespan
+            assert seconds <= simulate_pipeline(schedule, costs).makespan, schedule.name
 
 
 @settings(deadline=None, max_examples=30)
@@ -205,7 +234,7 @@ def best_of_all_orders(
         [order for order in those if evaluator.fits(rank, order)]
         for rank, those in enumerate(orders)
     ]
-    return min(evaluator.makespan(those) for those in itertools.product(*fitting))
+    return min(evaluator.step_seconds(those) for those in itertools.product(*fitting))
 
 
 @st.composite
@@ -292,9 +321,29 @@ def test_none_with_a_name_is_faster_in_large_pipelines(
     found = auto(rank_of, microbatches, costs)
     check(found, costs)
     seconds = simulate_pipeline(found, costs).makespan
-    for schedule in named:
+    for schedule in (*named, *published(rank_of, microbatches, costs)):
         if limit is None or max(peak_bytes(schedule, free)) <= limit:
             assert seconds <= simulate_pipeline(schedule, free).makespan, schedule.name
+
+
+def test_many_ranks_and_micro_batches_take_seconds() -> None:
+    """Of this process, as others may keep it waiting."""
+    draw = random.Random(1)
+    stages = tuple(
+        StageCost(
+            *(draw.uniform(0.8, 1.2) for _ in range(3)),
+            weight_bytes=1,
+            send_seconds=0.1,
+            send_back_seconds=0.1,
+        )
+        for _ in range(64)
+    )
+    costs = PipelineCosts(stages, memory_limit=64)
+    begin = time.process_time()
+    found = auto(tuple(range(64)), 256, costs)
+    assert time.process_time() - begin < 25
+    named = simulate_pipeline(zero_bubble_h1(64, 256), costs).makespan
+    assert simulate_pipeline(found, costs).makespan <= named
 
 
 def test_a_fifth_faster_than_1f1b_with_its_memory() -> None:
