@@ -178,8 +178,17 @@ class ElasticModel(Selecting, DistributedModel):
 
     def _planned_backward(self, mask: Mask) -> tuple[Planned | None, OrderedBackward]:
         """The plan for a selection, if one is wanted, and what carries it out."""
+        shared = self.backward.exchange
+        # One for each selection, so that an engine's names serve one selection after the other.
+        exchange = GradientExchange(
+            self.engine,
+            credit=shared.credit,
+            bucket_bytes=shared.bucket_bytes,
+            sum_rows=shared.sum_rows,
+        )
+        backward = OrderedBackward(exchange, selected=mask.weights)
         if self._to_find is None:
-            return None, OrderedBackward(self.backward.exchange, selected=mask.weights)
+            return None, backward
         costs, digest = timing.masked(self._costs, self._untouched, mask.weights)
         limits = limits_of(self.engine, self._planning, self.steps_per_launch)
         planned = planned_for(
@@ -190,8 +199,6 @@ class ElasticModel(Selecting, DistributedModel):
             digest,
             self.engine,
         )
-        exchange = GradientExchange(self.engine, sum_rows=self.backward.exchange.sum_rows)
-        backward = OrderedBackward(exchange, selected=mask.weights)
         backward.carry_out(planned.plan)
         return planned, backward
 

@@ -39,6 +39,8 @@ class Engine(ArrayExchange):
         wire_dtypes: dtypes that the library does not add up, and as what they travel instead.
         partition_bytes: into pieces of which size the library itself splits exchanges; None: it
             does not.
+        names_cost_memory: whether each name costs memory until the job ends; then a name may stand
+            for tensors of any shapes (``any_shape``).
         pieces_in_flight: how many of these it has in flight at most; None: any number.
     """
 
@@ -49,6 +51,7 @@ class Engine(ArrayExchange):
     wire_dtypes: dict[tf.DType, tf.DType] = {}  # noqa: RUF012
     partition_bytes: int | None = None
     pieces_in_flight: int | None = None
+    names_cost_memory: bool = False
 
     def __init__(self) -> None:
         self._exchanges: dict[str, tuple[tf.DType, tf.TensorShape]] = {}
@@ -59,7 +62,7 @@ class Engine(ArrayExchange):
         self._is_shut_down = False
 
     @abstractmethod
-    def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
         """Adds the op that sums ``tensor`` over all ranks to the graph being traced.
 
         Never called with one rank, with an empty tensor or with a dtype of ``wire_dtypes``. The
@@ -71,7 +74,9 @@ class Engine(ArrayExchange):
     def _close(self) -> None:
         """Leaves the job, in which no rank exchanges any more."""
 
-    def sum_in_graph(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def sum_in_graph(
+        self, tensor: tf.Tensor, name: str, place: int | None = None, *, any_shape: bool = False
+    ) -> tf.Tensor:
         """The sum of ``tensor`` over all ranks, same shape and dtype.
 
         Called while a tf.function is traced, or eagerly. The exchange starts when ``tensor`` and
@@ -83,6 +88,9 @@ class Engine(ArrayExchange):
                 as it is.
             name: the exchange's key, equal on all ranks. A name may stand several times in one
                 graph: these exchanges run one after the other, in the order of the calls.
+            place: of those that an engine has at a time, it sends the one with the smallest place
+                first, if it can (BytePS); None: before all that have one.
+            any_shape: the name stands for tensors of any shape, one after the other.
 
         Raises:
             RuntimeError: the name had another shape or dtype before.
@@ -90,10 +98,14 @@ class Engine(ArrayExchange):
         if tf.executing_eagerly():
             # Engines know an exchange by the name of its op, which only a graph can give.
             traced = self._eager.setdefault(
-                name, tf.function(lambda tensor: self.sum_in_graph(tensor, name), autograph=False)
+                name,
+                tf.function(
+                    lambda tensor: self.sum_in_graph(tensor, name, place, any_shape=any_shape),
+                    autograph=False,
+                ),
             )
             return traced(tensor)
-        key = self._register(name, tensor)
+        key = self._register(name, tensor.dtype, None if any_shape else tensor.shape)
         if self.size == 1 or tensor.shape.num_elements() == 0:
             return tf.identity(tensor)
         graph = tf.compat.v1.get_default_graph()
@@ -101,7 +113,7 @@ class Engine(ArrayExchange):
         earlier = [graph.get_operation_by_name(last_op[key])] if key in last_op else []
         with tf.control_dependencies(earlier):
             travelling = tf.cast(tensor, self.wire_dtypes.get(tensor.dtype, tensor.dtype))
-            result = tf.cast(self._sum(travelling, key), tensor.dtype)
+            result = tf.cast(self._sum(travelling, key, place), tensor.dtype)
         last_op[key] = result.op.name
         return result
 
@@ -122,9 +134,9 @@ class Engine(ArrayExchange):
             self.barrier()
             self._close()
 
-    def _register(self, name: str, tensor: tf.Tensor) -> str:
+    def _register(self, name: str, dtype: tf.DType, shape: tf.TensorShape | None) -> str:
         """Notes the exchange and returns its key: unique, and a name that an op can have."""
-        kind = (tensor.dtype, tensor.shape)
+        kind = (dtype, tf.TensorShape(shape))
         known = self._exchanges.setdefault(name, kind)
         if str(known) != str(kind):
             raise RuntimeError(

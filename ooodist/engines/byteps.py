@@ -1,6 +1,7 @@
 """BytePS: workers that push to and pull from servers, started by bpslaunch or launch/local.py."""
 
 import atexit
+import inspect
 import os
 import sys
 
@@ -13,25 +14,34 @@ from ooodist.engines.base import PIECE_SIZES, SMALL_INTEGERS, Engine, as_new_val
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.engines.local_place import LocalPlace
 from ooodist.engines.patience import abort, at_most
+from ooodist.errors import UserError
 
+MOST_NAMES = 1 << 16  # that BytePS can number; places come after all numbers
 LEAVE_SECONDS = 20.0  # between the first and the last rank that leaves the job
 
 
 class BytepsEngine(Engine):
     """Sums with BytePS's push_pull.
 
-    Ranks know an exchange by its number, in the order in which names are first used (also its
-    priority: first is most urgent), so all ranks must trace the same exchanges in the same order.
-    Each name costs twice its size on a server, until the end of the job; on the workers nothing,
-    for in our build (patches/) tensors are sent from where they are. When a rank or server dies,
+    Ranks know a name by its number, in the order in which names are first used, so all ranks must
+    trace the same exchanges in the same order. Without a place the number is the priority, too:
+    the first is most urgent. On a server each name costs twice the size of the largest tensor that
+    it has stood for, until the end of the job; on the workers nothing, for in our build (patches/)
+    tensors are sent from where they are. When a rank or server dies,
     our build ends the others some 10 to 25 seconds later, when its heartbeat has been missing.
     """
 
     name = "byteps"
+    names_cost_memory = True
     wire_dtypes = {tf.bfloat16: tf.float32, **SMALL_INTEGERS}  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
+        if "place" not in inspect.signature(byteps_ops._push_pull).parameters:
+            raise UserError(
+                "engine byteps: the BytePS that is installed was built by another version of "
+                "ooodist; run scripts/install_engines.sh byteps"
+            )
         bps.init(lazy=False)  # lazily, it would wait for the others in the first exchange
         atexit.unregister(bps.shutdown)
         atexit.register(self._close_at_exit)
@@ -53,9 +63,14 @@ class BytepsEngine(Engine):
         for size in PIECE_SIZES:
             self._sum_array(np.zeros(size, np.int32))
 
-    def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
         # With an empty scope the key would depend on where in the model the op is created.
-        result = byteps_ops._push_pull(as_new_value(tensor), scope="ooodist.", name=key)
+        result = byteps_ops._push_pull(
+            as_new_value(tensor),
+            scope="ooodist.",
+            name=key,
+            place=-1 if place is None else MOST_NAMES + place,
+        )
         keep(result.op)
         return result
 

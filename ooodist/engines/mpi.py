@@ -40,7 +40,7 @@ class MpiEngine(Engine):
         wait(self.world.Iallreduce(array, result, op=MPI.SUM))
         return result
 
-    def _sum(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
         raise AssertionError("pipelines add up outside of the graph")
 
     def _close(self) -> None:

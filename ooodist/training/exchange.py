@@ -20,7 +20,7 @@ An engine adds up; everything else is here, so that all engines behave alike.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -36,6 +36,7 @@ from ooodist.schedule.plan import (
     check_exchanges,
     split_evenly,
 )
+from ooodist.training.exchange_names import ExchangeNames
 
 DEFAULT_BUCKET_BYTES = 1 << 20
 
@@ -100,6 +101,7 @@ class GradientExchange:
         self.bucket_bytes = bucket_bytes
         self.plan = plan
         self.sum_rows = sum_rows
+        self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
         self, gradients: Sequence[Gradient], names: Sequence[str]
@@ -127,7 +129,8 @@ class GradientExchange:
         pieces: dict[str, list[tf.Tensor]] = {}
         arrived: dict[str, list[tf.Tensor]] = {name: [] for name in dense}
         records = []
-        for exchange in self._exchanges(dense):
+        exchanges = self._exchanges(dense)
+        for exchange, name, place in self._named(exchanges, dense):
             first = exchange.weights[0]
             tensors = [dense[weight] for weight in exchange.weights]
             if exchange.parts > 1:
@@ -135,7 +138,7 @@ class GradientExchange:
                     pieces[first] = _split(dense[first], exchange)
                     arrived[first] = pieces[first].copy()
                 tensors = [pieces[first][exchange.part]]
-            means, record = self._exchange(tensors, exchange)
+            means, record = self._exchange(tensors, exchange, name, place)
             if record:
                 records.append(record)
             if exchange.parts > 1:
@@ -176,18 +179,33 @@ class GradientExchange:
                 room = self.bucket_bytes - size if size else 0
         return [PlannedExchange(tuple(bucket)) for bucket in buckets]
 
+    def _named(
+        self, exchanges: Sequence[PlannedExchange], tensors: Mapping[str, tf.Tensor]
+    ) -> Iterator[tuple[PlannedExchange, str, int]]:
+        """Each with what the engine knows it by, and its place in the order."""
+        own = [exchange.name for exchange in exchanges]
+        sizes = [
+            sum(num_bytes(tensors[weight]) for weight in exchange.weights) // exchange.parts
+            for exchange in exchanges
+        ]
+        names = self._names.name_all(own, sizes)
+        return zip(exchanges, names, itertools.count(self._names.first_place(own)), strict=False)
+
     def _exchange(
-        self, tensors: list[tf.Tensor], exchange: PlannedExchange
+        self, tensors: list[tf.Tensor], exchange: PlannedExchange, name: str, place: int
     ) -> tuple[list[tf.Tensor], Exchanged | None]:
         whole = tensors[0]
         if len(tensors) > 1:
             whole = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+        any_shape = self._names.are_numbers
+        # Another model of this process may have weights of the same names and other sizes.
+        name += f".{whole.dtype.name}" + ("" if any_shape else f".{whole.shape.num_elements()}")
         if tf.executing_eagerly():
-            total, record = self.engine.sum_in_graph(whole, self._key(exchange, whole)), None
+            total, record = self.engine.sum_in_graph(whole, name, place, any_shape=any_shape), None
         else:
             graph = whole.graph
             whole = self._in_its_turn(whole)
-            total = self.engine.sum_in_graph(whole, self._key(exchange, whole))
+            total = self.engine.sum_in_graph(whole, name, place, any_shape=any_shape)
             record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
             self._issued(graph).append((_handing_over(total), record))
         mean = total / tf.cast(self.engine.size, total.dtype)
@@ -196,15 +214,6 @@ class GradientExchange:
         parts = tf.split(mean, [tensor.shape.num_elements() for tensor in tensors])
         pairs = zip(parts, tensors, strict=True)
         return [tf.reshape(part, tensor.shape) for part, tensor in pairs], record
-
-    def _key(self, exchange: PlannedExchange, tensor: tf.Tensor) -> str:
-        """What the engine knows the exchange by.
-
-        Another model of this process may have weights of the same names and other sizes; and an
-        engine that goes by urgency takes it from the first use of a key, so each plan has its own.
-        """
-        own = f"{self.plan.digest()[:8]}." if self.plan and self.plan.by_urgency else ""
-        return f"{own}{exchange.name}.{tensor.dtype.name}.{tensor.shape.num_elements()}"
 
     def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensor, when its exchange may start."""

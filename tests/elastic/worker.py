@@ -106,11 +106,18 @@ def assert_close(
 
 
 class Exchanges(Notes):
-    """Checks that of each step only what is selected is computed and exchanged."""
+    """Checks that of each step only what is selected is computed and exchanged.
+
+    Attributes:
+        most: exchanges of one step.
+    """
+
+    most = 0
 
     def check(self, mask: Mask) -> None:
         engine.check_equal("the selection", f"{mask.version} {mask.digest}")
         step = self.model.ooodist.backward.steps[-1]
+        self.most = max(self.most, len(step.exchanges))
         exchanged = [name for exchange in step.exchanges for name in exchange.weights]
         assert set(exchanged) == mask.weights
         assert {name for unit in step.backward for name in unit.variables} == mask.weights
@@ -125,7 +132,12 @@ def train(
     made = compiled(make, 100 + rank, optimizer)
     ooodist.distribute(made, planning=PLANNING, **options)
     notes = Exchanges()
+    before = len(engine.exchanges())
     made.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[notes])
+    others = ("ooodist.", "profile.", "logs.")
+    names = [name for name in engine.exchanges()[before:] if not name.startswith(others)]
+    if engine.name == "byteps":  # each costs memory of its servers
+        assert len(names) <= notes.most, f"{names} for {notes.most} exchanges at most"
     engine.check_equal("weights", b"".join(value.tobytes() for value in values(made).values()))
     assert len(notes.masks) == int(made.optimizer.iterations) == STEPS
     state = made.ooodist.selection()

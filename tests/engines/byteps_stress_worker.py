@@ -3,7 +3,8 @@
 Several lanes (threads) exchange at the same time, each over tensors of its own, one after the
 other. A lane that has a result goes on at once or after a random pause, which differs between
 workers: so one worker is ahead of another by up to a whole exchange, tensor by tensor. One lane
-declares a new tensor for every second exchange, so that the servers' tables grow meanwhile.
+declares a new tensor for every second exchange, so that the servers' tables grow meanwhile; another
+one has a single name for tensors of all sizes.
 
 All values are integers below 2**24, which float32 adds exactly: every element of every sum is
 compared for equality. Prints ``exchanges N wrong 0`` and ends with code 0, or says which were
@@ -30,8 +31,10 @@ LANES = {
     "edge": [PARTITION - 1, PARTITION, PARTITION + 1],
     "large": [2 * PARTITION + 1],
 }
+# Larger and smaller ones in turn, with more chunks and fewer.
+SIZES_OF_ONE_NAME = [7, 65_536, 1, PARTITION + 5, 1_000, 2 * PARTITION, PARTITION, 3]
 # Of all exchanges; the rest goes to new tensors.
-SHARES = {"tiny": 0.35, "small": 0.3, "medium": 0.1, "edge": 0.02, "large": 0.01}
+SHARES = {"tiny": 0.35, "small": 0.3, "medium": 0.1, "edge": 0.02, "large": 0.01, "sizes": 0.02}
 NEW_TENSOR_SIZES = [1, 1_000, 20_000]
 
 
@@ -43,7 +46,8 @@ class Lane:
         self.name = name
         self.wrong: list[str] = []
         self.done = 0
-        self._exchanges = [_declare(f"{name}_{index}", size) for index, size in enumerate(sizes)]
+        names = [self._name_of(index) for index in range(len(sizes))]
+        self._exchanges = [_declare(name, size) for name, size in zip(names, sizes, strict=True)]
         self._sizes = sizes
         self._num_exchanges = num_exchanges
         # Its own pauses on every worker, the same in every run.
@@ -62,6 +66,9 @@ class Lane:
             self.done += 1
             self._pause(number)
 
+    def _name_of(self, index: int) -> str:
+        return f"{self.name}_{index}"
+
     def _tensor_of(self, number: int) -> int:
         return number % len(self._sizes)
 
@@ -76,6 +83,13 @@ class NewTensorsLane(Lane):
 
     def _tensor_of(self, number: int) -> int:
         return number // 2
+
+
+class OneNameLane(Lane):
+    """Has one name for all its tensors."""
+
+    def _name_of(self, index: int) -> str:
+        return self.name
 
 
 def _declare(name: str, size: int) -> tf.types.experimental.ConcreteFunction:
@@ -98,6 +112,7 @@ def main() -> int:
     bps.init()
     num_exchanges = int(sys.argv[1])
     lanes = [Lane(name, sizes, int(num_exchanges * SHARES[name])) for name, sizes in LANES.items()]
+    lanes.append(OneNameLane("sizes", SIZES_OF_ONE_NAME, int(num_exchanges * SHARES["sizes"])))
     num_new = num_exchanges - sum(int(num_exchanges * share) for share in SHARES.values())
     sizes = [NEW_TENSOR_SIZES[index % len(NEW_TENSOR_SIZES)] for index in range((num_new + 1) // 2)]
     lanes.append(NewTensorsLane("new", sizes, num_new))

@@ -14,6 +14,9 @@ from .test_byteps_stress import pytestmark, run
 __all__ = ["pytestmark"]
 
 WORKER = """
+import os
+from contextlib import suppress
+from pathlib import Path
 import numpy as np, tensorflow as tf, byteps.tensorflow as bps
 from byteps.tensorflow.ops import _push_pull
 bps.init()
@@ -44,8 +47,26 @@ def error_of(call, *arguments):
 
 print("one after the other:", one_after_the_other(tf.constant([1.0])).numpy())
 print("at once:", "in flight" in error_of(at_once, tf.ones([4_000_000])))
-sized(tf.ones([3]))
-print("another size:", "belongs to one size" in error_of(sized, tf.ones([2])))
+
+def server_bytes():
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            variables = (process / "environ").read_bytes().split(b"\\0")
+            port = f"DMLC_PS_ROOT_PORT={os.environ['DMLC_PS_ROOT_PORT']}".encode()
+            if b"DMLC_ROLE=server" in variables and port in variables:
+                pages = int((process / "statm").read_text().split()[1])
+                found += pages * os.sysconf("SC_PAGE_SIZE")
+    return found
+
+sizes = [3, 1_000_000, 2, *(100_000 * number for number in range(40, 0, -1))]
+right, usual = True, 0
+for size in sizes:
+    result = sized(tf.range(size, dtype=tf.float32) % 100)
+    right &= bool(tf.reduce_all(result == 2 * (tf.range(size, dtype=tf.float32) % 100)))
+    usual = usual or (server_bytes() if size == 4_000_000 else 0)
+growth = (server_bytes() - usual) / 1e6  # MB; a name for each size would be 620
+print("other sizes:", right, usual > 1e7, growth < 40 or growth)
 print("empty:", sized(tf.ones([0])).shape)
 """
 
@@ -59,7 +80,7 @@ def test_names_sizes_and_types() -> None:
             f"[{rank}] bfloat16 as TensorFlow adds it: True True",
             f"[{rank}] one after the other: [4.]",
             f"[{rank}] at once: True",
-            f"[{rank}] another size: True",
+            f"[{rank}] other sizes: True True True",
             f"[{rank}] empty: (0,)",
         ]
 
@@ -70,23 +91,27 @@ import tensorflow as tf, byteps.tensorflow as bps
 from byteps.tensorflow.ops import _push_pull
 bps.init()
 
-tensors = {"urgent": tf.ones([10_000]), "large": tf.ones([16_000_000])}
-exchanges = {name: tf.function(lambda x, name=name: _push_pull(x, "", name)) for name in tensors}
+tensors = {"first": tf.ones([10_000]), "large": tf.ones([16_000_000]), "placed": tf.ones([10_000])}
+places = {"first": -1, "large": -1, "placed": 0}
+exchanges = {
+    name: tf.function(lambda x, name=name: _push_pull(x, "", name, places[name]))
+    for name in tensors
+}
 done = []
 
 def exchange(name):
     exchanges[name](tensors[name])
     done.append(name)
 
-for name in tensors:  # the first is the most urgent
+for name in tensors:  # the first is the most urgent, but for those with a place
     exchange(name)
-for _ in range(3):
+for urgent in ("first", "placed") * 2:
     large = threading.Thread(target=exchange, args=["large"])
     large.start()
     time.sleep(0.01)
-    exchange("urgent")
+    exchange(urgent)
     large.join()
-print("done:", *done[2:])
+print("done:", *done[3:])
 """
 
 
@@ -95,7 +120,9 @@ def test_the_urgent_overtakes_what_was_handed_over_before() -> None:
     job = run(2, 1, "-c", PRIORITY_WORKER, variables=one_piece_at_a_time)
     assert job.returncode == 0, job.stdout + job.stderr[-3000:]
     lines = [line for line in job.stdout.splitlines() if "done:" in line]
-    assert sorted(lines) == [f"[{rank}] done:{' urgent large' * 3}" for rank in range(2)]
+    assert sorted(lines) == [
+        f"[{rank}] done:{' first large placed large' * 2}" for rank in range(2)
+    ]
 
 
 ENDLESS_WORKER = """
