@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,8 @@ import ooodist
 from ooodist.errors import UserError
 from tests.training import embeddings
 
+pytestmark = pytest.mark.usefixtures("local_engine")
 layers = keras.layers
-
-
-@pytest.fixture(autouse=True)
-def _local_engine() -> Iterator[None]:
-    ooodist.init("local")
-    yield
-    keras.backend.clear_session()
 
 
 def data(count: int = 48) -> tuple[np.ndarray, np.ndarray]:

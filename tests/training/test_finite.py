@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,14 +12,8 @@ import ooodist
 from ooodist.errors import UserError
 from tests.training.test_distribute import data
 
+pytestmark = pytest.mark.usefixtures("local_engine")
 layers = keras.layers
-
-
-@pytest.fixture(autouse=True)
-def _local_engine() -> Iterator[None]:
-    ooodist.init("local")
-    yield
-    keras.backend.clear_session()
 
 
 class ZeroForNaN(layers.Layer):
