@@ -125,15 +125,15 @@ class _Making:
 
     def _start_one(self, rank: int, now: float) -> None:
         allowed = [
-            Action(stage, kind, microbatches[0])
+            (self._urgency_of(stage, kind, microbatches[0]), stage, kind)
             for (stage, kind), microbatches in self._ready[rank].items()
             if microbatches and self._allowed(rank, stage, kind)
         ]
         if not allowed:
             return
-        action = min(allowed, key=self._urgency_of)
-        stage, kind, microbatch = action
-        heapq.heappop(self._ready[rank][stage, kind])
+        _, stage, kind = min(allowed)
+        microbatch = heapq.heappop(self._ready[rank][stage, kind])
+        action = Action(stage, kind, microbatch)
         self._actions[rank].append(action)
         cost = self._costs.stages[stage]
         end = now + cost.seconds(kind)
@@ -192,8 +192,7 @@ class _Making:
         limit = self._costs.memory_limit
         return limit is None or self._kept[rank] + more <= limit
 
-    def _urgency_of(self, action: Action) -> tuple[int, int, int]:
-        stage, kind, microbatch = action
+    def _urgency_of(self, stage: int, kind: str, microbatch: int) -> tuple[int, int, int]:
         depth = stage if kind == FORWARD else -stage
         first = self._urgency_of_kind[kind]
         if self._rule.deep:
