@@ -6,6 +6,7 @@ for W. The times are those of :func:`ooodist.schedule.pipeline_simulate.simulate
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -123,12 +124,29 @@ class Evaluator:
 
     def keeps_order(self, order: Sequence[int], one: int, other: int) -> bool:
         """Whether the action that was moved from the other place to this one has left none behind
-        that must come before it, nor passed one that must come after it."""
+        that must come before it, nor passed one that must come after it.
+
+        These are of its micro-batch, and those of its kind of the micro-batches next to it: any
+        order is as fast when the first that a stage does is called micro-batch 0, and so on.
+        """
         moved, m = order[one], self._microbatches
-        kind = moved // m % 3
+        part, microbatch = divmod(moved, m)
+        kind = part % 3
         if one < other:
-            return kind == 0 or moved - m not in order[one : other + 1]
-        return kind == 2 or moved + m not in order[other : one + 1]
+            passed = order[one + 1 : other + 1]
+            return (kind == 0 or moved - m not in passed) and (
+                microbatch == 0 or moved - 1 not in passed
+            )
+        passed = order[other:one]
+        return (kind == 2 or moved + m not in passed) and (
+            microbatch == m - 1 or moved + 1 not in passed
+        )
+
+    def in_turn(self, order: Sequence[int]) -> list[int]:
+        """The order with each stage's micro-batches in turn, which is as fast."""
+        parts = [number // self._microbatches for number in order]
+        turns = [itertools.count(part * self._microbatches) for part in range(len(self._bytes))]
+        return [next(turns[part]) for part in parts]
 
     def fits(self, rank: int, order: Sequence[int]) -> bool:
         """Whether a rank with this order keeps to the memory limit."""

@@ -20,7 +20,7 @@ Orders = list[list[int]]  # the numbers of each rank's actions
 Move = tuple[int, int, int]  # of a rank's action, from a place to another
 
 FARTHEST = 6  # that an action moves
-HEAT = 0.02  # of the step, that it may become slower by at first
+HEAT = 0.05  # of the step, that it may become slower by at first
 MOST_STAGES = 4  # on which the same action moves
 HOW_OFTEN = (6, 2, 2)  # one action moves, one on several stages, two of a rank
 
@@ -36,7 +36,7 @@ def improve(
         evaluations: the number of steps of the walk.
         seed: the same one leads to the same orders.
     """
-    now = [list(order) for order in orders]
+    now = [evaluator.in_turn(order) for order in orders]
     seconds = evaluator.step_seconds(now)
     best_seconds, best = seconds, [list(order) for order in now]
     moves = _Moves(evaluator, random.Random(seed))

@@ -29,7 +29,7 @@ from ooodist.schedule.pipeline_moves import Orders, improve
 from ooodist.schedule.pipeline_simulate import simulate_pipeline
 
 EVALUATED_ACTIONS = 4_500_000  # in all evaluations of a search: some seconds
-MOST_EVALUATIONS = 12_000
+MOST_EVALUATIONS = 24_000
 LEAST_EVALUATIONS = 500  # of a walk; fewer lead nowhere
 MOST_WALKS = 12
 SCHEDULED_ACTIONS = 100_000  # in all schedules that rules make

@@ -2,8 +2,8 @@
 
 Orders are built as by Giffler and Thompson (1960): of all actions that could come next on some
 rank, one ends first; on its rank the next action begins before that end, or else that one could be
-put before it. That holds for B and W, which need no further memory; where a rank may keep so many
-micro-batches only, an F can also be put off until the rank has done something else.
+put before it. Where that might take memory, or a link, that another action needs, it can also be
+put off until the rank has done something else.
 
 A partial order is given up if what is left takes too long, or if another one that has done the same
 is nowhere later.
@@ -11,12 +11,13 @@ is nowhere later.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ooodist.schedule.pipeline_costs import StageCost
+from ooodist.schedule.pipeline_costs import PipelineCosts
 
 Times = tuple[float, ...]
+KINDS = ("F", "B", "W")
 
 
 @dataclass(frozen=True)
@@ -24,48 +25,56 @@ class _State:
     """What has been done.
 
     Attributes:
-        done: of each rank, numbers of F, B and W.
+        done: of each stage, numbers of F, B and W.
+        kept: bytes of each rank.
         time: of each rank, the end of its last action.
-        forward, backward: for each rank, when what it has yet to use of the rank before (behind)
-            arrives; first the last arrival of all, until when the link is in use.
-        put_off: ranks that must do something else than F.
+        links: until when each is in use; from rank a to b: number a * ranks + b.
+        arrived: for F and for B: when what each stage has yet to use arrives.
+        put_off: stages and kinds of which their ranks must do something else.
     """
 
     done: tuple[tuple[int, int, int], ...]
+    kept: tuple[int, ...]
     time: Times
-    forward: tuple[Times, ...]
-    backward: tuple[Times, ...]
-    put_off: frozenset[int] = frozenset()
+    links: Times
+    arrived: tuple[tuple[Times, ...], tuple[Times, ...]]
+    put_off: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def moments(self) -> Times:
         """All times; an order that is later in none of them is as good."""
-        return (*self.time, *(t for those in (*self.forward, *self.backward) for t in those))
+        return (*self.time, *self.links, *(t for part in self.arrived for ts in part for t in ts))
 
 
 class Exact:
-    """For one stage a rank, of which each micro-batch keeps the same from F to W.
+    """For any stages and memory limit; an update takes no time.
 
     Args:
-        stages: their costs.
+        rank_of: of each stage.
         microbatches: in a step.
-        limit: micro-batches that a rank may keep; None: any number.
+        costs: of the stages.
     """
 
-    def __init__(
-        self, stages: tuple[StageCost, ...], microbatches: int, limit: int | None = None
-    ) -> None:
-        self._stages, self._microbatches = stages, microbatches
-        self._limit = microbatches if limit is None else limit
-        self._seconds = [(s.forward, s.input_gradient, s.weight_gradient) for s in stages]
+    def __init__(self, rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts) -> None:
+        self._rank_of, self._microbatches, self._stages = rank_of, microbatches, costs.stages
+        self._ranks = max(rank_of) + 1
+        self._limit = costs.memory_limit
+        self._seconds = [tuple(stage.seconds(kind) for kind in KINDS) for stage in costs.stages]
+        self._bytes = [tuple(stage.kept_bytes(kind) for kind in KINDS) for stage in costs.stages]
+        self._has_choice = [
+            self._limit is not None or rank_of.count(rank) > 1 for rank in range(self._ranks)
+        ]
 
     def is_any_faster(self, seconds: float) -> bool:
         """Whether the actions of some order end before that."""
-        ranks = len(self._stages)
-        none: Times = (0.0,)
-        first = _State(((0, 0, 0),) * ranks, (0.0,) * ranks, (none,) * ranks, (none,) * ranks)
+        stages, ranks = self._stages, self._ranks
+        base = [0] * ranks
+        for rank, stage in zip(self._rank_of, stages, strict=True):
+            base[rank] += stage.base_bytes
+        none: tuple[Times, ...] = ((),) * len(stages)
+        done = ((0, 0, 0),) * len(stages)
+        left = [_State(done, tuple(base), (0.0,) * ranks, (0.0,) * ranks**2, (none, none))]
         known: dict[object, list[Times]] = {}
-        left = [first]
         while left:
             state = left.pop()
             if all(w == self._microbatches for _, _, w in state.done):
@@ -79,84 +88,96 @@ class Exact:
         begins = self._begins(state)
         if not begins:
             return []
-        ends = {key: begin + self._seconds[key[0]][key[1]] for key, begin in begins.items()}
-        rank, kind = min(ends, key=lambda key: (ends[key], key[1] == 0))
+        ends = {(s, kind): at + self._seconds[s][kind] for (s, kind), at in begins.items()}
+        first = min(ends, key=lambda key: (ends[key], key))
+        rank = self._rank_of[first[0]]
         found = [
-            self._after(state, rank, other, begin)
-            for (at, other), begin in begins.items()
-            if at == rank and (begin < ends[rank, kind] or other == kind)
+            self._after(state, *key, begin)
+            for key, begin in begins.items()
+            if self._rank_of[key[0]] == rank and (begin < ends[first] or key == first)
         ]
-        if kind == 0 and self._limit < self._microbatches:
-            found.append(replace(state, put_off=state.put_off | {rank}))
+        if self._has_choice[rank]:
+            found.append(replace(state, put_off=state.put_off | {first}))
         return found
 
     def _begins(self, state: _State) -> dict[tuple[int, int], float]:
-        """When each rank could begin its next F (0), B (1) and W (2), if it could."""
+        """When each stage could begin its next F (0), B (1) and W (2), if it could."""
         begins: dict[tuple[int, int], float] = {}
-        for rank, (f, b, w) in enumerate(state.done):
-            now = state.time[rank]
-            fits = f < self._microbatches and f - w < self._limit and rank not in state.put_off
-            if fits and rank == 0:
-                begins[rank, 0] = now
-            elif fits and len(state.forward[rank]) > 1:
-                begins[rank, 0] = max(now, state.forward[rank][1])
-            if b < f and rank == len(state.done) - 1:
-                begins[rank, 1] = now
-            elif b < f and len(state.backward[rank]) > 1:
-                begins[rank, 1] = max(now, state.backward[rank][1])
-            if w < b:
-                begins[rank, 2] = now
+        for stage, (f, b, w) in enumerate(state.done):
+            rank = self._rank_of[stage]
+            has_next = (f < self._microbatches, b < f, w < b)
+            is_first = (stage == 0, stage + 1 == len(self._stages), True)
+            for kind in range(3):
+                needed = state.kept[rank] + self._bytes[stage][kind][0]
+                fits = self._limit is None or needed <= self._limit
+                if not has_next[kind] or not fits or (stage, kind) in state.put_off:
+                    continue
+                if is_first[kind]:
+                    begins[stage, kind] = state.time[rank]
+                elif arrived := state.arrived[kind][stage]:
+                    begins[stage, kind] = max(state.time[rank], arrived[0])
         return begins
 
-    def _after(self, state: _State, rank: int, kind: int, begin: float) -> _State:
-        end = begin + self._seconds[rank][kind]
-        done, time = list(state.done), list(state.time)
-        counts = list(done[rank])
+    def _after(self, state: _State, stage: int, kind: int, begin: float) -> _State:
+        rank, end = self._rank_of[stage], begin + self._seconds[stage][kind]
+        counts = list(state.done[stage])
         counts[kind] += 1
-        done[rank], time[rank] = (counts[0], counts[1], counts[2]), end
-        forward, backward = list(state.forward), list(state.backward)
-        cost = self._stages[rank]
-        if kind == 0:
-            forward[rank] = _used(forward[rank])
-            if rank + 1 < len(done):
-                forward[rank + 1] = _sent(forward[rank + 1], end, cost.send_seconds)
-        if kind == 1:
-            backward[rank] = _used(backward[rank])
-            if rank:
-                backward[rank - 1] = _sent(backward[rank - 1], end, cost.send_back_seconds)
+        links, arrived = list(state.links), [list(part) for part in state.arrived]
+        if kind < 2:
+            arrived[kind][stage] = arrived[kind][stage][1:]
+            to = stage + (1, -1)[kind]
+            if 0 <= to < len(self._stages):
+                at = end
+                if self._rank_of[to] != rank:
+                    link = rank * self._ranks + self._rank_of[to]
+                    at = links[link] = max(end, links[link]) + self._way(stage, kind)
+                arrived[kind][to] = (*arrived[kind][to], at)
         return _State(
-            tuple(done), tuple(time), tuple(forward), tuple(backward), state.put_off - {rank}
+            _with(state.done, stage, (counts[0], counts[1], counts[2])),
+            _with(state.kept, rank, state.kept[rank] + sum(self._bytes[stage][kind])),
+            _with(state.time, rank, end),
+            tuple(links),
+            (tuple(arrived[0]), tuple(arrived[1])),
+            frozenset(key for key in state.put_off if self._rank_of[key[0]] != rank),
         )
+
+    def _way(self, stage: int, kind: int) -> float:
+        cost = self._stages[stage]
+        return (cost.send_seconds, cost.send_back_seconds)[kind]
+
+    def _between(self, stage: int) -> float:
+        """Seconds of the ways from the stage before to this one, and back."""
+        if stage == 0 or self._rank_of[stage - 1] == self._rank_of[stage]:
+            return 0.0
+        return self._way(stage - 1, 0) + self._way(stage, 1)
 
     def _least(self, state: _State) -> float:
         """Seconds that no order which goes on from here is faster than."""
-        least, stages = 0.0, self._stages
-        ways_back = [stages[0].weight_gradient]  # from the end of a rank's B to that of rank 0's W
-        for before, cost in itertools.pairwise(stages):
-            ways_back.append(cost.send_back_seconds + before.input_gradient + ways_back[-1])
-        on = 0.0  # from the end of a rank's F through all that are behind it, and back to it
-        for rank in reversed(range(len(stages))):
-            cost, now = stages[rank], state.time[rank]
-            f, b, w = (self._microbatches - count for count in state.done[rank])
-            each = self._seconds[rank]
-            least = max(least, now + f * each[0] + b * each[1] + w * each[2])
+        least = 0.0
+        work = list(state.time)
+        back = self._seconds[0][2]  # from the end of a stage's B to that of stage 0's W
+        ways_back = []
+        for stage, (seconds, done) in enumerate(zip(self._seconds, state.done, strict=True)):
+            left = zip(seconds, done, strict=True)
+            work[self._rank_of[stage]] += sum(s * (self._microbatches - d) for s, d in left)
+            if stage and self._rank_of[stage - 1] != self._rank_of[stage]:
+                back += self._way(stage, 1)
+            ways_back.append(back)
+            back += seconds[1]
+        on = 0.0  # from the end of a stage's F through all that are behind it, and back to it
+        for stage in reversed(range(len(self._stages))):
+            seconds, now = self._seconds[stage], state.time[self._rank_of[stage]]
+            f, b, _ = (self._microbatches - count for count in state.done[stage])
             if f:
-                least = max(least, now + f * each[0] + on + each[1] + ways_back[rank])
+                least = max(least, now + f * seconds[0] + on + seconds[1] + ways_back[stage])
             elif b:
-                least = max(least, now + b * each[1] + ways_back[rank])
-            if rank:
-                before = stages[rank - 1]
-                on += each[0] + each[1] + before.send_seconds + cost.send_back_seconds
-        return least
+                least = max(least, now + b * seconds[1] + ways_back[stage])
+            on += seconds[0] + seconds[1] + self._between(stage)
+        return max(least, *work)
 
 
-def _used(times: Times) -> Times:
-    return (times[0], *times[2:])
-
-
-def _sent(times: Times, end: float, seconds: float) -> Times:
-    arrival = max(end, times[0]) + seconds if seconds else end
-    return (arrival, *times[1:], arrival)
+def _with(those: tuple[Any, ...], index: int, value: object) -> tuple[Any, ...]:
+    return (*those[:index], value, *those[index + 1 :])
 
 
 def _is_new(state: _State, known: dict[object, list[Times]]) -> bool:
