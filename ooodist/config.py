@@ -77,12 +77,15 @@ class OrderConfig:
 class PlanningConfig:
     """``memory_bytes``: what a worker may use at most; null: no limit. ``max_steps_per_launch``:
     the planner takes no more. ``profiles``: the folder in which measured costs are kept; null:
-    ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits."""
+    ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits. ``trial``: the
+    plan and the default take turns in training, and the faster one stays; without it the plan is
+    carried out as it is. (With ``memory_bytes`` there is no trial: the default knows no limit.)"""
 
     memory_bytes: Annotated[int, Range(1)] | None = None
     max_steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] = 8
     profiles: str | None = None
     profile_anew: bool = False
+    trial: bool = True
 
 
 @dataclass(frozen=True)

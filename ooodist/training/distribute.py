@@ -27,6 +27,7 @@ from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch, Launch
 from ooodist.training.planning import FROM_COSTS, Planned, find_plan
+from ooodist.training.trial import Candidate, Trial
 
 logger = logging.getLogger("ooodist")
 
@@ -76,8 +77,9 @@ def distribute(
     Args:
         model: a Keras model; compile it before or after.
         order: ``inorder`` (as TensorFlow would), ``first_k``, ``priority`` (exchanges by the
-            next forward pass's need), ``planned`` (the best that the planner finds), a plan, a
-            list of unit names, or a function from the backward units to such a list.
+            next forward pass's need), ``planned`` (the best that the planner finds, unless it turns
+            out in training that ``inorder`` is faster), a plan, a list of unit names, or a function
+            from the backward units to such a list.
         k: for ``first_k``: the dW of how many layers run last; None for the best k.
         steps_per_launch: training steps traced into one function. The exchange of one overlaps
             the forward pass of the next; tracing takes that many times as long. None is the
@@ -167,6 +169,8 @@ class DistributedModel(JointModel):
     Attributes:
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
         planned: the plan that is carried out, with what it was made from; None if there is none.
+        tried: what the plan of ``order="planned"`` came to in training: "planned" if it is faster
+            than the default, "default" if not; None as long as nobody knows.
     """
 
     def __init__(
@@ -194,6 +198,8 @@ class DistributedModel(JointModel):
         )
         self.backward = backward
         self.planned: Planned | None = None
+        self.tried: str | None = None
+        self._default_exchange = exchange
         self._to_find = to_find
         self._planning = planning
         self._given_steps_per_launch = steps_per_launch
@@ -210,7 +216,7 @@ class DistributedModel(JointModel):
     @property
     def needs_plan(self) -> bool:
         """Whether the order is still to be found."""
-        return self._to_find is not None and self.planned is None
+        return self._to_find is not None and self.planned is None and self.tried is None
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Finds the order and carries it out from now on; fit does so by itself.
@@ -272,7 +278,61 @@ class DistributedModel(JointModel):
 
     def _launch_function(self) -> Callable[[Sequence[Batch]], dict[str, tf.Tensor]]:
         """Runs the batches of one launch."""
-        return Launch(self._model, self.backward, accumulate=self.accumulate, watch=self.watch)
+        if self.tried == "default":
+            return self._default(self.backward)
+        launch = self._launch_of(self.backward)
+        if self.tried is not None or not self._is_to_be_tried:
+            return launch
+        return self._trial(launch)
+
+    def _trial(self, planned: Launch) -> Callable[[Sequence[Batch]], dict[str, tf.Tensor]]:
+        """Runs the batches of one launch, as planned or as without a plan."""
+        assert self.planned is not None
+        assert self.planned.plan.predicted is not None
+        in_order = OrderedBackward(self._default_exchange)
+
+        def decided(name: str) -> None:
+            self.tried = name
+            if name == "default":
+                self.backward, self.planned = in_order, None
+
+        candidates = [
+            Candidate("default", self._default(in_order)),
+            Candidate("planned", planned, self.planned.plan.predicted.step_seconds),
+        ]
+        trial = Trial(self.engine, candidates, self.steps_per_launch, decided)
+        whole = self.steps_per_launch * self.accumulate
+
+        def run(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+            return trial(batches) if len(batches) == whole else trial.fastest.run(batches)
+
+        return run
+
+    def _default(self, in_order: OrderedBackward) -> Callable[[Sequence[Batch]], Any]:
+        """Runs batches as without a plan, which may have more steps a launch."""
+        launch = self._launch_of(in_order)
+        size = (self._given_steps_per_launch or 1) * self.accumulate
+
+        def run(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+            logs: dict[str, tf.Tensor] = {}
+            for first in range(0, len(batches), size):
+                logs = launch(batches[first : first + size])
+            return logs
+
+        return run
+
+    def _launch_of(self, backward: OrderedBackward) -> Launch:
+        return Launch(self._model, backward, accumulate=self.accumulate, watch=self.watch)
+
+    @property
+    def _is_to_be_tried(self) -> bool:
+        """Whether the plan was found to be fast, and need not be for anything else."""
+        return (
+            self._to_find == "planned"
+            and self._planning.trial
+            and self._planning.memory_bytes is None
+            and self.engine.size > 1
+        )
 
     def put_together(self) -> None:
         """Averages batch-norm statistics over the ranks, if there was training since."""

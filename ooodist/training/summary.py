@@ -73,7 +73,10 @@ def _how(job: Job) -> tuple[str, str]:
             f"{schedule.microbatches} micro-batches, schedule {schedule.name}",
         )
     name = order.name if order.k is None else f"first_k, k = {order.k}"
-    steps = job.model.ooodist.steps_per_launch
+    joint = job.model.ooodist
+    if joint.tried is not None:
+        return "order", f"{name}, of which {joint.tried} was the faster in training"
+    steps = joint.steps_per_launch
     return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} a launch"
 
 

@@ -25,6 +25,7 @@ from ooodist import engines  # noqa: E402
 from ooodist.config import PlanningConfig  # noqa: E402
 from ooodist.schedule import plan as plans  # noqa: E402
 from ooodist.schedule.plan import Plan  # noqa: E402
+from ooodist.training import trial  # noqa: E402
 from tests.training import random_plans  # noqa: E402
 
 layers = keras.layers
@@ -126,7 +127,7 @@ def all_before(op: tf.Operation) -> set[tf.Operation]:
 def planned_here_trains_as_stock_does() -> None:
     stock = trained(ooodist.distribute(model()))
     with tempfile.TemporaryDirectory() as folder:
-        planning = PlanningConfig(profiles=folder, max_steps_per_launch=4)
+        planning = PlanningConfig(profiles=folder, max_steps_per_launch=4, trial=False)
         for order in ("planned", "priority", "first_k"):
             made = ooodist.distribute(model(), order=order, planning=planning)
             state = trained(made)
@@ -142,6 +143,39 @@ def planned_here_trains_as_stock_does() -> None:
             if engine.size == 2:
                 for ours, theirs in zip(state, stock, strict=True):
                     np.testing.assert_array_equal(ours, theirs)
+
+
+def a_plan_and_the_default_take_turns() -> None:
+    x, y = images(7 * BATCH * engine.size)  # no whole number of launches
+
+    def fitted(made: keras.Model, epochs: int) -> list[np.ndarray]:
+        options = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "epochs": epochs}
+        made.fit(x, y, **options)
+        return [variable.numpy() for variable in [*made.variables, *made.optimizer.variables]]
+
+    stock = fitted(ooodist.distribute(model()), 5)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(trial, "LAUNCHES", 2)
+        monkeypatch.setattr(trial, "GAIN", 1.0)  # no plan is that fast
+        planning = PlanningConfig(profiles=folder, max_steps_per_launch=2)
+        made = ooodist.distribute(model(), order="planned", planning=planning)
+        fitted(made, 1)
+        planned = made.ooodist.backward
+        assert made.ooodist.tried is None
+        assert made.ooodist.planned is not None
+        state = fitted(made, 4)  # in which it is decided
+    assert made.ooodist.tried == "default"
+    assert made.ooodist.planned is None
+    assert made.ooodist.backward is not planned
+    assert planned.steps  # both were traced
+    assert made.ooodist.backward.steps
+    assert made.ooodist.backward.steps[0].order is None
+    if engine.size == 2:
+        for ours, theirs in zip(state, stock, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    made.compile(keras.optimizers.SGD(0.1), made.loss, jit_compile=False)
+    fitted(made, 1)
+    assert made.ooodist.tried == "default"  # and nothing was planned again
 
 
 def plans_that_do_not_fit_are_refused() -> None:
@@ -189,6 +223,7 @@ CHECKS = (
     any_plan_leaves_the_numbers_alone,
     each_waits_until_the_last_is_handed_over,
     planned_here_trains_as_stock_does,
+    a_plan_and_the_default_take_turns,
     plans_that_do_not_fit_are_refused,
     one_plan_file_for_all,
 )
