@@ -167,7 +167,7 @@ def test_wrong_jobs_end_on_both_ranks_with_one_message(programs: Programs, tmp_p
         "nothing to resume": "there is no checkpoint in",
         "one rank has another job": "the job (--config, --set) differs between ranks",
         "loss unlike labels": "loss cannot be computed for the labels of data digits (int32 (64,))",
-        "metric unlike labels": "metrics: mean_io_u cannot be computed for the labels of data",
+        "metric unlike labels": "metrics: f1_score cannot be computed for the labels of data",
         "one rank cannot build": "rank 1: RuntimeError: no luck",
         "loss is no number": "is not finite (loss ",
     }
@@ -210,10 +210,8 @@ def test_data_that_breaks_on_one_rank_ends_the_job_with_few_lines(
     found = errors(result.stdout)
     first = "rank 1: data function: a batch cannot be read: ValueError: sample 333 is broken ("
     assert first in found[0]
-    assert found[1:] in (
-        [],
-        ["ooodist: error: rank 0 ends, as another rank is gone; that rank says why"],
-    )
+    victim = "rank 0 ends, as another rank is gone; that rank says why ("
+    assert all(victim in error for error in found[1:])
     assert "Traceback" not in result.stdout
     assert len(result.stdout.splitlines()) < 30, result.stdout
 

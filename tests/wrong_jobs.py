@@ -36,7 +36,7 @@ JOBS = {
     "nothing to resume": ["checkpoint.resume=true"],
     "one rank has another job": [f"seed={engines.init().rank}"],
     "loss unlike labels": ["loss=categorical_crossentropy"],
-    "metric unlike labels": ["metrics=[mean_io_u]"],
+    "metric unlike labels": ["metrics=[f1_score]"],
     "one rank cannot build": ["model=tests.wrong_jobs:fails_on_rank_1"],
     "loss is no number": ["optimizer.learning_rate=1e30"],
 }

@@ -113,7 +113,8 @@ class Trace(keras.callbacks.Callback):
         if self._finished:
             return
         is_warm = self._is_warm and self._launches_done >= WARM_UP_LAUNCHES
-        if is_warm and self._folder is None and self._to_compare is None:
+        is_settled = is_warm and not self.model.ooodist.is_trying
+        if is_settled and self._folder is None and self._to_compare is None:
             self._start()
         self._first_batch = batch
         self._num_traced = len(self.model.ooodist.backward.steps)
@@ -151,7 +152,8 @@ class Trace(keras.callbacks.Callback):
         if not self._finished:
             logger.warning(
                 "trace: nothing was recorded: the training ran %d launches, the first %d or more "
-                "(as long as functions are traced) warm up; train longer, or set report.trace to 0",
+                "(as long as functions are traced, and a plan is tried) warm up; train longer, or "
+                "set report.trace to 0",
                 self._launches_done,
                 WARM_UP_LAUNCHES,
             )

@@ -292,7 +292,7 @@ class DistributedModel(JointModel):
         in_order = OrderedBackward(self._default_exchange)
 
         def decided(name: str) -> None:
-            self.tried = name
+            self.tried, self.is_trying = name, False
             if name == "default":
                 self.backward, self.planned = in_order, None
 
@@ -301,6 +301,7 @@ class DistributedModel(JointModel):
             Candidate("planned", planned, self.planned.plan.predicted.step_seconds),
         ]
         trial = Trial(self.engine, candidates, self.steps_per_launch, decided)
+        self.is_trying = True
         whole = self.steps_per_launch * self.accumulate
 
         def run(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:

@@ -19,7 +19,7 @@ import keras
 from ooodist import engines, yaml_dataclass
 from ooodist.config import Config
 from ooodist.engines.base import Engine
-from ooodist.errors import SharedError, UserError
+from ooodist.errors import SharedError, UserError, brief
 from ooodist.report.pipeline_trace import PipelineTrace
 from ooodist.report.trace import Trace
 from ooodist.schedule import plan as plans
@@ -94,7 +94,8 @@ def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
     if cause := causes.find(error, config):
         _end(f"rank {engine.rank}: {cause}", USER_ERROR_CODE)
     if causes.is_of_another_rank(error):
-        _end(f"rank {engine.rank} ends, as another rank is gone; that rank says why", CRASH_CODE)
+        what = f"rank {engine.rank} ends, as another rank is gone; that rank says why"
+        _end(f"{what} ({brief(error):.200})", CRASH_CODE)
     traceback.print_exc()
     engines.abort(CRASH_CODE)
 

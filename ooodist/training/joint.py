@@ -54,9 +54,11 @@ class JointModel(ABC):
         is_whole_between_epochs: each rank has all trained weights at any time.
         batches_left: how many are still to come in this epoch; None: nobody knows.
         watch: ends the training when gradients or weights are not finite.
+        is_trying: whether launches are run in one way and another at present, to find the faster.
     """
 
     is_whole_between_epochs = True
+    is_trying = False
 
     def __init__(
         self,

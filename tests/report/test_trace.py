@@ -58,6 +58,19 @@ def test_records_whole_launches_behind_the_warm_up(
     assert profiler_is_free(tmp_path)
 
 
+def test_recording_begins_when_no_plan_is_tried_any_more(tmp_path: Path) -> None:
+    model = distributed(dense_model)
+    joint = model.ooodist
+    joint.is_trying = True
+    settle = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: setattr(joint, "is_trying", batch < 5)
+    )
+    trace = Trace(tmp_path, 2)
+    fit(model, 12, callbacks=[trace, settle])
+    assert trace.summary is not None
+    assert sorted({e["args"]["step"] for e in slices(trace.summary.path)}) == [7, 8]
+
+
 def test_too_few_steps(tmp_path: Path, caplog: Any) -> None:
     model = distributed(dense_model, steps_per_launch=2)
     trace = Trace(tmp_path, 4)
