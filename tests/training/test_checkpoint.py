@@ -94,7 +94,8 @@ def test_the_state_comes_back_exactly(model: keras.Model, file: Path) -> None:
         (lambda: keras.optimizers.Adam(use_ema=True, clipnorm=1.0), "float32"),
         (lambda: keras.optimizers.AdamW(weight_decay=1e-3), "mixed_bfloat16"),
         (
-            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()),
+            # With a larger scale some steps overflow, and are left out, as chance has it.
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=16),
             "mixed_float16",
         ),
         (lambda: keras.optimizers.RMSprop(centered=True, momentum=0.5), "float32"),
