@@ -21,6 +21,7 @@ from tests.jobs import ROOT, needs_built
 PROGRAM = [sys.executable, "-m", "ooodist.train"]
 SMALL = "model={name: mlp, layers: [8], dropout: 0.2}"
 SECONDS_TO_END = 30.0
+EPOCHS = 20  # of a job that is killed after the third
 
 
 class Programs:
@@ -226,7 +227,7 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
         SMALL,
         "data.augment=true",
         "batch=32",
-        "epochs=40",
+        f"epochs={EPOCHS}",
         "optimizer={name: adam, learning_rate: 0.01}",
         "order={name: first_k, k: 1}",
         "steps_per_launch=4",
@@ -246,7 +247,7 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
     programs.wait_until_all_have_ended()
     assert second.wait() != 0
     done = checkpoint.latest(parts)[1].epoch
-    assert done < 40
+    assert done < EPOCHS
 
     third = programs.run(*program, "--output", str(parts), "--resume")
     assert third.returncode == 0, third.stdout

@@ -15,10 +15,13 @@ WORKER = Path(__file__).with_name("worker.py")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_workers_pass_every_check(engine: str) -> None:
     needs_built(engine)
-    job = run_job(engine, 2, WORKER, "all", seconds=600)
+    checks = re.findall(r"\n@check\ndef (\w+)", WORKER.read_text())
+    assert len(checks) > 4
+    if engine != "collective":  # the others exchange arrays alone
+        checks = [name for name in checks if name.startswith("equals_one_process")]
+    job = run_job(engine, 2, WORKER, *checks, seconds=600)
     assert job.returncode == 0, job.stdout[-6000:]
-    passed = re.findall(r"passed (\w+)", job.stdout)
-    assert len(passed) == WORKER.read_text().count("\n@check\n") > 4, passed
+    assert re.findall(r"passed (\w+)", job.stdout) == checks
 
 
 def test_four_workers_equal_one_process() -> None:
