@@ -30,6 +30,7 @@ from tests.training import random_plans  # noqa: E402
 
 layers = keras.layers
 BATCH = 4
+PROFILES = tempfile.mkdtemp()  # removed with the job
 
 
 def images(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -126,24 +127,23 @@ def all_before(op: tf.Operation) -> set[tf.Operation]:
 
 def planned_here_trains_as_stock_does() -> None:
     stock = trained(ooodist.distribute(model()))
-    with tempfile.TemporaryDirectory() as folder:
-        planning = PlanningConfig(profiles=folder, max_steps_per_launch=4, trial=False)
-        others = ("priority", "first_k") if engine.name == "collective" else ()  # alike with each
-        for order in ("planned", *others):
-            made = ooodist.distribute(model(), order=order, planning=planning)
-            state = trained(made)
-            planned = made.ooodist.planned
-            assert planned is not None
-            assert planned.costs is not None
-            assert planned.plan.predicted is not None
-            assert planned.plan.engine == engine.name
-            traced = made.ooodist.backward.steps[0]
-            assert traced.order == planned.plan.order
-            assert [e.name for e in traced.exchanges] == [e.name for e in planned.plan.exchanges]
-            engine.check_equal("plan", planned.plan.digest())
-            if engine.size == 2:
-                for ours, theirs in zip(state, stock, strict=True):
-                    np.testing.assert_array_equal(ours, theirs)
+    planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2, trial=False)
+    others = ("priority", "first_k") if engine.name == "collective" else ()  # alike with each
+    for order in ("planned", *others):
+        made = ooodist.distribute(model(), order=order, planning=planning)
+        state = trained(made)
+        planned = made.ooodist.planned
+        assert planned is not None
+        assert planned.costs is not None
+        assert planned.plan.predicted is not None
+        assert planned.plan.engine == engine.name
+        traced = made.ooodist.backward.steps[0]
+        assert traced.order == planned.plan.order
+        assert [e.name for e in traced.exchanges] == [e.name for e in planned.plan.exchanges]
+        engine.check_equal("plan", planned.plan.digest())
+        if engine.size == 2:
+            for ours, theirs in zip(state, stock, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
 
 
 def a_plan_and_the_default_take_turns() -> None:
@@ -155,10 +155,10 @@ def a_plan_and_the_default_take_turns() -> None:
         return [variable.numpy() for variable in [*made.variables, *made.optimizer.variables]]
 
     stock = fitted(ooodist.distribute(model()), 5)
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+    with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(trial, "LAUNCHES", 2)
         monkeypatch.setattr(trial, "GAIN", 1.0)  # no plan is that fast
-        planning = PlanningConfig(profiles=folder, max_steps_per_launch=2)
+        planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2)
         made = ooodist.distribute(model(), order="planned", planning=planning)
         fitted(made, 1)
         planned = made.ooodist.backward
