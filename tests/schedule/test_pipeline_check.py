@@ -194,8 +194,8 @@ def test_takes_less_than_a_second() -> None:
         schedule = make(16, 128)
         seconds = []
         for _ in range(3):  # the machine may have other things to do
-            began = time.perf_counter()
+            began = time.process_time()
             check(schedule, equal_stages(schedule.stages))
             check(trained_from(schedule, schedule.stages // 2), equal_stages(schedule.stages))
-            seconds.append((time.perf_counter() - began) / 2)
+            seconds.append((time.process_time() - began) / 2)
         assert min(seconds) < 1

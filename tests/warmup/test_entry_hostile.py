@@ -124,10 +124,10 @@ def test_a_zip_bomb_is_not_unpacked(member: str, tmp_path: Path) -> None:
         with bomb.open(member, "w") as opened:
             for _ in range(300):
                 opened.write(b" " * 2**20)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UserError, match="far more than the file"):
         check(tmp_path / "b.keras")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_json_that_is_too_large_is_not_read(tmp_path: Path) -> None:

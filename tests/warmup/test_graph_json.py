@@ -29,9 +29,9 @@ def test_a_graph_of_a_thousand_operators_is_read_fast() -> None:
     text = json.dumps(yaml_dataclass.plain(graph))
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         assert len(read_graph(json.loads(text)).nodes) == 1000
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 0.2
 
 

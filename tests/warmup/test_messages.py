@@ -116,10 +116,10 @@ class TestObjects:
 
     def test_what_is_too_long_is_not_even_parsed(self) -> None:
         message = b"[" + b"1," * 10_000_000 + b"1]"
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(UserError, match="has 20000003 bytes; at most 65536"):
             messages.decode(message)
-        assert time.perf_counter() - start < 0.1
+        assert time.process_time() - start < 0.1
 
     def test_what_the_other_side_would_refuse_is_not_sent(self) -> None:
         with pytest.raises(UserError, match="too long to be sent"):
@@ -140,10 +140,10 @@ class TestObjects:
         for value in values:
             message = json.dumps(value, separators=(",", ":")).encode()
             assert messages.OBJECT_BYTES // 2 < len(message) <= messages.OBJECT_BYTES
-            start = time.perf_counter()
+            start = time.process_time()
             with pytest.raises(UserError, match="not as it should be"):
                 messages.read(messages.Model, message)
-            assert time.perf_counter() - start < 2
+            assert time.process_time() - start < 2
 
 
 class TestOutlines:
@@ -213,9 +213,9 @@ class TestOutlines:
             for number in range(MOST_NODES)
         )
         message = messages.encode_outline(outline)
-        start = time.perf_counter()
+        start = time.process_time()
         assert messages.read_outline(message) == outline
-        assert time.perf_counter() - start < 5
+        assert time.process_time() - start < 5
 
 
 class TestFiles:
