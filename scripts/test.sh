@@ -48,8 +48,9 @@ failed=0
 if [ $# -gt 0 ]; then
   run_tests "$@"
 else
-  # Two at a time on two cores, in the folders whose tests start few other processes.
-  in_one_process=(tests/backprop tests/data tests/models tests/report tests/schedule tests/warmup)
+  # Two at a time on two cores, in the folders whose tests start few other processes and record
+  # nothing of the time.
+  in_one_process=(tests/backprop tests/data tests/models tests/schedule tests/warmup)
   run_tests --numprocesses 2 --dist worksteal "${in_one_process[@]}"
   step tests of several processes
   run_tests "${in_one_process[@]/#/--ignore=}"
