@@ -19,12 +19,11 @@ NOTES = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR|"
     rb"To enable the following instructions: .*, rebuild TensorFlow with"
 )
-# What TensorFlow's C++ writes when the process at the other end of an exchange has gone.
+# The same, and what TensorFlow's C++ writes when the other end of an exchange has gone.
 AFTERMATH = re.compile(
-    rb"[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w./-]+:\d+\] |"
+    NOTES.pattern + rb"|E\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w./-]+:\d+\] |"
     rb"Additional GRPC error information from remote target |:UNKNOWN:Error received from peer |"
-    rb"The error could be from a previous operation\. |\t \[\[\{\{node |"
-    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    rb"The error could be from a previous operation\. |\t \[\[\{\{node "
 )
 ERROR = b"ooodist: error: "  # ranks that share an error may each write it
 ERASE_LINE = b"\r\x1b[K"

@@ -33,7 +33,7 @@ def find(error: BaseException, config: Config) -> UserError | None:
                 f"{brief(link)}; give {kind} that fits them, or mend the labels of data "
                 f"{config.data.name}"
             )
-        if isinstance(link, OSError) and _is_below(config.output, link, text):
+        if isinstance(link, OSError) and config.output in text:
             return UserError(
                 f"output is {config.output}, where something can no longer be written: "
                 f"{brief(link)}; make room or give the permission, and go on from the last "
@@ -52,8 +52,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None:
         yield link
         link = link.__cause__ or link.__context__
-
-
-def _is_below(output: str, error: OSError, text: str) -> bool:
-    # HDF5 has the file's name in the text alone.
-    return output in str(error.filename) or output in text
