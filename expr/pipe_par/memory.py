@@ -1,6 +1,7 @@
 """What a step of a pipeline keeps in memory, over the number of micro-batches.
 
     python expr/pipe_par/memory.py [--schedules 1f1b zb_h1 gpipe] [--microbatches 4 8 12 16]
+                                   [--samples 1024]
 
 Two ranks, each bound to a core. Measured is the most that the kernel has seen of a process during a
 step, above what it had before; predicted is what the planner goes by, without the accumulated
@@ -23,6 +24,7 @@ FOLDER = Path(__file__).parent
 CSV = FOLDER / "memory.csv"
 SCHEDULES = ("1f1b", "zb_h1", "gpipe")
 RANKS = 2
+SAMPLES = 1024  # of a micro-batch: 2 MB of activations a layer
 VARIABLES = {
     # What is freed goes back to the kernel at once, which then sees what is in use.
     "MALLOC_MMAP_THRESHOLD_": "65536",
@@ -31,12 +33,12 @@ VARIABLES = {
 }
 
 
-def run(schedule: str, numbers: list[int]) -> list[dict[str, Any]]:
+def run(schedule: str, numbers: list[int], samples: int = SAMPLES) -> list[dict[str, Any]]:
     """A row for each rank and number of micro-batches; bytes. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="ooodist-memory-") as folder:
         answer = Path(folder) / "answer.json"
         subprocess.run(
-            command(RANKS, "memory_worker.py", answer, schedule, *numbers, binding="core"),
+            command(RANKS, "memory_worker.py", answer, schedule, samples, *numbers, binding="core"),
             env=environment(VARIABLES),
             check=True,
         )
@@ -50,8 +52,13 @@ def main() -> None:
     )
     parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES))
     parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 8, 12, 16])
+    parser.add_argument("--samples", type=int, default=SAMPLES)
     options = parser.parse_args()
-    rows = [row for name in options.schedules for row in run(name, options.microbatches)]
+    rows = [
+        row
+        for name in options.schedules
+        for row in run(name, options.microbatches, options.samples)
+    ]
     with CSV.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

@@ -1,6 +1,6 @@
 """One rank of memory.py's job: what a step keeps in memory, measured and predicted.
 
-    mpirun -np 2 python memory_worker.py ANSWER.json SCHEDULE MICROBATCHES ...
+    mpirun -np 2 python memory_worker.py ANSWER.json SCHEDULE SAMPLES MICROBATCHES ...
 
 Micro-batches have the same size whatever their number. The model has many layers with activations
 of the same size, so that what an action needs for itself is little beside what is kept.
@@ -16,12 +16,12 @@ from pathlib import Path
 from ooodist import engines
 from ooodist.config import ParallelConfig
 
-LAYERS, WIDTH, SAMPLES = 32, 512, 1024  # 2 MB of activations a layer
+LAYERS, WIDTH = 32, 512
 INPUTS = 8
 STALL_SECONDS = 300.0
 
-answer, schedule = Path(sys.argv[1]), sys.argv[2]
-numbers = [int(text) for text in sys.argv[3:]]
+answer, schedule, samples_each = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+numbers = [int(text) for text in sys.argv[4:]]
 engine = engines.init("mpi", stall_limit=STALL_SECONDS)
 
 import keras  # noqa: E402
@@ -51,7 +51,7 @@ def measure(microbatches: int) -> list[dict[str, float]]:
     keras.utils.set_random_seed(1)
     model = made()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    samples = SAMPLES * microbatches
+    samples = samples_each * microbatches
     batch = np.ones((samples, INPUTS), np.float32), np.zeros(samples, np.int32)
     model._symbolic_build(data_batch=batch)
     half = LAYERS // 2

@@ -11,7 +11,7 @@ import pytest
 
 from tests.jobs import ROOT
 
-FLAT = 0.02
+FLAT = 0.1  # three times as many, were they all kept
 PREDICTED = 0.1
 
 
@@ -32,13 +32,13 @@ def memory() -> ModuleType:
 def rows(memory: ModuleType) -> dict[tuple[str, int, int], dict[str, Any]]:
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
-    found = [row for name in ("1f1b", "gpipe") for row in memory.run(name, [4, 12])]
+    found = [row for name in ("1f1b", "gpipe") for row in memory.run(name, [3, 9], 512)]
     return {(row["schedule"], row["rank"], row["microbatches"]): row for row in found}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_memory_does_not_grow_with_the_number_of_micro_batches(rows: Any, rank: int) -> None:
-    few, many = rows["1f1b", rank, 4], rows["1f1b", rank, 12]
+    few, many = rows["1f1b", rank, 3], rows["1f1b", rank, 9]
     assert many["predicted"] == few["predicted"]
     assert many["measured"] == pytest.approx(few["measured"], rel=FLAT)
 
@@ -46,7 +46,7 @@ def test_memory_does_not_grow_with_the_number_of_micro_batches(rows: Any, rank: 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_where_all_are_kept_it_grows(rows: Any, rank: int) -> None:
     """So it is the schedule that keeps the other flat, and not the measuring."""
-    few, many = rows["gpipe", rank, 4], rows["gpipe", rank, 12]
+    few, many = rows["gpipe", rank, 3], rows["gpipe", rank, 9]
     assert many["measured"] > 2.5 * few["measured"]
 
 

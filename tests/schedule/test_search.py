@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from ooodist.schedule.orders import is_legal, stock_order
 from ooodist.schedule.plan import Plan, PlannedExchange
 from ooodist.schedule.search import Limits, comparison, make_plan, predicted
 from ooodist.schedule.simulate import Simulator
+from tests.processor_time import fastest
 from tests.schedule import instances
 from tests.schedule.chains import chain_costs
 
@@ -161,9 +161,9 @@ def test_fast_and_the_same_again(by_urgency: bool) -> None:
     network = Network(
         "any", 2, latency=1e-3, fixed=1e-3, seconds_per_byte=exchange / total, by_urgency=by_urgency
     )
-    start = time.process_time()
-    found = make_plan(costs, network)
-    assert time.process_time() - start < 20  # 5 s on a free machine
+    plans: list[Plan] = []
+    assert fastest(lambda: plans.append(make_plan(costs, network))) < 15  # 5 s on a free machine
+    (found,) = plans
     assert found.predicted is not None
     assert found.predicted.stock_seconds / seconds_of(found) > 1.2
     assert make_plan(costs, network) == found

@@ -10,8 +10,8 @@ import pytest
 
 from ooodist.warmup.candidates import bucket_of, candidates, upper_bound
 from ooodist.warmup.match import Prepared, prepare, scores
+from tests.processor_time import fastest
 from tests.warmup.exhaustive import inception_net, plain_net, residual_net, zoo_of
-from tests.warmup.timing import fastest
 
 
 @pytest.fixture
@@ -92,6 +92,6 @@ def test_a_zoo_of_1000_models_is_searched_fast() -> None:
     """0.1 s on a free machine."""
     zoo = [prepare(outline) for outline in zoo_of(1000)]
     for child in map(prepare, (residual_net([20] * 8 + [40] * 8), inception_net([10] * 4))):
-        seconds = fastest(3, lambda child=child: candidates(child, zoo))  # type: ignore[misc]
+        seconds = fastest(lambda child=child: candidates(child, zoo), runs=3)  # type: ignore[misc]
         print(f"{len(child.outline)} operators against 1,000 models: {seconds:.3f} s")
         assert seconds < 2

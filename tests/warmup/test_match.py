@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ooodist.warmup.candidates import upper_bound
 from ooodist.warmup.match import Match, match, prepare, score, scores
 from ooodist.warmup.operators import Operator, Outline
+from tests.processor_time import fastest
 from tests.warmup.exhaustive import (
     ancestors,
     best_score,
@@ -30,7 +31,6 @@ from tests.warmup.exhaustive import (
     several_of_each,
     zoo_of,
 )
-from tests.warmup.timing import fastest
 
 SEEDS = st.integers(0, 10**6)
 
@@ -277,7 +277,7 @@ def test_large_models_are_matched_fast_and_in_little_memory(case: str) -> None:
     """0.05 to 0.15 s, and 3 MB, on a free machine."""
     child, parent = map(prepare, LARGE[case])
     assert min(len(child.outline), len(parent.outline)) >= 990
-    seconds = fastest(3, lambda: match(child, parent))
+    seconds = fastest(lambda: match(child, parent), runs=3)
     tracemalloc.start()
     found = match(child, parent)
     peak = tracemalloc.get_traced_memory()[1]
@@ -289,7 +289,7 @@ def test_large_models_are_matched_fast_and_in_little_memory(case: str) -> None:
 
 def test_a_large_model_is_prepared_fast() -> None:
     for case, (outline, _) in LARGE.items():
-        assert fastest(2, lambda outline=outline: prepare(outline)) < 1, case  # type: ignore[misc]
+        assert fastest(lambda outline=outline: prepare(outline), runs=2) < 1, case  # type: ignore[misc]
 
 
 def test_10_000_operators() -> None:
