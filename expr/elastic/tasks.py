@@ -1,6 +1,6 @@
 """The two tasks: a model that has learned one kind of data goes on to another.
 
-``digits``: ResNet-20 on scikit-learn's handwritten digits, enlarged, and moved about. It has
+``digits``: ResNet-20 on ooodist's handwritten digits, enlarged, and moved about. It has
 learned 0 to 4, and goes on to 5 to 9 with a new head.
 
 ``gpt``: a byte-level GPT that has learned the source code of Python's standard library goes on to
@@ -18,9 +18,9 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
 from ooodist import models
+from ooodist.data.digits import load as load_digits
 from ooodist.data.shift import shifted
 from ooodist.data.split import split_indices
 from ooodist.models.gpt import GptConfig
@@ -127,11 +127,11 @@ class Digits(Task):
 
     def _digits(self, classes: range) -> tuple[Arrays, Arrays]:
         """Those of some classes, numbered from 0: half for training, half for validation."""
-        digits = load_digits()
-        chosen = np.isin(digits.target, classes)
-        x = tf.constant(digits.images[chosen][..., None] / 16, tf.float32)
+        pixels, digits = load_digits()
+        chosen = np.isin(digits, classes)
+        x = tf.constant(pixels[chosen][..., None] / 16, tf.float32)
         x = tf.image.resize(x, (self.size, self.size)).numpy()
-        y = (digits.target[chosen] - classes[0]).astype(np.int32)
+        y = (digits[chosen] - classes[0]).astype(np.int32)
         train, validation = split_indices(len(y), 0.5, 0, y)
         return (x[train], y[train]), (x[validation], y[validation])
 

@@ -8,8 +8,8 @@ from pydoc_data.topics import topics
 import keras
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
+from ooodist.data.digits import load as load_digits
 from ooodist.data.shift import shifted
 from ooodist.data.split import split_indices
 
@@ -112,10 +112,10 @@ TASKS = {
 
 
 def _digits() -> tuple[Arrays, Arrays]:
-    digits = load_digits()
+    pixels, digits = load_digits()
     gap = (SIZE - 8) // 2
-    x = np.pad(digits.images[..., None] / 16, ((0, 0), (gap, gap), (gap, gap), (0, 0)))
-    x, y = x.astype(np.float32), digits.target.astype(np.int32)
+    x = np.pad(pixels[..., None] / 16, ((0, 0), (gap, gap), (gap, gap), (0, 0)))
+    x, y = x.astype(np.float32), digits.astype(np.int32)
     train, validation = split_indices(len(y), 0.2, 0, y)
     return (x[train], y[train]), (x[validation], y[validation])
 

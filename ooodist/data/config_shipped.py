@@ -11,7 +11,7 @@ from ooodist.errors import UserError
 
 @dataclass(frozen=True)
 class DigitsConfig:
-    """1,797 handwritten digits of 8x8 pixels that ship with scikit-learn, scaled to [0, 1]."""
+    """1,797 handwritten digits of 8x8 pixels that come with ooodist, scaled to [0, 1]."""
 
     name: ClassVar[str] = "digits"
     image_size: int = 8  # pixels; other sizes are resized bilinearly

@@ -1,9 +1,17 @@
-"""The handwritten digits that ship with scikit-learn."""
+"""Handwritten digits, which come with the package.
+
+They are the test set of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
+UCI Machine Learning Repository, 1998, doi:10.24432/C50P49, under CC BY 4.0, as scikit-learn
+carries it too. To import scikit-learn for it would cost each process a second and more, and Keras
+imports it wherever it is installed.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
 from ooodist.data.config import DigitsConfig
 from ooodist.data.shift import shifted
@@ -13,12 +21,20 @@ from ooodist.data.split import split_indices
 ORIGINAL_SIZE = 8  # pixels
 LARGEST_VALUE = 16.0  # of a pixel
 
+_FILE = Path(__file__).with_name("digits.csv.gz")  # a line an image: its pixels and its digit
+
+
+def load() -> tuple[np.ndarray, np.ndarray]:
+    """Pixels of (1797, 8, 8), 0 to 16, and digits of (1797,), both integers."""
+    lines = np.loadtxt(_FILE, delimiter=",", dtype=np.int64)
+    return lines[:, :-1].reshape(-1, ORIGINAL_SIZE, ORIGINAL_SIZE), lines[:, -1]
+
 
 def source(config: DigitsConfig) -> IndexedSource:
     """1,797 images of (image_size, image_size, channels), labels 0 to 9."""
-    digits = load_digits()
-    images = tf.constant(digits.images[..., None] / LARGEST_VALUE, tf.float32)
-    labels = tf.constant(digits.target, tf.int32)
+    pixels, digits = load()
+    images = tf.constant(pixels[..., None] / LARGEST_VALUE, tf.float32)
+    labels = tf.constant(digits, tf.int32)
     size = config.image_size
 
     def read(indices: tf.Tensor) -> Pair:
@@ -31,7 +47,7 @@ def source(config: DigitsConfig) -> IndexedSource:
         return shifted(x, noise, furthest=max(1, size // ORIGINAL_SIZE))
 
     fraction = config.validation_fraction
-    train, validation = split_indices(len(labels), fraction, config.split_seed, digits.target)
+    train, validation = split_indices(len(labels), fraction, config.split_seed, digits)
     meaning = Meaning(
         kind=config.name,
         description=f"images of {size}x{size}x{config.channels}, 10 classes",

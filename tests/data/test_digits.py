@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn.datasets import load_digits
 
 from ooodist.data.config import DigitsConfig
+from ooodist.data.digits import load
 
 from .laws import assert_laws, batches, epoch_targets, joined, load_one
 
@@ -19,6 +19,15 @@ def test_laws(config: DigitsConfig) -> None:
     assert_laws(config, batch=100)
 
 
+def test_the_data_set_is_what_its_authors_describe() -> None:
+    pixels, digits = load()
+    assert pixels.shape == (1797, 8, 8)
+    assert (pixels.min(), pixels.max()) == (0, 16)
+    assert np.bincount(digits).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert pixels[0, 2].tolist() == [0, 3, 15, 2, 0, 11, 8, 0]
+    assert digits[:10].tolist() == list(range(10))
+
+
 def test_training_and_validation_are_the_real_digits() -> None:
     data = load_one(DigitsConfig(), batch=1438)
     (x, y), *_ = batches(data.train, 1)
@@ -29,11 +38,9 @@ def test_training_and_validation_are_the_real_digits() -> None:
         (image.tobytes(), int(label))
         for image, label in zip(validation_x, validation_y, strict=True)
     }
-    digits = load_digits()
-    images = (digits.images / 16).astype(np.float32)
-    real = {
-        (image.tobytes(), int(label)) for image, label in zip(images, digits.target, strict=True)
-    }
+    pixels, digits = load()
+    images = (pixels / 16).astype(np.float32)
+    real = {(image.tobytes(), int(label)) for image, label in zip(images, digits, strict=True)}
     assert found | held_out == real
     assert not found & held_out
     assert data.description == (
@@ -82,4 +89,4 @@ def test_without_validation_all_digits_are_trained_on() -> None:
     data = load_one(DigitsConfig(validation_fraction=0), batch=64)
     assert data.validation is None
     assert data.description.startswith("digits: 1,797 training and no validation samples")
-    assert np.array_equal(np.bincount(epoch_targets(data, 64)), np.bincount(load_digits().target))
+    assert np.array_equal(np.bincount(epoch_targets(data, 64)), np.bincount(load()[1]))
