@@ -50,7 +50,7 @@ if [ $# -gt 0 ]; then
 else
   # Two at a time on two cores, in the folders whose tests start few other processes and record
   # nothing of the time.
-  in_one_process=(tests/backprop tests/data tests/models tests/schedule tests/warmup)
+  in_one_process=(tests/backprop tests/data tests/elastic tests/models tests/schedule tests/warmup)
   run_tests --numprocesses 2 --dist worksteal "${in_one_process[@]}"
   step tests of several processes
   run_tests "${in_one_process[@]/#/--ignore=}"

@@ -1,4 +1,4 @@
-"""Elastic training in a pipeline against one process: ``mpirun -np 2 pipeline_worker.py CASE``.
+"""Elastic training in a pipeline against one process: ``mpirun -np 2 pipeline_worker.py CASE...``.
 
 Each rank trains the whole model by itself afterwards, with the same selections and micro-batches.
 """
@@ -234,4 +234,5 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for case_name in sys.argv[1:]:
+        main(case_name)

@@ -32,7 +32,8 @@ def test_learns_one_batch(name: str) -> None:
     loss = loss_of(data)
     model.compile(keras.optimizers.Adam(rate), loss, run_eagerly=eagerly)
     before = float(loss(y, model(x, training=True)))
-    for _ in range(8):
+    # A step of this MobileNet takes a second.
+    for _ in range(4 if name == "mobilenet_v3_large" else 8):
         assert np.isfinite(model.train_on_batch(x, y))
     after = float(loss(y, model(x, training=True)))
     assert after < 0.9 * before

@@ -13,18 +13,21 @@ EVERY = [
 
 
 @pytest.mark.parametrize(
-    ("ranks", "model", "microbatches"),
+    ("ranks", "model", "microbatches", "schedules"),
     [
-        *((2, model, 4) for model in ("encoder_decoder", "residual", "unet")),
-        # Fewer micro-batches than ranks, too.
-        *((4, model, 4 - less) for less, model in enumerate(("residual", "encoder_decoder"))),
-        (4, "unet", 5),
+        *((2, model, 4, EVERY) for model in ("encoder_decoder", "residual", "unet")),
+        # Each schedule with one of the models on four ranks, which share two cores here; with
+        # fewer micro-batches than ranks, too.
+        (4, "residual", 4, EVERY[::3]),
+        (4, "encoder_decoder", 3, EVERY[1::3]),
+        (4, "unet", 5, EVERY[2::3]),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_trains_as_one_process(ranks: int, model: str, microbatches: int) -> None:
-    """Under every schedule."""
-    check(ranks, model, microbatches, EVERY)
+def test_trains_as_one_process(
+    ranks: int, model: str, microbatches: int, schedules: list[str]
+) -> None:
+    check(ranks, model, microbatches, schedules)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""fit of a pipeline against one process: ``mpirun -np 2 python training_worker.py CASE``.
+"""fit of a pipeline against one process: ``mpirun -np 2 python training_worker.py CASE...``.
 
 Each rank first trains the whole model by itself, with TensorFlow alone and the same micro-batches.
 """
@@ -207,10 +207,9 @@ def main(name: str) -> None:
     whole = Batches(case)
     evaluation = [whole.batch(step, 0) for step in range(STEPS)]
 
-    if case.direct:
-        from ooodist.pipeline import assembly  # later: it starts MPI
+    from ooodist.pipeline import assembly  # later: it starts MPI
 
-        assembly._is_direct = lambda: True
+    assembly._is_direct = lambda: case.direct
     batches = Batches(case)
     model = ooodist.pipelined(
         compiled(case, batches, case.optimizer),
@@ -231,7 +230,7 @@ def main(name: str) -> None:
     for logs in zip(*history.history.values(), strict=True):
         assert np.isfinite(logs).all(), logs
     shown = " ".join(f"{key} {values[-1]:.6f}" for key, values in history.history.items())
-    print(f"history: {shown};", flush=True)
+    print(f"history of {name}: {shown};", flush=True)
     if len(batches.model.inputs) == len(batches.model.outputs) == 1:  # arrays are shared out
         x = np.concatenate([b[0] for b in evaluation])
         y = np.concatenate([b[1] for b in evaluation])
@@ -287,4 +286,5 @@ def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], case:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for case_name in sys.argv[1:]:
+        main(case_name)

@@ -27,13 +27,7 @@ measuring.REPEATS = 2
 measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
 
 
-def check_network(*, for_plans: bool) -> Network:
-    network = measuring.measure_network(engine, for_plans=for_plans)
-    check_costs(network)
-    return network
-
-
-def check_beside_a_step() -> None:
+def check_beside_a_step() -> Network:
     """One that only sleeps, so that it waits for no core and is hardly any longer for exchanges."""
     calls = 0
 
@@ -42,12 +36,13 @@ def check_beside_a_step() -> None:
         calls += 1
         time.sleep(0.02)
 
-    network = measuring.measure_network(engine, step)
+    network = measuring.measure_network(engine, step, for_plans=False)
     check_costs(network)
     assert calls >= 2 * measuring.REPEATS
     each_byte = network.seconds_per_byte + network.pull_seconds_per_byte
     assert network.cpu_seconds_per_byte < each_byte
     engine.check_equal("the calls", str(calls))
+    return network
 
 
 def check_costs(network: Network) -> None:
@@ -90,9 +85,7 @@ def check_profile(folder: Path) -> None:
 
 
 def main() -> None:
-    check_network(for_plans=False)
-    check_beside_a_step()
-    check_verification(check_network(for_plans=True))
+    check_verification(check_beside_a_step())
     check_profile(Path(sys.argv[1]))
     print(f"rank {engine.rank} measured", flush=True)
     ooodist.shutdown()

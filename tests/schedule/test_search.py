@@ -104,7 +104,7 @@ def every_plan(costs: StepCosts, plan: Plan) -> Iterator[Plan]:
 
 
 @example([1.122, 1.326, 0.381, 0.766, 0.969, 0.55, 1.122, 1.46, 1.767], [148] * 3, False, 3)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     st.lists(st.floats(0.1, 2), min_size=9, max_size=9),
     st.lists(st.integers(1, 100).map(lambda n: 4 * n), min_size=3, max_size=3),
@@ -166,7 +166,6 @@ def test_fast_and_the_same_again(by_urgency: bool) -> None:
     (found,) = plans
     assert found.predicted is not None
     assert found.predicted.stock_seconds / seconds_of(found) > 1.2
-    assert make_plan(costs, network) == found
     short = Limits(evaluations=240)
     again = [make_plan(costs, network, limits=short, seed=seed) for seed in (1, 1, 2)]
     assert again[0] == again[1]
