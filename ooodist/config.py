@@ -77,15 +77,23 @@ class OrderConfig:
 class PlanningConfig:
     """``memory_bytes``: what a worker may use at most; null: no limit. ``max_steps_per_launch``:
     the planner takes no more. ``profiles``: the folder in which measured costs are kept; null:
-    ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits. ``trial``: the
-    plan and the default take turns in training, and the faster one stays; without it the plan is
-    carried out as it is. (With ``memory_bytes`` there is no trial: the default knows no limit.)"""
+    ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits. ``trial``:
+    training begins with the default; plans are found while it trains and take turns with it, and
+    the fastest stays. Without it the plan is found before the first step and carried out as it is
+    (as with ``memory_bytes``: the default knows no limit). ``share``: the most that planning may
+    take of the training's time; what takes longer is left out."""
 
     memory_bytes: Annotated[int, Range(1)] | None = None
     max_steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] = 8
     profiles: str | None = None
     profile_anew: bool = False
     trial: bool = True
+    share: Annotated[float, Range(0)] = 0.02
+
+    @property
+    def is_live(self) -> bool:
+        """Whether plans are found and tried while training."""
+        return self.trial and self.memory_bytes is None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import functools
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from ooodist.profile.step import as_tensors, trace_step
 from ooodist.training.backward import OrderedBackward
 from ooodist.training.distribute import DistributedModel
 from ooodist.training.exchange import GradientExchange
-from ooodist.training.launch import Batch, Launch
+from ooodist.training.launch import Batch, Launch, Run, in_launches
 from ooodist.training.planning import Planned, limits_of, planned_for, profile_for
 
 logger = logging.getLogger("ooodist")
@@ -148,8 +148,8 @@ class ElasticModel(Selecting, DistributedModel):
             self._selector.renew([*batches, *more][: self._elastic.batches])
             self._meter.interrupted()
 
-    def _launch_function(self) -> Callable[[Sequence[Batch]], dict[str, tf.Tensor]]:
-        return self._launch
+    def _run_function(self) -> Run:
+        return in_launches(self._launch, steps=self.steps_per_launch, accumulate=self.accumulate)
 
     def _launch(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
         assert self._selector.mask is not None

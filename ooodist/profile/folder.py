@@ -43,6 +43,11 @@ class Profile:
         return self.conditions.model
 
 
+def folder_of(setting: str | None) -> Path:
+    """The folder that ``planning.profiles`` means."""
+    return Path(setting or DEFAULT_FOLDER).expanduser()
+
+
 def to_yaml(profile: Profile) -> str:
     """The profile as text; :func:`from_yaml` makes the same profile of it."""
     return yaml_dataclass.dump(yaml_dataclass.plain(profile))
@@ -59,8 +64,7 @@ def from_yaml(text: str, source: str) -> Profile:
 
 def file_name(name: str, conditions: Conditions) -> str:
     """As ``resnet20-horovod-2-workers-1f0c9a3e.yaml``."""
-    workers = f"{conditions.workers}-worker{'s' if conditions.workers > 1 else ''}"
-    return f"{_as_file_name(name)}-{conditions.engine}-{workers}-{conditions.digest()}.yaml"
+    return f"{_stem(name, conditions.engine, conditions.workers)}-{conditions.digest()}.yaml"
 
 
 def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
@@ -87,6 +91,11 @@ def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
             break
     logger.info("profile: none in %s is for this model, machine and job: measuring", folder)
     return None
+
+
+def has_any(folder: Path, name: str, engine: str, workers: int) -> bool:
+    """Whether there is a profile of a model of this name, of whatever conditions else."""
+    return next(folder.glob(f"{_stem(name, engine, workers)}-*.yaml"), None) is not None
 
 
 def write(folder: Path, profile: Profile) -> Path:
@@ -116,6 +125,10 @@ def _age(file: Path) -> float:
         return -file.stat().st_mtime
     except OSError:  # deleted meanwhile
         return 0.0
+
+
+def _stem(name: str, engine: str, workers: int) -> str:
+    return f"{_as_file_name(name)}-{engine}-{workers}-worker{'s' if workers > 1 else ''}"
 
 
 def _as_file_name(name: str) -> str:

@@ -16,7 +16,7 @@ from ooodist.engines.base import Engine
 from ooodist.profile import folder as profiles
 from ooodist.profile.compute import measure_step
 from ooodist.profile.conditions import present_conditions
-from ooodist.profile.folder import DEFAULT_FOLDER, Profile
+from ooodist.profile.folder import Profile
 from ooodist.profile.network import measure_network, still_holds
 from ooodist.profile.state import preserved
 from ooodist.profile.step import StepToMeasure, trace_step
@@ -32,7 +32,7 @@ def profile_of(
     engine: Engine,
     *,
     accumulate: int = 1,
-    folder: Path | None = None,
+    folder: Path,
     anew: bool = False,
     traced: StepToMeasure | None = None,
 ) -> Profile:
@@ -47,7 +47,7 @@ def profile_of(
         batch: one batch as its data set yields it.
         engine: in use.
         accumulate: batches an update.
-        folder: of profiles, on rank 0; None: DEFAULT_FOLDER.
+        folder: of profiles, on rank 0.
         anew: measure in any case.
         traced: the step of this model, batch and ``accumulate``, if it was traced already.
 
@@ -57,7 +57,6 @@ def profile_of(
     Raises:
         UserError: the model cannot be measured, or differs between ranks; on all ranks.
     """
-    folder = Path(folder or DEFAULT_FOLDER).expanduser()
     if traced is None:
         with engine.agreed():
             traced = trace_step(model, batch, accumulate=accumulate)

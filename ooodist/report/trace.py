@@ -110,7 +110,7 @@ class Trace(keras.callbacks.Callback):
         self._finished = self._finished or self.model.ooodist.engine.rank != 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._finished:
+        if self._finished or self.model.ooodist.steps_ahead:  # trained in an earlier call
             return
         is_warm = self._is_warm and self._launches_done >= WARM_UP_LAUNCHES
         is_settled = is_warm and not self.model.ooodist.is_trying
@@ -121,7 +121,7 @@ class Trace(keras.callbacks.Callback):
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._finished:
+        if self._finished or self.model.ooodist.steps_ahead:  # the same launch
             return
         keras.tree.map_structure(float, logs or {})  # waits for the device
         seconds = time.perf_counter() - self._began

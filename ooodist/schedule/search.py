@@ -33,6 +33,8 @@ MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its mi
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
 ROUNDING = 1e-9  # scores that differ by less are equal
+TRIED = 0.1  # how much slower in simulation a plan with a name may be, to be tried
+MOST_TRIED = 3  # each must be traced, which takes seconds
 LOAD_PENALTY = 1e-5  # of the score, for each unit of load: see _Planner._load
 
 
@@ -85,6 +87,29 @@ def make_plan(
     """
     planned = _Planner(costs, network, limits or Limits()).search(seed)
     return predicted(planned, costs, network)
+
+
+def plans_to_try(
+    costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
+) -> list[Plan]:
+    """The planned one, and those with a name that may well be as fast: for a trial in training.
+
+    The simulator errs by some percent (``TRIED``), so that plans which differ by less are equal
+    before they were tried. At most ``MOST_TRIED``, the fastest in simulation first.
+
+    Raises:
+        UserError: no plan fits into ``limits.memory_bytes``.
+    """
+    planner = _Planner(costs, network, limits or Limits())
+    planned = planner.search(seed)
+    plans = sorted(
+        (predicted(plan, costs, network) for plan in (planned, *planner.best_named())), key=_seconds
+    )
+    distinct: dict[Plan, Plan] = {}
+    for plan in plans:
+        distinct.setdefault(replace(plan, name="", predicted=None), plan)
+    worst = (1 + TRIED) * _seconds(plans[0])
+    return [plan for plan in distinct.values() if _seconds(plan) <= worst][:MOST_TRIED]
 
 
 def comparison(
@@ -171,6 +196,16 @@ class _Planner:
             plan.name: plan if plan.credit in limits.credits else replace(plan, credit=other)
             for plan in plans
         }
+
+    def best_named(self) -> list[Plan]:
+        """Each of these with as many steps a launch as are best for it."""
+        named = {steps: self.named(steps) for steps in self._steps}
+        found = []
+        for name in named[self._steps[0]]:
+            scores = {steps: self._score(plans[name]) for steps, plans in named.items()}
+            if min(scores.values()) < float("inf"):  # it fits into memory
+                found.append(named[self._fewest_steps(scores)][name])
+        return found
 
     def search(self, seed: int) -> Plan:
         """The plan. Raises UserError if none fits into memory."""
@@ -276,6 +311,11 @@ class _Planner:
                 f"memory: a worker has {memory} bytes, but a step needs at least {least}, with "
                 "nothing deferred; give it that much, or make the batch smaller"
             )
+
+
+def _seconds(plan: Plan) -> float:
+    assert plan.predicted is not None
+    return plan.predicted.step_seconds
 
 
 def _with_steps(plan: Plan, steps: int) -> Plan:

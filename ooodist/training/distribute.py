@@ -7,7 +7,7 @@ in :mod:`ooodist.training.joint`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ from ooodist.training import arrays, replicas
 from ooodist.training.backward import Order, OrderedBackward
 from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
 from ooodist.training.joint import JointModel, without_optionals
-from ooodist.training.launch import Batch, Launch
+from ooodist.training.launch import Batch, Launch, Run, in_launches
 from ooodist.training.planning import FROM_COSTS, Planned, find_plan
-from ooodist.training.trial import Candidate, Trial
 
 logger = logging.getLogger("ooodist")
 
@@ -77,9 +76,9 @@ def distribute(
     Args:
         model: a Keras model; compile it before or after.
         order: ``inorder`` (as TensorFlow would), ``first_k``, ``priority`` (exchanges by the
-            next forward pass's need), ``planned`` (the best that the planner finds, unless it turns
-            out in training that ``inorder`` is faster), a plan, a list of unit names, or a function
-            from the backward units to such a list.
+            next forward pass's need), ``planned`` (what turns out to be the fastest while the model
+            trains: it begins with ``inorder``), a plan, a list of unit names, or a function from
+            the backward units to such a list.
         k: for ``first_k``: the dW of how many layers run last; None for the best k.
         steps_per_launch: training steps traced into one function. The exchange of one overlaps
             the forward pass of the next; tracing takes that many times as long. None is the
@@ -136,7 +135,12 @@ def distribute(
     arguments = (model, engine, backward, steps_per_launch, accumulate, to_find, planning)
     config = read_elastic(elastic)
     if config is None:
-        model.ooodist = DistributedModel(*arguments)
+        kind: type[DistributedModel] = DistributedModel
+        if order == "planned" and planning.is_live and engine.size > 1:
+            from ooodist.training.planned_model import PlannedModel  # it builds upon this module
+
+            kind = PlannedModel
+        model.ooodist = kind(*arguments)
     else:
         check_order_is_found(order, k)
         from ooodist.elastic.data_parallel import ElasticModel  # it builds upon this module
@@ -169,8 +173,6 @@ class DistributedModel(JointModel):
     Attributes:
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
         planned: the plan that is carried out, with what it was made from; None if there is none.
-        tried: what the plan of ``order="planned"`` came to in training: "planned" if it is faster
-            than the default, "default" if not; None as long as nobody knows.
     """
 
     def __init__(
@@ -198,8 +200,6 @@ class DistributedModel(JointModel):
         )
         self.backward = backward
         self.planned: Planned | None = None
-        self.tried: str | None = None
-        self._default_exchange = exchange
         self._to_find = to_find
         self._planning = planning
         self._given_steps_per_launch = steps_per_launch
@@ -216,7 +216,7 @@ class DistributedModel(JointModel):
     @property
     def needs_plan(self) -> bool:
         """Whether the order is still to be found."""
-        return self._to_find is not None and self.planned is None and self.tried is None
+        return self._to_find is not None and self.planned is None
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Finds the order and carries it out from now on; fit does so by itself.
@@ -257,83 +257,26 @@ class DistributedModel(JointModel):
 
     def _prepare(self, given: dict[str, Any]) -> None:
         if self.needs_plan:
-            self.plan(without_optionals(arrays.first_batch(given)), _num_steps(given))
+            self.plan(without_optionals(arrays.first_batch(given)), num_steps(given))
 
     # Training
 
-    def _launcher(self) -> Any:
-        launch = self._launch_function()
+    def _launcher(self) -> Run:
+        run = self._run_function()
 
         def train(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
             self._trained_since_average = True
-            if len(batches) == self.steps_per_launch * self.accumulate and _same_shapes(batches):
-                return launch(batches)
-            # What does not fill a launch runs step by step rather than being traced for once.
-            logs: dict[str, tf.Tensor] = {}
-            for first in range(0, len(batches), self.accumulate):
-                logs = launch(batches[first : first + self.accumulate])
-            return logs
+            return run(batches)
 
         return train
 
-    def _launch_function(self) -> Callable[[Sequence[Batch]], dict[str, tf.Tensor]]:
-        """Runs the batches of one launch."""
-        if self.tried == "default":
-            return self._default(self.backward)
-        launch = self._launch_of(self.backward)
-        if self.tried is not None or not self._is_to_be_tried:
-            return launch
-        return self._trial(launch)
+    def _run_function(self) -> Run:
+        """What trains on any number of batches."""
+        return self._in_launches_of(self.backward, self.steps_per_launch)
 
-    def _trial(self, planned: Launch) -> Callable[[Sequence[Batch]], dict[str, tf.Tensor]]:
-        """Runs the batches of one launch, as planned or as without a plan."""
-        assert self.planned is not None
-        assert self.planned.plan.predicted is not None
-        in_order = OrderedBackward(self._default_exchange)
-
-        def decided(name: str) -> None:
-            self.tried, self.is_trying = name, False
-            if name == "default":
-                self.backward, self.planned = in_order, None
-
-        candidates = [
-            Candidate("default", self._default(in_order)),
-            Candidate("planned", planned, self.planned.plan.predicted.step_seconds),
-        ]
-        trial = Trial(self.engine, candidates, self.steps_per_launch, decided)
-        self.is_trying = True
-        whole = self.steps_per_launch * self.accumulate
-
-        def run(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
-            return trial(batches) if len(batches) == whole else trial.fastest.run(batches)
-
-        return run
-
-    def _default(self, in_order: OrderedBackward) -> Callable[[Sequence[Batch]], Any]:
-        """Runs batches as without a plan, which may have more steps a launch."""
-        launch = self._launch_of(in_order)
-        size = (self._given_steps_per_launch or 1) * self.accumulate
-
-        def run(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
-            logs: dict[str, tf.Tensor] = {}
-            for first in range(0, len(batches), size):
-                logs = launch(batches[first : first + size])
-            return logs
-
-        return run
-
-    def _launch_of(self, backward: OrderedBackward) -> Launch:
-        return Launch(self._model, backward, accumulate=self.accumulate, watch=self.watch)
-
-    @property
-    def _is_to_be_tried(self) -> bool:
-        """Whether the plan was found to be fast, and need not be for anything else."""
-        return (
-            self._to_find == "planned"
-            and self._planning.trial
-            and self._planning.memory_bytes is None
-            and self.engine.size > 1
-        )
+    def _in_launches_of(self, backward: OrderedBackward, steps: int) -> Run:
+        launch = Launch(self._model, backward, accumulate=self.accumulate, watch=self.watch)
+        return in_launches(launch, steps=steps, accumulate=self.accumulate)
 
     def put_together(self) -> None:
         """Averages batch-norm statistics over the ranks, if there was training since."""
@@ -346,7 +289,7 @@ class DistributedModel(JointModel):
         replicas.check_replicas(self.engine, self._model)
 
 
-def _num_steps(given: dict[str, Any]) -> int | None:
+def num_steps(given: dict[str, Any]) -> int | None:
     """How many steps fit will do, if that is known."""
     epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
     steps = given.get("steps_per_epoch")
@@ -354,8 +297,3 @@ def _num_steps(given: dict[str, Any]) -> int | None:
         cardinality = int(given["x"].cardinality())
         steps = cardinality if cardinality > 0 else None
     return None if steps is None else steps * epochs
-
-
-def _same_shapes(batches: Sequence[Batch]) -> bool:
-    shapes = [[getattr(leaf, "shape", None) for leaf in tf.nest.flatten(b)] for b in batches]
-    return all(shape == shapes[0] for shape in shapes)

@@ -179,6 +179,7 @@ def train(job: Job, started: float) -> None:
     if engine.rank == 0:
         if config.checkpoint.every_epochs:
             job.model.save(job.folder / MODEL_NAME)
+        job.model.ooodist.write_plan(job.folder)
         job.model.ooodist.write_report(job.folder)
         seconds = time.monotonic() - started
         print(summary(job, result, best, timer.median(), seconds, registered), flush=True)

@@ -31,7 +31,7 @@ from ooodist.training import arrays, metric_states, replicas, writers
 from ooodist.training.building import build
 from ooodist.training.epochs import EpochCare, StopTogether
 from ooodist.training.finite import GradientWatch
-from ooodist.training.launch import Batch
+from ooodist.training.launch import Batch, Run
 from ooodist.training.sharing import share_out
 
 logger = logging.getLogger("ooodist")
@@ -48,7 +48,10 @@ class JointModel(ABC):
 
     Attributes:
         engine: the engine.
-        steps_per_launch, accumulate: a call of the train function uses so many batches, multiplied.
+        steps_per_launch, accumulate: a launch uses so many batches, multiplied. ``fit`` calls the
+            train function for as many steps as launches had when it began; if launches grow
+            meanwhile, one call trains for the next ones, too.
+        steps_ahead: of these calls, how many steps were trained for that are still to come.
         data_is_shared_out: the caller sees to it that data sets yield each rank's own part; fit
             then says nothing about it.
         is_whole_between_epochs: each rank has all trained weights at any time.
@@ -77,6 +80,7 @@ class JointModel(ABC):
         self.engine = engine
         self.steps_per_launch = steps_per_launch
         self.accumulate = accumulate
+        self.steps_ahead = 0
         self.data_is_shared_out = False
         self.batches_left: int | None = None
         self.watch = GradientWatch(engine, model)
@@ -84,6 +88,8 @@ class JointModel(ABC):
         self._arguments = arguments
         self._alike = False  # weights were broadcast since the last fit began
         self._ahead: deque[Batch] = deque()  # taken from the data, and not trained on so far
+        self._steps_per_call = steps_per_launch
+        self._last_logs: dict[str, tf.Tensor] = {}
         self._plain_fit = model.fit
         self._plain_train_on_batch = model.train_on_batch
         self._plain_evaluate = model.evaluate
@@ -126,8 +132,8 @@ class JointModel(ABC):
         """Called with fit's arguments before it begins; finds what is still to be found."""
 
     @abstractmethod
-    def _launcher(self) -> Any:
-        """A function from the batches of a launch (or fewer) to the logs."""
+    def _launcher(self) -> Run:
+        """What runs the batches of a launch, or fewer."""
 
     @abstractmethod
     def put_together(self) -> None:
@@ -140,6 +146,7 @@ class JointModel(ABC):
     def begin_epoch(self, steps: int | None) -> None:
         """Begins an epoch of so many batches; None: nobody knows."""
         self.batches_left = steps
+        self.steps_ahead = 0
         self._ahead.clear()
 
     def selection(self) -> dict[str, Any] | None:
@@ -163,12 +170,17 @@ class JointModel(ABC):
         launch = self._launcher()
 
         def train_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
+            if self.steps_ahead:
+                self.steps_ahead -= min(self.steps_ahead, self._steps_per_call)
+                return self._last_logs
             batches = self._next_batches(iterator)
             if not self._alike:
                 self._make_alike(batches[0])
             self._before_launch(batches, iterator)
-            logs: dict[str, tf.Tensor] = launch(batches)
-            return logs
+            self._last_logs = launch(batches)
+            steps = len(batches) // self.accumulate
+            self.steps_ahead = max(0, steps - self._steps_per_call)
+            return self._last_logs
 
         model.train_function = train_function
 
@@ -200,7 +212,7 @@ class JointModel(ABC):
         return list(self._ahead)[:number]
 
     def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
-        wanted = self.steps_per_launch * self.accumulate
+        wanted = max(self.steps_per_launch, self._steps_per_call) * self.accumulate
         if self.batches_left is not None:
             wanted = min(wanted, self.batches_left)
         batches = self._look_ahead(iterator, wanted)
@@ -257,17 +269,18 @@ class JointModel(ABC):
         data = arrays.with_class_weight(data, given.pop("class_weight", None))
         if self.needs_plan:
             self.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
-        epoch = self.batches_left, self._ahead
-        self.batches_left, self._ahead = 1, deque()  # the batch is no part of an epoch
+        epoch = self.batches_left, self._ahead, self.steps_ahead
+        self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # it is no part of it
         try:
             given.update(zip(arrays.NAMES, data, strict=True))
             return self._plain_train_on_batch(**given)
         finally:
-            self.batches_left, self._ahead = epoch
+            self.batches_left, self._ahead, self.steps_ahead = epoch
 
     def _take_over_settings(self) -> None:
         """Settings of compile() that mean something else here; no setting is ignored unsaid."""
         model = self._model
+        self._steps_per_call = self.steps_per_launch
         batches = self.steps_per_launch * self.accumulate
         if model.steps_per_execution not in (1, batches):
             logger.warning(

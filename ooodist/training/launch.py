@@ -34,6 +34,7 @@ from ooodist.training.whole_batch_losses import of_whole_batch
 logger = logging.getLogger("ooodist")
 
 Batch = Any
+Run = Callable[[Sequence[Batch]], dict[str, tf.Tensor]]  # trains on any number of batches
 
 
 class Launch:
@@ -200,6 +201,31 @@ class Launch:
         total = engine.sum_in_graph(own, f"logs.{len(scalars)}")
         mean = tf.unstack(total[: len(scalars)] / engine.size)
         return {**tensors, **dict(zip(scalars, mean, strict=True))}, total[len(scalars) + 1 :]
+
+
+def in_launches(launch: Run, *, steps: int, accumulate: int) -> Run:
+    """Runs any number of batches as launches of so many steps, and what is left over step by step.
+
+    A launch of another number of steps, or of other shapes, would be traced for once.
+    """
+    whole = steps * accumulate
+
+    def run(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+        logs: dict[str, tf.Tensor] = {}
+        while batches:
+            first = batches[:whole]
+            if len(first) < whole or not _same_shapes(first):
+                first = batches[:accumulate]
+            logs = launch(first)
+            batches = batches[len(first) :]
+        return logs
+
+    return run
+
+
+def _same_shapes(batches: Sequence[Batch]) -> bool:
+    shapes = [[getattr(leaf, "shape", None) for leaf in tf.nest.flatten(b)] for b in batches]
+    return all(shape == shapes[0] for shape in shapes)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from ooodist.config import PlanningConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.settings import planned_credits
 from ooodist.errors import UserError
+from ooodist.profile import folder as profiles
 from ooodist.profile.folder import Profile
 from ooodist.profile.step import StepToMeasure
 from ooodist.profile.storage import profile_of
@@ -99,7 +100,7 @@ def profile_for(
         batch,
         engine,
         accumulate=accumulate,
-        folder=Path(settings.profiles) if settings.profiles else None,
+        folder=profiles.folder_of(settings.profiles),
         anew=settings.profile_anew,
         traced=traced,
     )

@@ -37,6 +37,8 @@ class StepTimer(keras.callbacks.Callback):
         self._last = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.model.ooodist.steps_ahead:  # the same launch
+            return
         now = time.perf_counter()
         if self._last is not None and batch > self._last[0]:
             seconds = (now - self._last[1]) / (batch - self._last[0])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ooodist.report import trace
 from ooodist.training import checkpoint
 from ooodist.training.callbacks import Best
+from ooodist.training.planned_model import PlannedModel
 from ooodist.training.preparation import CONFIG_NAME, Job
 from ooodist.training.progress import duration
 from ooodist.warmup.provenance import start_of
@@ -74,8 +75,10 @@ def _how(job: Job) -> tuple[str, str]:
         )
     name = order.name if order.k is None else f"first_k, k = {order.k}"
     joint = job.model.ooodist
-    if joint.tried is not None:
-        return "order", f"{name}, of which {joint.tried} was the faster in training"
+    if isinstance(joint, PlannedModel):
+        if joint.tried is None:
+            return "order", f"{name}: the default, as the training was too short to plan for"
+        name = f"{name}: {joint.tried}, the fastest of those tried"
     steps = joint.steps_per_launch
     return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} a launch"
 

@@ -16,14 +16,14 @@ import logging
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ooodist.engines.base import Engine
-from ooodist.training.launch import Batch
+from ooodist.training.launch import Batch, Run
 
 logger = logging.getLogger("ooodist")
 
@@ -31,87 +31,81 @@ LAUNCHES = 6  # of a turn
 ROUNDS = 2
 GAIN = 0.01  # what is faster by no more than this is not worth another order of the work
 
-Logs = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run a launch.
+    """One way to train.
 
     Attributes:
         name: for people.
-        run: trains on the batches of a launch, and returns the logs.
+        run: trains on any number of batches, and returns the logs.
+        steps: of its launches.
         predicted: seconds a step; None: nobody knows.
-        seconds: a step, of the launches that were measured on this rank.
     """
 
     name: str
-    run: Callable[[Sequence[Batch]], Logs]
+    run: Run
+    steps: int = 1
     predicted: float | None = None
-    seconds: list[float] = field(default_factory=list)
 
 
 class Trial:
-    """Runs launches: each candidate's in turn, then those of the fastest. All ranks do so together.
+    """Runs launches: each candidate's in turn. All ranks do so together.
 
     Args:
         engine: of the ranks.
-        candidates: the first is the default, which stays unless another is faster by more than
+        candidates: the first is the default, which wins unless another is faster by more than
             ``GAIN``.
-        steps: of a launch.
-        decided: called with the name of the one that stays.
 
     Attributes:
-        fastest: as far as is known: the default until all were tried.
+        steps: of each of its launches; candidates with shorter ones run several.
+        fastest: None until all had their turns.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        candidates: Sequence[Candidate],
-        steps: int,
-        decided: Callable[[str], None],
-    ) -> None:
+    def __init__(self, engine: Engine, candidates: Sequence[Candidate]) -> None:
         self._engine = engine
         self._candidates = list(candidates)
-        self._steps = steps
-        self._decided = decided
-        self.fastest = self._candidates[0]
+        self.steps = max(candidate.steps for candidate in candidates)
+        self.fastest: Candidate | None = None
+        self._measured: list[list[float]] = [[] for _ in candidates]
         self._turns = deque(
-            (candidate, number > 0)
+            (at, number > 0)
             for _ in range(ROUNDS)
-            for candidate in self._candidates
+            for at in range(len(candidates))
             for number in range(LAUNCHES)
         )
 
-    def __call__(self, batches: Sequence[Batch]) -> Logs:
-        """Runs a launch."""
-        if not self._turns:
-            return self.fastest.run(batches)
-        candidate, is_measured = self._turns.popleft()
-        started = time.perf_counter()
-        logs = candidate.run(batches)
-        for value in itertools.islice(logs.values(), 1):
-            np.asarray(value)  # when it is there, the launch has ended
+    def __call__(self, batches: Sequence[Batch]) -> dict[str, Any]:
+        """Runs a launch of ``steps`` steps, of those that lead to a decision."""
+        at, is_measured = self._turns.popleft()
+        logs, seconds = timed(self._candidates[at].run, batches)
         if is_measured:
-            candidate.seconds.append((time.perf_counter() - started) / self._steps)
+            self._measured[at].append(seconds / self.steps)
         if not self._turns:
             self._decide()
         return logs
 
     def _decide(self) -> None:
-        own = np.array([statistics.median(each.seconds) for each in self._candidates])
+        own = np.array([statistics.median(seconds) for seconds in self._measured])
         medians = self._engine.all_reduce(own, "max")
-        fastest = int(np.argmin(medians))
-        if medians[fastest] >= (1 - GAIN) * medians[0]:
-            fastest = 0
-        self.fastest = self._candidates[fastest]
+        at = int(np.argmin(medians))
+        if medians[at] >= (1 - GAIN) * medians[0]:
+            at = 0
+        self.fastest = self._candidates[at]
         logger.info(
             "tried in training: %s; %s stays",
             ", ".join(map(_result, self._candidates, medians.tolist())),
             self.fastest.name,
         )
-        self._decided(self.fastest.name)
+
+
+def timed(run: Run, batches: Sequence[Batch]) -> tuple[dict[str, Any], float]:
+    """The logs, and the seconds until they are there."""
+    started = time.perf_counter()
+    logs = run(batches)
+    for value in itertools.islice(logs.values(), 1):
+        np.asarray(value)
+    return logs, time.perf_counter() - started
 
 
 def _result(candidate: Candidate, measured: float) -> str:

@@ -188,13 +188,22 @@ def test_goes_on_where_it_cannot_be_kept(
     assert f"it cannot be kept in {no_folder}" in caplog.text
 
 
-def test_the_default_folder_is_the_users(
-    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    storage.profile_of(dense_chain(), batch(), LocalEngine())
-    assert len(list((tmp_path / ".cache/ooodist/profiles").iterdir())) == 1
-    assert folder.DEFAULT_FOLDER == "~/.cache/ooodist/profiles"
+def test_the_default_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert folder.folder_of(None) == Path("/home/ada/.cache/ooodist/profiles")
+    assert folder.folder_of("~/mine") == Path("/home/ada/mine")
+    assert folder.folder_of("here") == Path("here")
+
+
+def test_whether_there_is_any_of_a_model(tmp_path: Path, made: Made) -> None:
+    model = dense_chain()
+    assert not folder.has_any(tmp_path, model.name, "local", 1)
+    assert not folder.has_any(tmp_path / "none", model.name, "local", 1)
+    storage.profile_of(model, batch(), LocalEngine(), folder=tmp_path)
+    assert folder.has_any(tmp_path, model.name, "local", 1)
+    assert not folder.has_any(tmp_path, model.name, "local", 2)
+    assert not folder.has_any(tmp_path, model.name, "horovod", 1)
+    assert not folder.has_any(tmp_path, "another", "local", 1)
 
 
 def test_fails_with_what_is_wrong(tmp_path: Path) -> None:

@@ -17,7 +17,15 @@ from ooodist.schedule.costs import KeptTensor, Network, StepCosts, UnitCost, Wei
 from ooodist.schedule.data_parallel import best_first_k, best_priority, stock_plan
 from ooodist.schedule.orders import is_legal, stock_order
 from ooodist.schedule.plan import Plan, PlannedExchange
-from ooodist.schedule.search import Limits, comparison, make_plan, predicted
+from ooodist.schedule.search import (
+    MOST_TRIED,
+    TRIED,
+    Limits,
+    comparison,
+    make_plan,
+    plans_to_try,
+    predicted,
+)
 from ooodist.schedule.simulate import Simulator
 from tests.processor_time import fastest
 from tests.schedule import instances
@@ -231,3 +239,33 @@ def test_comparison_tells_order_and_barrier_apart() -> None:
         seconds_of(rows["planned"]) <= seconds_of(plan) * (1 + 1e-8) for plan in rows.values()
     )
     assert rows["barrier_removed"].order is None
+
+
+def test_plans_to_try_are_the_best_and_those_that_may_well_be_as_fast() -> None:
+    costs = deep_costs(5)
+    total = sum(weight.num_bytes for weight in costs.weights)
+    seconds = sum(unit.seconds for unit in costs.forward + costs.backward)
+    network = Network("any", 2, latency=1e-3, fixed=1e-3, seconds_per_byte=seconds / total)
+    limits = Limits(steps_per_launch=4, evaluations=200)
+    plans = plans_to_try(costs, network, limits=limits)
+    assert 1 <= len(plans) <= MOST_TRIED
+    assert "planned" in {plan.name for plan in plans}
+    times = [seconds_of(plan) for plan in plans]
+    assert times == sorted(times)
+    assert times[-1] <= (1 + TRIED) * times[0]
+    # Each is another plan, whatever its name.
+    assert len({replace(plan, name="", predicted=None) for plan in plans}) == len(plans)
+    # None with a name that would be faster is left out.
+    named = comparison(costs, network, limits=limits)
+    assert times[0] <= min(map(seconds_of, named.values())) * 1.002
+
+
+def test_plans_to_try_keep_the_limit_of_memory() -> None:
+    costs = replace(
+        chain_costs([4, 4]), tensors=(KeptTensor(70, "F1", ("W2", "X2")),), base_bytes=30
+    )
+    for plan in plans_to_try(costs, Network("any", 2), limits=replace(FEW, memory_bytes=100)):
+        assert plan.predicted is not None
+        assert plan.predicted.peak_bytes <= 100
+    with pytest.raises(UserError, match="has 99 bytes, but a step needs at least 100"):
+        plans_to_try(costs, Network("any", 2), limits=replace(FEW, memory_bytes=99))

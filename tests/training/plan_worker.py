@@ -23,6 +23,7 @@ import tensorflow as tf  # noqa: E402
 
 from ooodist import engines  # noqa: E402
 from ooodist.config import PlanningConfig  # noqa: E402
+from ooodist.profile import network as measuring  # noqa: E402
 from ooodist.schedule import plan as plans  # noqa: E402
 from ooodist.schedule.plan import Plan  # noqa: E402
 from ooodist.training import trial  # noqa: E402
@@ -30,6 +31,9 @@ from tests.training import random_plans  # noqa: E402
 
 layers = keras.layers
 BATCH = 4
+# This is about what becomes of plans, not about good ones.
+measuring.REPEATS = 2
+measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
 PROFILES = tempfile.mkdtemp()  # removed with the job
 
 
@@ -71,7 +75,7 @@ def random_plan(made: keras.Model, seed: int) -> Plan:
 def any_plan_leaves_the_numbers_alone() -> None:
     first = ooodist.distribute(model())
     stock = trained(first)
-    for seed in range(6):
+    for seed in range(6 // (engine.size // 2)):  # a step of more workers takes longer
         plan = random_plan(first, seed)
         made = ooodist.distribute(model(), order=plan)
         state = trained(made)
@@ -128,8 +132,7 @@ def all_before(op: tf.Operation) -> set[tf.Operation]:
 def planned_here_trains_as_stock_does() -> None:
     stock = trained(ooodist.distribute(model()))
     planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2, trial=False)
-    others = ("priority", "first_k") if engine.name == "collective" else ()  # alike with each
-    for order in ("planned", *others):
+    for order in ("planned", "priority", "first_k"):
         made = ooodist.distribute(model(), order=order, planning=planning)
         state = trained(made)
         planned = made.ooodist.planned
@@ -146,7 +149,7 @@ def planned_here_trains_as_stock_does() -> None:
                 np.testing.assert_array_equal(ours, theirs)
 
 
-def a_plan_and_the_default_take_turns() -> None:
+def plans_are_found_and_tried_while_it_trains() -> None:
     x, y = images(7 * BATCH * engine.size)  # no whole number of launches
 
     def fitted(made: keras.Model, epochs: int) -> list[np.ndarray]:
@@ -154,29 +157,42 @@ def a_plan_and_the_default_take_turns() -> None:
         made.fit(x, y, **options)
         return [variable.numpy() for variable in [*made.variables, *made.optimizer.variables]]
 
-    stock = fitted(ooodist.distribute(model()), 5)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(trial, "LAUNCHES", 2)
+        monkeypatch.setattr(trial, "LAUNCHES", 3)
         monkeypatch.setattr(trial, "GAIN", 1.0)  # no plan is that fast
-        planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2)
+        planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2, share=1e9)
         made = ooodist.distribute(model(), order="planned", planning=planning)
         fitted(made, 1)
-        planned = made.ooodist.backward
-        assert made.ooodist.tried is None
-        assert made.ooodist.planned is not None
-        state = fitted(made, 4)  # in which it is decided
-    assert made.ooodist.tried == "default"
-    assert made.ooodist.planned is None
-    assert made.ooodist.backward is not planned
-    assert planned.steps  # both were traced
-    assert made.ooodist.backward.steps
-    assert made.ooodist.backward.steps[0].order is None
+        assert made.ooodist.is_trying
+        epochs = 1
+        while made.ooodist.tried is None:  # the search goes on beside it
+            state = fitted(made, 5)
+            epochs += 5
+    live = made.ooodist
+    assert live.tried == "default"
+    assert live.planned is None
+    assert not live.is_trying
+    plans_tried = [backward for name, (backward, _) in live._ways.items() if name != "default"]
+    assert plans_tried
+    assert all(backward.steps and backward.plan for backward in plans_tried)  # they were traced
+    assert live.backward.steps
+    assert live.backward.steps[0].order is None
+    stock = fitted(ooodist.distribute(model()), epochs)
     if engine.size == 2:
         for ours, theirs in zip(state, stock, strict=True):
             np.testing.assert_array_equal(ours, theirs)
     made.compile(keras.optimizers.SGD(0.1), made.loss, jit_compile=False)
     fitted(made, 1)
     assert made.ooodist.tried == "default"  # and nothing was planned again
+
+
+def what_is_too_short_to_plan_for_trains_by_default() -> None:
+    x, y = images(30 * BATCH * engine.size)
+    made = ooodist.distribute(model(), order="planned")
+    made.fit(x, y, batch_size=BATCH, verbose=0)
+    assert made.ooodist.tried is None
+    assert not made.ooodist.is_trying
+    assert made.ooodist.planned is None
 
 
 def plans_that_do_not_fit_are_refused() -> None:
@@ -224,7 +240,8 @@ CHECKS = (
     any_plan_leaves_the_numbers_alone,
     each_waits_until_the_last_is_handed_over,
     planned_here_trains_as_stock_does,
-    a_plan_and_the_default_take_turns,
+    plans_are_found_and_tried_while_it_trains,
+    what_is_too_short_to_plan_for_trains_by_default,
     plans_that_do_not_fit_are_refused,
     one_plan_file_for_all,
 )

@@ -10,11 +10,11 @@ import pytest
 from tests.jobs import ENGINES, needs_built, run_job
 
 WORKER = Path(__file__).with_name("plan_worker.py")
-CHECKS = [
-    "any_plan_leaves_the_numbers_alone",
-    "each_waits_until_the_last_is_handed_over",
+OF_EACH_ENGINE = ["any_plan_leaves_the_numbers_alone", "each_waits_until_the_last_is_handed_over"]
+ALIKE_WITH_EACH = [
     "planned_here_trains_as_stock_does",
-    "a_plan_and_the_default_take_turns",
+    "plans_are_found_and_tried_while_it_trains",
+    "what_is_too_short_to_plan_for_trains_by_default",
     "plans_that_do_not_fit_are_refused",
     "one_plan_file_for_all",
 ]
@@ -23,16 +23,14 @@ CHECKS = [
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_workers_carry_out_plans(engine: str) -> None:
     needs_built(engine)
-    checks = list(CHECKS)
-    if engine != "collective":  # it is the same with each, and takes a minute
-        checks.remove("a_plan_and_the_default_take_turns")
+    checks = OF_EACH_ENGINE + (ALIKE_WITH_EACH if engine == "collective" else [])
     job = run_job(engine, 2, WORKER, *checks, seconds=600)
     assert job.returncode == 0, job.stdout[-6000:]
     assert re.findall(r"passed (\w+)", job.stdout) == checks
 
 
 def test_four_workers_carry_out_plans() -> None:
-    names = ["any_plan_leaves_the_numbers_alone", "plans_that_do_not_fit_are_refused"]
-    job = run_job("collective", 4, WORKER, *names, seconds=600)
+    name = "any_plan_leaves_the_numbers_alone"
+    job = run_job("collective", 4, WORKER, name, seconds=600)
     assert job.returncode == 0, job.stdout[-6000:]
-    assert re.findall(r"passed (\w+)", job.stdout) == names
+    assert re.findall(r"passed (\w+)", job.stdout) == [name]

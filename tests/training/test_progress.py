@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,9 +26,14 @@ class Clock:
         monkeypatch.setattr(progress.time, "perf_counter", lambda: self.now)
 
 
+def model_of(steps_ahead: int) -> SimpleNamespace:
+    return SimpleNamespace(ooodist=SimpleNamespace(steps_ahead=steps_ahead))
+
+
 def run(clock: Clock, stream: io.StringIO, *, step_seconds: float) -> StepTimer:
     """Two epochs of 20 steps in launches of 2; the first launch takes 30 s."""
     timer = StepTimer()
+    timer.set_model(model_of(0))
     shown = Progress(timer, global_batch=64, epochs=2, steps_per_epoch=20, stream=stream)
     for epoch in range(2):
         for callback in (timer, shown):
@@ -81,3 +87,17 @@ def test_below_mpirun_it_prints_whole_lines(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_step_is_a_part_of_its_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches of four steps, in a fit that calls for one at a time."""
+    clock = Clock(monkeypatch)
+    timer = StepTimer()
+    timer.on_epoch_begin(0)
+    for step in range(12):
+        ahead = 3 - step % 4
+        clock.now += 8.0 if ahead == 3 else 0.001
+        timer.set_model(model_of(ahead))
+        timer.on_train_batch_end(step)
+    assert timer.median() == pytest.approx(8.003 / 4)
+    assert len(timer._all) == 2

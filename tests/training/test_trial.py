@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ooodist.engines.local import LocalEngine
 from ooodist.training import trial
-from ooodist.training.trial import GAIN, LAUNCHES, ROUNDS, Candidate, Trial
+from ooodist.training.trial import GAIN, LAUNCHES, ROUNDS, Candidate, Trial, timed
 
 STEPS = 4
 
@@ -27,26 +27,30 @@ class Clock:
         self.ran: list[str] = []
         monkeypatch.setattr(trial.time, "perf_counter", lambda: self.now)
 
-    def candidate(self, name: str, *seconds: float, predicted: float | None = None) -> Candidate:
-        """Its launches take so many seconds, then again; the first one much longer."""
-        launches = 0
+    def candidate(
+        self, name: str, *seconds: float, steps: int = 1, predicted: float | None = None
+    ) -> Candidate:
+        """Its calls take so many seconds, then again; the first one much longer."""
+        calls = 0
 
         def run(batches: Sequence[Any]) -> dict[str, tf.Tensor]:
-            nonlocal launches
-            self.now += seconds[launches % len(seconds)] + (1000 if not launches else 0)
-            launches += 1
+            nonlocal calls
+            self.now += seconds[calls % len(seconds)] + (1000 if not calls else 0)
+            calls += 1
             self.ran.append(name)
             return {"loss": tf.constant(float(len(batches)))}
 
-        return Candidate(name, run, predicted)
+        return Candidate(name, run, steps, predicted)
 
 
-def run(candidates: Sequence[Candidate], launches: int) -> tuple[Trial, list[str]]:
-    decided: list[str] = []
-    made = Trial(LocalEngine(), candidates, STEPS, decided.append)
-    for _ in range(launches):
-        assert made([1] * STEPS)["loss"] == STEPS
-    return made, decided
+def tried(candidates: Sequence[Candidate], engine: LocalEngine | None = None) -> str:
+    """The name of the one that was found to be the fastest."""
+    made = Trial(engine or LocalEngine(), candidates)
+    for _ in range(whole(candidates)):
+        assert made.fastest is None
+        made([1] * made.steps)
+    assert made.fastest is not None
+    return made.fastest.name
 
 
 def whole(candidates: Sequence[Candidate]) -> int:
@@ -58,50 +62,45 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_they_take_turns_and_then_the_fastest_runs(clock: Clock) -> None:
-    candidates = [clock.candidate("default", 2.0), clock.candidate("planned", 1.0)]
-    made, decided = run(candidates, whole(candidates) + 3)
+def test_they_take_turns_and_then_the_fastest_is_known(clock: Clock) -> None:
+    assert tried([clock.candidate("default", 2.0), clock.candidate("planned", 1.0)]) == "planned"
     turn = ["default"] * LAUNCHES + ["planned"] * LAUNCHES
-    assert clock.ran == turn * ROUNDS + ["planned"] * 3
-    assert decided == ["planned"]
-    assert made.fastest is candidates[1]
+    assert clock.ran == turn * ROUNDS
 
 
 def test_what_is_slower_does_not_stay(clock: Clock) -> None:
-    candidates = [clock.candidate("default", 1.0), clock.candidate("planned", 1.2)]
-    made, decided = run(candidates, whole(candidates) + 2)
-    assert clock.ran[-2:] == ["default"] * 2
-    assert decided == ["default"]
-    assert made.fastest is candidates[0]
+    assert tried([clock.candidate("default", 1.0), clock.candidate("planned", 1.2)]) == "default"
 
 
-def test_nothing_is_decided_before_all_have_had_their_turns(clock: Clock) -> None:
-    candidates = [clock.candidate("default", 2.0), clock.candidate("planned", 1.0)]
-    made, decided = run(candidates, whole(candidates) - 1)
-    assert decided == []
-    assert made.fastest is candidates[0]
+def test_all_run_as_many_steps_as_the_longest_launch_has(clock: Clock) -> None:
+    candidates = [
+        clock.candidate("default", 1.0),
+        clock.candidate("planned", 1.0, steps=4),
+        clock.candidate("first_k", 1.0, steps=2),
+    ]
+    made = Trial(LocalEngine(), candidates)
+    assert made.steps == 4
+    assert made([1] * 4)["loss"] == 4
 
 
 @pytest.mark.parametrize(("share", "stays"), [(1 - GAIN / 2, "default"), (1 - 2 * GAIN, "planned")])
 def test_the_default_stays_unless_another_is_worth_it(
     clock: Clock, share: float, stays: str
 ) -> None:
-    candidates = [clock.candidate("default", 1.0), clock.candidate("planned", share)]
-    assert run(candidates, whole(candidates))[1] == [stays]
+    assert tried([clock.candidate("default", 1.0), clock.candidate("planned", share)]) == stays
 
 
 def test_launches_that_are_slow_for_once_do_not_count(clock: Clock) -> None:
     planned = clock.candidate("planned", 1.0, 1.0, 1.0, 9.0)
-    candidates = [clock.candidate("default", 1.5), planned]
-    assert run(candidates, whole(candidates))[1] == ["planned"]
+    assert tried([clock.candidate("default", 1.5), planned]) == "planned"
 
 
 def test_the_log_says_what_was_predicted_and_measured(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ooodist")
-    candidates = [clock.candidate("default", 2.0), clock.candidate("planned", 1.0, predicted=0.2)]
-    run(candidates, whole(candidates))
+    planned = clock.candidate("planned", 1.0, steps=STEPS, predicted=0.2)
+    tried([clock.candidate("default", 2.0), planned])
     assert (
         "tried in training: default 500.0 ms a step, planned 250.0 ms a step (predicted 200.0); "
         "planned stays"
@@ -112,17 +111,15 @@ def test_the_log_says_what_was_predicted_and_measured(
 def test_what_stays_is_never_slower_than_the_default(seconds: list[float]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Clock(monkeypatch)
-        candidates = [clock.candidate(str(i), each) for i, each in enumerate(seconds)]
-        made, _ = run(candidates, whole(candidates))
-    stays = seconds[candidates.index(made.fastest)]
-    assert stays <= seconds[0]
-    assert stays <= min(seconds) / (1 - GAIN) * (1 + 1e-9)
+        stays = tried([clock.candidate(str(i), each) for i, each in enumerate(seconds)])
+    assert seconds[int(stays)] <= seconds[0]
+    assert seconds[int(stays)] <= min(seconds) / (1 - GAIN) * (1 + 1e-9)
 
 
 class Slowest(LocalEngine):
     """This rank measured this; another rank is slower with some of them."""
 
-    others = np.array([1.0, 3.0]) / STEPS
+    others = np.array([1.0, 3.0])
 
     def all_reduce(self, array: np.ndarray, operation: str = "sum") -> np.ndarray:  # type: ignore[override]
         assert operation == "max"
@@ -131,8 +128,11 @@ class Slowest(LocalEngine):
 
 def test_the_slowest_rank_counts(clock: Clock) -> None:
     candidates = [clock.candidate("default", 2.0), clock.candidate("planned", 1.0)]
-    decided: list[str] = []
-    made = Trial(Slowest(), candidates, STEPS, decided.append)
-    for _ in range(whole(candidates)):
-        made([1] * STEPS)
-    assert decided == ["default"]
+    assert tried(candidates, Slowest()) == "default"
+
+
+def test_seconds_are_those_until_the_logs_are_there(clock: Clock) -> None:
+    run = clock.candidate("default", 2.0).run
+    run([1])
+    assert timed(run, [1]) == ({"loss": 1.0}, 2.0)
+    assert timed(lambda _: {}, []) == ({}, 0.0)

@@ -1,0 +1,313 @@
+"""Plans are made, tried and taken over while the training goes on.
+
+::
+
+    all ranks | default ... | measure | default ...     | trial  | the fastest ... | trial ...
+    rank 0    |             |         | search          |        |
+                                        (a process beside it)      steps take longer or shorter
+
+Training begins with the default, so the first step is there as early as without a plan. What
+planning takes of the training's time, for measuring and tracing, is bounded: it begins once that
+is a small share of the time left, or, where nobody knows how long the training is, of the time
+trained so far. All ranks decide alike: each decision is made of numbers that all have.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ooodist import yaml_dataclass
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.profile.folder import Profile
+from ooodist.schedule.plan import Plan
+from ooodist.schedule.search import Limits
+from ooodist.schedule.search_process import Found, Request, SearchProcess
+from ooodist.training.launch import Batch, Run
+from ooodist.training.trial import Candidate, Trial, timed
+from ooodist.training.watchdog import expect_longer, expect_usual
+
+logger = logging.getLogger("ooodist")
+
+WARM_UP_CALLS = 3  # the first is traced, and libraries tune themselves
+TIMED_CALLS = 9
+POLL_CALLS = 16  # how often ranks ask whether the search has ended
+MEASURED_STEPS = 60  # of a profile
+NETWORK_SECONDS = 40.0  # that measuring the network takes
+TRACED_STEPS = 6  # one to measure, and those of the plans that are tried
+WINDOW_CALLS = 64  # whose median is compared with what the trial measured
+DRIFT = 0.2  # another machine, network or neighbor; noise is less in the median of a window
+DRIFTED_WINDOWS = 2  # one after the other, until there is another trial; doubled with each
+
+Logs = dict[str, Any]
+
+
+class Job(Protocol):
+    """What is planned for.
+
+    Attributes:
+        is_trying: it measures, waits for a search, or tries, or may do so any moment.
+    """
+
+    is_trying: bool
+
+    def is_profile_kept(self) -> bool:
+        """Whether rank 0 seems to have a profile of it."""
+
+    def profile(self, batch: Batch) -> Profile:
+        """What it costs; all ranks call it. Raises UserError on all."""
+
+    def limits(self) -> Limits:
+        """Within which plans are searched."""
+
+    def candidate(self, plan: Plan) -> Candidate:
+        """What carries out a plan."""
+
+    def begin_trial(self, steps: int) -> None:
+        """Called when launches have so many steps from now on, and candidates take turns."""
+
+    def settle(self, candidate: Candidate) -> None:
+        """Called when launches are of this candidate from now on."""
+
+    def left_to_train(self) -> int | None:
+        """Of this fit; None: nobody knows."""
+
+
+class LivePlanning:
+    """Trains on batches, and finds out how to do it faster.
+
+    Args:
+        engine: of the ranks.
+        job: what is planned for.
+        default: as without a plan.
+        accumulate: batches a step.
+        share: the most that planning may take of the training's time.
+        candidates: to be tried at once, rather than searched.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        job: Job,
+        default: Candidate,
+        *,
+        accumulate: int,
+        share: float,
+        candidates: Sequence[Candidate] = (),
+    ) -> None:
+        self._engine = engine
+        self._job = job
+        self._default = default
+        self._accumulate = accumulate
+        self._share = share
+        job.is_trying = True
+        self._candidates = [default, *candidates]
+        self._search: SearchProcess | None = None
+        self._plan_model = ""
+        self._calls = 0
+        self._first_seconds = 0.0  # of the first call, with its tracing
+        self._times: list[float] = []
+        self._batch_seconds = 0.0  # the median of these
+        self._trained_seconds = 0.0
+        self._patience = DRIFTED_WINDOWS
+        self._next: Callable[[Sequence[Batch]], Logs] = self._begin
+        if candidates:
+            self._try()
+
+    def __call__(self, batches: Sequence[Batch]) -> Logs:
+        """Trains on the batches of a call, in one launch or several, and returns the logs."""
+        return self._next(batches)
+
+    def close(self) -> None:
+        """Ends the search, if one is under way."""
+        if self._search is not None:
+            self._search.close()
+            self._search = None
+
+    # Before planning
+
+    def _begin(self, batches: Sequence[Batch]) -> Logs:
+        logs, seconds = timed(self._default.run, batches)
+        if not self._times:
+            self._first_seconds = seconds
+        self._times.append(seconds / len(batches))
+        self._trained_seconds += seconds
+        if len(self._times) == WARM_UP_CALLS + TIMED_CALLS:
+            self._batch_seconds = statistics.median(self._times[WARM_UP_CALLS:])
+            self._next = self._go_on
+            self._consider(batches)
+        return logs
+
+    def _go_on(self, batches: Sequence[Batch]) -> Logs:
+        logs = self._default.run(batches)
+        self._calls += 1
+        self._trained_seconds += self._batch_seconds * len(batches)
+        if self._calls >= POLL_CALLS and self._calls.bit_count() == 1:
+            self._consider(batches)
+        return logs
+
+    def _consider(self, batches: Sequence[Batch]) -> None:
+        """Begins to plan if that takes little of the training's time."""
+        is_kept = self._engine.rank == 0 and self._job.is_profile_kept()
+        left = self._job.left_to_train()
+        own = [
+            self._batch_seconds,
+            self._first_seconds,
+            float(is_kept),
+            max(self._trained_seconds, self._batch_seconds * (left or 0)),
+        ]
+        batch, first, kept, training = self._engine.all_reduce(np.array(own), "max").tolist()
+        planning = TRACED_STEPS * first
+        if not kept:
+            planning += MEASURED_STEPS * batch + NETWORK_SECONDS
+        self._job.is_trying = planning <= self._share * training
+        if self._job.is_trying:
+            self._measure(batches[0])
+        elif not self._calls:
+            logger.info(
+                "planned: the default goes on, as planning would take about %.0f s, and may take "
+                "%.0f s: a share of %g (planning.share) of %s",
+                planning,
+                self._share * training,
+                self._share,
+                f"the training's {training:.0f} s" if left else "the time trained so far",
+            )
+
+    def _measure(self, batch: Batch) -> None:
+        expect_longer("measuring for a plan began")
+        began = time.perf_counter()
+        self._next, self._job.is_trying = self._default.run, False
+        try:
+            profile = self._job.profile(batch)
+        except UserError as error:
+            logger.warning("planned: nothing can be planned, so the default stays: %s", error)
+            return
+        finally:
+            expect_usual("measuring for a plan ended")
+        logger.info(
+            "planned: measured in %.1f s; the search runs beside the training",
+            time.perf_counter() - began,
+        )
+        self._plan_model = profile.model
+        if self._engine.rank == 0:
+            request = Request(profile.costs, profile.network, self._job.limits())
+            self._search = SearchProcess(request)
+        self._calls = 0
+        self._next, self._job.is_trying = self._wait, True
+
+    # While the search is under way
+
+    def _wait(self, batches: Sequence[Batch]) -> Logs:
+        logs = self._default.run(batches)
+        self._calls += 1
+        if self._calls % POLL_CALLS == 0:
+            is_done = self._search is not None and self._search.is_done()
+            if self._engine.all_reduce(np.array([int(is_done)]), "max")[0]:
+                self._take_plans()
+        return logs
+
+    def _take_plans(self) -> None:
+        text = ""
+        if self._search is not None:
+            try:
+                text = yaml_dataclass.dump(yaml_dataclass.plain(Found(self._search.result())))
+            except (UserError, OSError) as error:
+                logger.warning("planned: the search failed, so the default stays: %s", error)
+            self.close()
+        text = self._engine.broadcast_text(text)
+        self._next, self._job.is_trying = self._default.run, False
+        if text:
+            found: Found = yaml_dataclass.read(Found, yaml_dataclass.parse(text, "of rank 0"))
+            self._candidates += [
+                self._job.candidate(replace(plan, model=self._plan_model)) for plan in found.plans
+            ]
+            self._try()
+
+    # Trials
+
+    def _try(self) -> None:
+        trial = Trial(self._engine, self._candidates)
+        self._job.begin_trial(trial.steps)
+        self._job.is_trying = True
+        whole = trial.steps * self._accumulate
+
+        def run(batches: Sequence[Batch]) -> Logs:
+            if len(batches) != whole:  # the last ones, before launches grow, or of an epoch
+                return self._default.run(batches)
+            logs = trial(batches)
+            if trial.fastest is not None:
+                self._settle(trial.fastest)
+            return logs
+
+        self._next = run
+
+    def _settle(self, candidate: Candidate) -> None:
+        self._job.settle(candidate)
+        self._job.is_trying = False
+        self._next = _Watched(self._engine, candidate.run, self._patience, self._drifted)
+
+    def _drifted(self, before: float, now: float) -> None:
+        logger.info(
+            "a batch takes %.1f ms now, and took %.1f ms when plans had been tried: they are tried "
+            "again",
+            now * 1e3,
+            before * 1e3,
+        )
+        self._patience *= 2  # what comes and goes is not followed for ever
+        self._try()
+
+
+class _Watched:
+    """Trains, and notices when batches take another time than at first.
+
+    Calls count from start to start, so that nobody waits for an accelerator; of a window of them
+    the median counts, and of ranks the slowest. Here four windows::
+
+        call     | | | | | | | | | | | |   |   |   |   |   |   |   |   | ...
+        window   | the first | is alike  | differs       | differs: drifted
+
+    Args:
+        engine: of the ranks.
+        run: trains on batches.
+        patience: so many windows that differ, one after the other, are a drift.
+        drifted: called then, with seconds a batch, before and now.
+    """
+
+    def __init__(
+        self, engine: Engine, run: Run, patience: int, drifted: Callable[[float, float], None]
+    ) -> None:
+        self._engine = engine
+        self._run = run
+        self._patience = patience
+        self._drifted = drifted
+        self._first: float | None = None
+        self._times: list[float] = []
+        self._different = 0
+        self._last: tuple[float, int] | None = None
+
+    def __call__(self, batches: Sequence[Batch]) -> Logs:
+        now = time.perf_counter()
+        if self._last is not None:
+            self._times.append((now - self._last[0]) / self._last[1])
+        self._last = now, len(batches)
+        logs = self._run(batches)
+        if len(self._times) == WINDOW_CALLS:
+            self._compare(statistics.median(self._times))
+            self._times.clear()
+        return logs
+
+    def _compare(self, seconds: float) -> None:
+        now = float(self._engine.all_reduce(np.array([seconds]), "max")[0])
+        if self._first is None:
+            self._first = now
+        is_alike = abs(now / self._first - 1) <= DRIFT
+        self._different = 0 if is_alike else self._different + 1
+        if self._different == self._patience:
+            self._drifted(self._first, now)
