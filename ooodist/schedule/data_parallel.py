@@ -1,4 +1,4 @@
-"""Plans with a name, to compare with: stock, reverse first-k and strict priority."""
+"""Plans with a name, to compare with: stock, the default, reverse first-k and strict priority."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ooodist.schedule.plan import Plan, PlannedExchange
 from ooodist.schedule.simulate import Simulator
 
 PARTITION_BYTES = 4_096_000  # BytePS's default
+BUCKET_BYTES = 1 << 20  # in which gradients travel without a plan
 CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
 
 
@@ -47,6 +48,18 @@ def stock_plan(
         steps_per_launch=steps_per_launch,
     )
     return _for_network(plan, network, partition_bytes)
+
+
+def default_plan(costs: StepCosts, network: Network, *, steps_per_launch: int = 1) -> Plan:
+    """What ooodist does without a plan: stock, with small gradients in buckets.
+
+    Args:
+        costs, network: of the step.
+        steps_per_launch: steps that are traced into one function.
+    """
+    exchanges = arrange(costs, ready_order(costs, None), bucket_bytes=BUCKET_BYTES)
+    plan = Plan("default", None, exchanges, steps_per_launch=steps_per_launch)
+    return _for_network(plan, network, PARTITION_BYTES)
 
 
 def first_k_plan(

@@ -33,7 +33,7 @@ MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its mi
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
 ROUNDING = 1e-9  # scores that differ by less are equal
-TRIED = 0.1  # how much slower in simulation a plan with a name may be, to be tried
+TRIED = 0.5  # how much slower in simulation a plan with a name may be, to be tried
 MOST_TRIED = 3  # each must be traced, which takes seconds
 LOAD_PENALTY = 1e-5  # of the score, for each unit of load: see _Planner._load
 
@@ -94,8 +94,9 @@ def plans_to_try(
 ) -> list[Plan]:
     """The planned one, and those with a name that may well be as fast: for a trial in training.
 
-    The simulator errs by some percent (``TRIED``), so that plans which differ by less are equal
-    before they were tried. At most ``MOST_TRIED``, the fastest in simulation first.
+    Where workers share the cores of a machine, the simulator errs by as much as ``TRIED``, so that
+    plans which differ by less are equal before they were tried. At most
+    ``MOST_TRIED``, the fastest in simulation first.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.

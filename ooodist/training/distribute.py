@@ -20,10 +20,11 @@ from ooodist.elastic.config import ElasticConfig, check_order_is_found
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.schedule import plan as plans
+from ooodist.schedule.data_parallel import BUCKET_BYTES
 from ooodist.schedule.plan import Plan
 from ooodist.training import arrays, replicas
 from ooodist.training.backward import Order, OrderedBackward
-from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
+from ooodist.training.exchange import GradientExchange
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch, Launch, Run, in_launches
 from ooodist.training.planning import FROM_COSTS, Planned, find_plan
@@ -127,7 +128,7 @@ def distribute(
     exchange = GradientExchange(
         engine,
         credit=credit,
-        bucket_bytes=DEFAULT_BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
+        bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
         sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)

@@ -29,6 +29,7 @@ from ooodist.backprop.graph import num_bytes
 from ooodist.backprop.units import Gradient
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.schedule.data_parallel import BUCKET_BYTES
 from ooodist.schedule.plan import (
     ALIGNMENT,
     Plan,
@@ -37,8 +38,6 @@ from ooodist.schedule.plan import (
     split_evenly,
 )
 from ooodist.training.exchange_names import ExchangeNames
-
-DEFAULT_BUCKET_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class GradientExchange:
         engine: Engine,
         *,
         credit: int | None = None,
-        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        bucket_bytes: int = BUCKET_BYTES,
         plan: Plan | None = None,
         sum_rows: bool = True,
     ) -> None:

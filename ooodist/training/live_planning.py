@@ -27,9 +27,11 @@ from ooodist import yaml_dataclass
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.profile.folder import Profile
+from ooodist.schedule.data_parallel import default_plan
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits
 from ooodist.schedule.search_process import Found, Request, SearchProcess
+from ooodist.schedule.simulate import Simulator
 from ooodist.training.launch import Batch, Run
 from ooodist.training.trial import Candidate, Trial, timed
 from ooodist.training.watchdog import expect_longer, expect_usual
@@ -41,7 +43,7 @@ TIMED_CALLS = 9
 POLL_CALLS = 16  # how often ranks ask whether the search has ended
 MEASURED_STEPS = 60  # of a profile
 NETWORK_SECONDS = 40.0  # that measuring the network takes
-TRACED_STEPS = 6  # one to measure, and those of the plans that are tried
+TRACED_STEPS = 8  # one to measure, and those of the plans that are tried
 WINDOW_CALLS = 64  # whose median is compared with what the trial measured
 DRIFT = 0.2  # another machine, network or neighbor; noise is less in the median of a window
 DRIFTED_WINDOWS = 2  # one after the other, until there is another trial; doubled with each
@@ -196,6 +198,9 @@ class LivePlanning:
             time.perf_counter() - began,
         )
         self._plan_model = profile.model
+        plan = default_plan(profile.costs, profile.network, steps_per_launch=self._default.steps)
+        seconds = Simulator(profile.costs, profile.network).step_seconds(plan)
+        self._candidates[0] = replace(self._default, predicted=seconds)
         if self._engine.rank == 0:
             request = Request(profile.costs, profile.network, self._job.limits())
             self._search = SearchProcess(request)

@@ -13,8 +13,9 @@ from tensorflow.python.eager import record
 
 from ooodist import engines
 from ooodist.backprop.units import Gradient
+from ooodist.schedule.data_parallel import BUCKET_BYTES
 from ooodist.training.backward import Order, OrderedBackward, variable_names
-from ooodist.training.exchange import DEFAULT_BUCKET_BYTES, GradientExchange
+from ooodist.training.exchange import GradientExchange
 
 logger = logging.getLogger("ooodist")
 
@@ -97,7 +98,7 @@ class DistributedGradientTape:
         order: Order = "inorder",
         k: int = 0,
         credit: int | None = None,
-        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        bucket_bytes: int = BUCKET_BYTES,
         persistent: bool = False,
         watch_accessed_variables: bool = True,
     ) -> None:

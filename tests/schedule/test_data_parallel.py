@@ -15,6 +15,7 @@ from ooodist.schedule.costs import KeptTensor, Network
 from ooodist.schedule.data_parallel import (
     best_first_k,
     best_priority,
+    default_plan,
     first_k_plan,
     priority_plan,
     stock_plan,
@@ -72,6 +73,17 @@ def test_stock_byteps_counts_variables_from_the_first() -> None:
         (None, None, True, 4_096_000)
     )
     assert plan.steps_per_launch == 3
+
+
+@pytest.mark.parametrize("network", [HOROVOD, BYTEPS], ids=["horovod", "byteps"])
+def test_the_default_is_stock_with_small_gradients_in_buckets(network: Network) -> None:
+    costs = chain_costs([4, 1 << 20, 100, 200, 2 << 20])
+    plan = default_plan(costs, network, steps_per_launch=2)
+    assert names(plan) == ["w5", "w4+1", "w2", "w1"]
+    assert [exchange.weights for exchange in plan.exchanges][1] == ("w4", "w3")
+    assert (plan.name, plan.order, plan.credit) == ("default", None, None)
+    assert (plan.engine, plan.workers, plan.steps_per_launch) == (network.engine, 2, 2)
+    assert Simulator(costs, network).step_seconds(plan) > 0
 
 
 def test_first_k() -> None:

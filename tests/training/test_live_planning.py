@@ -13,8 +13,10 @@ from ooodist.errors import UserError
 from ooodist.profile.conditions import Conditions, Machine
 from ooodist.profile.folder import Profile
 from ooodist.schedule.costs import Network
+from ooodist.schedule.data_parallel import default_plan
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits, make_plan
+from ooodist.schedule.simulate import Simulator
 from ooodist.training import live_planning, trial
 from ooodist.training.live_planning import (
     DRIFT,
@@ -55,7 +57,7 @@ class MadeUpJob:
         self.settled: list[str] = []
         self.ran: list[str] = []
 
-    def way(self, name: str, steps: int = 1) -> Candidate:
+    def way(self, name: str, steps: int = 1, predicted: float | None = None) -> Candidate:
         self.steps[name] = steps
 
         def run(batches: Sequence[Any]) -> dict[str, float]:
@@ -65,7 +67,7 @@ class MadeUpJob:
                 self.left -= len(batches)
             return {"loss": float(len(batches))}
 
-        return Candidate(name, run, steps)  # type: ignore[arg-type]
+        return Candidate(name, run, steps, predicted)  # type: ignore[arg-type]
 
     def is_profile_kept(self) -> bool:
         return self.kept
@@ -82,7 +84,8 @@ class MadeUpJob:
     def candidate(self, plan: Plan) -> Candidate:
         assert plan.model == "made up"
         self.seconds.setdefault(plan.name, 2.0)
-        return self.way(plan.name, plan.steps_per_launch)
+        assert plan.predicted is not None
+        return self.way(plan.name, plan.steps_per_launch, plan.predicted.step_seconds)
 
     def begin_trial(self, steps: int) -> None:
         self.trials.append(steps)
@@ -180,6 +183,24 @@ def test_a_long_training_is_planned_for(begun: Callable[..., LivePlanning]) -> N
     assert job.ran[-3:] == ["planned"] * 3
 
 
+def test_what_the_log_says(
+    begun: Callable[..., LivePlanning], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ooodist")
+    job = MadeUpJob(left=100_000)
+    live = begun(job)
+    train_as_fit_does(live, job, BEGUN + 2 * POLL_CALLS + 2 * trial.ROUNDS * trial.LAUNCHES + 1)
+    plan = make_plan(COSTS, NETWORK, limits=job.limits())
+    assert plan.predicted is not None
+    default = Simulator(COSTS, NETWORK).step_seconds(default_plan(COSTS, NETWORK))
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "planned: measured in 0.0 s; the search runs beside the training",
+        f"tried in training: default 1000.0 ms a step (predicted {default * 1e3:.1f}), planned "
+        f"500.0 ms a step (predicted {plan.predicted.step_seconds * 1e3:.1f}); planned stays",
+    ]
+
+
 def test_what_is_slower_is_not_taken_over(begun: Callable[..., LivePlanning]) -> None:
     job = MadeUpJob(left=100_000, planned=1.5)
     live = begun(job)
@@ -213,7 +234,8 @@ def test_what_is_too_short_trains_by_default_to_its_end(
     assert job.profiled == 0
     assert job.ran == ["default"] * 300
     assert not job.is_trying
-    assert "the default goes on, as planning would take about 30 s, and may take 6 s" in caplog.text
+    seconds = TRACED_STEPS * FIRST
+    assert f"as planning would take about {seconds:.0f} s, and may take 6 s" in caplog.text
     assert "(planning.share)" in caplog.text
     assert len(caplog.records) == 1
 
