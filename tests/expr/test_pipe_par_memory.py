@@ -11,7 +11,8 @@ import pytest
 
 from tests.jobs import ROOT
 
-FLAT = 0.1  # three times as many, were they all kept
+FLAT = 0.1
+GROWTH = 2.0  # of what is kept, of three times as many; some 20 MB are kept whatever they are
 PREDICTED = 0.1
 
 
@@ -47,7 +48,7 @@ def test_memory_does_not_grow_with_the_number_of_micro_batches(rows: Any, rank: 
 def test_where_all_are_kept_it_grows(rows: Any, rank: int) -> None:
     """So it is the schedule that keeps the other flat, and not the measuring."""
     few, many = rows["gpipe", rank, 3], rows["gpipe", rank, 9]
-    assert many["measured"] > 2.5 * few["measured"]
+    assert many["measured"] > GROWTH * few["measured"]
 
 
 def test_the_prediction_holds(rows: Any) -> None:
