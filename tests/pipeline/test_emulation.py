@@ -42,7 +42,7 @@ from tests.pipeline.jobs import HERE, run_mpi
 from tests.schedule.pipelines import pipelines
 
 WORKER = "emulation_worker.py"
-ATTEMPTS = 3  # what else runs on the machine makes steps longer
+ATTEMPTS = 4  # what else runs on the machine makes steps longer
 
 
 @pytest.fixture
@@ -239,19 +239,23 @@ def test_steps_take_as_long_as_simulated(
         assert job.returncode == 0, job.stdout
         lines = [json.loads(line) for line in job.stdout.splitlines() if line.startswith("{")]
         assert [line["schedule"] for line in lines] == left
-        left = [line["schedule"] for line in lines if not is_as_simulated(line)]
+        left = [line["schedule"] for line in lines if not is_as_simulated(line, ranks)]
         if not left:
             break
     else:
         pytest.fail(f"{ATTEMPTS} times not as simulated: {job.stdout}")
 
 
-def is_as_simulated(line: dict[str, Any]) -> bool:
-    """Whether steps took as long, ranks waited as long, and little was added."""
+def is_as_simulated(line: dict[str, Any], ranks: int) -> bool:
+    """Whether steps took as long, ranks waited as long, and little was added.
+
+    Of more ranks than cores some wake up late, above all where the machine is a virtual one.
+    """
+    more = 0.05 if ranks <= len(os.sched_getaffinity(0)) else 0.2
     simulated, measured = line["bubbles"]
     return (
-        0.99 < min(line["seconds"]) / line["simulated"] < 1.05
-        and abs(measured - simulated) < 0.05
+        0.99 < min(line["seconds"]) / line["simulated"] < 1 + more
+        and abs(measured - simulated) < more
         and 0 < line["overhead"] < 0.5e-3
     )
 
