@@ -95,8 +95,8 @@ def plans_to_try(
     """The planned one, and those with a name that may well be as fast: for a trial in training.
 
     Where workers share the cores of a machine, the simulator errs by as much as ``TRIED``, so that
-    plans which differ by less are equal before they were tried. At most
-    ``MOST_TRIED``, the fastest in simulation first.
+    plans which differ by less are equal before they were tried. At most ``MOST_TRIED``, the
+    fastest in simulation first.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
@@ -167,9 +167,15 @@ class _Planner:
         self._steps = [1 << i for i in range(most.bit_length())]  # 1, 2, 4, ... up to most
         if limits.steps_per_launch is not None:
             self._steps = [limits.steps_per_launch]
+        self._named: dict[int, dict[str, Plan]] = {}
 
     def named(self, steps_per_launch: int) -> dict[str, Plan]:
         """Stock, the best first-k and the best priority, as the limits allow them."""
+        if steps_per_launch not in self._named:  # many plans are simulated for them
+            self._named[steps_per_launch] = self._find_named(steps_per_launch)
+        return self._named[steps_per_launch]
+
+    def _find_named(self, steps_per_launch: int) -> dict[str, Plan]:
         costs, network, limits = self._costs, self._network, self._limits
         usual = PARTITION_BYTES in limits.partitions
         partition_bytes = PARTITION_BYTES if usual else limits.partitions[0]
@@ -200,18 +206,22 @@ class _Planner:
 
     def best_named(self) -> list[Plan]:
         """Each of these with as many steps a launch as are best for it."""
-        named = {steps: self.named(steps) for steps in self._steps}
-        found = []
-        for name in named[self._steps[0]]:
-            scores = {steps: self._score(plans[name]) for steps, plans in named.items()}
-            if min(scores.values()) < float("inf"):  # it fits into memory
-                found.append(named[self._fewest_steps(scores)][name])
-        return found
+        return [
+            self.named(self._fewest_steps(scores))[name]
+            for name, scores in self._named_scores().items()
+            if min(scores.values()) < float("inf")  # it fits into memory
+        ]
+
+    def _named_scores(self) -> dict[str, dict[int, float]]:
+        """Of each plan with a name, by the steps of a launch."""
+        return {
+            name: {steps: self._score(self.named(steps)[name]) for steps in self._steps}
+            for name in self.named(self._steps[0])
+        }
 
     def search(self, seed: int) -> Plan:
         """The plan. Raises UserError if none fits into memory."""
-        named = {steps: self.named(steps) for steps in self._steps}
-        pool = [plan for plans in named.values() for plan in plans.values()]
+        pool = [plan for steps in self._steps for plan in self.named(steps).values()]
         self._check_memory(pool)
         if self._network.workers > 1 and self._costs.weights:
             family = Family(
@@ -222,9 +232,9 @@ class _Planner:
                     family.plan(family.improve(start, steps, self._loaded_score), steps)
                     for start in family.starts()
                 ]
-            steps = min(self._pick(pool, named).steps_per_launch, MOST_SEARCHED_STEPS)
+            steps = min(self._pick(pool).steps_per_launch, MOST_SEARCHED_STEPS)
             pool += self._walk(pool, steps, random.Random(seed))
-        return replace(self._pick(pool, named), name="planned")
+        return replace(self._pick(pool), name="planned")
 
     def _walk(self, pool: Iterable[Plan], steps: int, rng: random.Random) -> list[Plan]:
         """What random changes make of the best of the pool, and that made simpler."""
@@ -266,7 +276,7 @@ class _Planner:
         )
         return len(plan.exchanges) + copied / (1 << 20)
 
-    def _pick(self, pool: Iterable[Plan], named: Mapping[int, Mapping[str, Plan]]) -> Plan:
+    def _pick(self, pool: Iterable[Plan]) -> Plan:
         """The simplest of the best plans of the pool, with no more steps a launch than it needs.
 
         It is never slower than a named plan with as many steps a launch, or with those that are
@@ -278,10 +288,7 @@ class _Planner:
             for steps in self._steps
         }
         lowest = {steps: min(scores[steps].values()) for steps in self._steps}
-        by_name = [
-            {steps: self._score(named[steps][name]) for steps in self._steps}
-            for name in named[self._steps[0]]
-        ]
+        by_name = self._named_scores().values()
         best_named = min(scores[self._fewest_steps(scores)] for scores in by_name)
         steps = self._fewest_steps(lowest, best_named)
         worst = min(

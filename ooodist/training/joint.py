@@ -171,7 +171,7 @@ class JointModel(ABC):
 
         def train_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
             if self.steps_ahead:
-                self.steps_ahead -= min(self.steps_ahead, self._steps_per_call)
+                self.steps_ahead = max(0, self.steps_ahead - self._steps_per_call)
                 return self._last_logs
             batches = self._next_batches(iterator)
             if not self._alike:

@@ -151,6 +151,7 @@ class LivePlanning:
         logs = self._default.run(batches)
         self._calls += 1
         self._trained_seconds += self._batch_seconds * len(batches)
+        # After twice as many calls each time: all ranks wait for each other to decide.
         if self._calls >= POLL_CALLS and self._calls.bit_count() == 1:
             self._consider(batches)
         return logs
