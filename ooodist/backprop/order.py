@@ -13,6 +13,7 @@ pass needs first is also the first of the last k to be exchanged, behind the dW 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -89,11 +90,15 @@ def check_order(units: Sequence[Unit], order: Sequence[str]) -> None:
                 )
 
 
-def impose_order(units: Sequence[Unit], order: Sequence[str]) -> int:
-    """Makes the units run one after the other in the given order, by control edges.
+def impose_order(units: Sequence[Unit], order: Sequence[str], at_a_time: int = 1) -> int:
+    """Makes the units run in the given order, by control edges.
 
-    Edges lead from the last heavy ops of a unit to the first heavy ops of the next. A unit of
-    light ops alone (see LIGHT_OPS) is left to run when its data is there.
+    A unit waits for all before it but the last ``at_a_time - 1``: edges lead from their last
+    heavy ops to its first ones. A unit of light ops alone (see LIGHT_OPS) is left to run when its
+    data is there. One at a time, and two at a time::
+
+        a a a b c c c c d d        a a a c c c c
+                                   b     d d
 
     Numbers do not change: no op is added, removed or altered. XLA drops control edges, so the
     function being traced must not be compiled with ``jit_compile=True``.
@@ -101,6 +106,7 @@ def impose_order(units: Sequence[Unit], order: Sequence[str]) -> int:
     Args:
         units: the backward units, in a graph that is still being traced.
         order: their names.
+        at_a_time: how many units may run at a time, if their data allows it.
 
     Returns:
         the number of control edges that were added.
@@ -111,12 +117,15 @@ def impose_order(units: Sequence[Unit], order: Sequence[str]) -> int:
     check_order(units, order)
     known = {unit.name: unit for unit in units}
     added = 0
-    last: list[tf.Operation] = []
+    ended: list[list[tf.Operation]] = []  # by the units so far
     for name in order:
         first, ends = _ends(known[name])
         if first:
-            added += sum(add_control_edges(op, last) for op in first)
-            last = ends
+            # The last of these have waited for all before them.
+            before = ended[: max(0, len(ended) - at_a_time + 1)][-at_a_time:]
+            awaited = list(itertools.chain.from_iterable(before))
+            added += sum(add_control_edges(op, awaited) for op in first)
+            ended.append(ends)
     return added
 
 

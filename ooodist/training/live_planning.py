@@ -2,14 +2,18 @@
 
 ::
 
-    all ranks | default ... | measure | default ...     | trial  | the fastest ... | trial ...
-    rank 0    |             |         | search          |        |
-                                        (a process beside it)      steps take longer or shorter
+    all ranks | default ... | measure | default ... | trial | the fastest ... | trial | ...
+    rank 0    |             |         |     search  |       | search          |       |
+                                  (a process beside it)
 
 Training begins with the default, so the first step is there as early as without a plan. What
 planning takes of the training's time, for measuring and tracing, is bounded: it begins once that
 is a small share of the time left, or, where nobody knows how long the training is, of the time
 trained so far. All ranks decide alike: each decision is made of numbers that all have.
+
+The steps that are trained correct what was measured (:mod:`ooodist.schedule.correction`), those of
+the default before the first search, those of a trial before the next; there is a next one while
+they were not as predicted. When steps take longer or shorter than they did, all is tried again.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from ooodist import yaml_dataclass
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.profile.folder import Profile
+from ooodist.schedule.correction import Observed, correct
+from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.data_parallel import default_plan
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits
@@ -43,7 +49,10 @@ TIMED_CALLS = 9
 POLL_CALLS = 16  # how often ranks ask whether the search has ended
 MEASURED_STEPS = 60  # of a profile
 NETWORK_SECONDS = 40.0  # that measuring the network takes
-TRACED_STEPS = 8  # one to measure, and those of the plans that are tried
+TRACED_STEPS = 10  # one to measure, and those of the plans that are tried
+MOST_SEARCHES = 3  # until steps are no longer as they were
+AS_PREDICTED = 0.05  # what differs by less teaches nothing new
+WORTH_TRYING = 0.02  # how much faster than all that were tried another plan has to be, predicted
 WINDOW_CALLS = 64  # whose median is compared with what the trial measured
 DRIFT = 0.2  # another machine, network or neighbor; noise is less in the median of a window
 DRIFTED_WINDOWS = 2  # one after the other, until there is another trial; doubled with each
@@ -69,8 +78,8 @@ class Job(Protocol):
     def limits(self) -> Limits:
         """Within which plans are searched."""
 
-    def candidate(self, plan: Plan) -> Candidate:
-        """What carries out a plan."""
+    def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
+        """What carries out a plan that was made from such costs."""
 
     def begin_trial(self, steps: int) -> None:
         """Called when launches have so many steps from now on, and candidates take turns."""
@@ -110,9 +119,12 @@ class LivePlanning:
         self._accumulate = accumulate
         self._share = share
         job.is_trying = True
-        self._candidates = [default, *candidates]
+        self._current = default  # the fastest that is known
+        self._known = {default.name: default, **{each.name: each for each in candidates}}
+        self._profile: Profile | None = None
+        self._observed: list[Observed] = []
+        self._searches = 0
         self._search: SearchProcess | None = None
-        self._plan_model = ""
         self._calls = 0
         self._first_seconds = 0.0  # of the first call, with its tracing
         self._times: list[float] = []
@@ -121,7 +133,7 @@ class LivePlanning:
         self._patience = DRIFTED_WINDOWS
         self._next: Callable[[Sequence[Batch]], Logs] = self._begin
         if candidates:
-            self._try()
+            self._try(list(self._known.values()))
 
     def __call__(self, batches: Sequence[Batch]) -> Logs:
         """Trains on the batches of a call, in one launch or several, and returns the logs."""
@@ -194,24 +206,53 @@ class LivePlanning:
             return
         finally:
             expect_usual("measuring for a plan ended")
+        logger.info("planned: measured in %.1f s", time.perf_counter() - began)
+        self._profile = profile
+        self._times.clear()
+        self._next, self._job.is_trying = self._time_default, True
+
+    def _time_default(self, batches: Sequence[Batch]) -> Logs:
+        """What the profile is compared with."""
+        logs, seconds = timed(self._default.run, batches)
+        self._times.append(seconds / len(batches))
+        if len(self._times) == TIMED_CALLS:
+            assert self._profile is not None
+            costs, network = self._profile.costs, self._profile.network
+            plan = default_plan(costs, network, steps_per_launch=self._default.steps)
+            self._current = self._known["default"] = replace(self._default, plan=plan)
+            own = np.array([statistics.median(self._times) * self._accumulate])
+            self._observed = [Observed(plan, float(self._engine.all_reduce(own, "max")[0]))]
+            self._begin_search()
+        return logs
+
+    # Searches
+
+    def _begin_search(self) -> None:
+        assert self._profile is not None
+        correction = correct(self._profile.costs, self._profile.network, self._observed)
+        self._costs = correction.costs(self._profile.costs)
+        self._network = correction.network(self._profile.network)
+        simulator = Simulator(self._costs, self._network)
+        for name, known in self._known.items():
+            if known.plan is not None:
+                seconds = simulator.step_seconds(known.plan)
+                self._known[name] = replace(known, predicted=seconds)
+        self._current = self._known[self._current.name]
         logger.info(
-            "planned: measured in %.1f s; the search runs beside the training",
-            time.perf_counter() - began,
+            "planned: searching beside the training; as its steps say, computing takes %.2f times "
+            "as long as was measured, and exchanges %.2f times",
+            correction.compute,
+            correction.exchange,
         )
-        self._plan_model = profile.model
-        plan = default_plan(profile.costs, profile.network, steps_per_launch=self._default.steps)
-        seconds = Simulator(profile.costs, profile.network).step_seconds(plan)
-        self._candidates[0] = replace(self._default, predicted=seconds)
         if self._engine.rank == 0:
-            request = Request(profile.costs, profile.network, self._job.limits())
+            request = Request(self._costs, self._network, self._job.limits())
             self._search = SearchProcess(request)
+        self._searches += 1
         self._calls = 0
         self._next, self._job.is_trying = self._wait, True
 
-    # While the search is under way
-
     def _wait(self, batches: Sequence[Batch]) -> Logs:
-        logs = self._default.run(batches)
+        logs = self._current.run(batches)
         self._calls += 1
         if self._calls % POLL_CALLS == 0:
             is_done = self._search is not None and self._search.is_done()
@@ -225,36 +266,72 @@ class LivePlanning:
             try:
                 text = yaml_dataclass.dump(yaml_dataclass.plain(Found(self._search.result())))
             except (UserError, OSError) as error:
-                logger.warning("planned: the search failed, so the default stays: %s", error)
+                logger.warning(
+                    "planned: the search failed, so %s stays: %s", self._current.name, error
+                )
             self.close()
         text = self._engine.broadcast_text(text)
-        self._next, self._job.is_trying = self._default.run, False
+        plans: list[Plan] = []
         if text:
             found: Found = yaml_dataclass.read(Found, yaml_dataclass.parse(text, "of rank 0"))
-            self._candidates += [
-                self._job.candidate(replace(plan, model=self._plan_model)) for plan in found.plans
-            ]
-            self._try()
+            plans = self._worth_trying(found.plans)
+        if plans:
+            new = [self._job.candidate(plan, self._costs, self._network) for plan in plans]
+            self._known.update((each.name, each) for each in new)
+            self._try([self._current, *new])
+        else:
+            self._settle(self._current)
+
+    def _worth_trying(self, plans: Sequence[Plan]) -> list[Plan]:
+        """Of what a search found, with names of their own."""
+        assert self._profile is not None
+        if self._searches == 1:
+            return [replace(plan, model=self._profile.model) for plan in plans]
+        known = [each.plan and _work(each.plan) for each in self._known.values()]
+        fastest = min(each.seconds for each in self._observed)
+        return [
+            replace(plan, model=self._profile.model, name=f"{plan.name}_{self._searches}")
+            for plan in plans
+            if _work(plan) not in known
+            and plan.predicted is not None
+            and plan.predicted.step_seconds < (1 - WORTH_TRYING) * fastest
+        ]
 
     # Trials
 
-    def _try(self) -> None:
-        trial = Trial(self._engine, self._candidates)
+    def _try(self, candidates: Sequence[Candidate]) -> None:
+        trial = Trial(self._engine, candidates)
         self._job.begin_trial(trial.steps)
         self._job.is_trying = True
         whole = trial.steps * self._accumulate
 
         def run(batches: Sequence[Batch]) -> Logs:
             if len(batches) != whole:  # the last ones, before launches grow, or of an epoch
-                return self._default.run(batches)
+                return self._current.run(batches)
             logs = trial(batches)
             if trial.fastest is not None:
+                self._learn(candidates, trial.seconds)
                 self._settle(trial.fastest)
+                if is_surprise(candidates, trial.seconds) and self._may_search():
+                    self._begin_search()
             return logs
 
         self._next = run
 
+    def _learn(self, candidates: Sequence[Candidate], seconds: Sequence[float]) -> None:
+        """What was tried has taken so many seconds a step; all that was tried before is older."""
+        tried = {each.name for each in candidates}
+        older = [each for each in self._observed if each.plan.name not in tried]
+        newer = zip(candidates, seconds, strict=True)
+        self._observed = older + [
+            Observed(each.plan, took) for each, took in newer if each.plan is not None
+        ]
+
+    def _may_search(self) -> bool:
+        return self._profile is not None and self._searches < MOST_SEARCHES
+
     def _settle(self, candidate: Candidate) -> None:
+        self._current = candidate
         self._job.settle(candidate)
         self._job.is_trying = False
         self._next = _Watched(self._engine, candidate.run, self._patience, self._drifted)
@@ -267,7 +344,21 @@ class LivePlanning:
             before * 1e3,
         )
         self._patience *= 2  # what comes and goes is not followed for ever
-        self._try()
+        self._observed, self._searches = [], 1
+        self._try(list(self._known.values()))
+
+
+def is_surprise(candidates: Sequence[Candidate], seconds: Sequence[float]) -> bool:
+    """Whether a candidate has taken another time than was predicted."""
+    return any(
+        each.predicted is not None and abs(took / each.predicted - 1) > AS_PREDICTED
+        for each, took in zip(candidates, seconds, strict=True)
+    )
+
+
+def _work(plan: Plan) -> Plan:
+    """What makes one plan another than the next."""
+    return replace(plan, name="", model="", predicted=None)
 
 
 class _Watched:

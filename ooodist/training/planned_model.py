@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ooodist.profile import folder as profiles
 from ooodist.profile.folder import Profile
+from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits
 from ooodist.training.backward import OrderedBackward
@@ -36,7 +37,6 @@ class PlannedModel(DistributedModel):
         self._default_steps = self.steps_per_launch
         self._ways: dict[str, tuple[OrderedBackward, Planned | None]] = {}
         self._live: LivePlanning | None = None
-        self._profile: Profile | None = None
         self._left: int | None = None
 
     def _prepare(self, given: dict[str, Any]) -> None:
@@ -82,20 +82,18 @@ class PlannedModel(DistributedModel):
 
     def profile(self, batch: Batch) -> Profile:
         """Measures the model, which stays as it is, and the network."""
-        self._profile = profile_for(
+        return profile_for(
             self._model, batch, self.engine, self._planning, accumulate=self.accumulate
         )
-        return self._profile
 
     def limits(self) -> Limits:
         """Within which plans are searched."""
         left = None if self._left is None else max(1, self._left // self.accumulate)
         return limits_of(self.engine, self._planning, self._given_steps_per_launch, left)
 
-    def candidate(self, plan: Plan) -> Candidate:
-        """What carries out a plan that was made from the profile."""
-        assert self._profile is not None
-        return self._candidate(Planned(plan, self._profile.costs, self._profile.network))
+    def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
+        """What carries out a plan that was made from such costs."""
+        return self._candidate(Planned(plan, costs, network))
 
     def _candidate(self, planned: Planned) -> Candidate:
         plan = planned.plan
@@ -104,7 +102,7 @@ class PlannedModel(DistributedModel):
         self._ways[plan.name] = backward, planned
         predicted = None if plan.predicted is None else plan.predicted.step_seconds
         run = self._in_launches_of(backward, plan.steps_per_launch)
-        return Candidate(plan.name, run, plan.steps_per_launch, predicted)
+        return Candidate(plan.name, run, plan.steps_per_launch, plan, predicted)
 
     def begin_trial(self, steps: int) -> None:
         """Launches have so many steps from now on."""

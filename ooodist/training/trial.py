@@ -2,11 +2,11 @@
 
 All plans compute the same numbers, so that no step is lost by trying one in earnest::
 
-    launches  | default     | planned     | default     | planned     | the faster of them ...
-    measured  | - x x x x x | - x x x x x | - x x x x x | - x x x x x |
+    launches  | default     | planned     | default     | planned     | ... | the fastest ...
+    measured  | - x x x x x | - x x x x x | - x x x x x | - x x x x x | ... |
 
 The first launch of a turn is not measured: it may be traced. Each rank measures, and the slowest of
-them counts, so that all decide alike.
+them counts, so that all decide alike. What is far behind after a round has no more turns.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ import logging
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ooodist.engines.base import Engine
+from ooodist.schedule.plan import Plan
 from ooodist.training.launch import Batch, Run
 
 logger = logging.getLogger("ooodist")
 
 LAUNCHES = 6  # of a turn
-ROUNDS = 2
+ROUNDS = 4
+BEHIND = 0.1  # how much slower than the fastest a candidate may be after a round, to go on
 GAIN = 0.01  # what is faster by no more than this is not worth another order of the work
 
 
@@ -40,12 +42,14 @@ class Candidate:
         name: for people.
         run: trains on any number of batches, and returns the logs.
         steps: of its launches.
+        plan: that it carries out; None: nobody knows.
         predicted: seconds a step; None: nobody knows.
     """
 
     name: str
     run: Run
     steps: int = 1
+    plan: Plan | None = None
     predicted: float | None = None
 
 
@@ -59,7 +63,8 @@ class Trial:
 
     Attributes:
         steps: of each of its launches; candidates with shorter ones run several.
-        fastest: None until all had their turns.
+        fastest: None until it is known.
+        seconds: that a step of each candidate took.
     """
 
     def __init__(self, engine: Engine, candidates: Sequence[Candidate]) -> None:
@@ -67,13 +72,11 @@ class Trial:
         self._candidates = list(candidates)
         self.steps = max(candidate.steps for candidate in candidates)
         self.fastest: Candidate | None = None
+        self.seconds: list[float] = []
         self._measured: list[list[float]] = [[] for _ in candidates]
-        self._turns = deque(
-            (at, number > 0)
-            for _ in range(ROUNDS)
-            for at in range(len(candidates))
-            for number in range(LAUNCHES)
-        )
+        self._rounds = 0
+        self._turns: deque[tuple[int, bool]] = deque()
+        self._begin_round(range(len(candidates)))
 
     def __call__(self, batches: Sequence[Batch]) -> dict[str, Any]:
         """Runs a launch of ``steps`` steps, of those that lead to a decision."""
@@ -82,19 +85,31 @@ class Trial:
         if is_measured:
             self._measured[at].append(seconds / self.steps)
         if not self._turns:
-            self._decide()
+            self._end_round()
         return logs
 
-    def _decide(self) -> None:
+    def _begin_round(self, candidates: Iterable[int]) -> None:
+        self._rounds += 1
+        self._turns.extend((at, number > 0) for at in candidates for number in range(LAUNCHES))
+
+    def _end_round(self) -> None:
         own = np.array([statistics.median(seconds) for seconds in self._measured])
-        medians = self._engine.all_reduce(own, "max")
-        at = int(np.argmin(medians))
-        if medians[at] >= (1 - GAIN) * medians[0]:
+        self.seconds = self._engine.all_reduce(own, "max").tolist()
+        slowest = (1 + BEHIND) * min(self.seconds)
+        others = [at for at, took in enumerate(self.seconds) if at and took <= slowest]
+        if others and self._rounds < ROUNDS:
+            self._begin_round([0, *others])  # beside the default, whose round is as good or bad
+        else:
+            self._decide()
+
+    def _decide(self) -> None:
+        at = int(np.argmin(self.seconds))
+        if self.seconds[at] >= (1 - GAIN) * self.seconds[0]:
             at = 0
         self.fastest = self._candidates[at]
         logger.info(
             "tried in training: %s; %s stays",
-            ", ".join(map(_result, self._candidates, medians.tolist())),
+            ", ".join(map(_result, self._candidates, self.seconds)),
             self.fastest.name,
         )
 

@@ -131,7 +131,7 @@ def test_a_unit_that_stands_twice_is_named() -> None:
         check_order(chain(1), ["dX1", "dX1", "dW1"])
 
 
-def train(name: str, order: Order | None) -> dict[str, Any]:
+def train(name: str, order: Order | None, at_a_time: int = 1) -> dict[str, Any]:
     """Ten steps of a model from the same start: the first gradients and the last weights."""
     keras.utils.set_random_seed(11)
     model, inputs, labels = MODELS[name]()
@@ -150,7 +150,7 @@ def train(name: str, order: Order | None) -> dict[str, Any]:
             seed = tf.ones_like(loss)
             gradients = tape.gradient(loss, weights, output_gradients=seed)
             units = find_backward_units([seed], gradients, [weight.path for weight in weights])
-            num_edges += impose_order(units, order(units))
+            num_edges += impose_order(units, order(units), at_a_time)
         optimizer.apply(gradients, weights)
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -170,12 +170,44 @@ def halfway(units: Sequence[Unit]) -> list[str]:
     return first_k_order(units, (len(layers) + 1) // 2)
 
 
+class MadeUpOp:
+    """An op of a graph, as far as imposing an order looks at it."""
+
+    def __init__(self) -> None:
+        self.type = "MatMul"
+        self.inputs: list[Any] = []
+        self.control_inputs: list[MadeUpOp] = []
+
+    def _add_control_input(self, op: MadeUpOp) -> None:
+        self.control_inputs.append(op)
+
+
+@given(st.integers(1, 12), st.integers(1, 30), st.integers())
+def test_a_unit_waits_for_all_before_it_but_the_last_few(
+    num_layers: int, at_a_time: int, seed: int
+) -> None:
+    units = [replace(unit, ops=(MadeUpOp(),)) for unit in chain(num_layers)]  # type: ignore[arg-type]
+    op_of: dict[str, Any] = {unit.name: unit.ops[0] for unit in units}
+    order = random_order(seed)(units)
+    impose_order(units, order, at_a_time)
+    before: dict[MadeUpOp, set[MadeUpOp]] = {}
+    for at, name in enumerate(order):
+        op = op_of[name]
+        before[op] = set(op.control_inputs).union(*(before[each] for each in op.control_inputs))
+        assert before[op] == {op_of[other] for other in order[: max(0, at + 1 - at_a_time)]}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_no_order_changes_a_bit(name: str) -> None:
     plain = train(name, None)
     assert any(np.any(gradient) for gradient in plain["gradients"])
-    for order in (stock_order, halfway, random_order(1), random_order(2)):
-        ordered = train(name, order)
+    for at_a_time, order in (
+        (1, stock_order),
+        (1, halfway),
+        (2, random_order(1)),
+        (1, random_order(2)),
+    ):
+        ordered = train(name, order, at_a_time)
         assert ordered["edges"] > 0
         for what in ("gradients", "weights"):
             for ours, theirs in zip(ordered[what], plain[what], strict=True):

@@ -12,7 +12,8 @@ from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.profile.conditions import Conditions, Machine
 from ooodist.profile.folder import Profile
-from ooodist.schedule.costs import Network
+from ooodist.schedule.correction import Observed, correct
+from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.data_parallel import default_plan
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits, make_plan
@@ -20,6 +21,7 @@ from ooodist.schedule.simulate import Simulator
 from ooodist.training import live_planning, trial
 from ooodist.training.live_planning import (
     DRIFT,
+    MOST_SEARCHES,
     NETWORK_SECONDS,
     POLL_CALLS,
     TIMED_CALLS,
@@ -27,6 +29,7 @@ from ooodist.training.live_planning import (
     WARM_UP_CALLS,
     WINDOW_CALLS,
     LivePlanning,
+    is_surprise,
 )
 from ooodist.training.trial import Candidate
 from tests.schedule.chains import chain_costs
@@ -39,6 +42,10 @@ CONDITIONS = Conditions(
 PROFILE = Profile("made up", "", "", CONDITIONS, NETWORK, COSTS)
 FIRST = 5.0  # seconds of the first call, with its tracing
 BEGUN = WARM_UP_CALLS + TIMED_CALLS  # calls, before planning is considered at all
+SEARCHED = TIMED_CALLS + 2 * POLL_CALLS  # from the measuring to the end of the first search
+TRIED = trial.ROUNDS * trial.LAUNCHES  # launches of a candidate, at most
+DEFAULT = default_plan(COSTS, NETWORK)
+DEFAULT_SECONDS = Simulator(COSTS, NETWORK).step_seconds(DEFAULT)
 
 
 class MadeUpJob:
@@ -57,7 +64,13 @@ class MadeUpJob:
         self.settled: list[str] = []
         self.ran: list[str] = []
 
-    def way(self, name: str, steps: int = 1, predicted: float | None = None) -> Candidate:
+    def way(
+        self,
+        name: str,
+        steps: int = 1,
+        plan: Plan | None = None,
+        predicted: float | None = None,
+    ) -> Candidate:
         self.steps[name] = steps
 
         def run(batches: Sequence[Any]) -> dict[str, float]:
@@ -67,7 +80,7 @@ class MadeUpJob:
                 self.left -= len(batches)
             return {"loss": float(len(batches))}
 
-        return Candidate(name, run, steps, predicted)  # type: ignore[arg-type]
+        return Candidate(name, run, steps, plan, predicted)  # type: ignore[arg-type]
 
     def is_profile_kept(self) -> bool:
         return self.kept
@@ -81,11 +94,13 @@ class MadeUpJob:
     def limits(self) -> Limits:
         return Limits(steps_per_launch=2, evaluations=50)
 
-    def candidate(self, plan: Plan) -> Candidate:
+    def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         assert plan.model == "made up"
-        self.seconds.setdefault(plan.name, 2.0)
         assert plan.predicted is not None
-        return self.way(plan.name, plan.steps_per_launch, plan.predicted.step_seconds)
+        seconds = Simulator(costs, network).step_seconds(plan)
+        assert seconds == pytest.approx(plan.predicted.step_seconds)
+        self.seconds.setdefault(plan.name, 2.0)
+        return self.way(plan.name, plan.steps_per_launch, plan, seconds)
 
     def begin_trial(self, steps: int) -> None:
         self.trials.append(steps)
@@ -173,13 +188,14 @@ def test_a_long_training_is_planned_for(begun: Callable[..., LivePlanning]) -> N
     live = begun(job)
     train_as_fit_does(live, job, BEGUN)
     assert job.profiled == 1
-    train_as_fit_does(live, job, 2 * POLL_CALLS)
+    train_as_fit_does(live, job, SEARCHED)
     assert job.trials == [job.steps["planned"]]
     assert not job.settled
-    train_as_fit_does(live, job, 2 * trial.ROUNDS * trial.LAUNCHES)
-    assert job.settled == ["planned"]
+    train_as_fit_does(live, job, 2 * TRIED)
+    assert job.settled[0] == "planned"
+    train_as_fit_does(live, job, 1000)
     assert not job.is_trying
-    train_as_fit_does(live, job, 3)
+    assert set(job.settled) == {"planned"}
     assert job.ran[-3:] == ["planned"] * 3
 
 
@@ -188,25 +204,89 @@ def test_what_the_log_says(
 ) -> None:
     caplog.set_level(logging.INFO, "ooodist")
     job = MadeUpJob(left=100_000)
-    live = begun(job)
-    train_as_fit_does(live, job, BEGUN + 2 * POLL_CALLS + 2 * trial.ROUNDS * trial.LAUNCHES + 1)
-    plan = make_plan(COSTS, NETWORK, limits=job.limits())
+    job.seconds["default"] = 1.3 * DEFAULT_SECONDS
+    corrected = correct(COSTS, NETWORK, [Observed(DEFAULT, job.seconds["default"])])
+    costs, network = corrected.costs(COSTS), corrected.network(NETWORK)
+    plan = make_plan(costs, network, limits=job.limits())
     assert plan.predicted is not None
-    default = Simulator(COSTS, NETWORK).step_seconds(default_plan(COSTS, NETWORK))
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [
-        "planned: measured in 0.0 s; the search runs beside the training",
-        f"tried in training: default 1000.0 ms a step (predicted {default * 1e3:.1f}), planned "
-        f"500.0 ms a step (predicted {plan.predicted.step_seconds * 1e3:.1f}); planned stays",
+    job.seconds["planned"] = plan.predicted.step_seconds
+    live = begun(job)
+    train_as_fit_does(live, job, BEGUN + SEARCHED + 2 * TRIED)
+    default = Simulator(costs, network).step_seconds(DEFAULT)
+    planned = plan.predicted.step_seconds
+    assert default == pytest.approx(job.seconds["default"], rel=0.02)  # no surprise in the trial
+    assert [record.getMessage() for record in caplog.records] == [
+        "planned: measured in 0.0 s",
+        "planned: searching beside the training; as its steps say, computing takes "
+        f"{corrected.compute:.2f} times as long as was measured, and exchanges "
+        f"{corrected.exchange:.2f} times",
+        f"tried in training: default {job.seconds['default'] * 1e3:.1f} ms a step (predicted "
+        f"{default * 1e3:.1f}), planned {planned * 1e3:.1f} ms a step (predicted "
+        f"{planned * 1e3:.1f}); planned stays",
     ]
 
 
 def test_what_is_slower_is_not_taken_over(begun: Callable[..., LivePlanning]) -> None:
     job = MadeUpJob(left=100_000, planned=1.5)
     live = begun(job)
-    train_as_fit_does(live, job, BEGUN + 2 * POLL_CALLS + 2 * trial.ROUNDS * trial.LAUNCHES + 1)
-    assert job.settled == ["default"]
+    train_as_fit_does(live, job, BEGUN + SEARCHED + 2 * TRIED)
+    assert job.settled[0] == "default"
     assert job.ran[-1] == "default"
+
+
+def test_the_search_gets_what_steps_have_corrected(
+    begun: Callable[..., LivePlanning], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def found(request: Any) -> tuple[Plan, ...]:
+        asked.append(request)
+        raise UserError("enough")
+
+    monkeypatch.setattr(MadeUpSearch, "found", staticmethod(found))
+    job = MadeUpJob(left=100_000)
+    job.seconds["default"] = 2 * DEFAULT_SECONDS
+    train_as_fit_does(begun(job), job, BEGUN + SEARCHED)
+    corrected = correct(COSTS, NETWORK, [Observed(DEFAULT, 2 * DEFAULT_SECONDS)])
+    expected = corrected.costs(COSTS).compute_seconds
+    assert asked[0].costs.compute_seconds == pytest.approx(expected)
+    assert asked[0].network.fixed == pytest.approx(corrected.network(NETWORK).fixed)
+
+
+def test_it_searches_again_while_steps_are_not_as_predicted(
+    begun: Callable[..., LivePlanning],
+) -> None:
+    """And tries what is found with what the trial has taught, if that may be faster."""
+    job = MadeUpJob(left=100_000)
+    job.seconds["default"] = DEFAULT_SECONDS
+    job.seconds["planned"] = 0.7 * DEFAULT_SECONDS
+    live = begun(job)
+    for _ in range(MOST_SEARCHES * (SEARCHED + 3 * TRIED)):
+        train_as_fit_does(live, job, 1)
+    assert job.settled[0] == "planned"
+    assert live._searches > 1
+    assert live._searches <= MOST_SEARCHES
+    assert not job.is_trying
+
+
+def test_steps_as_predicted_are_the_end_of_it(begun: Callable[..., LivePlanning]) -> None:
+    job = MadeUpJob(left=100_000)
+    plan = make_plan(COSTS, NETWORK, limits=job.limits())
+    assert plan.predicted is not None
+    job.seconds["default"] = DEFAULT_SECONDS
+    job.seconds["planned"] = plan.predicted.step_seconds
+    live = begun(job)
+    train_as_fit_does(live, job, BEGUN + 4 * SEARCHED + 2 * TRIED)
+    assert live._searches == 1
+    assert job.settled == ["planned"]
+
+
+@pytest.mark.parametrize(("factor", "is_one"), [(1.04, False), (1.06, True), (0.94, True)])
+def test_a_surprise_is_more_than_the_noise(factor: float, is_one: bool) -> None:
+    job = MadeUpJob(left=None)
+    known, unknown = job.way("default", predicted=0.5), job.way("planned")
+    assert is_surprise([known, unknown], [0.5 * factor, 0.5]) == is_one
+    assert not is_surprise([unknown], [0.5])
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["profile kept", "no profile"])
@@ -283,7 +363,7 @@ def test_a_search_that_fails_leaves_the_default(
     train(begun(job), 1000)
     assert set(job.ran) == {"default"}
     assert not job.is_trying
-    assert "the search failed, so the default stays: killed" in caplog.text
+    assert "the search failed, so default stays: killed" in caplog.text
 
 
 def test_batches_that_fill_no_launch_are_the_defaults(begun: Callable[..., LivePlanning]) -> None:
@@ -292,7 +372,7 @@ def test_batches_that_fill_no_launch_are_the_defaults(begun: Callable[..., LiveP
     assert job.trials == [2]
     train(live, 30, batches=1)  # the last ones of epochs
     assert job.ran == ["default"] * 30
-    train(live, 2 * trial.ROUNDS * trial.LAUNCHES, batches=2)
+    train(live, 2 * TRIED, batches=2)
     assert job.settled == ["planned"]
     assert job.profiled == 0
 
@@ -303,7 +383,7 @@ def test_plans_are_tried_again_when_steps_take_another_time(
 ) -> None:
     job = MadeUpJob(left=100_000)
     live = begun(job, candidates=[job.way("planned")])
-    train(live, 2 * trial.ROUNDS * trial.LAUNCHES)
+    train(live, 2 * TRIED)
     assert job.settled == ["planned"]
     train(live, 2 * WINDOW_CALLS)
     job.seconds["planned"] *= factor

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ooodist.engines.local import LocalEngine
 from ooodist.training import trial
-from ooodist.training.trial import GAIN, LAUNCHES, ROUNDS, Candidate, Trial, timed
+from ooodist.training.trial import BEHIND, GAIN, LAUNCHES, ROUNDS, Candidate, Trial, timed
 
 STEPS = 4
 
@@ -40,21 +40,17 @@ class Clock:
             self.ran.append(name)
             return {"loss": tf.constant(float(len(batches)))}
 
-        return Candidate(name, run, steps, predicted)
+        return Candidate(name, run, steps, predicted=predicted)
 
 
 def tried(candidates: Sequence[Candidate], engine: LocalEngine | None = None) -> str:
     """The name of the one that was found to be the fastest."""
     made = Trial(engine or LocalEngine(), candidates)
-    for _ in range(whole(candidates)):
-        assert made.fastest is None
-        made([1] * made.steps)
+    for _ in range(LAUNCHES * ROUNDS * len(candidates)):
+        if made.fastest is None:
+            made([1] * made.steps)
     assert made.fastest is not None
     return made.fastest.name
-
-
-def whole(candidates: Sequence[Candidate]) -> int:
-    return LAUNCHES * ROUNDS * len(candidates)
 
 
 @pytest.fixture
@@ -66,6 +62,34 @@ def test_they_take_turns_and_then_the_fastest_is_known(clock: Clock) -> None:
     assert tried([clock.candidate("default", 2.0), clock.candidate("planned", 1.0)]) == "planned"
     turn = ["default"] * LAUNCHES + ["planned"] * LAUNCHES
     assert clock.ran == turn * ROUNDS
+
+
+def test_what_is_far_behind_has_no_more_turns(clock: Clock) -> None:
+    candidates = [
+        clock.candidate("default", 1.0),
+        clock.candidate("planned", 1.01 * (1 + BEHIND)),
+        clock.candidate("first_k", 0.99 * (1 + BEHIND)),
+    ]
+    assert tried(candidates) == "default"
+    assert clock.ran.count("planned") == LAUNCHES
+    assert clock.ran.count("first_k") == clock.ran.count("default") == LAUNCHES * ROUNDS
+
+
+def test_the_default_has_its_turns_as_long_as_there_is_another(clock: Clock) -> None:
+    assert tried([clock.candidate("default", 2.0), clock.candidate("planned", 1.0)]) == "planned"
+    assert clock.ran.count("default") == LAUNCHES * ROUNDS
+
+
+def test_with_all_others_far_behind_a_round_is_enough(clock: Clock) -> None:
+    assert tried([clock.candidate("default", 1.0), clock.candidate("planned", 2.0)]) == "default"
+    assert len(clock.ran) == 2 * LAUNCHES
+
+
+def test_what_each_took_is_known_then(clock: Clock) -> None:
+    made = Trial(LocalEngine(), [clock.candidate("default", 1.0), clock.candidate("planned", 2.0)])
+    while made.fastest is None:
+        made([1])
+    assert made.seconds == [1.0, 2.0]
 
 
 def test_what_is_slower_does_not_stay(clock: Clock) -> None:

@@ -1,0 +1,85 @@
+"""expr/at_home: what is read from a job's output, and the tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ooodist import config
+from tests.jobs import ROOT
+
+PRINTED = """\
+[0] ooodist: tried in training: default 55.5 ms a step (predicted 50.0), planned 73.2 ms a step \
+(predicted 48.1), first_k 44.0 ms a step; first_k stays
+[0] epoch  7/70 step 22/22 | accuracy 0.9694 loss 0.1012 | 59.8 ms/step 1070 samples/s | 2:06 left
+[0] speed        55.6 ms a step (median), 1150 samples/s
+"""
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("at_home_run", ROOT / "expr/at_home/run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for its dataclasses
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_what_was_tried_is_read(script: ModuleType) -> None:
+    found = script.read_tried(PRINTED)
+    assert [each.name for each in found] == ["default", "planned", "first_k"]
+    assert [each.measured for each in found] == pytest.approx([0.0555, 0.0732, 0.044])
+    assert [each.predicted for each in found[:2]] == pytest.approx([0.05, 0.0481])
+    assert found[2].predicted is None
+    assert [each.stays for each in found] == [False, False, True]
+    assert script.read_tried("nothing was planned") == []
+
+
+def test_the_step_is_read(script: ModuleType) -> None:
+    assert script.step_seconds(PRINTED) == pytest.approx(0.0556)
+    assert script.step_seconds("Epoch 1/20") is None
+
+
+def test_every_job_is_one_that_ooodist_takes(script: ModuleType, tmp_path: Path) -> None:
+    for job in script.JOBS.values():
+        for way in ("default", "planned", "tried"):
+            command = job.command(way, tmp_path)
+            if not job.settings:
+                assert command[-1] == ("inorder" if way == "default" else "planned")
+                continue
+            file = command[command.index("--config") + 1] if "--config" in command else None
+            given = [command[at + 1] for at, part in enumerate(command) if part == "--set"]
+            made = config.load(None if file is None else ROOT / file, given)
+            assert made.order.name == ("inorder" if way == "default" else "planned")
+            assert made.planning.share == (1000 if way == "tried" else 0.02)
+
+
+def test_tables(script: ModuleType, tmp_path: Path) -> None:
+    rows = [
+        {"job": "a", "way": way, "repeat": str(repeat), "seconds": seconds, "step_seconds": step}
+        for repeat in range(2)
+        for way, seconds, step in (("default", "20.0", "0.1"), ("planned", "19.0", "0.09"))
+    ]
+    assert script.jobs_table(rows).splitlines()[2:] == ["| a | 20.0 | 19.0 | 0.95 | 0.90 |"]
+    tried = [
+        {"job": "a", "plan": "default", "predicted": "0.05", "measured": "0.1", "stays": "yes"},
+        {"job": "a", "plan": "planned", "predicted": "", "measured": "0.2", "stays": ""},
+    ]
+    assert script.tried_table(tried).splitlines()[2:] == [
+        "| a | default | 50.0 | 100.0 | -50% | yes |",
+        "| a | planned | - | 200.0 | - |  |",
+    ]
+    file = tmp_path / "tried.csv"
+    script.write(file, list(tried[0]), tried)
+    script.write(file, list(tried[0]), [tried[0] | {"job": "b"}])
+    assert [line[0] for line in file.read_text().splitlines()[1:]] == ["a", "a", "b"]
+    script.write(file, list(tried[0]), tried[:1])  # measured again: the old ones are gone
+    assert [line[0] for line in file.read_text().splitlines()[1:]] == ["b", "a"]
