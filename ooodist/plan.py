@@ -161,40 +161,56 @@ def _config_to_measure(config: Config, *, is_described: bool) -> Config:
 
 
 def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluster]:
-    """What --workers and the other options describe; empty without them."""
+    """What --workers, --hosts and the other options describe; empty without them."""
     given = {
         "--workers": options.workers,
+        "--hosts": options.hosts,
         "--bandwidth": options.bandwidth,
+        "--devices": options.devices,
+        "--inside": options.inside,
         "--latency": options.latency,
         "--servers": options.servers,
     }
     if not any(given.values()):
         return []
-    for name in ("--workers", "--bandwidth"):
+    if options.workers and options.hosts:
+        raise UserError("--workers and --hosts both say how large the cluster is; give one of them")
+    size = "--hosts" if options.hosts or options.devices else "--workers"
+    for name in (size, "--bandwidth"):
         if not given[name]:
             other = next(option for option, value in given.items() if value)
             raise UserError(
                 f"{other} describes a cluster, which needs {name} as well; give "
                 "--workers 64 --bandwidth 10Gbit --latency 30us, or none of them"
             )
+    devices = whole_number(options.devices or "1", "--devices", least=1)
+    if (devices > 1) != bool(options.inside):
+        raise UserError(
+            f"--devices is {devices} and --inside {options.inside or 'not given'}; hosts with "
+            "several devices have links inside, as --devices 8 --inside 1600Gbit"
+        )
+    inside = parse_bandwidth(options.inside, "--inside") if options.inside else None
     chosen = options.engine or (engine if engine in DESCRIBED_ENGINES else DEFAULT_ENGINE)
     latency = options.latency or DEFAULT_LATENCY
     latency_seconds = parse_latency(latency, "--latency")
     servers = None
     if options.servers is not None:
         servers = whole_number(options.servers, "--servers", least=1)
+    least = 2 if devices == 1 else 1
     clusters = []
     for bandwidth in options.bandwidth:
         bits_per_second = parse_bandwidth(bandwidth, "--bandwidth")
-        for workers in options.workers:
+        for number in given[size]:
             network = describe_network(
                 chosen,
-                whole_number(workers, "--workers", least=2),
+                devices * whole_number(number, size, least=least),
                 bits_per_second,
                 latency_seconds,
                 servers=servers,
+                devices=devices,
+                inside=inside,
             )
-            clusters.append(Cluster(network, bandwidth, latency, servers))
+            clusters.append(Cluster(network, bandwidth, latency, servers, devices))
     return clusters
 
 

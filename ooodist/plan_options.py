@@ -24,6 +24,10 @@ examples:
   python -m ooodist.plan --config job.yaml --workers 16 --bandwidth 25Gbit \\
       --engine byteps --servers 16 --memory 12GiB
 
+  # two hosts with eight devices each, that exchange gradients inside the host first
+  python -m ooodist.plan --config job.yaml --hosts 2 --devices 8 --inside 1600Gbit \\
+      --bandwidth 100Gbit
+
   # many clusters, from costs that were measured before (costs.yaml is among the output)
   python -m ooodist.plan --costs plans/costs.yaml --workers 2 8 64 --bandwidth 10Gbit 100Gbit
 
@@ -90,6 +94,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     add = parser.add_argument_group("data parallel").add_argument
     add("--workers", metavar="N", nargs="+", help="describe a cluster of so many workers")
+    add("--hosts", metavar="H", nargs="+", help="describe a cluster of so many hosts instead")
+    add("--devices", metavar="D", help="of each host, a worker each (default: 1)")
+    add("--inside", metavar="RATE", help="of a device's link to the others of its host")
     add(
         "--engine",
         choices=DESCRIBED_ENGINES,

@@ -23,6 +23,7 @@ from tests.jobs import ROOT
 from tests.schedule.chains import chain_costs
 
 PROGRAM = [sys.executable, "-m", "ooodist.plan"]
+HOSTS = ["--hosts", "2", "--bandwidth", "1Gbit"]
 CLUSTER = ["--workers", "4", "--bandwidth", "1Gbit"]
 SMALL_JOB = """\
 model: {name: mlp, layers: [32, 16]}
@@ -155,6 +156,13 @@ def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
     assert planned[0] > planned[2]  # 1 and 10 Gbit/s
 
 
+def test_hosts_with_several_devices(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
+    arguments = [*HOSTS, "--devices", "8", "--inside", "800Gbit", "--output", str(tmp_path)]
+    assert program.main(["--costs", str(costs_file), *arguments]) == 0
+    assert "on 16 workers, 2 hosts, horovod, 1Gbit, 50us" in capsys.readouterr().out
+    assert check_files(tmp_path).workers == 16
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -164,6 +172,11 @@ def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
         (["--set", "engine=horovod"], "engine: horovod, but this process was not started by"),
         (["--workers", "4"], "--workers describes a cluster, which needs --bandwidth as well"),
         (["--latency", "1us"], "--latency describes a cluster, which needs --workers as well"),
+        (["--hosts", "2"], "--hosts describes a cluster, which needs --bandwidth as well"),
+        (["--devices", "8"], "--devices describes a cluster, which needs --hosts as well"),
+        ([*CLUSTER, "--hosts", "2"], "--workers and --hosts both say how large the cluster is"),
+        ([*HOSTS, "--devices", "8"], "--devices is 8 and --inside not given; hosts with several"),
+        ([*HOSTS, "--inside", "1Gbit"], "--devices is 1 and --inside 1Gbit; hosts with several"),
         (["--bogus"], "unrecognized arguments: --bogus; python -m ooodist.plan --help shows"),
         (["--engine", "local"], "argument --engine: invalid choice: 'local' (choose from"),
         (["--costs", "nowhere.yaml", *CLUSTER], "--costs nowhere.yaml cannot be read: "),

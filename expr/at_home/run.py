@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+HOROVODRUN = str(Path(sys.executable).parent / "horovodrun")
 TRAIN = (sys.executable, "-m", "ooodist.train")
 QUICKSTART = ("--config", "expr/quickstart/config.yaml", "--set", "steps_per_launch=null")
-TRIED_EPOCHS = 5  # times as many epochs, as there must be time for measuring and a search
+TRIED_EPOCHS = 3  # times as many epochs, as there must be time for measuring and a search
 MOST_SECONDS = 600
 
 
@@ -83,7 +84,9 @@ JOBS = {
     "quick start, Horovod": Job(local(2, "horovod"), QUICKSTART),
     "quick start, BytePS": Job(local(2, "byteps"), QUICKSTART),
     "quick start, 4 workers": Job(local(4, "collective"), QUICKSTART, epochs=8),
-    "MLP, horovodrun": Job(("horovodrun", "-np", "2"), MLP, epochs=40),
+    "MLP, horovodrun": Job(
+        (str(Path(sys.executable).parent / "horovodrun"), "-np", "2"), MLP, epochs=40
+    ),
     "MLP, 4 workers, BytePS": Job(local(4, "byteps"), MLP, epochs=30),
     "GPT, Horovod": Job(local(2, "horovod"), GPT, epochs=5),
     "LSTM, collective": Job(
@@ -106,15 +109,15 @@ class Tried:
 
 
 def read_tried(output: str) -> list[Tried]:
-    """What the first trial of a job came to; empty if there was none."""
-    line = re.search(r"tried in training: (.*); (\w+) stays", output)
-    if line is None:
-        return []
-    each = re.findall(r"(\w+) ([0-9.]+) ms a step(?: \(predicted ([0-9.]+)\))?", line[1])
-    return [
-        Tried(name, float(ms) / 1e3, float(guess) / 1e3 if guess else None, name == line[2])
-        for name, ms, guess in each
-    ]
+    """What the trials of a job came to, one after the other; empty if there was none."""
+    found = []
+    for line, stays in re.findall(r"tried in training: (.*); (\w+) stays", output):
+        each = re.findall(r"(\w+) ([0-9.]+) ms a step(?: \(predicted ([0-9.]+)\))?", line)
+        found += [
+            Tried(name, float(ms) / 1e3, float(guess) / 1e3 if guess else None, name == stays)
+            for name, ms, guess in each
+        ]
+    return found
 
 
 def step_seconds(output: str) -> float | None:
@@ -179,6 +182,17 @@ def tried_table(rows: Sequence[Mapping[str, str]]) -> str:
             error = f"{float(row['predicted']) / measured - 1:+.0%}"
         cells = [row["job"], row["plan"], guess, f"{measured * 1e3:.1f}", error, row["stays"]]
         lines.append(f"| {' | '.join(cells)} |")
+    errors = [
+        abs(float(row["predicted"]) / float(row["measured"]) - 1)
+        for row in rows
+        if row["predicted"]
+    ]
+    if errors:
+        lines += [
+            "",
+            f"Errors of {len(errors)} predictions: median {statistics.median(errors):.0%}, "
+            f"largest {max(errors):.0%}.",
+        ]
     return "\n".join(lines)
 
 
@@ -198,7 +212,7 @@ def write(file: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=2, help="0: what is tried alone")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
     files = options.output / "jobs.csv", options.output / "tried.csv"
@@ -216,7 +230,8 @@ def main() -> None:
                         {"job": name, "way": way, "repeat": repeat}
                         | {"seconds": f"{seconds:.2f}", "step_seconds": step or ""}
                     )
-            write(files[0], ("job", "way", "repeat", "seconds", "step_seconds"), timed)
+            if timed:
+                write(files[0], ("job", "way", "repeat", "seconds", "step_seconds"), timed)
             if job.settings:
                 _, output = run(job, "tried", folder)
                 tried: list[dict[str, object]] = [

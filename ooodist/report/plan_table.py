@@ -41,17 +41,22 @@ class Cluster:
         network: of the cluster.
         bandwidth, latency: as they were described; empty where the network was measured.
         servers: on hosts of their own; None: there are none.
+        devices: of a host, a worker each.
     """
 
     network: Network
     bandwidth: str = ""
     latency: str = ""
     servers: int | None = None
+    devices: int = 1
 
     @property
     def title(self) -> str:
         """In a few words."""
-        words = [f"{self.network.workers} workers"]
+        workers = self.network.workers
+        words = [f"{workers} workers"]
+        if self.devices > 1:
+            words.append(f"{workers // self.devices} hosts")
         if self.servers is not None:
             words.append(f"{self.servers} servers")
         words.append(self.network.engine)

@@ -11,12 +11,16 @@ byteps, s servers on hosts of their     worker: 1 pushed and 1 pulled;          
 own                                     server: w / s of each
 ======================================  ==========================================  ==============
 
+With several devices in a host, the gradients of a host are added up over the links inside it, each
+device takes an equal part of the exchange between hosts, and the sums are gathered inside: w counts
+hosts then, and each byte crosses a link inside 2 (d - 1) / d times besides (d devices).
+
 The trips are hidden while other exchanges are in flight. With servers of their own, pushing and
 pulling go opposite ways and so are two lanes; on the workers' hosts they share one.
 
 Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 workstations", JPDC 2009 (ring); Jiang et al., "A unified architecture for accelerating distributed
-DNN training in heterogeneous GPU/CPU clusters", OSDI 2020 (BytePS).
+DNN training in heterogeneous GPU/CPU clusters", OSDI 2020 (BytePS; several devices in a host).
 """
 
 from __future__ import annotations
@@ -40,16 +44,21 @@ def describe_network(
     latency: float,
     *,
     servers: int | None = None,
+    devices: int = 1,
+    inside: float | None = None,
     measured: Network | None = None,
 ) -> Network:
     """What an exchange costs on a described network.
 
     Args:
         engine: horovod, collective, byteps, or local (one worker).
-        workers: each on a host of its own.
+        workers: of all hosts.
         bandwidth: of each host's link, in each direction, in bits a second.
         latency: seconds that a message travels from one host to another.
         servers: byteps: hosts that are servers only; None: a server on each worker's host.
+        devices: workers on each host.
+        inside: bandwidth of a device's link to those of its host, in each direction, in bits a
+            second; for more than one device.
         measured: a real network with this engine, for what does not come from the wire: what an
             exchange costs besides its bytes, and the CPU (per byte on the wire).
 
@@ -57,19 +66,23 @@ def describe_network(
         UserError: these do not go together, or are out of range.
     """
     _check(engine, workers, bandwidth, latency, servers, measured)
+    _check_devices(workers, devices, inside)
     if workers == 1:
         return Network(engine, 1, by_urgency=engine == "byteps")
+    hosts = workers // devices
     seconds_per_byte = 8.0 / bandwidth  # on the wire
     pull_seconds_per_byte = 0.0
     if servers is None:
-        trips = PUSH_AND_PULL_TRIPS if engine == "byteps" else 2 * (workers - 1)
-        seconds_per_byte *= _share_sent(workers)
+        trips = PUSH_AND_PULL_TRIPS if engine == "byteps" and hosts > 1 else 2 * (hosts - 1)
+        seconds_per_byte *= _share_sent(hosts)
     else:
         trips = PUSH_AND_PULL_TRIPS
-        seconds_per_byte *= max(1.0, workers / servers)
+        seconds_per_byte *= max(1.0, hosts / servers)
         pull_seconds_per_byte = seconds_per_byte
+    if inside is not None:
+        seconds_per_byte += _share_sent(devices) * 8.0 / inside
     own = measured or Network(engine, workers)
-    traffic = _share_sent(workers) / _share_sent(own.workers) if own.workers > 1 else 1.0
+    traffic = _share_sent(hosts) / _share_sent(own.workers) if own.workers > 1 else 1.0
     return Network(
         engine,
         workers,
@@ -82,6 +95,21 @@ def describe_network(
         cpu_seconds_per_copied_byte=own.cpu_seconds_per_copied_byte,
         by_urgency=engine == "byteps",
     )
+
+
+def _check_devices(workers: int, devices: int, inside: float | None) -> None:
+    if devices < 1 or workers % devices:
+        raise UserError(
+            f"devices is {devices} with {workers} workers; it must divide them, as each host has "
+            "so many"
+        )
+    if (devices > 1) != (inside is not None):
+        raise UserError(
+            f"inside is {'not given' if inside is None else f'{inside:g} bits a second'} with "
+            f"{devices} device{'s' if devices > 1 else ''} a host; give it for more than one"
+        )
+    if inside is not None and not inside > 0:
+        raise UserError(f"inside is {inside:g} bits a second; it must be more than 0")
 
 
 def parse_bandwidth(text: str, name: str = "bandwidth") -> float:

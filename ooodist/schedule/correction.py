@@ -12,23 +12,25 @@ exchanges::
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brute, fmin
+from scipy.optimize import minimize
 
 from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.simulate import Simulator
 
-# Standard deviations, of logarithms.
-COMPUTE_ERROR = 0.15  # of what the profile says of computing
-EXCHANGE_ERROR = 0.6  # and of exchanges
-ERRORS = COMPUTE_ERROR, EXCHANGE_ERROR
-STEP_ERROR = 0.03  # of steps that were timed
+# Standard deviations of the factors' logarithms, where less and where more than 1. Computing was
+# measured with nothing else to do, and exchanges beside a computation that keeps all cores busy.
+COMPUTE_ERRORS = 0.1, 0.3
+EXCHANGE_ERRORS = 0.7, 0.2
+GRID = 0.5  # standard deviations
+STEP_ERROR = 0.03  # of the logarithms of steps that were timed
 NETWORK_SECONDS = (
     "latency",
     "fixed",
@@ -91,8 +93,9 @@ class Correction:
 def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) -> Correction:
     """The most probable correction, after such steps.
 
-    The factors and the errors of the steps are taken to be log-normal and independent, so what is
-    most probable has the least sum of squared logarithms, each by its standard deviation.
+    The factors and the errors of the steps are taken to be independent and log-normal, each side
+    of the factors with a deviation of its own; so what is most probable has the least sum of
+    squared logarithms, each by its standard deviation.
 
     Args:
         costs, network: as they were measured.
@@ -104,16 +107,24 @@ def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) ->
     if not observed:
         return Correction()
 
-    def surprise(factors: np.ndarray) -> float:
-        made = Correction(*map(math.exp, factors))
+    def surprise(deviations: Iterable[float]) -> float:
+        made = correction(*deviations)
         simulator = Simulator(made.costs(costs), made.network(network))
         errors = [
             math.log(simulator.step_seconds(each.plan) / each.seconds) / STEP_ERROR
             for each in observed
         ]
-        return math.hypot(*factors / ERRORS, *errors)
+        return math.hypot(*deviations, *errors)
 
     # A plan's seconds have corners, where one thing begins to hide another, so there are several
     # minima: the best point of a grid is near the lowest, which Nelder and Mead's search finds.
-    grid = tuple(slice(-3 * error, 3.1 * error, error / 2) for error in ERRORS)
-    return Correction(*map(math.exp, brute(surprise, grid, finish=fmin)))
+    x, y = min(itertools.product(np.arange(-3, 3.1, GRID), repeat=2), key=surprise)
+    simplex = (x, y), (x + GRID, y), (x, y + GRID)
+    options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3}
+    return correction(*minimize(surprise, (x, y), method="Nelder-Mead", options=options).x)
+
+
+def correction(compute: float, exchange: float) -> Correction:
+    """That of such deviations, in standard deviations: 0 for both is none."""
+    pairs = (compute, COMPUTE_ERRORS), (exchange, EXCHANGE_ERRORS)
+    return Correction(*(math.exp(number * errors[int(number > 0)]) for number, errors in pairs))

@@ -50,7 +50,8 @@ class Limits:
             so many that tracing does not count; the shortest launch within 1 % of the best is
             taken.
         credits: that may be used; None stands for any number of exchanges in flight. A single
-            one where the engine's is set already, or where it allows no other.
+            one where the engine's is set already, or where it allows no other. Stock has any
+            number in any case, where the engine does not pick by urgency: it is what that does.
         partitions: bytes of the pieces into which an engine that picks by urgency may split
             exchanges. A single one where the engine's is set already.
         evaluations: of the search at random; with the seed, they determine its result.
@@ -199,8 +200,11 @@ class _Planner:
             ),
         )
         other = limits.credits[-1]
+        as_it_comes = plans[0] if not network.by_urgency else None  # its engine starts all at once
         return {
-            plan.name: plan if plan.credit in limits.credits else replace(plan, credit=other)
+            plan.name: plan
+            if plan is as_it_comes or plan.credit in limits.credits
+            else replace(plan, credit=other)
             for plan in plans
         }
 

@@ -16,6 +16,8 @@ from tests.jobs import ROOT
 PRINTED = """\
 [0] ooodist: tried in training: default 55.5 ms a step (predicted 50.0), planned 73.2 ms a step \
 (predicted 48.1), first_k 44.0 ms a step; first_k stays
+[0] ooodist: tried in training: first_k 45.0 ms a step (predicted 44.0), planned_2 40.0 ms a step \
+(predicted 41.0); planned_2 stays
 [0] epoch  7/70 step 22/22 | accuracy 0.9694 loss 0.1012 | 59.8 ms/step 1070 samples/s | 2:06 left
 [0] speed        55.6 ms a step (median), 1150 samples/s
 """
@@ -35,11 +37,14 @@ def script() -> Iterator[ModuleType]:
 
 def test_what_was_tried_is_read(script: ModuleType) -> None:
     found = script.read_tried(PRINTED)
-    assert [each.name for each in found] == ["default", "planned", "first_k"]
-    assert [each.measured for each in found] == pytest.approx([0.0555, 0.0732, 0.044])
+    assert [each.name for each in found] == [
+        *("default", "planned", "first_k"),
+        *("first_k", "planned_2"),
+    ]
+    assert [each.measured for each in found] == pytest.approx([0.0555, 0.0732, 0.044, 0.045, 0.04])
     assert [each.predicted for each in found[:2]] == pytest.approx([0.05, 0.0481])
     assert found[2].predicted is None
-    assert [each.stays for each in found] == [False, False, True]
+    assert [each.stays for each in found] == [False, False, True, False, True]
     assert script.read_tried("nothing was planned") == []
 
 
@@ -76,6 +81,8 @@ def test_tables(script: ModuleType, tmp_path: Path) -> None:
     assert script.tried_table(tried).splitlines()[2:] == [
         "| a | default | 50.0 | 100.0 | -50% | yes |",
         "| a | planned | - | 200.0 | - |  |",
+        "",
+        "Errors of 1 predictions: median 50%, largest 50%.",
     ]
     file = tmp_path / "tried.csv"
     script.write(file, list(tried[0]), tried)

@@ -38,6 +38,21 @@ def test_servers_of_their_own(servers: int, slower: float) -> None:
     assert network.pull_seconds_per_byte == pytest.approx(slower * 1e-9)
 
 
+@pytest.mark.parametrize("engine", ["horovod", "collective", "byteps"])
+def test_hosts_with_several_devices(engine: str) -> None:
+    # 2 hosts of 8: 2 * 7 / 8 times inside at 100 GB/s, then 2 * 1 / 2 times at 1 GB/s.
+    network = describe_network(engine, 16, 8 * GBIT, 30e-6, devices=8, inside=800 * GBIT)
+    assert network.workers == 16
+    assert network.seconds_per_byte == pytest.approx(1.75 / 100e9 + 1e-9)
+    assert network.latency == pytest.approx((4 if engine == "byteps" else 2) * 30e-6)
+
+
+def test_devices_of_one_host_need_no_wire() -> None:
+    network = describe_network("horovod", 4, 8 * GBIT, 30e-6, devices=4, inside=80 * GBIT)
+    assert network.seconds_per_byte == pytest.approx(1.5e-10)
+    assert network.latency == 0
+
+
 def test_one_worker_exchanges_nothing() -> None:
     assert describe_network("local", 1, GBIT, 1e-3) == Network("local", 1)
     assert describe_network("horovod", 1, GBIT, 1e-3) == Network("horovod", 1)
@@ -64,6 +79,11 @@ def test_takes_over_what_was_measured() -> None:
         ({"servers": 4}, "servers is 4, but engine horovod has none"),
         ({"engine": "byteps", "servers": 0}, "servers is 0; give at least 1"),
         ({"measured": Network("byteps", 2)}, "measured with engine byteps"),
+        ({"devices": 3, "inside": GBIT}, "devices is 3 with 4 workers; it must divide them"),
+        ({"devices": 0}, "devices is 0 with 4 workers"),
+        ({"devices": 2}, "inside is not given with 2 devices a host"),
+        ({"inside": GBIT}, r"inside is 1e\+09 bits a second with 1 device a host"),
+        ({"devices": 2, "inside": 0.0}, "inside is 0 bits a second; it must be more than 0"),
     ],
 )
 def test_refuses(arguments: dict[str, Any], message: str) -> None:
