@@ -16,6 +16,7 @@ from ooodist.backprop.order import carries_edges, first_k_order, stock_order
 from ooodist.backprop.units import Unit
 from ooodist.report.timeline import executed_order, make_timeline
 from ooodist.report.xplane import OpEvent, read_op_events, start_recording
+from ooodist.training import backward
 from tests.backprop.models import MODELS
 from tests.report.recording import (
     convolutional_model,
@@ -56,6 +57,29 @@ ORDERS = {
     **{f"first {k}": first_k(k) for k in (2, 3, 4)},
     **{f"random {seed}": random_order(seed) for seed in range(3)},
 }
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, or with one core."""
+    monkeypatch.setattr(backward, "UNITS_AT_A_TIME", 1)
+
+
+@pytest.mark.parametrize("at_a_time", [2, 3])
+def test_on_several_cores_a_unit_waits_for_all_but_the_last_few(
+    at_a_time: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(backward, "UNITS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(backward.os, "sched_getaffinity", lambda _: {0, 1})
+    model = distributed(convolutional_model, order=first_k(3))
+    timeline = record_timeline(model, 2, tmp_path)
+    imposed = held_back(model)
+    assert len(imposed) > 2 * at_a_time
+    for step in range(2):
+        runs = {run.name: run.gated for run in timeline.units if run.step == step}
+        for at, name in enumerate(imposed):
+            for other in imposed[: max(0, at + 1 - at_a_time)]:
+                assert max(e.end for e in runs[other]) <= runs[name][0].start, (other, name)
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))

@@ -165,7 +165,7 @@ def plans_are_found_and_tried_while_it_trains() -> None:
         fitted(made, 1)
         assert made.ooodist.is_trying
         epochs = 1
-        while made.ooodist.tried is None:  # the search goes on beside it
+        while made.ooodist.is_trying:  # searches go on beside it, and each has its trial
             state = fitted(made, 5)
             epochs += 5
     live = made.ooodist
