@@ -1,7 +1,8 @@
 """Seconds and bytes of a model's units, updates and launches on this machine.
 
-A few steps are trained, in stock order, one unit after the other. TensorFlow's profiler tells
-which op ran when; its seconds are scaled so that they add up to those of steps without it::
+A few steps are trained, in stock order. TensorFlow's profiler tells which op ran when (of ops that
+ran at a time each gets its share); its seconds are scaled so that they add up to those of steps
+without it::
 
     a call    |launch| F a | F b | middle | dX b | dW b | dW a | updates |launch|
 

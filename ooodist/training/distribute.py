@@ -79,7 +79,8 @@ def distribute(
         order: ``inorder`` (as TensorFlow would), ``first_k``, ``priority`` (exchanges by the
             next forward pass's need), ``planned`` (what turns out to be the fastest while the model
             trains: it begins with ``inorder``), a plan, a list of unit names, or a function from
-            the backward units to such a list.
+            the backward units to such a list. Where a process has several cores, a unit waits for
+            all before it but the last few, so that cores are not idle at the end of each.
         k: for ``first_k``: the dW of how many layers run last; None for the best k.
         steps_per_launch: training steps traced into one function. The exchange of one overlaps
             the forward pass of the next; tracing takes that many times as long. None is the

@@ -279,8 +279,10 @@ class LivePlanning:
             new = [self._job.candidate(plan, self._costs, self._network) for plan in plans]
             self._known.update((each.name, each) for each in new)
             self._try([self._current, *new])
-        else:
+        elif len(self._known) > 1:
             self._settle(self._current)
+        else:
+            self._next, self._job.is_trying = self._default.run, False
 
     def _worth_trying(self, plans: Sequence[Plan]) -> list[Plan]:
         """Of what a search found, with names of their own."""
@@ -290,7 +292,7 @@ class LivePlanning:
         known = [each.plan and _work(each.plan) for each in self._known.values()]
         fastest = min(each.seconds for each in self._observed)
         return [
-            replace(plan, model=self._profile.model, name=f"{plan.name}_{self._searches}")
+            replace(plan, model=self._profile.model, name=f"{plan.name}_{len(self._known)}")
             for plan in plans
             if _work(plan) not in known
             and plan.predicted is not None
