@@ -102,6 +102,7 @@ JOBS = {
 class Tried:
     """One line of a trial: seconds a step; predicted is None where nobody knew."""
 
+    trial: int
     name: str
     measured: float
     predicted: float | None
@@ -111,10 +112,13 @@ class Tried:
 def read_tried(output: str) -> list[Tried]:
     """What the trials of a job came to, one after the other; empty if there was none."""
     found = []
-    for line, stays in re.findall(r"tried in training: (.*); (\w+) stays", output):
+    trials = re.findall(r"tried in training: (.*); (\w+) stays", output)
+    for trial, (line, stays) in enumerate(trials, start=1):
         each = re.findall(r"(\w+) ([0-9.]+) ms a step(?: \(predicted ([0-9.]+)\))?", line)
         found += [
-            Tried(name, float(ms) / 1e3, float(guess) / 1e3 if guess else None, name == stays)
+            Tried(
+                trial, name, float(ms) / 1e3, float(guess) / 1e3 if guess else None, name == stays
+            )
             for name, ms, guess in each
         ]
     return found
@@ -170,29 +174,36 @@ def jobs_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def tried_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Of tried.csv."""
+    """Of tried.csv: seconds, and as often as long as the first of the trial, whose turns it had."""
     lines = [
-        "| job | plan | predicted, ms | measured, ms | error | stays |",
-        "|---|---|---|---|---|---|",
+        "| job | trial | plan | predicted, ms | measured, ms | error | predicted, to the first "
+        "| measured | error | stays |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    errors: list[float] = []
+    ratio_errors: list[float] = []
+    first: dict[tuple[str, str], Mapping[str, str]] = {}
     for row in rows:
-        measured, guess, error = float(row["measured"]), "-", "-"
+        base = first.setdefault((row["job"], row["trial"]), row)
+        measured = float(row["measured"])
+        cells = [row["job"], row["trial"], row["plan"], "-", f"{measured * 1e3:.1f}", *("-" * 4)]
         if row["predicted"]:
-            guess = f"{float(row['predicted']) * 1e3:.1f}"
-            error = f"{float(row['predicted']) / measured - 1:+.0%}"
-        cells = [row["job"], row["plan"], guess, f"{measured * 1e3:.1f}", error, row["stays"]]
-        lines.append(f"| {' | '.join(cells)} |")
-    errors = [
-        abs(float(row["predicted"]) / float(row["measured"]) - 1)
-        for row in rows
-        if row["predicted"]
-    ]
-    if errors:
-        lines += [
-            "",
-            f"Errors of {len(errors)} predictions: median {statistics.median(errors):.0%}, "
-            f"largest {max(errors):.0%}.",
-        ]
+            predicted = float(row["predicted"])
+            errors.append(predicted / measured - 1)
+            cells[3], cells[5] = f"{predicted * 1e3:.1f}", f"{errors[-1]:+.0%}"
+        if row is not base and row["predicted"] and base["predicted"]:
+            guess, took = predicted / float(base["predicted"]), measured / float(base["measured"])
+            ratio_errors.append(guess / took - 1)
+            cells[6:] = [f"{guess:.2f}", f"{took:.2f}", f"{ratio_errors[-1]:+.0%}"]
+        lines.append(f"| {' | '.join([*cells, row['stays']])} |")
+    for of, found in (("seconds", errors), ("ratios to the first of a trial", ratio_errors)):
+        if found:
+            sizes = [abs(error) for error in found]
+            lines += [
+                "",
+                f"Errors of {len(sizes)} predicted {of}: median {statistics.median(sizes):.0%}, "
+                f"largest {max(sizes):.0%}.",
+            ]
     return "\n".join(lines)
 
 
@@ -235,12 +246,13 @@ def main() -> None:
             if job.settings:
                 _, output = run(job, "tried", folder)
                 tried: list[dict[str, object]] = [
-                    {"job": name, "plan": each.name, "predicted": each.predicted or ""}
+                    {"job": name, "trial": each.trial, "plan": each.name}
+                    | {"predicted": each.predicted or ""}
                     | {"measured": each.measured, "stays": "yes" if each.stays else ""}
                     for each in read_tried(output)
                 ]
                 print(f"{name}: {tried or 'nothing was tried'}", flush=True)
-                write(files[1], ("job", "plan", "predicted", "measured", "stays"), tried)
+                write(files[1], ("job", "trial", "plan", "predicted", "measured", "stays"), tried)
     for file, table in zip(files, (jobs_table, tried_table), strict=True):
         if file.exists():
             with file.open(newline="", encoding="utf-8") as stream:

@@ -27,15 +27,18 @@ class ExchangeTimer:
     Args:
         engine: whose exchanges are timed.
         credit: how many of them are in flight at a time; None: all that there are.
+
+    Attributes:
+        on_gpu: whether steps are computed on a GPU, and not on the cores that exchanges take.
     """
 
     def __init__(self, engine: Engine, credit: int | None) -> None:
         self._engine = engine
         self._credit = credit
         self._traced: dict[tuple[int, ...], Callable[..., tuple[tf.Tensor, tf.Tensor, Any]]] = {}
-        on_gpu = bool(tf.config.get_visible_devices("GPU"))
+        self.on_gpu = bool(tf.config.get_visible_devices("GPU"))
         # A product takes some 30 ms on a core, and misses what an exchange drives from the caches.
-        self._matrix = tf.eye(8192 if on_gpu else 1024)
+        self._matrix = tf.eye(8192 if self.on_gpu else 1024)
         self._join = tf.function(lambda *parts: tf.concat(parts, axis=0), autograph=False)
 
     def one_by_one(self, num_bytes: int, count: int, products: int = 0) -> float:
@@ -69,6 +72,16 @@ class ExchangeTimer:
             if exchanging is not None:
                 exchanging.result()
         return seconds
+
+    def processing(self, num_bytes: int, count: int) -> float:
+        """Seconds that the cores work for such exchanges in this process, with nothing beside."""
+        spent = []
+        for number in (0, count):
+            self._prepared(num_bytes, number, self._credit, 0)
+            began = time.process_time()
+            self._seconds(num_bytes, number, self._credit, 0)
+            spent.append(time.process_time() - began)
+        return max(0.0, spent[1] - spent[0])
 
     def copying(self, num_bytes: int) -> float:
         """Seconds of joining two gradients of so many bytes together."""

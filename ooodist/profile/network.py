@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import platform
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -63,7 +65,10 @@ def measure_network(
     sizes = (TINY_BYTES, largest // 16, largest // 4, largest)
     products = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0)
     product = products / FIRST_PRODUCTS
-    timed = [_timed(engine, timer, size, product) for size in sizes]
+    cores, sharing = _cores(engine)
+    # Ranks that share cores wait for an exchange together, so that it meets idle cores; and what
+    # it takes while they compute is processor time.
+    timed = [_timed(engine, timer, size, None if sharing > 1 else product) for size in sizes]
     lanes = fit_lanes(timed, two_lanes=by_urgency)
     tiny, *_, large = timed
     if step is None:
@@ -71,7 +76,10 @@ def measure_network(
         beside = _beside_products(engine, timer, large, count, product)
     else:
         beside = _beside_steps(engine, timer, large, step)
-    cpu = fit_cpu([_beside_products(engine, timer, tiny, TINY_AT_A_TIME, product), beside])
+    both = [_beside_products(engine, timer, tiny, TINY_AT_A_TIME, product), beside]
+    if not timer.on_gpu:
+        both = [_with_processor_time(engine, timer, each, cores / sharing) for each in both]
+    cpu = fit_cpu(both)
     network = Network(
         engine=engine.name,
         workers=engine.size,
@@ -131,16 +139,21 @@ def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
     return 1 << int(np.log2(most))
 
 
-def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float) -> Timed:
-    """Exchanges of one size, beside a chain of products of which each takes so many seconds."""
+def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float | None) -> Timed:
+    """Exchanges of one size, beside a chain of products of which each takes so many seconds.
+
+    None: beside nothing.
+    """
     one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
     # Of a few, BytePS may have all at one server, and a server beside a worker answers while its
     # host's link has nothing to send yet: that lasts only as long as the first ones.
     least = MOST_AT_A_TIME if engine.name == "byteps" else LEAST_AT_A_TIME
     count = max(least, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
-    idle = _slowest(engine, timer.one_by_one, num_bytes, count)
-    products = 1 + round(OUTLASTING * idle / product)
+    products = 0
+    if product is not None:
+        idle = _slowest(engine, timer.one_by_one, num_bytes, count)
+        products = 1 + round(OUTLASTING * idle / product)
     one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count, products)
     together = _slowest(engine, timer.together, num_bytes, count, products)
     logger.debug(
@@ -195,6 +208,32 @@ def _longer(
         longer * 1e3,
     )
     return Beside(num_bytes, count, longer)
+
+
+def _with_processor_time(
+    engine: Engine, timer: ExchangeTimer, beside: Beside, cores: float
+) -> Beside:
+    """The same, but no less than the exchanges' processor time, shared out over a rank's cores.
+
+    A computation that keeps all cores busy takes longer by as much, however noisy its times are.
+    """
+    spent = _slowest(engine, timer.processing, beside.num_bytes, beside.num_exchanges) / cores
+    logger.debug(
+        "network: %d exchanges of %d bytes take %.2f ms of %g cores",
+        beside.num_exchanges,
+        beside.num_bytes,
+        spent * 1e3,
+        cores,
+    )
+    return beside._replace(longer=max(beside.longer, spent))
+
+
+def _cores(engine: Engine) -> tuple[int, int]:
+    """How many cores a rank may run on, and how many ranks run on these, with this one."""
+    cores = os.sched_getaffinity(0)
+    place = hashlib.sha256(f"{platform.node()} {sorted(cores)}".encode()).digest()
+    places = engine.gather(np.frombuffer(place[:4], np.int32))
+    return len(cores), int((places == places[engine.rank]).sum())
 
 
 def _slowest(engine: Engine, measure: Callable[..., float], *arguments: int) -> float:

@@ -41,6 +41,7 @@ def test_what_was_tried_is_read(script: ModuleType) -> None:
         *("default", "planned", "first_k"),
         *("first_k", "planned_2"),
     ]
+    assert [each.trial for each in found] == [1, 1, 1, 2, 2]
     assert [each.measured for each in found] == pytest.approx([0.0555, 0.0732, 0.044, 0.045, 0.04])
     assert [each.predicted for each in found[:2]] == pytest.approx([0.05, 0.0481])
     assert found[2].predicted is None
@@ -75,18 +76,28 @@ def test_tables(script: ModuleType, tmp_path: Path) -> None:
     ]
     assert script.jobs_table(rows).splitlines()[2:] == ["| a | 20.0 | 19.0 | 0.95 | 0.90 |"]
     tried = [
-        {"job": "a", "plan": "default", "predicted": "0.05", "measured": "0.1", "stays": "yes"},
-        {"job": "a", "plan": "planned", "predicted": "", "measured": "0.2", "stays": ""},
+        {"job": "a", "trial": trial, "plan": plan, "predicted": predicted, "measured": measured}
+        | {"stays": stays}
+        for trial, plan, predicted, measured, stays in (
+            ("1", "default", "0.05", "0.1", "yes"),
+            ("1", "planned", "", "0.2", ""),
+            ("2", "default", "0.1", "0.1", ""),
+            ("2", "planned", "0.09", "0.08", "yes"),
+        )
     ]
     assert script.tried_table(tried).splitlines()[2:] == [
-        "| a | default | 50.0 | 100.0 | -50% | yes |",
-        "| a | planned | - | 200.0 | - |  |",
+        "| a | 1 | default | 50.0 | 100.0 | -50% | - | - | - | yes |",
+        "| a | 1 | planned | - | 200.0 | - | - | - | - |  |",
+        "| a | 2 | default | 100.0 | 100.0 | +0% | - | - | - |  |",
+        "| a | 2 | planned | 90.0 | 80.0 | +12% | 0.90 | 0.80 | +12% | yes |",
         "",
-        "Errors of 1 predictions: median 50%, largest 50%.",
+        "Errors of 3 predicted seconds: median 12%, largest 50%.",
+        "",
+        "Errors of 1 predicted ratios to the first of a trial: median 12%, largest 12%.",
     ]
     file = tmp_path / "tried.csv"
     script.write(file, list(tried[0]), tried)
     script.write(file, list(tried[0]), [tried[0] | {"job": "b"}])
-    assert [line[0] for line in file.read_text().splitlines()[1:]] == ["a", "a", "b"]
+    assert [line[0] for line in file.read_text().splitlines()[1:]] == [*"aaaab"]
     script.write(file, list(tried[0]), tried[:1])  # measured again: the old ones are gone
     assert [line[0] for line in file.read_text().splitlines()[1:]] == ["b", "a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ class MadeUpTimer:
         self.step, self.per_byte = step, per_byte
         self.exchanged: set[int] = set()
         self.seconds = 0.0
+
+    def processing(self, num_bytes: int, count: int) -> float:
+        return count * num_bytes * self.per_byte
 
     def beside_calls(self, call: object, calls: int, num_bytes: int, count: int) -> float:
         self.calls = calls
@@ -101,3 +105,15 @@ def test_a_machine_that_changes_its_speed_does_not_count(
 def test_one_worker_has_no_costs() -> None:
     assert measure_network(LocalEngine()) == Network("local", 1)
     assert still_holds(LocalEngine(), Network("local", 1))
+
+
+def test_exchanges_cost_a_computation_no_less_than_their_processor_time() -> None:
+    timer, engine = MadeUpTimer(step=1.0, per_byte=1e-6), LocalEngine()
+    for longer, cores, expected in ((0.0, 1, 0.04), (0.0, 4, 0.01), (0.05, 1, 0.05)):
+        beside = Beside(1000, 40, longer)
+        found = network._with_processor_time(engine, timer, beside, cores)
+        assert found == Beside(1000, 40, pytest.approx(expected))
+
+
+def test_one_rank_has_its_cores_for_itself() -> None:
+    assert network._cores(LocalEngine()) == (len(os.sched_getaffinity(0)), 1)
