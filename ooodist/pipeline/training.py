@@ -18,6 +18,7 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist import engines, yaml_dataclass
+from ooodist.compat.keras_model import build_with
 from ooodist.config import ParallelConfig
 from ooodist.elastic.config import ElasticConfig
 from ooodist.engines.mpi import MpiEngine, wait
@@ -177,7 +178,7 @@ class PipelinedModel(JointModel):
         model = self._model
         _check_model(model)
         self.close()
-        model._symbolic_build(data_batch=batch)
+        build_with(model, batch)
         self._make_alike(batch)
         self.assembly = assemble(
             model, batch, self.parallel, self.ranks, self.engine, self._stall_limit
