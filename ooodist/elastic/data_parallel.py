@@ -28,7 +28,7 @@ from ooodist.engines.gpu import seconds_of
 from ooodist.profile.state import all_variables, preserved
 from ooodist.profile.step import as_tensors, trace_step
 from ooodist.training.backward import OrderedBackward
-from ooodist.training.distribute import DistributedModel
+from ooodist.training.distributed_model import DistributedModel
 from ooodist.training.exchange import GradientExchange
 from ooodist.training.launch import Batch, Launch, Run, in_launches
 from ooodist.training.planning import Planned, limits_of, planned_for, profile_for
