@@ -61,3 +61,19 @@ def variables_of(graph: tf.Graph) -> Sequence[tf.Variable]:
     """The variables that a traced graph uses: ``FuncGraph.variables``."""
     used: Sequence[tf.Variable] = graph.variables
     return used
+
+
+def run_independently(op: tf.Operation) -> bool:
+    """Has an op run in each call of the function that is traced, chained to no other op.
+
+    ``FuncGraph.experimental_acd_manager.run_independently``: TensorFlow's own, for its exchanges;
+    not public.
+
+    Returns:
+        False if the graph is of no function, and nothing was done.
+    """
+    manager = getattr(op.graph, "experimental_acd_manager", None)
+    if manager is None:
+        return False
+    manager.run_independently(op)
+    return True

@@ -66,6 +66,21 @@ def _captured() -> None:
     assert [id(used) for used in tensorflow_graph.variables_of(function.graph)] == [id(variable)]
 
 
+def _independent() -> None:
+    made: list[tf.Operation] = []
+
+    @tf.function(autograph=False)
+    def step(number: tf.Tensor) -> tf.Tensor:
+        made.append((1 // number).op)  # without a state, and unused: left out otherwise
+        assert tensorflow_graph.run_independently(made[0])
+        return number + 1
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="division by zero"):
+        step(tf.constant(0))
+    with tf.Graph().as_default():
+        assert not tensorflow_graph.run_independently(tf.constant(1.0).op)
+
+
 CONTRACTS = [
     Contract(
         "Operation._add_control_input",
@@ -79,6 +94,12 @@ CONTRACTS = [
     Contract("FuncGraph.capture", "tensorflow-cpu", tensorflow_graph.capture, _captured),
     Contract("FuncGraph.captures", "tensorflow-cpu", tensorflow_graph.captures_of, _captured),
     Contract("FuncGraph.variables", "tensorflow-cpu", tensorflow_graph.variables_of, _captured),
+    Contract(
+        "experimental_acd_manager",
+        "tensorflow-cpu",
+        tensorflow_graph.run_independently,
+        _independent,
+    ),
 ]
 
 
