@@ -6,46 +6,78 @@ The names below load TensorFlow only when they are used.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ooodist.errors import UserError
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from ooodist.engines import init, shutdown
+    from ooodist.engines.base import Engine
+    from ooodist.pipeline.pipelined import pipelined
+    from ooodist.training.distribute import distribute
+    from ooodist.training.optimizer import apply
+    from ooodist.training.tape import DistributedGradientTape
+    from ooodist.warmup.start import warm_start
 
+__version__ = "0.1.0"
+__all__ = [
+    "DistributedGradientTape",
+    "UserError",
+    "apply",
+    "broadcast",
+    "distribute",
+    "init",
+    "pipelined",
+    "rank",
+    "shutdown",
+    "size",
+    "warm_start",
+]
+
+# Where the names are that are imported above, for type checkers.
 _HOME = {
     "init": "ooodist.engines",
     "shutdown": "ooodist.engines",
     "distribute": "ooodist.training.distribute",
-    "pipelined": "ooodist.pipeline.training",
+    "pipelined": "ooodist.pipeline.pipelined",
     "warm_start": "ooodist.warmup.start",
     "DistributedGradientTape": "ooodist.training.tape",
     "apply": "ooodist.training.optimizer",
 }
-__all__ = ["UserError", "broadcast", "rank", "size", *_HOME]
 
 
 def rank() -> int:
     """This process's number among the workers, from 0."""
-    return int(_engine().rank)
+    return _engine().rank
 
 
 def size() -> int:
     """The number of workers."""
-    return int(_engine().size)
+    return _engine().size
 
 
-def broadcast(variables: Any, root: int = 0) -> None:
-    """Gives every rank the values that ``variables`` (a list) have on rank ``root``."""
+def broadcast(variables: Sequence[Any], root: int = 0) -> None:
+    """Gives every rank the values that ``variables`` have on rank ``root``.
+
+    Args:
+        variables: of Keras or TensorFlow, the same on all ranks.
+        root: from 0.
+    """
     from ooodist.training.replicas import broadcast_variables
 
     broadcast_variables(_engine(), variables, root)
 
 
-def _engine() -> Any:
-    return importlib.import_module("ooodist.engines").current()
+def _engine() -> Engine:
+    from ooodist import engines
+
+    return engines.current()
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'ooodist' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        raise AttributeError(f"module 'ooodist' has no attribute {name!r}")

@@ -9,7 +9,7 @@ imports TensorFlow before all keys that can be checked without it have been chec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from ooodist import yaml_dataclass
 from ooodist.elastic.config import ElasticConfig, check_order_is_found
 from ooodist.errors import UserError
+from ooodist.named_arguments import NamedArguments
 from ooodist.schedule import pipeline_plan
 from ooodist.schedule.pipeline_plan import AUTO
 from ooodist.warmup.config import WarmupConfig
@@ -33,14 +34,6 @@ DEFAULTS: dict[str, Any] = {
     "data": {"name": "digits"},
     "optimizer": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9},
 }
-
-
-@dataclass(frozen=True)
-class NamedArguments:
-    """Something of Keras by name: ``{name: sgd, momentum: 0.9}``, or only ``sgd``."""
-
-    name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

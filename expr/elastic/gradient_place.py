@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from ooodist import config as job_file
 from ooodist import engines
+from ooodist.compat.keras_model import build_with
 from ooodist.training.preparation import load_and_build
 
 OPTIMIZERS = (
@@ -35,7 +36,7 @@ def main() -> None:
         config = job_file.load(None, ["batch=64", f"optimizer={optimizer}"])
         data, _, model = load_and_build(config, engine)
         batches = iter(data.train)
-        model._symbolic_build(data_batch=next(batches))
+        build_with(model, next(batches))
         for line in lines(model, batches):
             print(f"| {optimizer.strip('{}')} | {line}", flush=True)
 

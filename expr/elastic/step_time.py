@@ -83,7 +83,7 @@ def measure(config: Any, engine: Any, options: argparse.Namespace) -> list[dict[
     stream = iter(job.data.train)
     batches = [next(stream) for _ in range(max(4, joint.steps_per_launch))]
     choice = joint.controller.pricing.choice
-    joint._elastic = replace(joint._elastic, cache=len(RHOS) + 2)
+    joint.config = replace(joint.config, cache=len(RHOS) + 2)
 
     launches: dict[float, Callable[[Any], Any]] = {}
     controllers: dict[float, Any] = {}

@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from ooodist import config as job_file
 from ooodist import engines
+from ooodist.compat.keras_model import build_with
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.stages import calls_of, sent_specs, split
 from ooodist.pipeline.work import Loss, StageWork, compiled_loss
@@ -101,7 +102,7 @@ def measure(name: str, rounds: int) -> list[dict[str, Any]]:
     config = job_file.load(FOLDER / "jobs" / f"{name}.yaml")
     data, _, model = load_and_build(config, engines.current())
     batch = next(iter(data.train))
-    model._symbolic_build(data_batch=batch)
+    build_with(model, batch)
     splitter = BatchSplitter(model, batch, MICROBATCHES)
     calls = len(calls_of(model))
     first, last = split(model, [range(calls // 2), range(calls // 2, calls)])

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from ooodist import engines
+from ooodist.compat.keras_model import build_with
 from ooodist.config import ParallelConfig
 
 LAYERS, WIDTH = 32, 512
@@ -53,7 +54,7 @@ def measure(microbatches: int) -> list[dict[str, float]]:
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     samples = samples_each * microbatches
     batch = np.ones((samples, INPUTS), np.float32), np.zeros(samples, np.int32)
-    model._symbolic_build(data_batch=batch)
+    build_with(model, batch)
     half = LAYERS // 2
     parallel = ParallelConfig(
         pipeline=engine.size,

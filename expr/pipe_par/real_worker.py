@@ -18,6 +18,7 @@ from typing import Any
 
 from ooodist import config as job_file
 from ooodist import engines
+from ooodist.compat.keras_model import build_with
 from ooodist.config import ParallelConfig
 
 STALL_SECONDS = 300.0
@@ -62,7 +63,7 @@ class Worker:
     def __init__(self) -> None:
         data, _, self.model = load_and_build(config, engine)
         self.batch = next(iter(data.train))
-        self.model._symbolic_build(data_batch=self.batch)
+        build_with(self.model, self.batch)
         self.assemblies: dict[str, Assembly] = {}
         for placement, (name, _) in PLACEMENTS.items():
             parallel = ParallelConfig(

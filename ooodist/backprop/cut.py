@@ -37,6 +37,7 @@ from ooodist.backprop import graph as graphs
 from ooodist.backprop.buffers import buffer_of, workspace_bytes
 from ooodist.backprop.order import impose_order, stock_order
 from ooodist.backprop.units import Gradient, find_backward_units
+from ooodist.compat.tensorflow_graph import call_flat, capture, captures_of
 
 Stage = Callable[..., Sequence[tf.Tensor]]
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
@@ -141,7 +142,7 @@ class _Traced:
             return self.outputs
 
         self.graph = tf.function(whole, autograph=False).get_concrete_function(*inputs).graph
-        self.captures = {inner.name: outer for outer, inner in self.graph.captures}
+        self.captures = captures_of(self.graph)
 
 
 class _Part(NamedTuple):
@@ -307,11 +308,10 @@ class _Cutting:
         made = [tensor for tensor in fetches if tensor.name not in fed]
 
         def run(*values: tf.Tensor) -> list[tf.Tensor]:
-            graph = tf.compat.v1.get_default_graph()
             given = dict(zip((tensor.name for tensor in feeds), values, strict=True))
             for name, outer in self._traced.captures.items():
                 if name in used:
-                    given[name] = graph.capture(outer)
+                    given[name] = capture(outer)
             mapped = {name: value for name, value in given.items() if name in used}
             results = tf.graph_util.import_graph_def(
                 graph_def,
@@ -328,7 +328,7 @@ class _Cutting:
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in feeds]
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
-        return lambda *values: graphs.call(concrete, values)
+        return lambda *values: call_flat(concrete, values)
 
     def _workspace_bytes(self, part: _Part, kept: Sequence[tf.Tensor]) -> int:
         """What a part needs for itself, besides what it is fed and what is kept of it."""

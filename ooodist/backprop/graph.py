@@ -1,9 +1,4 @@
-"""Walking a TensorFlow graph that is being traced.
-
-The only private TensorFlow API of this package is here: ``Operation._add_control_input`` and
-``ConcreteFunction._call_flat``. Tests (tests/backprop/test_graph.py) fail with a message should
-one go away.
-"""
+"""Walking a TensorFlow graph that is being traced."""
 
 from __future__ import annotations
 
@@ -13,7 +8,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
-from tensorflow.types.experimental import ConcreteFunction
+
+from ooodist.compat.tensorflow_graph import add_control_input
 
 Group = TypeVar("Group", bound=Hashable)
 
@@ -163,15 +159,5 @@ def add_control_edges(op: tf.Operation, after: Sequence[tf.Operation]) -> int:
     direct = set(producers(op))
     new = [producer for producer in after if producer not in direct]
     for producer in new:
-        op._add_control_input(producer)
+        add_control_input(op, producer)
     return len(new)
-
-
-def call(function: ConcreteFunction, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """What a function of tensors returns, which is a list of tensors.
-
-    Called as any function, it takes 8 microseconds to look at an argument, and a stage can have
-    hundreds; so this looks at none.
-    """
-    results: list[tf.Tensor] = function._call_flat(list(tensors), function.captured_inputs)
-    return results

@@ -13,6 +13,7 @@ from collections.abc import Collection
 import keras
 import numpy as np
 
+from ooodist.compat.keras_model import layers_of
 from ooodist.elastic.items import Selectable
 from ooodist.training.backward import variable_names
 
@@ -44,7 +45,7 @@ def _biases_and_norms(model: keras.Model) -> Collection[str]:
     weights = model.trainable_variables
     of_norms = {
         id(weight)
-        for layer in model._flatten_layers()
+        for layer in layers_of(model)
         if "Normalization" in type(layer).__name__
         for weight in layer.trainable_variables
     }

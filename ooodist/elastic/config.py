@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from ooodist import yaml_dataclass
 from ooodist.errors import UserError
 from ooodist.yaml_dataclass import Range
+
+logger = logging.getLogger("ooodist")
 
 
 @dataclass(frozen=True)
@@ -69,3 +74,14 @@ def check_order_is_found(order: Any, k: int | None, plan: Any = None) -> None:
             f"{f' with k = {k}' if k else ''}, which is for one selection of tensors alone; let it "
             "be found: order planned, priority, first_k without k, or inorder"
         )
+
+
+def read_elastic(given: ElasticConfig | Mapping[str, Any] | None) -> ElasticConfig | None:
+    """What ``elastic`` says; None where all tensors are trained. Raises UserError."""
+    config = given if isinstance(given, ElasticConfig) else None
+    if isinstance(given, Mapping):
+        config = yaml_dataclass.read_dataclass(ElasticConfig, dict(given), "elastic")
+    if config is not None and config.is_full:
+        logger.info("elastic: rho is 1, or select is full, so all tensors are trained, always")
+        return None
+    return config

@@ -28,7 +28,7 @@ from ooodist.engines.gpu import seconds_of
 from ooodist.profile.state import all_variables, preserved
 from ooodist.profile.step import as_tensors, trace_step
 from ooodist.training.backward import OrderedBackward
-from ooodist.training.distribute import DistributedModel
+from ooodist.training.distributed_model import DistributedModel
 from ooodist.training.exchange import GradientExchange
 from ooodist.training.launch import Batch, Launch, Run, in_launches
 from ooodist.training.planning import Planned, limits_of, planned_for, profile_for
@@ -92,7 +92,7 @@ class ElasticModel(Selecting, DistributedModel):
         self.planned = None  # those that were made to measure with are not carried out
         with engine.agreed():
             self.controller = Controller(
-                self._elastic, model, engine, pricing, slots, Probe(model, slots)
+                self.config, model, engine, pricing, slots, Probe(model, slots)
             )
         self.watch.begin()  # steps that were measured do not count
 
@@ -144,8 +144,8 @@ class ElasticModel(Selecting, DistributedModel):
         if self.needs_plan:  # there was no fit, but train_on_batch
             self.plan(batches[0])
         if self._selector.is_due:
-            more = self._look_ahead(iterator, max(0, self._elastic.batches - len(batches)))
-            self._selector.renew([*batches, *more][: self._elastic.batches])
+            more = self._look_ahead(iterator, max(0, self.config.batches - len(batches)))
+            self._selector.renew([*batches, *more][: self.config.batches])
             self._meter.interrupted()
 
     def _run_function(self) -> Run:
@@ -169,7 +169,7 @@ class ElasticModel(Selecting, DistributedModel):
                 watch=self.watch,
             )
             self._launches[mask.digest] = planned, launch
-            if len(self._launches) > self._elastic.cache:
+            if len(self._launches) > self.config.cache:
                 self._launches.popitem(last=False)
         self._launches.move_to_end(mask.digest)
         self.planned, launch = self._launches[mask.digest]

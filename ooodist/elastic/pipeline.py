@@ -67,7 +67,7 @@ class ElasticPipeline(Selecting, PipelinedModel):
         units = self._measured_units(self.assembly)
         with self.engine.agreed():
             self.controller = Controller(
-                self._elastic,
+                self.config,
                 self._model,
                 self.engine,
                 Pipeline(units, self._full.costs, self._full.schedule, self._schedule_for),
@@ -94,8 +94,8 @@ class ElasticPipeline(Selecting, PipelinedModel):
     def _before_launch(self, batches: list[Batch], iterator: Iterator[Batch]) -> None:
         controller = self._selector
         if controller.is_due:
-            more = self._look_ahead(iterator, self._elastic.batches - len(batches))
-            found = [*batches, *more][: self._elastic.batches]
+            more = self._look_ahead(iterator, self.config.batches - len(batches))
+            found = [*batches, *more][: self.config.batches]
             number = int(self.engine.all_reduce(np.array([len(found)]), "min")[0])
             controller.renew(found[:number])
             self._meter.interrupted()

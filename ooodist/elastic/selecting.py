@@ -16,6 +16,7 @@ class Selecting(JointModel):
 
     Attributes:
         controller: selects; None before the first batch is known.
+        config: what is selected, and how often.
     """
 
     controller: Controller | None
@@ -23,7 +24,7 @@ class Selecting(JointModel):
     def _begin_selecting(self, elastic: ElasticConfig) -> None:
         """To be called when the model was made."""
         self._arguments += f" {elastic}"
-        self._elastic = elastic
+        self.config = elastic
         self._meter = StepMeter()
         self.controller = None
 

@@ -19,6 +19,8 @@ import keras
 import tensorflow as tf
 from keras.optimizers import Optimizer
 
+from ooodist.compat.keras_optimizer import showing_iterations
+from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.errors import UserError
 from ooodist.training.backward import variable_names
 from ooodist.training.optimizer import optimizers_of, weights_of_slots, without_scaling
@@ -53,7 +55,7 @@ class Slots:
         names = variable_names(weights)
         self.counts = {name: tf.Variable(began, trainable=False) for name in names}
         self._count_of = {
-            id(weight.handle): self.counts[name]
+            id(handle_of(weight)): self.counts[name]
             for weight, name in zip(weights, names, strict=True)
         }
         weight_of = dict(zip(names, weights, strict=True))
@@ -84,7 +86,7 @@ class Slots:
         self, optimizer: Optimizer, plain: Callable[[Any, Any, Any], None]
     ) -> Callable[[Any, Any, Any], None]:
         def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
-            count = self._count_of.get(id(variable.handle))
+            count = self._count_of.get(id(handle_of(variable)))
             if count is None:  # no weight of the model
                 plain(gradient, variable, learning_rate)
                 return
@@ -110,22 +112,6 @@ class Slots:
         """Takes the counts of a checkpoint."""
         for name, number in state.items():
             self.counts[name].assign(number)
-
-
-@contextlib.contextmanager
-def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[None]:
-    """The optimiser takes ``count`` for the number of its steps so far.
-
-    Keras has no public way: ``iterations`` reads ``_iterations``. Set past Keras's tracking of
-    attributes, which would save it with the model.
-    """
-    attributes = vars(optimizer)
-    before = attributes["_iterations"]
-    attributes["_iterations"] = count
-    try:
-        yield
-    finally:
-        attributes["_iterations"] = before
 
 
 def _initial(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.tensorflow_graph import run_independently
 from ooodist.engines.arrays import ArrayExchange
 
 # Arrays travel in pieces of so many elements, because a name has one size for ever.
@@ -170,10 +171,8 @@ def keep(op: tf.Operation) -> None:
     Stateless ops whose result nobody uses are otherwise left out, and stateful ones are made to
     wait for each other.
     """
-    manager = getattr(op.graph, "experimental_acd_manager", None)
-    if manager is None:
+    if not run_independently(op):
         raise RuntimeError(f"{op.name}: exchanges can only be part of a tf.function")
-    manager.run_independently(op)
 
 
 def as_new_value(tensor: tf.Tensor) -> tf.Tensor:

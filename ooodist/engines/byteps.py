@@ -1,15 +1,14 @@
 """BytePS: workers that push to and pull from servers, started by bpslaunch or launch/local.py."""
 
 import atexit
-import inspect
 import os
 import sys
 
 import byteps.tensorflow as bps
 import numpy as np
 import tensorflow as tf
-from byteps.tensorflow import ops as byteps_ops
 
+from ooodist.compat import byteps
 from ooodist.engines.base import PIECE_SIZES, SMALL_INTEGERS, Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.engines.local_place import LocalPlace
@@ -37,7 +36,7 @@ class BytepsEngine(Engine):
 
     def __init__(self) -> None:
         super().__init__()
-        if "place" not in inspect.signature(byteps_ops._push_pull).parameters:
+        if not byteps.has_places():
             raise UserError(
                 "engine byteps: the BytePS that is installed was built by another version of "
                 "ooodist; run scripts/install_engines.sh byteps"
@@ -64,13 +63,8 @@ class BytepsEngine(Engine):
             self._sum_array(np.zeros(size, np.int32))
 
     def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
-        # With an empty scope the key would depend on where in the model the op is created.
-        result = byteps_ops._push_pull(
-            as_new_value(tensor),
-            scope="ooodist.",
-            name=key,
-            place=-1 if place is None else MOST_NAMES + place,
-        )
+        after_all_numbers = -1 if place is None else MOST_NAMES + place
+        result = byteps.push_pull_sum(as_new_value(tensor), key, after_all_numbers)
         keep(result.op)
         return result
 

@@ -5,9 +5,8 @@ import logging
 import os
 
 import tensorflow as tf
-from tensorflow.python.distribute import collective_all_reduce_strategy as strategies
-from tensorflow.python.eager import context
 
+from ooodist.compat.tensorflow_runtime import set_heartbeat
 from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
 from ooodist.engines.detect import cluster
 from ooodist.engines.gpu import use_own_gpu
@@ -88,7 +87,8 @@ class CollectiveEngine(Engine):
 def _connect_all_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
     """Starts this process's server and returns when those of all others are there."""
     if seconds := os.environ.get("OOODIST_HEARTBEAT_SECONDS"):
-        _set_heartbeat(float(seconds))
+        addresses, _ = cluster(os.environ) or ([], 0)
+        set_heartbeat(len(addresses), float(seconds))
     try:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
@@ -98,22 +98,3 @@ def _connect_all_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
             "engine collective: ooodist.init was called after TensorFlow had started; call it "
             "before anything else that uses TensorFlow"
         ) from error
-
-
-def _set_heartbeat(seconds: float) -> None:
-    """Has workers given up only when nothing is heard of them for so long.
-
-    The strategy keeps a coordination service that is configured before it. There is no public
-    way to configure one.
-    """
-    addresses, _ = cluster(os.environ) or ([], 0)
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
-        heartbeat_timeout_in_ms=int(seconds * 1000),
-        coordinated_jobs=[
-            strategies.coordination_config_pb2.CoordinatedJob(
-                name="worker", num_tasks=len(addresses)
-            )
-        ],
-    )

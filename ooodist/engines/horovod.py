@@ -2,8 +2,8 @@
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from horovod.tensorflow import mpi_ops
 
+from ooodist.compat.horovod import all_reduce_sum
 from ooodist.engines.base import Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.engines.priority import let_come_first, threads
@@ -38,10 +38,7 @@ class HorovodEngine(Engine):
         # Horovod's key is the last part of the op's name. In a name scope of its own the op gets
         # exactly the name it asks for, also if that stands elsewhere in the graph.
         with tf.name_scope("exchange"):
-            # Not hvd.allreduce, which puts further ops around the exchange.
-            result = mpi_ops._allreduce(
-                as_new_value(tensor), name=key, op=hvd.Sum, ignore_name_scope=True
-            )
+            result = all_reduce_sum(as_new_value(tensor), key)
         assert result.op.name.split("/")[-1] == key, (result.op.name, key)
         keep(result.op)
         return result

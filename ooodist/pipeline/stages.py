@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 import tensorflow as tf
 
+from ooodist.compat.keras_graph import function_nodes, mask_of, set_mask
 from ooodist.errors import UserError
 from ooodist.yaml_dataclass import did_you_mean
 
@@ -93,19 +94,11 @@ class Stage:
         return [*sent, *(mask_of(sent[at]) for at in self.sent_masks)]
 
 
-def mask_of(tensor: Any) -> Any:
-    """The mask that Keras has attached to a tensor, symbolic as it is; None if it has none.
-
-    There is no public way to it, as layers of one's own need one: Keras names it ``_keras_mask``.
-    """
-    return getattr(tensor, "_keras_mask", None)
-
-
 def with_masks(tensors: Sequence[tf.Tensor], number: int, places: Sequence[int]) -> list[tf.Tensor]:
     """So many tensors, with those behind them as masks of the ones at these places."""
     values = list(tensors[:number])
     for at, mask in zip(places, tensors[number:], strict=True):
-        values[at]._keras_mask = mask
+        set_mask(values[at], mask)
     return values
 
 
@@ -326,19 +319,14 @@ def _once(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
 def nodes_of(model: Any) -> list[Any]:
     """Keras's own list of the calls of a model, or keras.Function, in the order of execution.
 
-    There is no public one with shared layers and operations in it.
+    Raises UserError: the model is a subclass, with a ``call`` of its own.
     """
     if isinstance(model, keras.Sequential):
         model = keras.Model(model.inputs, model.outputs)
-    by_depth = getattr(model, "_nodes_by_depth", None)
-    if by_depth is None:
+    nodes = function_nodes(model)
+    if nodes is None:
         raise UserError(
             f"model {model.name} is a subclass of keras.Model with a call of its own, which cannot "
             "be split into stages: build it of layers, as keras.Model(inputs, outputs)"
         )
-    return [
-        node
-        for depth in sorted(by_depth, reverse=True)
-        for node in by_depth[depth]
-        if not node.is_input
-    ]
+    return nodes

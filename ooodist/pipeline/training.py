@@ -1,4 +1,4 @@
-"""``ooodist.pipelined``: a Keras model whose layers are shared out over the ranks of a pipeline.
+"""A Keras model whose layers are shared out over the ranks of a pipeline.
 
 Each rank has the whole model, but computes and trains the layers of its own stages. A batch goes
 through the stages in micro-batches, as the schedule says; then each rank updates its weights.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist import engines, yaml_dataclass
+from ooodist import yaml_dataclass
+from ooodist.compat.keras_model import build_with
 from ooodist.config import ParallelConfig
-from ooodist.elastic.config import ElasticConfig
 from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.assembly import Assembly, assemble
@@ -28,90 +28,16 @@ from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import places
 from ooodist.pipeline.runtime import Ran
 from ooodist.training import arrays, replicas
-from ooodist.training.distribute import read_elastic
 from ooodist.training.finite import Checked
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch
-from ooodist.training.synchronized import synchronized_layers
 
 logger = logging.getLogger("ooodist")
 
 SCHEDULE_NAME = "schedule.csv"
 
 
-def pipelined(
-    model: keras.Model,
-    *,
-    pipeline: int,
-    microbatches: int,
-    data: int = 1,
-    schedule: str = "auto",
-    chunks: int | None = None,
-    split: Sequence[str] | None = None,
-    recompute: bool = False,
-    memory_bytes: int | None = None,
-    stall_limit: float = 60.0,
-    elastic: ElasticConfig | Mapping[str, Any] | None = None,
-) -> keras.Model:
-    """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
-
-    The computation is that of one process that accumulates the gradients of the micro-batches.
-    Evaluation is shared out by samples: each rank evaluates the whole model on its part.
-
-    Args:
-        model: functional or sequential, and compiled.
-        pipeline: ranks of a pipeline.
-        microbatches: into which a batch is split.
-        data: pipelines that share the samples; ranks are ``pipeline * data``.
-        schedule: a name (see ooodist.schedule.pipeline), ``auto`` (the best that is found from
-            measured costs), or a CSV file.
-        chunks: stages of a rank; None: as usual with that schedule.
-        split: names of the layers with which a new stage begins; None: balanced.
-        recompute: activations are computed again instead of kept.
-        memory_bytes: of what a rank keeps for gradients (sums, activations); None: no limit.
-        stall_limit: seconds that a rank waits for a message.
-        elastic: train only the tensors that matter most; see :func:`ooodist.distribute`.
-
-    Returns:
-        the same model.
-
-    Raises:
-        UserError: the engine is not mpi, the model cannot be trained so, or an argument is
-            impossible.
-    """
-    parallel = ParallelConfig(
-        pipeline=pipeline,
-        data=data,
-        microbatches=microbatches,
-        schedule=schedule,
-        chunks=chunks,
-        split=None if split is None else tuple(split),
-        recompute=recompute,
-        memory_bytes=memory_bytes,
-    )
-    engine = engines.current()
-    if not isinstance(engine, MpiEngine):
-        raise UserError(
-            f"the engine is {engine.name}, but pipelines run over MPI; start with "
-            'ooodist.init("mpi"), under mpirun'
-        )
-    _check_model(model)
-    if data > 1 and (layers := synchronized_layers(model)):
-        raise UserError(
-            f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
-            f"{data}: pipelines normalize each micro-batch by itself; take synchronized=False"
-        )
-    config = read_elastic(elastic)
-    if config is None:
-        model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
-    else:
-        from ooodist.elastic.pipeline import ElasticPipeline  # it builds upon this module
-
-        model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, config)
-    return model
-
-
-def _check_model(model: keras.Model) -> None:
+def check_model(model: keras.Model) -> None:
     if not model.compiled:
         raise UserError(f"model {model.name} is not compiled; compile it before ooodist.pipelined")
     if type(model).train_step is not keras.Model.train_step:
@@ -127,7 +53,7 @@ def _check_model(model: keras.Model) -> None:
 
 
 class PipelinedModel(JointModel):
-    """What :func:`pipelined` adds to a model; it is found under ``model.ooodist``.
+    """What :func:`ooodist.pipelined` adds to a model; it is found under ``model.ooodist``.
 
     Attributes:
         parallel: as given.
@@ -175,9 +101,9 @@ class PipelinedModel(JointModel):
             UserError: the model cannot be split so, or does not fit into the memory limit.
         """
         model = self._model
-        _check_model(model)
+        check_model(model)
         self.close()
-        model._symbolic_build(data_batch=batch)
+        build_with(model, batch)
         self._make_alike(batch)
         self.assembly = assemble(
             model, batch, self.parallel, self.ranks, self.engine, self._stall_limit

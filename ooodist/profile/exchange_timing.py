@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import config
 
+from ooodist.compat.tensorflow_runtime import is_deterministic
 from ooodist.engines.base import Engine
 from ooodist.training.exchange import GradientExchange
 
@@ -152,6 +152,6 @@ def _on_host(tensor: tf.Tensor) -> tf.Tensor:
 
 def _now() -> tf.Tensor:
     """Seconds of a clock, read when the ops are done that this one waits for."""
-    if config.is_op_determinism_enabled():  # TensorFlow's own op refuses to run
+    if is_deterministic():  # TensorFlow's own op refuses to run
         return tf.numpy_function(time.time, [], tf.float64)
     return tf.timestamp()

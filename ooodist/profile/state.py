@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.tensorflow_graph import handle_of, variables_of
 from ooodist.training.optimizer import optimizers_of
 
 
@@ -23,7 +24,7 @@ def all_variables(model: keras.Model, graph: Any) -> list[tf.Variable]:
     held = [*model.variables, *model.metrics_variables]
     held += [variable for optimizer in optimizers_of(model) for variable in optimizer.variables]
     plain = [v.value if isinstance(v, keras.Variable) else v for v in held]
-    return list({id(v.handle): v for v in (*plain, *graph.variables)}.values())
+    return list({id(handle_of(v)): v for v in (*plain, *variables_of(graph))}.values())
 
 
 @contextlib.contextmanager

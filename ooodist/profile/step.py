@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from ooodist.backprop.order import stock_order
 from ooodist.backprop.units import Gradient
+from ooodist.compat.tensorflow_graph import capture, handle_of
 from ooodist.engines.gpu import seconds_of
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
@@ -128,12 +129,11 @@ class _WatchedBackward(OrderedBackward):
     ) -> list[Gradient]:
         result = super().__call__(target, seeds, gradients, variables)
         self.seeds += seeds
-        graph = tf.compat.v1.get_default_graph()
         for name, variable, gradient in zip(
             variable_names(variables), variables, gradients, strict=True
         ):
             if gradient is not None:
-                self.weights.append(Weight(name, gradient, graph.capture(variable.handle)))
+                self.weights.append(Weight(name, gradient, capture(handle_of(variable))))
         # Those of embeddings are exchanged, and then applied, as dense ones.
         dense = [None if g is None else tf.convert_to_tensor(g) for g in result]
         # No update beside a unit: interrupted by it, on the only core, it would look as long.

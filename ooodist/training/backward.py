@@ -17,6 +17,7 @@ import tensorflow as tf
 from ooodist.backprop.forward_units import find_forward_units
 from ooodist.backprop.order import first_k_order, impose_order, stock_order
 from ooodist.backprop.units import Gradient, Unit, find_backward_units
+from ooodist.compat.tensorflow_graph import capture, handle_of
 from ooodist.errors import UserError
 from ooodist.profile.digest import model_digest
 from ooodist.schedule.plan import Plan
@@ -144,8 +145,7 @@ class OrderedBackward:
 
         backward = find_backward_units(seeds, gradients, names)
         self._check_model(backward)
-        graph = tf.compat.v1.get_default_graph()
-        handles = [graph.capture(variable.handle) for variable in variables]
+        handles = [capture(handle_of(variable)) for variable in variables]
         forward = find_forward_units(target, handles, names)
         imposed = self._order(backward)
         if imposed is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from ooodist.compat.keras_model import build_with, layers_of
 from ooodist.errors import UserError
 from ooodist.training.optimizer import not_built
 
@@ -24,14 +25,14 @@ def build(model: keras.Model, batch: Any) -> None:
     """
     if type(model).train_step is keras.Model.train_step:
         if not model.built or not model.optimizer.built:
-            model._symbolic_build(data_batch=batch)
+            build_with(model, batch)
         return
-    parts = list(model._flatten_layers(include_self=False))
+    parts = layers_of(model, include_self=False)
     if all(layer.built for layer in parts):
         return  # the model itself need not be: one of several networks may have no call
     try:
         with not_built(model):
-            model._symbolic_build(data_batch=batch)
+            build_with(model, batch)
     except (NotImplementedError, RuntimeError) as error:
         missing = ", ".join(layer.name for layer in parts if not layer.built)
         raise UserError(

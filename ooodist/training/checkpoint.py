@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ooodist import yaml_dataclass
+from ooodist.compat.keras_optimizer import remember_what_saving_skips
 from ooodist.errors import UserError
 from ooodist.replacing import INCOMPLETE_PREFIX, replacing
 from ooodist.training.finite import check_weights
@@ -102,7 +103,7 @@ def write(
     the training ends. Raises UserError where the file cannot be written, or weights are not finite.
     """
     check_weights(model)
-    _remember_what_keras_skips()
+    remember_what_saving_skips()
     with replacing(file, "checkpoint") as temporary:
         model.save(temporary)
         with zipfile.ZipFile(temporary, "a") as archive:
@@ -111,22 +112,6 @@ def write(
                 arrays = io.BytesIO()
                 np.savez(arrays, *best_weights)
                 archive.writestr(BEST_WEIGHTS_MEMBER, arrays.getvalue())
-
-
-def _remember_what_keras_skips() -> None:
-    """Has Keras keep which attributes of an optimizer it need not look at when it saves.
-
-    Keras 3.15 keeps them under one name and looks for them under another, so each save makes an
-    optimizer to find out. TensorFlow never frees what it keeps for a variable with a new name:
-    71 kB a save.
-    """
-    from keras.src.backend.common import global_state
-    from keras.src.saving import saving_lib
-
-    read_name = "saving_attr_skiplist_Optimizer"
-    find = getattr(saving_lib, "get_attr_skipset", None)
-    if find is not None and global_state.get_global_attribute(read_name) is None:
-        global_state.set_global_attribute(read_name, find("Optimizer"))
 
 
 def copy(source: Path, file: Path) -> None:

@@ -1,37 +1,24 @@
-"""``ooodist.distribute``: a Keras model that trains on all ranks, in a chosen order.
-
-A launch holds several steps, ordered and exchanged; what else fit and evaluate do on all ranks is
-in :mod:`ooodist.training.joint`.
-"""
+"""``ooodist.distribute``: a Keras model that trains on all ranks, in a chosen order."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from ooodist import engines, yaml_dataclass
+from ooodist import engines
 from ooodist.config import MOST_STEPS_PER_LAUNCH, PlanningConfig
-from ooodist.elastic.config import ElasticConfig, check_order_is_found
-from ooodist.engines.base import Engine
+from ooodist.elastic.config import ElasticConfig, check_order_is_found, read_elastic
+from ooodist.elastic.data_parallel import ElasticModel
 from ooodist.errors import UserError
-from ooodist.schedule import plan as plans
 from ooodist.schedule.data_parallel import BUCKET_BYTES
 from ooodist.schedule.plan import Plan
-from ooodist.training import arrays, replicas
 from ooodist.training.backward import Order, OrderedBackward
+from ooodist.training.distributed_model import DistributedModel
 from ooodist.training.exchange import GradientExchange
-from ooodist.training.joint import JointModel, without_optionals
-from ooodist.training.launch import Batch, Launch, Run, in_launches
-from ooodist.training.planning import FROM_COSTS, Planned, find_plan
-
-logger = logging.getLogger("ooodist")
-
-PLAN_NAME = "plan.yaml"
+from ooodist.training.planned_model import PlannedModel
+from ooodist.training.planning import FROM_COSTS
 
 
 def distribute(
@@ -139,27 +126,12 @@ def distribute(
     if config is None:
         kind: type[DistributedModel] = DistributedModel
         if order == "planned" and planning.is_live and engine.size > 1:
-            from ooodist.training.planned_model import PlannedModel  # it builds upon this module
-
             kind = PlannedModel
         model.ooodist = kind(*arguments)
     else:
         check_order_is_found(order, k)
-        from ooodist.elastic.data_parallel import ElasticModel  # it builds upon this module
-
         model.ooodist = ElasticModel(*arguments, elastic=config)
     return model
-
-
-def read_elastic(given: ElasticConfig | Mapping[str, Any] | None) -> ElasticConfig | None:
-    """What ``elastic`` says; None where all tensors are trained. Raises UserError."""
-    config = given if isinstance(given, ElasticConfig) else None
-    if isinstance(given, Mapping):
-        config = yaml_dataclass.read_dataclass(ElasticConfig, dict(given), "elastic")
-    if config is not None and config.is_full:
-        logger.info("elastic: rho is 1, or select is full, so all tensors are trained, always")
-        return None
-    return config
 
 
 def _to_find(order: Order, k: int | None) -> str | None:
@@ -167,135 +139,3 @@ def _to_find(order: Order, k: int | None) -> str | None:
     if not isinstance(order, str) or order not in FROM_COSTS or (order == "first_k" and k):
         return None
     return None if order == "first_k" and k == 0 else order
-
-
-class DistributedModel(JointModel):
-    """What :func:`distribute` adds to a model; it is found under ``model.ooodist``.
-
-    Attributes:
-        backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
-        planned: the plan that is carried out, with what it was made from; None if there is none.
-    """
-
-    def __init__(
-        self,
-        model: keras.Model,
-        engine: Engine,
-        backward: OrderedBackward,
-        steps_per_launch: int | None,
-        accumulate: int,
-        to_find: str | None,
-        planning: PlanningConfig,
-    ) -> None:
-        order = getattr(backward.order, "__qualname__", backward.order)
-        exchange = backward.exchange
-        arguments = (
-            f"{to_find or order} {backward.k} {steps_per_launch} {accumulate} {exchange.credit} "
-            f"{exchange.bucket_bytes} {backward.plan and backward.plan.digest()}"
-        )
-        super().__init__(
-            model,
-            engine,
-            arguments=arguments,
-            steps_per_launch=steps_per_launch or 1,
-            accumulate=accumulate,
-        )
-        self.backward = backward
-        self.planned: Planned | None = None
-        self._to_find = to_find
-        self._planning = planning
-        self._given_steps_per_launch = steps_per_launch
-        self._trained_since_average = False
-        if backward.plan is not None:
-            self._carry_out(Planned(backward.plan))
-
-    @property
-    def training_place(self) -> tuple[int, int]:
-        return self.engine.rank, self.engine.size
-
-    # Planning
-
-    @property
-    def needs_plan(self) -> bool:
-        """Whether the order is still to be found."""
-        return self._to_find is not None and self.planned is None
-
-    def plan(self, batch: Batch, total_steps: int | None = None) -> None:
-        """Finds the order and carries it out from now on; fit does so by itself.
-
-        All ranks call it. The model stays as it is, except that its weights are rank 0's.
-
-        Args:
-            batch: one batch as the training data yields it.
-            total_steps: of the training, if known.
-
-        Raises:
-            UserError: no plan fits into the memory limit.
-        """
-        assert self._to_find is not None
-        self._make_alike(batch)
-        self._carry_out(
-            find_plan(
-                self._model,
-                batch,
-                self.engine,
-                self._to_find,
-                settings=self._planning,
-                steps_per_launch=self._given_steps_per_launch,
-                total_steps=total_steps,
-                accumulate=self.accumulate,
-            )
-        )
-
-    def _carry_out(self, planned: Planned) -> None:
-        self.backward.carry_out(planned.plan)
-        self.planned = planned
-        self.steps_per_launch = planned.plan.steps_per_launch
-
-    def write_plan(self, folder: Path) -> None:
-        """Writes the plan that is carried out, if there is one."""
-        if self.planned is not None:
-            plans.write(self.planned.plan, folder / PLAN_NAME)
-
-    def _prepare(self, given: dict[str, Any]) -> None:
-        if self.needs_plan:
-            self.plan(without_optionals(arrays.first_batch(given)), num_steps(given))
-
-    # Training
-
-    def _launcher(self) -> Run:
-        run = self._run_function()
-
-        def train(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
-            self._trained_since_average = True
-            return run(batches)
-
-        return train
-
-    def _run_function(self) -> Run:
-        """What trains on any number of batches."""
-        return self._in_launches_of(self.backward, self.steps_per_launch)
-
-    def _in_launches_of(self, backward: OrderedBackward, steps: int) -> Run:
-        launch = Launch(self._model, backward, accumulate=self.accumulate, watch=self.watch)
-        return in_launches(launch, steps=steps, accumulate=self.accumulate)
-
-    def put_together(self) -> None:
-        """Averages batch-norm statistics over the ranks, if there was training since."""
-        if self._trained_since_average:
-            replicas.average_statistics(self.engine, self._model)
-            self._trained_since_average = False
-
-    def end_epoch(self, logs: dict[str, Any]) -> None:
-        self.put_together()
-        replicas.check_replicas(self.engine, self._model)
-
-
-def num_steps(given: dict[str, Any]) -> int | None:
-    """How many steps fit will do, if that is known."""
-    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
-    steps = given.get("steps_per_epoch")
-    if steps is None and isinstance(given.get("x"), tf.data.Dataset):
-        cardinality = int(given["x"].cardinality())
-        steps = cardinality if cardinality > 0 else None
-    return None if steps is None else steps * epochs

@@ -25,6 +25,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.keras_model import compiled_loss, compiled_metrics, is_inside_fit
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training import arrays, metric_states, replicas, writers
@@ -113,7 +114,8 @@ class JointModel(ABC):
     @property
     def _compiled(self) -> tuple[Any, ...]:
         """Other objects after each ``compile``."""
-        return self._model.optimizer, self._model._compile_loss, self._model._compile_metrics
+        model = self._model
+        return model.optimizer, compiled_loss(model), compiled_metrics(model)
 
     def _was_compiled_since(self, compiled: tuple[Any, ...]) -> bool:
         """Whether that is not ``_compiled`` any more."""
@@ -309,7 +311,6 @@ class JointModel(ABC):
     # Evaluation and metrics
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        inside_fit = kwargs.pop("_use_cached_eval_dataset", False)
         given = inspect.signature(self._plain_evaluate).bind(*args, **kwargs).arguments
         given.update(given.pop("kwargs", {}))
         engine = self.engine
@@ -318,9 +319,7 @@ class JointModel(ABC):
             metric_states.refuse_what_does_not_add_up(self._model)
         if engine.rank:
             given["verbose"] = 0
-        if inside_fit:
-            given["_use_cached_eval_dataset"] = True
-        elif engine.size > 1 and arrays.is_arrays(given.get("x")):
+        if not is_inside_fit(given) and engine.size > 1 and arrays.is_arrays(given.get("x")):
             data = tuple(given.get(name) for name in arrays.NAMES)
             part = arrays.evaluation_part(data, engine.rank, engine.size)
             given.update(zip(arrays.NAMES, part, strict=True))

@@ -16,8 +16,8 @@ from typing import Any
 import keras
 
 from ooodist import yaml_dataclass
-from ooodist.config import NamedArguments
 from ooodist.errors import UserError
+from ooodist.named_arguments import NamedArguments
 from ooodist.yaml_dataclass import did_you_mean
 
 logger = logging.getLogger("ooodist")

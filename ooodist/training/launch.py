@@ -23,6 +23,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.backprop.units import Gradient
+from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.errors import UserError
 from ooodist.training.backward import OrderedBackward, variable_names
 from ooodist.training.finite import Checked, GradientSums, GradientWatch
@@ -171,8 +172,8 @@ class Launch:
 
     def _name_strangers(self, variables: Sequence[Any]) -> None:
         """Names the variables that are trained but are no part of the model."""
-        own = {id(variable.handle) for variable in self.model.variables}
-        strangers = [variable.name for variable in variables if id(variable.handle) not in own]
+        own = {id(handle_of(variable)) for variable in self.model.variables}
+        strangers = [variable.name for variable in variables if id(handle_of(variable)) not in own]
         if strangers and self.backward.exchange.engine.size > 1:
             logger.warning(
                 "train_step trains %s, not among the model's variables: their gradients are "

@@ -14,6 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.keras_layer import is_from_keras
+from ooodist.compat.keras_metric import set_variables
+from ooodist.compat.keras_model import compiled_metrics, metrics_given_to_compile
+from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 
@@ -23,10 +27,12 @@ _PASSING = ("Identity", "Cast", "Reshape", "EnsureShape", "TensorScatterAdd", "S
 
 def metrics_of(model: keras.Model) -> list[keras.metrics.Metric]:
     """The single metrics of a model, also those that it was compiled with and has not used yet."""
-    compiled = model._compile_metrics
-    given = [compiled._user_metrics, compiled._user_weighted_metrics] if compiled else []
+    compiled = compiled_metrics(model)
     found = [m for m in model.metrics if m is not compiled]
-    found += [*(compiled.metrics if compiled else []), *tf.nest.flatten(given)]
+    found += [
+        *(compiled.metrics if compiled else []),
+        *metrics_given_to_compile(model),
+    ]
     return list({id(m): m for m in found if isinstance(m, keras.metrics.Metric)}.values())
 
 
@@ -37,9 +43,8 @@ def refuse_what_does_not_add_up(model: keras.Model) -> None:
     have no ``merge_state``. Keras' own are known to add up.
     """
     for metric in metrics_of(model):
-        is_known = type(metric).__module__.startswith("keras.")
         is_watched = "update_state" in vars(metric)
-        if not (is_known or is_watched or hasattr(metric, "merge_state")):
+        if not (is_from_keras(metric) or is_watched or hasattr(metric, "merge_state")):
             metric.update_state = _looking(metric, metric.update_state)
 
 
@@ -63,7 +68,7 @@ def check_adds_up(metric: keras.metrics.Metric, *args: Any, **kwargs: Any) -> No
     """
     update = tf.function(lambda: metric.update_state(*args, **kwargs), autograph=False)
     graph = update.get_concrete_function().graph
-    handles = {graph.capture(v.handle).name: v for v in metric.variables}
+    handles = {graph.capture(handle_of(v)).name: v for v in metric.variables}
     for op in graph.get_operations():
         variable = handles.get(op.inputs[0].name) if op.type == "AssignVariableOp" else None
         if variable is not None and not _adds(op.inputs[1], op.inputs[0].name):
@@ -108,5 +113,5 @@ def _with_state(metric: Any, values: list[np.ndarray]) -> Any:
     }
     other = object.__new__(type(metric))
     vars(other).update({k: copies.get(id(v), v) for k, v in vars(metric).items()})
-    vars(other)["_variables"] = list(copies.values())
+    set_variables(other, list(copies.values()))
     return other

@@ -14,7 +14,7 @@ from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits
 from ooodist.training.backward import OrderedBackward
-from ooodist.training.distribute import DistributedModel, num_steps
+from ooodist.training.distributed_model import DistributedModel, num_steps
 from ooodist.training.launch import Batch, Run
 from ooodist.training.live_planning import LivePlanning
 from ooodist.training.planning import Planned, limits_of, profile_for

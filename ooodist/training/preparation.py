@@ -202,7 +202,7 @@ def _place(config: Config, engine: Engine) -> tuple[int, int]:
 
 def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.Model:
     if config.parallel is not None:
-        from ooodist.pipeline.training import pipelined  # imports mpi4py
+        from ooodist.pipeline.pipelined import pipelined  # imports mpi4py
 
         return pipelined(
             model,

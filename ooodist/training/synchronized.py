@@ -11,6 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ooodist.compat.keras_layer import reduction_axes, replaced_moments
+from ooodist.compat.keras_model import layers_of
 from ooodist.engines.base import Engine
 
 
@@ -18,7 +20,7 @@ def synchronized_layers(model: keras.Model) -> list[keras.layers.BatchNormalizat
     """The layers of a model that ask for the moments of all ranks."""
     return [
         layer
-        for layer in model._flatten_layers()
+        for layer in layers_of(model)
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized
     ]
 
@@ -32,13 +34,10 @@ def synchronizing(model: keras.Model, engine: Engine) -> Iterator[None]:
     """
     layers = synchronized_layers(model) if engine.size > 1 else []
     calls: Counter[str] = Counter()
-    for layer in layers:
-        layer._moments = partial(_moments, layer, engine, calls)  # on the instance
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         for layer in layers:
-            del layer._moments
+            stack.enter_context(replaced_moments(layer, partial(_moments, layer, engine, calls)))
+        yield
 
 
 def _moments(
@@ -61,7 +60,7 @@ def _moments(
         is_in = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(wide))
         wide = tf.where(is_in, wide, tf.zeros_like(wide))
         counts = tf.cast(is_in, wide.dtype)
-    axes = layer._reduction_axes
+    axes = reduction_axes(layer)
     sums = [tf.reduce_sum(values, axes) for values in (wide, tf.square(wide), counts)]
     channels = int(inputs.shape[layer.axis])
     own = tf.reshape(tf.stack(sums), [3, channels])

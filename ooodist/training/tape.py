@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import record
 
 from ooodist import engines
 from ooodist.backprop.units import Gradient
+from ooodist.compat.tensorflow_graph import is_variable
+from ooodist.compat.tensorflow_tape import others_record
 from ooodist.schedule.data_parallel import BUCKET_BYTES
 from ooodist.training.backward import Order, OrderedBackward, variable_names
 from ooodist.training.exchange import GradientExchange
@@ -174,12 +175,12 @@ def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
         flat = tf.nest.flatten(sources)
-        variables = [index for index, source in enumerate(flat) if hasattr(source, "handle")]
+        variables = [index for index, source in enumerate(flat) if is_variable(source)]
         options = {"unconnected_gradients": unconnected_gradients}
         nonlocal is_computing
         if threading.get_ident() != thread or not variables or is_computing:
             return _plain_gradient(tape, target, sources, output_gradients, **options)
-        if _others_record(tape):
+        if others_record(tape):
             logger.warning(
                 "train_step computes gradients of %s while another tape records: they stay each "
                 "worker's own; if they are to update weights, compute them outside of that tape",
@@ -221,9 +222,3 @@ def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator
         yield
     finally:
         tf.GradientTape.gradient = _plain_gradient
-
-
-def _others_record(tape: tf.GradientTape) -> bool:
-    """Whether a tape other than this one records at present."""
-    with tape.stop_recording() if tape._recording else contextlib.nullcontext():
-        return bool(record.could_possibly_record())

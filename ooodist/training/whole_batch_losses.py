@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from keras.src.losses import loss as keras_loss
 
+from ooodist.compat.keras_loss import replaced_reduction
 from ooodist.engines.base import Engine
 
 _MEANS = ("mean", "sum_over_batch_size")
@@ -36,27 +36,26 @@ def of_whole_batch(engine: Engine) -> Iterator[None]:
     if engine.size == 1:
         yield
         return
-    plain = keras_loss.reduce_weighted_values
     number = itertools.count()
 
-    def reduce(
-        values: Any,
-        sample_weight: Any = None,
-        mask: Any = None,
-        reduction: str = "sum_over_batch_size",
-        dtype: Any = None,
-    ) -> Any:
-        loss = plain(values, sample_weight, mask, reduction, dtype)
-        if reduction == "sum":
-            return loss * engine.size
-        if mask is None or reduction not in _MEANS:
-            return loss
-        own = tf.reduce_sum(tf.cast(mask, tf.float32))
-        total = engine.sum_in_graph(own, f"masked.{next(number)}")
-        return loss * tf.cast(tf.math.divide_no_nan(own * engine.size, total), loss.dtype)
+    def replacement(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def reduce(
+            values: Any,
+            sample_weight: Any = None,
+            mask: Any = None,
+            reduction: str = "sum_over_batch_size",
+            dtype: Any = None,
+        ) -> Any:
+            loss = plain(values, sample_weight, mask, reduction, dtype)
+            if reduction == "sum":
+                return loss * engine.size
+            if mask is None or reduction not in _MEANS:
+                return loss
+            own = tf.reduce_sum(tf.cast(mask, tf.float32))
+            total = engine.sum_in_graph(own, f"masked.{next(number)}")
+            return loss * tf.cast(tf.math.divide_no_nan(own * engine.size, total), loss.dtype)
 
-    keras_loss.reduce_weighted_values = reduce
-    try:
+        return reduce
+
+    with replaced_reduction(replacement):
         yield
-    finally:
-        keras_loss.reduce_weighted_values = plain

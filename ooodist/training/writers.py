@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from ooodist.compat.keras_model import restored_epoch, set_restored_epoch
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.training import replicas
@@ -38,11 +39,12 @@ class RestoreTogether(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         model = self.model
-        own = -1 if model._initial_epoch is None else model._initial_epoch
-        epoch = int(self._engine.broadcast([np.array([own])])[0][0])
+        own = restored_epoch(model)
+        given = np.array([-1 if own is None else own])
+        epoch = int(self._engine.broadcast([given])[0][0])
         if epoch < 0:
             return  # there was no backup
-        model._initial_epoch = epoch
+        set_restored_epoch(model, epoch)
         if not model.optimizer.built:  # that of rank 0 was built so before it was loaded
             model.optimizer.build(model.trainable_variables)
         # Now, for the first step may never come.

@@ -141,7 +141,9 @@ def difference(model: keras.Model, answers: Answers) -> float | None:
 
 def computes_in_half(model: keras.Model) -> bool:
     """Whether any layer computes in 16 bits."""
-    return any("16" in str(layer.compute_dtype) for layer in model._flatten_layers())
+    from ooodist.compat.keras_model import layers_of
+
+    return any("16" in str(layer.compute_dtype) for layer in layers_of(model))
 
 
 def _inputs(model: keras.Model) -> list[Any]:
@@ -182,6 +184,7 @@ def _tables(node: Node) -> list[Any]:
 def _outputs(model: keras.Model, questions: Sequence[Question]) -> list[np.ndarray]:
     import keras
 
+    from ooodist.compat.keras_graph import inputs_structure
     from ooodist.warmup.keras_graph import as_functional
 
     random = np.random.RandomState(SEED)  # its numbers are the same in all versions
@@ -193,7 +196,7 @@ def _outputs(model: keras.Model, questions: Sequence[Question]) -> list[np.ndarr
     ]
     functional = as_functional(model)
     assert functional is not None
-    given = keras.tree.pack_sequence_as(functional._inputs_struct, values)
+    given = keras.tree.pack_sequence_as(inputs_structure(functional), values)
     made = functional(given, training=False) if isinstance(functional, keras.Model) else None
     if made is None:
         made = functional(given)

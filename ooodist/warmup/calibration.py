@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from ooodist.compat.keras_model import layers_of
 from ooodist.profile.state import preserved
 from ooodist.training.backward import named_variables
 
@@ -39,7 +40,7 @@ def calibrate(model: keras.Model, gammas: Collection[str], batch: Any) -> None:
     wanted = {id(variable) for name, variable in variables.items() if name in gammas}
     norms = [
         layer
-        for layer in model._flatten_layers()
+        for layer in layers_of(model)
         if isinstance(layer, keras.layers.BatchNormalization) and id(layer.gamma) in wanted
     ]
     x = batch[0] if isinstance(batch, (tuple, list)) else batch

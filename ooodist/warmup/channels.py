@@ -41,10 +41,11 @@ class Units:
 
     def leaves(self) -> list[Units]:
         """The parts that do not fall into parts."""
-        root = self.root()
-        if root._parts is None:
-            return [root]
-        return [leaf for part in root._parts for leaf in part.leaves()]
+        if self._same is not None:
+            return self.root().leaves()
+        if self._parts is None:
+            return [self]
+        return [leaf for part in self._parts for leaf in part.leaves()]
 
     def split(self, first: int) -> None:
         """Falls into so many and the rest."""

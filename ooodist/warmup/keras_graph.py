@@ -15,6 +15,9 @@ from typing import Any
 
 import keras
 
+from ooodist.compat.keras_graph import function_nodes
+from ooodist.compat.keras_layer import own_layers, own_variables, shapes_at_build
+from ooodist.compat.keras_model import layers_of
 from ooodist.errors import UserError
 from ooodist.pipeline.stages import Call, calls_of_nodes, nodes_of
 from ooodist.training.backward import named_variables
@@ -201,7 +204,7 @@ def graph_of(model: keras.Model) -> Graph:
             model.name,
         )
         before = [Value((), (), walker.operator("input:0", "Input", []))]
-        for layer in model._flatten_layers(include_self=False, recursive=False):
+        for layer in layers_of(model, include_self=False, recursive=False):
             before = walker.unknown(layer, before, [()])
         return walker.graph(model)
     for value in walker.walk(functional, walker.inputs(_flat(functional.inputs))):
@@ -218,10 +221,9 @@ def as_functional(layer: Any, call: Call | None = None) -> Any | None:
     """
     if isinstance(layer, keras.Sequential) and layer.built and layer.inputs:
         return keras.Model(layer.inputs, layer.outputs)
-    if getattr(layer, "_nodes_by_depth", None) is not None:
+    if function_nodes(layer) is not None:
         return layer
-    own = {id(v) for v in (*layer._trainable_variables, *layer._non_trainable_variables)}
-    if own or not layer._layers:
+    if own_variables(layer) or not own_layers(layer):
         return None
     try:
         if call is not None:
@@ -236,7 +238,7 @@ def as_functional(layer: Any, call: Call | None = None) -> Any | None:
 
 def _symbols_of(layer: Any) -> list[Any]:
     """New symbols of the shapes with which a layer was built."""
-    shapes = layer._build_shapes_dict
+    shapes = shapes_at_build(layer)
     first = next(iter(shapes.values()))
     if isinstance(first, (list, dict)):
         raise TypeError("several inputs")

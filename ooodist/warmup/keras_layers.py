@@ -14,6 +14,7 @@ from typing import Any
 import keras
 from keras import layers
 
+from ooodist.compat.keras_layer import is_from_keras, own_layers
 from ooodist.models.layers import ClassToken, PaddedShortcut, PositionEmbedding, TokenEmbedding
 from ooodist.pipeline.stages import Call
 from ooodist.warmup import channels, keras_plain, keras_weighted
@@ -59,8 +60,7 @@ def apply(walker: Walker, call: Call, values: Mapping[int, Value]) -> list[Value
 def _is_composite(layer: Any) -> bool:
     if isinstance(layer, keras.Model):
         return True
-    is_ours = type(layer).__module__.startswith("keras.src.")
-    return isinstance(layer, layers.Layer) and not is_ours and bool(layer._layers)
+    return isinstance(layer, layers.Layer) and not is_from_keras(layer) and bool(own_layers(layer))
 
 
 def _activated(walker: Walker, layer: Any, made: list[Value]) -> list[Value]:

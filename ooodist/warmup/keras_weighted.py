@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ooodist.compat.keras_layer import embedding_table
 from ooodist.models.layers import TokenEmbedding
 from ooodist.pipeline.stages import Call
 from ooodist.warmup import channels
@@ -120,7 +121,7 @@ def group_norm(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -
 
 
 def embedding(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    table = layer.table if isinstance(layer, TokenEmbedding) else layer._embeddings
+    table = layer.table if isinstance(layer, TokenEmbedding) else embedding_table(layer)
     if call.arguments.kwargs.get("reverse", False):
         return _reversed_embedding(walker, layer, table, given, call)
     width = channels.new(table.shape[1])
@@ -185,11 +186,11 @@ def attention(walker: Walker, layer: Any, given: Sequence[Value], call: Call) ->
     node = walker.operator(layer.name, "MultiHeadAttention", [query, value, key])
     reads = {"query": (query, key_width), "key": (key, key_width), "value": (value, value_width)}
     for name, (source, width) in reads.items():
-        part = getattr(layer, f"_{name}_dense")
+        part = getattr(layer, f"{name}_dense")
         axes: tuple[AxisOf, AxisOf] = (("out", heads), ("out", width))
         walker.weight(node, part.kernel, f"{name}/kernel", ("in", source.layout), *axes)
         walker.weight(node, part.bias, f"{name}/bias", *axes)
-    last = layer._output_dense
+    last = layer.output_dense
     walker.weight(
         node, last.kernel, "output/kernel", ("in", heads), ("in", value_width), ("out", out)
     )

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from ooodist.compat.keras_optimizer import rate_or_schedule
 from ooodist.training.optimizer import optimizers_of, without_scaling
 
 logger = logging.getLogger("ooodist")
@@ -64,7 +65,7 @@ def lower_at_first(model: keras.Model, share: float, steps: int) -> None:
     )
     for optimizer in optimizers_of(model):
         inner = without_scaling(optimizer)
-        rate = inner._learning_rate  # the property would give the rate of the present step
+        rate = rate_or_schedule(inner)
         if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             inner.learning_rate = WarmStartRate(rate, 1 - share, steps)
             continue

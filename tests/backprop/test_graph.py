@@ -1,4 +1,4 @@
-"""Walking a graph, and the two private TensorFlow calls."""
+"""Walking a graph."""
 
 from __future__ import annotations
 
@@ -11,37 +11,11 @@ from ooodist.backprop.graph import (
     Subgraph,
     add_control_edges,
     ancestors,
-    call,
     num_bytes,
     ops_of,
     sort_groups,
     sort_topologically,
 )
-
-
-def test_tensorflow_still_lets_a_control_edge_be_added() -> None:
-    assert hasattr(tf.Operation, "_add_control_input"), (
-        "tf.Operation._add_control_input is gone from TensorFlow "
-        f"{tf.__version__}: ooodist imposes orders with it (ooodist/backprop/graph.py)"
-    )
-
-
-def test_tensorflow_still_lets_a_function_be_called_without_a_look_at_its_arguments() -> None:
-    factor = tf.Variable(3.0)
-
-    @tf.function(autograph=False)
-    def scaled(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return [factor * tensor for tensor in tensors]
-
-    function = scaled.get_concrete_function(tf.TensorSpec([]), tf.TensorSpec([2]))
-    assert hasattr(function, "_call_flat"), (
-        f"ConcreteFunction._call_flat is gone from TensorFlow {tf.__version__}: stages of "
-        "pipelines are run with it (ooodist/backprop/graph.py)"
-    )
-    one, two = call(function, [tf.constant(1.0), tf.constant([1.0, 2.0])])
-    factor.assign(4.0)
-    assert (one.numpy(), two.numpy().tolist()) == (3.0, [3.0, 6.0])
-    assert call(function, [tf.constant(1.0), tf.constant([1.0, 2.0])])[0].numpy() == 4.0
 
 
 def test_an_added_edge_is_obeyed() -> None:

@@ -25,7 +25,7 @@ from ooodist.elastic.slots import Slots
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
-from ooodist.training.distribute import DistributedModel
+from ooodist.training.distributed_model import DistributedModel
 from tests.profile.models import compiled, layers
 
 

@@ -17,7 +17,7 @@ from ooodist.config import PlanningConfig
 from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError
 from ooodist.profile.digest import model_digest
-from ooodist.training.distribute import DistributedModel
+from ooodist.training.distributed_model import DistributedModel
 from ooodist.training.optimizer import weights_of_slots
 from tests.elastic.decisions import (
     CHANGING,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ooodist.elastic.slots import Slots, showing_iterations
+from ooodist.elastic.slots import Slots
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.training.backward import OrderedBackward
@@ -245,22 +245,6 @@ def test_the_counts_survive_a_checkpoint() -> None:
     again = Slots(model)
     again.restore(json.loads(json.dumps(slots.state())))
     assert again.state() == slots.state() == {**dict.fromkeys(values(model), 2), "b/bias": 3}
-
-
-def test_keras_counts_its_steps_where_slots_expect_it() -> None:
-    optimizer = OPTIMIZERS["adam"]()
-    model = model_of(optimizer)
-    where = f"in Keras {keras.__version__}; change showing_iterations in ooodist/elastic/slots.py"
-    assert "_iterations" in vars(optimizer), f"optimizers have no attribute _iterations {where}"
-    count = Slots(model).counts["a/bias"]
-    count.assign(7)
-    variables = [id(variable) for variable in optimizer.variables]
-    with showing_iterations(optimizer, count):
-        seen = optimizer.iterations
-    assert seen is count, f"optimizer.iterations is not what _iterations is {where}"
-    assert int(optimizer.iterations) == 0
-    unchanged = [id(variable) for variable in optimizer.variables] == variables
-    assert unchanged, f"setting _iterations changes the optimizer's list of variables {where}"
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -1,0 +1,26 @@
+"""BytePS's push-pull with a place, which our build adds (patches/)."""
+
+from __future__ import annotations
+
+import inspect
+
+import tensorflow as tf
+from byteps.tensorflow import ops
+
+
+def has_places() -> bool:
+    """Whether the BytePS that is installed was built with this version's patches."""
+    return "place" in inspect.signature(ops._push_pull).parameters
+
+
+def push_pull_sum(tensor: tf.Tensor, name: str, place: int) -> tf.Tensor:
+    """The sum over all ranks: ``ops._push_pull`` (BytePS 0.2.5.post15).
+
+    The public ``push_pull`` takes no place, and puts further ops around the exchange.
+
+    Args:
+        name: of the exchange. With an empty scope the key would depend on where in the model the
+            op is created.
+        place: of what waits, the smallest place is sent first; -1: as names were first used.
+    """
+    return ops._push_pull(tensor, scope="ooodist.", name=name, place=place)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from tests.compat.contract import Contract
+
+pytest.importorskip("byteps.tensorflow", reason="the newest TensorFlow is tried without engines")
+
+from byteps.tensorflow import ops
+
+from ooodist.compat import byteps
+
+
+def _arguments() -> None:
+    # What it computes is tested by tests/engines, which start workers.
+    names = inspect.signature(ops._push_pull).parameters
+    assert {"scope", "name", "place"} <= set(names), names
+
+
+def _places() -> None:
+    assert byteps.has_places()
+
+
+CONTRACTS = [
+    Contract("ops._push_pull (place)", "byteps", byteps.has_places, _places),
+    Contract("ops._push_pull", "byteps", byteps.push_pull_sum, _arguments),
+]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=str)
+def test_byteps_keeps(contract: Contract) -> None:
+    contract.hold()

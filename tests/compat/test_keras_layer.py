@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.compat import keras_layer
+from tests.compat.contract import Contract
+
+
+class _Block(keras.Layer):
+    """A dense layer and a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+        self.scale = self.add_weight(shape=(2,), name="scale")
+        self.count = self.add_weight(shape=(), name="count", trainable=False)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.dense(inputs) * self.scale
+
+
+def _block() -> _Block:
+    block = _Block()
+    block(tf.ones([1, 3]))
+    return block
+
+
+def _origin() -> None:
+    assert keras_layer.is_from_keras(keras.layers.Dense(2))
+    assert keras_layer.is_from_keras(keras.metrics.Mean())
+    assert not keras_layer.is_from_keras(_Block())
+
+
+def _variables() -> None:
+    block = _block()
+    assert keras_layer.own_variables(block) == [block.scale, block.count]
+
+
+def _layers() -> None:
+    block = _block()
+    assert keras_layer.own_layers(block) == [block.dense]
+    assert keras_layer.own_layers(block.dense) == []
+
+
+def _shapes() -> None:
+    shapes = list(keras_layer.shapes_at_build(_block()).values())
+    assert [tuple(shape) for shape in shapes] == [(1, 3)]
+
+
+def _table() -> None:
+    layer = keras.layers.Embedding(5, 4)
+    layer.build()
+    assert keras_layer.embedding_table(layer) is layer.weights[0]
+    layer.enable_lora(2)
+    assert tuple(keras_layer.embedding_table(layer).shape) == (5, 4)
+
+
+def _axes() -> None:
+    layer = keras.layers.BatchNormalization(axis=1)
+    layer.build((None, 3, 8))
+    assert list(keras_layer.reduction_axes(layer)) == [0, 2]
+
+
+def _moments() -> None:
+    layer = keras.layers.BatchNormalization(epsilon=0.0, center=False, scale=False)
+    inputs = np.array([[1.0], [3.0]], np.float32)
+    masks = []
+
+    def moments(inputs: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+        masks.append(mask)
+        return tf.zeros([1]), 4 * tf.ones([1])
+
+    with keras_layer.replaced_moments(layer, moments):
+        inside = layer(inputs, training=True)
+    assert inside.numpy().tolist() == [[0.5], [1.5]]
+    assert masks == [None]
+    after = layer(inputs, training=True).numpy()
+    np.testing.assert_allclose(after, [[-1.0], [1.0]], rtol=1e-6)
+
+
+CONTRACTS = [
+    Contract("keras.src", "keras", keras_layer.is_from_keras, _origin),
+    Contract("Layer._trainable_variables", "keras", keras_layer.own_variables, _variables),
+    Contract("Layer._layers", "keras", keras_layer.own_layers, _layers),
+    Contract("Layer._build_shapes_dict", "keras", keras_layer.shapes_at_build, _shapes),
+    Contract("Embedding._embeddings", "keras", keras_layer.embedding_table, _table),
+    Contract("BatchNormalization._reduction_axes", "keras", keras_layer.reduction_axes, _axes),
+    Contract("BatchNormalization._moments", "keras", keras_layer.replaced_moments, _moments),
+]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=str)
+def test_keras_keeps(contract: Contract) -> None:
+    contract.hold()

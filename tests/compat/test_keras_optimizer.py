@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+
+from ooodist.compat import keras_optimizer
+from tests.compat.contract import Contract
+
+
+def _rate() -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
+    assert keras_optimizer.rate_or_schedule(keras.optimizers.SGD(schedule)) is schedule
+    rate = keras_optimizer.rate_or_schedule(keras.optimizers.SGD(0.25))
+    assert float(rate) == 0.25
+
+
+def _iterations() -> None:
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([keras.Variable([1.0])])
+    before = [id(variable) for variable in optimizer.variables]
+    count = tf.Variable(7, dtype=tf.int64)
+    with keras_optimizer.showing_iterations(optimizer, count):
+        assert optimizer.iterations is count
+        assert [id(variable) for variable in optimizer.variables] == before
+    assert int(optimizer.iterations) == 0
+
+
+def _saving() -> None:
+    keras_optimizer.remember_what_saving_skips()
+    from keras.src.backend.common import global_state
+
+    skipped = global_state.get_global_attribute("saving_attr_skiplist_Optimizer")
+    assert "iterations" in skipped
+
+
+CONTRACTS = [
+    Contract("Optimizer._learning_rate", "keras", keras_optimizer.rate_or_schedule, _rate),
+    Contract("Optimizer._iterations", "keras", keras_optimizer.showing_iterations, _iterations),
+    Contract(
+        "saving_lib.get_attr_skipset", "keras", keras_optimizer.remember_what_saving_skips, _saving
+    ),
+]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=str)
+def test_keras_keeps(contract: Contract) -> None:
+    contract.hold()
+
+
+def test_a_save_makes_no_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("adam", "mean_squared_error")
+    model.optimizer.build(model.trainable_variables)
+    keras_optimizer.remember_what_saving_skips()
+    made = []
+    plain = keras.optimizers.Optimizer.__init__
+    monkeypatch.setattr(
+        keras.optimizers.Optimizer,
+        "__init__",
+        lambda self, *args, **named: (made.append(self), plain(self, *args, **named))[1],
+    )
+    model.save(tmp_path / "model.keras")
+    assert made == []

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ooodist.compat import tensorflow_runtime
+from tests.compat.contract import Contract
+
+# Both change the whole process, so they are tried in one of their own.
+_DETERMINISTIC = """
+import tensorflow as tf
+from ooodist.compat.tensorflow_runtime import is_deterministic
+before = is_deterministic()
+tf.config.experimental.enable_op_determinism()
+assert (before, is_deterministic()) == (False, True), (before, is_deterministic())
+"""
+_HEARTBEAT = """
+from tensorflow.python.eager import context
+from ooodist.compat.tensorflow_runtime import set_heartbeat
+set_heartbeat(2, 12.5)
+made = context.context().coordination_service
+assert made.heartbeat_timeout_in_ms == 12500, made
+assert [(job.name, job.num_tasks) for job in made.coordinated_job_list] == [("worker", 2)], made
+"""
+
+
+def _runs(program: str) -> None:
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
+CONTRACTS = [
+    Contract(
+        "config.is_op_determinism_enabled",
+        "tensorflow-cpu",
+        tensorflow_runtime.is_deterministic,
+        lambda: _runs(_DETERMINISTIC),
+    ),
+    Contract(
+        "context.configure_coordination_service",
+        "tensorflow-cpu",
+        tensorflow_runtime.set_heartbeat,
+        lambda: _runs(_HEARTBEAT),
+    ),
+]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=str)
+def test_tensorflow_keeps(contract: Contract) -> None:
+    contract.hold()
