@@ -6,8 +6,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.jobs import needs_built, run_job
 
+pytestmark = pytest.mark.alone
 WORKER = Path(__file__).with_name("horovod_cycle_worker.py")
 EXCHANGES = 30
 CYCLE = 0.1  # seconds

@@ -23,6 +23,7 @@ from shaping import burst_bytes
 
 from ooodist.errors import UserError
 
+pytestmark = pytest.mark.alone
 FLOW = str(Path(__file__).parent / "flow.py")
 NUM_BYTES = 4_000_000
 TRIES = 10  # on a machine that is busy with something else

@@ -55,6 +55,7 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("undisturbed")
 def test_waits_end_in_time_and_take_no_core() -> None:
     late = []  # of each round
@@ -81,6 +82,7 @@ def test_a_wait_for_the_past_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_until(time.perf_counter() - 1)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("undisturbed")
 def test_work_takes_its_seconds() -> None:
     work = EmulatedWork(StageCost(forward=0.02, input_gradient=0.03, weight_gradient=0.01))
@@ -227,6 +229,7 @@ def recorded(schedule: Schedule, costs: PipelineCosts, slower: float) -> list[np
     return times
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize(
     ("ranks", "microbatches", "schedules"),
@@ -278,6 +281,7 @@ def test_the_program_prints_what_it_measured(tmp_path: Path) -> None:
     assert "stretched" not in job.stdout
 
 
+@pytest.mark.alone
 def test_short_actions_are_stretched(tmp_path: Path) -> None:
     """F takes 1 ms, B and W 10 ms each: the mean of 7 ms becomes 10 ms."""
     options = write_job(tmp_path, "{schedule: gpipe, microbatches: 2}", layers=1, forward=0.001)

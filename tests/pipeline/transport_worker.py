@@ -1,4 +1,4 @@
-"""Two ranks that exchange messages: ``mpirun -np 2 python transport_worker.py CHECK``."""
+"""Two ranks that exchange messages: ``mpirun -np 2 python transport_worker.py CHECK...``."""
 
 from __future__ import annotations
 
@@ -143,4 +143,5 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for check in sys.argv[1:]:
+        main(check)

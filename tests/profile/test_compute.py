@@ -121,6 +121,7 @@ def big_chain() -> keras.Model:
     return compiled(model)
 
 
+@pytest.mark.alone
 def test_seconds_add_up_and_go_where_the_work_is() -> None:
     random = np.random.default_rng(0)
     x = random.normal(size=(512, 1024)).astype(np.float32)
@@ -176,6 +177,7 @@ def _by_layer(costs: StepCosts) -> dict[tuple[str, str], float]:
     return seconds
 
 
+@pytest.mark.alone
 def test_accumulated_batches_count() -> None:
     one, two = (
         min(

@@ -12,6 +12,7 @@ import pytest
 
 from tests.jobs import ENGINES, needs_built, run_job
 
+pytestmark = pytest.mark.alone
 WORKER = Path(__file__).with_name("overlap_worker.py")
 STEPS_PER_LAUNCH = 4
 
