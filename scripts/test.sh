@@ -48,12 +48,10 @@ failed=0
 if [ $# -gt 0 ]; then
   run_tests "$@"
 else
-  # Two at a time on two cores, in the folders whose tests start few other processes and record
-  # nothing of the time.
-  in_one_process=(tests/backprop tests/data tests/elastic tests/models tests/schedule tests/warmup)
-  run_tests --numprocesses 2 --dist worksteal "${in_one_process[@]}"
-  step tests of several processes
-  run_tests "${in_one_process[@]/#/--ignore=}"
+  # Two at a time on two cores: jobs of several processes wait for each other half of the time.
+  run_tests --numprocesses 2 --dist worksteal -m "not alone"
+  step tests that run alone
+  run_tests -m alone
 fi
 step done
 exit $failed

@@ -318,10 +318,10 @@ def test_aliases_that_stand_for_too_much_end_at_once() -> None:
     lines = ["  a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
     text = "model:\n name: a.b:c\n arguments:\n" + "\n".join(lines)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(UserError, match="more than 1,000,000 values, or its aliases stand for"):
         job.loads(text)
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_aliases_may_be_used() -> None:

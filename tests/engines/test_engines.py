@@ -45,7 +45,7 @@ def test_mpirun_is_detected() -> None:
         capture_output=True,
         text=True,
         env=os.environ | SEES_TESTS | root | {"OMPI_MCA_mpi_yield_when_idle": "1"},
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert job.returncode == 0, job.stdout + job.stderr
@@ -56,7 +56,7 @@ def test_mpirun_is_detected() -> None:
 @pytest.mark.parametrize(("how", "last"), [("cleanly", 0), ("without_shutdown", 1)])
 def test_good_end(engine: str, how: str, last: int) -> None:
     """The process ends with 0, whoever is last, also if it forgets to shut down."""
-    job = run_job(engine, 2, script("ending.py", how, last), seconds=60)
+    job = run_job(engine, 2, script("ending.py", how, last))
     assert job.returncode == 0, job.stdout + job.stderr
     assert "terminate called" not in job.stderr
 
@@ -71,13 +71,13 @@ def test_good_end(engine: str, how: str, last: int) -> None:
 )
 def test_bad_end(engine: str, how: str, code: int, text: str) -> None:
     """A rank that fails ends, although the others go on exchanging."""
-    job = run_job(engine, 2, script("ending.py", how, 1), seconds=60)
+    job = run_job(engine, 2, script("ending.py", how, 1))
     assert job.returncode == code, job.stdout + job.stderr
     assert text in job.stderr
 
 
 def test_byteps_rank_that_exits_while_others_go_on() -> None:
-    job = run_job("byteps", 2, script("ending.py", "exit", 1), seconds=60)
+    job = run_job("byteps", 2, script("ending.py", "exit", 1))
     assert job.returncode == 1, job.stdout + job.stderr
     assert "[1] ooodist: error: engine byteps: not all workers ended within" in job.stderr
 
@@ -87,13 +87,13 @@ def test_death_of_another_rank_is_an_error(engine: str, killed: int) -> None:
     """The engine itself notices: the shell hides the death from the launcher for a while."""
     python = shlex.join(script("ending.py", "kill", killed))
     hidden = f"{python}; code=$?; [ $code = 137 ] && sleep 30; exit $code"
-    job = run_job(engine, 3, ["sh", "-c", hidden], seconds=60)
+    job = run_job(engine, 3, ["sh", "-c", hidden])
     assert job.returncode == 1, job.stdout + job.stderr
     assert "the exchange failed after" in job.stdout
 
 
 @pytest.mark.parametrize("engine", ["collective", "horovod", "byteps"])
 def test_rank_that_does_not_come(engine: str) -> None:
-    job = run_job(engine, 2, script("ending.py", "absent", 1), seconds=60)
+    job = run_job(engine, 2, script("ending.py", "absent", 1))
     assert job.returncode == 1, job.stdout + job.stderr
     assert "did not come within 3 s" in job.stderr or "_connect_all_workers" in job.stderr

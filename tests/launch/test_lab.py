@@ -23,8 +23,10 @@ from shaping import burst_bytes
 
 from ooodist.errors import UserError
 
+pytestmark = pytest.mark.alone
 FLOW = str(Path(__file__).parent / "flow.py")
 NUM_BYTES = 4_000_000
+TRIES = 10  # on a machine that is busy with something else
 # Prints a number of times until it is told to end.
 TICK = "import time\nwhile True: print('tick', flush=True); time.sleep(0.01)"
 
@@ -80,10 +82,10 @@ def transfer(lab: Lab, pairs: list[tuple[int, int]], num_bytes: int = NUM_BYTES)
 
 
 def check_rate(lab: Lab, pairs: list[tuple[int, int]], rate: float) -> None:
-    """Each pair gets ``rate``: never more, and at the best of three times 90 % or more of it."""
+    """Each pair gets ``rate``: never more, and at the best of some times 90 % or more of it."""
     shaped = NUM_BYTES - burst_bytes(round(rate))  # the burst passes at once
     found: list[float] = []
-    while len(found) < 3 and not any(speed > 0.9 * rate for speed in found):
+    while len(found) < TRIES and not any(speed > 0.9 * rate for speed in found):
         found.append(8 * NUM_BYTES / transfer(lab, pairs))
         assert found[-1] * shaped / NUM_BYTES < rate
     assert max(found) > 0.9 * rate, found
@@ -244,7 +246,8 @@ def test_delay(tmp_path: Path) -> None:
                 f"socket.socket().connect_ex(('{lab.hosts[1].address}', 9)); "
                 "print(time.monotonic() - begin)"
             )
-            assert 0.04 <= float(output(lab.hosts[0], there_and_back)) < 0.2
+            seconds = [float(output(lab.hosts[0], there_and_back)) for _ in range(TRIES)]
+            assert 0.04 <= min(seconds) < 0.2
     except UserError as error:
         assert "kernel has no netem" in str(error)  # noqa: PT017
         assert not networks_of(os.getpid())

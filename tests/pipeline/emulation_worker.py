@@ -2,28 +2,52 @@
 
 ::
 
-    measure M STEPS S ...   steps of M micro-batches under each of the schedules S; rank 0 prints a
-                            line of JSON for each
+    measure M S ...         steps of M micro-batches under each of the schedules S, until they are
+                            as simulated; rank 0 prints a line for each
     program ARGUMENTS       python -m ooodist.train ARGUMENTS; says if TensorFlow was imported
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import statistics
 import sys
 import time
+from typing import ClassVar
 
 from mpi4py import MPI
 
 from ooodist import train
-from ooodist.pipeline.emulation import emulate
+from ooodist.pipeline import runtime
+from ooodist.pipeline.emulation import Emulation, emulate
+from ooodist.schedule.actions import COMPUTE_KINDS, Action
 from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts
-from ooodist.schedule.pipeline_plan import make_plan
+from ooodist.schedule.pipeline_plan import PipelinePlan, make_plan
+from ooodist.schedule.pipeline_simulate import PipelineTimeline, Run
+from tests.pipeline.lateness import lateness, step_with
+
+Step = tuple[float, list[runtime.Ran]]  # when it began, and what was done in it
+
+STEPS = 3
+TRIES = 12  # of so many steps; one is enough where nothing else runs
+MOST_ADDED = 0.03  # of a step
+MOST_OVERHEAD = 0.5e-3  # seconds of an action
+
+
+class Recorded(runtime.Runtime):
+    """Keeps when its steps began and what was done then."""
+
+    steps: ClassVar[list[Step]] = []
+
+    def step(self) -> list[runtime.Ran]:
+        begin = time.perf_counter()
+        ran = super().step()
+        self.steps.append((begin, ran))
+        return ran
 
 
 def costs(layers: int) -> ModelCosts:
-    """Layers that differ, an update, and links that take their time."""
+    """Layers that differ, an update, and links that take longer than a forward pass."""
     return ModelCosts(
         tuple(
             LayerCost(
@@ -36,30 +60,92 @@ def costs(layers: int) -> ModelCosts:
             )
             for number in range(layers)
         ),
-        Link(latency=0.001, seconds_per_byte=2e-8),
+        Link(latency=0.001, seconds_per_byte=8e-8),
     )
 
 
-def measure(microbatches: int, steps: int, names: list[str]) -> None:
+def measure(microbatches: int, names: list[str]) -> None:
     world = MPI.COMM_WORLD
+    runtime.Runtime = Recorded  # type: ignore[misc]
     for name in names:
         plan = make_plan(costs(2 * world.size), world.size, microbatches, name)
-        result = emulate(world, plan.schedule, plan.costs, steps=steps)
-        if world.rank:
-            assert result is None
-            continue
-        assert result is not None
-        assert result.simulated == plan.timeline
-        orders = tuple(tuple(run.action for run in runs) for runs in result.measured.runs)
-        assert orders == plan.schedule.actions
-        line = {
-            "schedule": name,
-            "simulated": result.simulated.step_seconds,
-            "seconds": result.seconds,
-            "bubbles": [result.simulated.bubble, result.measured.bubble],
-            "overhead": result.overhead,
-        }
-        print(json.dumps(line), flush=True)
+        late: list[dict[Action, float]] = []  # of all steps
+        for _ in range(TRIES):
+            Recorded.steps.clear()
+            result = emulate(world, plan.schedule, plan.costs, steps=STEPS)
+            steps = world.gather(Recorded.steps[-STEPS:])
+            wrong = None
+            if world.rank:
+                assert result is None
+            else:
+                check_result(plan, result, steps)
+                late += all_lateness(plan, steps)
+                wrong = what_is_wrong(plan, least(late))
+            wrong = world.bcast(wrong)
+            if wrong is None:
+                break
+        assert wrong is None, f"{name}: {wrong}"
+        if world.rank == 0:
+            print(f"{name} is as simulated", flush=True)
+
+
+def check_result(plan: PipelinePlan, result: Emulation | None, steps: list[list[Step]]) -> None:
+    """What is said of the steps is what happened. ``steps``: of each rank."""
+    assert result is not None
+    assert result.simulated == plan.timeline
+    orders = tuple(tuple(run.action for run in runs) for runs in result.measured.runs)
+    assert orders == plan.schedule.actions
+    by_step = [
+        tuple(
+            tuple(Run(each.action, each.start, each.end) for each in ran if is_computed(each))
+            for _, ran in of_ranks
+        )
+        for of_ranks in zip(*steps, strict=True)
+    ]
+    assert result.measured.runs in by_step
+    for seconds, runs in zip(result.seconds, by_step, strict=True):
+        assert seconds >= PipelineTimeline(runs, (), plan.timeline.updates).step_seconds
+    assert result.overhead > 0
+
+
+def all_lateness(plan: PipelinePlan, steps: list[list[Step]]) -> list[dict[Action, float]]:
+    """Of each step."""
+    return [
+        lateness(
+            plan.schedule,
+            plan.costs,
+            [begin for begin, _ in of_ranks],
+            {
+                each.action: begin + each.end
+                for begin, ran in of_ranks
+                for each in ran
+                if is_computed(each)
+            },
+        )
+        for of_ranks in zip(*steps, strict=True)
+    ]
+
+
+def is_computed(ran: runtime.Ran) -> bool:
+    return ran.action.kind in COMPUTE_KINDS
+
+
+def least(late: list[dict[Action, float]]) -> dict[Action, float]:
+    """Of each action, over some steps."""
+    return {action: min(each[action] for each in late) for action in late[0]}
+
+
+def what_is_wrong(plan: PipelinePlan, late: dict[Action, float]) -> str | None:
+    """Of steps whose actions were so late at least: never early, and little later."""
+    early = min(late.values())
+    assert early >= 0, f"an action ended {-early} s before it could"
+    overhead = statistics.fmean(late.values())
+    step = step_with(plan.schedule, plan.costs, late)
+    added = step.step_seconds / plan.timeline.step_seconds - 1
+    waited = step.bubble - plan.timeline.bubble
+    if overhead < MOST_OVERHEAD and added < MOST_ADDED and abs(waited) < MOST_ADDED:
+        return None
+    return f"{overhead} s an action, {added:.1%} of a step, {waited:.1%} more of it waited"
 
 
 def program(arguments: list[str]) -> int:
@@ -74,6 +160,6 @@ def program(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "measure":
-        measure(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+        measure(int(sys.argv[2]), sys.argv[3:])
     else:
         sys.exit(program(sys.argv[2:]))

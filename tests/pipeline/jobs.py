@@ -50,7 +50,7 @@ def run_python(size: int, *arguments: object, seconds: float) -> subprocess.Comp
 
 
 def run_mpi(
-    size: int, script: str, *arguments: object, seconds: float = 60
+    size: int, script: str, *arguments: object, seconds: float = 180
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script of this folder on so many ranks."""
     return run_python(size, HERE / script, *arguments, seconds=seconds)

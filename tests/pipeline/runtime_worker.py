@@ -1,7 +1,7 @@
-"""A pipeline that trains, against one process: ``mpirun -np 2 python runtime_worker.py MODEL M S``.
+"""A pipeline that trains, against one process: ``mpirun -np 2 python runtime_worker.py CASE...``.
 
-After 20 steps under each of the schedules S ... (all, if none is named), the variables of each rank
-are those of a model that was trained whole, with the same micro-batches.
+A case is MODEL:M:S,S...; after 20 steps under each of the schedules S, the variables of each rank
+are those of a model that was trained whole, with the same M micro-batches.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def main(model_name: str, microbatches: int, names: list[str]) -> None:
     expected = {v.path: v.numpy() for v in job.variables()}
     transport = Transport(world.Dup(), stall_limit=60)
     placed: dict[tuple[int, ...], Stages] = {}
-    for name in names or SCHEDULES:
+    for name in names:
         schedule = SCHEDULES[name](world.size, microbatches)
         if schedule.rank_of not in placed:
             placed[schedule.rank_of] = Stages(job, schedule.rank_of, world.rank)
@@ -182,7 +182,7 @@ def main(model_name: str, microbatches: int, names: list[str]) -> None:
         found = world.allreduce(np.array(own_losses))
         np.testing.assert_allclose(found, losses, rtol=TOLERANCE)
         compared = compare(job, stages, schedule, world.rank, expected)
-        print(f"held: {name}, rank {world.rank}, {compared} variables", flush=True)
+        print(f"held: {model_name}, {name}, rank {world.rank}, {compared} variables", flush=True)
     transport.close()
 
 
@@ -210,4 +210,6 @@ def compare(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    for case in sys.argv[1:]:
+        model, number, schedules = case.split(":")
+        main(model, int(number), schedules.split(","))

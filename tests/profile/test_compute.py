@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from ooodist.profile.step import StepToMeasure, trace_step
 from ooodist.schedule.costs import StepCosts
 from tests.profile.models import BATCH, batch, compiled, dense_chain, layers, with_everything
 
+TRIES = 5  # one is enough where nothing else runs
 STEPS = 3  # recorded; enough where the numbers do not matter
 
 
@@ -119,26 +121,45 @@ def big_chain() -> keras.Model:
     return compiled(model)
 
 
+@pytest.mark.alone
 def test_seconds_add_up_and_go_where_the_work_is() -> None:
     random = np.random.default_rng(0)
     x = random.normal(size=(512, 1024)).astype(np.float32)
     y = random.integers(0, 5, 512).astype(np.int32)
     traced = trace_step(big_chain(), (x, y))
-    calls = [_seconds(traced) for _ in range(2 + 6)][2:]
-    costs = measure_step(traced)
-    calls += [_seconds(traced) for _ in range(6)]
-    # Others may use this machine, and change its speed.
-    total = costs.compute_seconds + costs.launch_seconds
-    assert min(calls) / 1.3 < total < max(calls) * 1.3
-    assert 0.6 < total / statistics.median(sorted(calls)[:6]) < 1.6
+    for _ in range(2):
+        _seconds(traced)
+    wrong = None
+    for _ in range(TRIES):
+        before = [_seconds(traced) for _ in range(6)]
+        costs = measure_step(traced)
+        wrong = _what_is_wrong(costs, before + [_seconds(traced) for _ in range(6)])
+        if wrong is None:
+            break
+    assert wrong is None
 
+
+def _what_is_wrong(costs: StepCosts, calls: list[float]) -> dict[str, float] | None:
+    """What does not fit: seconds measured in all against those of calls before and after, of layers
+    against each other, and of units against the whole."""
+    total = costs.compute_seconds + costs.launch_seconds
+    fast = statistics.median(sorted(calls)[:6])
     seconds = _by_layer(costs)
+    units = sum(unit.seconds for unit in (*costs.forward, *costs.backward))
+    # Others may use this machine, and change its speed.
+    found = {
+        "total to slowest call": (total / max(calls), 0.0, 1.3),
+        "total to fastest call": (total / min(calls), 1 / 1.3, math.inf),
+        "total to median of fast calls": (total / fast, 0.6, 1.6),
+        "units to whole": (units / costs.compute_seconds, 0.6, math.inf),
+        "dW of wide to top": (seconds["dW", "wide"] / seconds["dW", "top"], 20, math.inf),
+    }
     # 1024 x 2048 against 2048 x 256: four times the products, in F as in dW.
     for kind in ("F", "dW"):
-        assert 2 < seconds[kind, "wide"] / seconds[kind, "narrow"] < 8
-    assert seconds["dW", "wide"] > 20 * seconds["dW", "top"]
-    units = sum(unit.seconds for unit in (*costs.forward, *costs.backward))
-    assert units > 0.6 * costs.compute_seconds
+        ratio = seconds[kind, "wide"] / seconds[kind, "narrow"]
+        found[f"{kind} of wide to narrow"] = (ratio, 2, 8)
+    wrong = {name: ratio for name, (ratio, low, high) in found.items() if not low < ratio < high}
+    return wrong or None
 
 
 def _seconds(traced: StepToMeasure) -> float:
@@ -156,9 +177,16 @@ def _by_layer(costs: StepCosts) -> dict[tuple[str, str], float]:
     return seconds
 
 
+@pytest.mark.alone
 def test_accumulated_batches_count() -> None:
-    one, two = (measure_compute(with_everything(), batch(), accumulate=n, steps=6) for n in (1, 2))
-    assert two.middle_seconds > 2 * one.middle_seconds  # the other batch's pass
+    one, two = (
+        min(
+            measure_compute(with_everything(), batch(), accumulate=number, steps=3).middle_seconds
+            for _ in range(2)
+        )
+        for number in (1, 2)
+    )
+    assert two > 2 * one  # the other batch's pass
 
 
 def test_refuses_an_eager_step() -> None:

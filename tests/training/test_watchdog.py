@@ -4,46 +4,56 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+# On a clock of its own, which does not go on while this machine stands still; the watchdog looks
+# several times a second.
 STAGES = """
 import sys, time
 from ooodist.training.watchdog import Watchdog, expect_longer, expect_usual
 
+now = time.monotonic()
+time.monotonic = lambda: now
+
+def wait(seconds):
+    global now
+    now += seconds
+    time.sleep(0.7)
+
 watchdog = Watchdog(1.0, rank=3, engine="byteps")
 watchdog.start()
-time.sleep(2)  # tracing: the first launch may take ten times as long
+wait(2)  # tracing: the first launch may take ten times as long
 watchdog.on_epoch_begin(4)
 watchdog.on_train_batch_begin(0)
-time.sleep(2)
+wait(2)
 watchdog.on_train_batch_end(1)
-for step in range(4):  # training: longer in all than the limit, but it moves
+for step in range(3):  # training: longer in all than the limit, but it moves
     watchdog.on_train_batch_begin(2 * step)
-    time.sleep(0.5)
+    wait(0.9)
     watchdog.on_train_batch_end(2 * step + 1)
 watchdog.on_test_begin()
-time.sleep(2)
+wait(2)
 watchdog.on_test_batch_end(0)
 watchdog.on_test_end()
 watchdog.on_train_batch_begin(8)
 expect_longer("a selection began")
-time.sleep(2)
+wait(2)
 watchdog.on_train_batch_end(9)
 expect_longer("a checkpoint is saved")
-time.sleep(2)
+wait(2)
 expect_usual("it was saved")
-time.sleep(0.5)
+wait(0.9)
 print("alive", flush=True)
 if sys.argv[1] == "stop":
     watchdog.stop()
-    time.sleep(2)
+    wait(2)
     expect_longer("nobody watches any more")
     expect_usual("nor now")
     sys.exit(0)
 watchdog.on_train_batch_begin(10)
 expect_longer("a checkpoint is saved")
 expect_usual("it was saved")
+wait(1.1)
 time.sleep(60)
 """
 
@@ -61,9 +71,7 @@ def test_it_ends_what_stands_still_and_nothing_else() -> None:
         for what in ("stuck", "stop")
     )
     try:
-        start = time.monotonic()
         out, err = stuck.communicate(timeout=120)
-        assert time.monotonic() - start < 60
         assert stuck.returncode == 1
         assert out == "alive\n"
         errors = [line for line in err.splitlines() if line.startswith("ooodist: error:")]

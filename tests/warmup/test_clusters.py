@@ -163,9 +163,9 @@ def test_the_same_models_have_the_same_medoids() -> None:
 
 def test_medoids_of_many_models_are_looked_for_in_a_sample() -> None:
     models = [prepare(outline) for outline in zoo_of(1500, 1).values()]
-    start = time.perf_counter()
+    start = time.process_time()
     found = find_medoids(models)
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
     assert len(found) == 39  # the root of 1500
     assert len({models[number].digest for number in found}) == 39
 

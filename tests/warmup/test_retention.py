@@ -118,9 +118,9 @@ def test_a_thousand_models_are_chosen_from_in_seconds() -> None:
     sizes = [generator.randrange(10**6, 10**9) for _ in range(1000)]
     values = [generator.random() * generator.choice([1, 1, 10]) for _ in range(1000)]
     capacity = sum(sizes) // 2
-    start = time.perf_counter()
+    start = time.process_time()
     kept = keep(sizes, values, capacity)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert np.dot(kept, sizes) <= capacity
     # No better than what fits if the last may be cut; no worse than one by one.
     order = sorted(range(1000), key=lambda each: -values[each] / sizes[each])

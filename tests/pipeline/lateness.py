@@ -1,0 +1,104 @@
+"""How late each action of an emulated step was, and the step that follows from such delays.
+
+An action could end its own seconds after what it waits for: the action of its rank before it, and
+the messages that it needs. What it ends later is either the runtime's doing, in every step, or that
+of a machine that was busy with something else, in some. So the step in which each action is as late
+as it was in the best of several is the runtime's, however the machine was disturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ooodist.schedule.actions import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+)
+from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_simulate import (
+    Links,
+    Message,
+    PipelineTimeline,
+    Run,
+    inputs_of,
+    simulate_pipeline,
+)
+
+Seconds = Mapping[Action, float]
+
+
+def lateness(
+    schedule: Schedule, costs: PipelineCosts, begins: Sequence[float], ends: Seconds
+) -> dict[Action, float]:
+    """Seconds by which each F, B and W ended after it could have.
+
+    Args:
+        schedule: that was carried out; all its stages train.
+        costs: of its stages; F, B and W all take time.
+        begins: of the step on each rank, on one clock.
+        ends: of each F, B and W, on the same clock.
+    """
+    late = {}
+
+    def recorded(action: Action, due: float) -> float:
+        late[action] = ends[action] - due
+        return ends[action]
+
+    _walk(schedule, costs, begins, recorded)
+    return late
+
+
+def step_with(schedule: Schedule, costs: PipelineCosts, late: Seconds) -> PipelineTimeline:
+    """The step in which each F, B and W ends so many seconds after it could."""
+    simulated = simulate_pipeline(schedule, costs)
+    ends = _walk(schedule, costs, [0.0] * schedule.ranks, lambda action, due: due + late[action])
+    runs = tuple(
+        tuple(
+            Run(run.action, ends[run.action] - (run.end - run.start), ends[run.action])
+            for run in of_rank
+        )
+        for of_rank in simulated.runs
+    )
+    return PipelineTimeline(runs, simulated.peak_bytes, simulated.updates)
+
+
+def _walk(
+    schedule: Schedule,
+    costs: PipelineCosts,
+    begins: Sequence[float],
+    end_of: Callable[[Action, float], float],
+) -> dict[Action, float]:
+    """The ends of all F, B and W: what ``end_of`` says of each and of when it could end."""
+    ended = list(begins)  # of each rank, its last action
+    there: dict[Message, float] = {}
+    links = Links(schedule.rank_of)
+    ends = {}
+    for action in _in_turn(schedule, costs):
+        stage, kind, microbatch = action
+        cost, rank = costs.stages[stage], schedule.rank_of[stage]
+        needed = [there[message] for message in inputs_of(action, schedule.stages)]
+        end = end_of(action, max(ended[rank], *needed, begins[rank]) + cost.seconds(kind))
+        ends[action] = ended[rank] = end
+        if kind == FORWARD:
+            there["kept", stage, microbatch] = end
+            if stage + 1 < schedule.stages:
+                there[FORWARD, stage + 1, microbatch] = links.arrival(
+                    stage, stage + 1, end, cost.send_seconds
+                )
+        elif kind in (INPUT_GRADIENT, BACKWARD):
+            there[WEIGHT_GRADIENT, stage, microbatch] = end
+            if stage > 0:
+                there[INPUT_GRADIENT, stage - 1, microbatch] = links.arrival(
+                    stage, stage - 1, end, cost.send_back_seconds
+                )
+    return ends
+
+
+def _in_turn(schedule: Schedule, costs: PipelineCosts) -> list[Action]:
+    """All F, B and W; what one needs, or what its rank does before it, comes before it."""
+    runs = [run for of_rank in simulate_pipeline(schedule, costs).runs for run in of_rank]
+    return [run.action for run in sorted(runs, key=lambda run: (run.start, run.end))]
