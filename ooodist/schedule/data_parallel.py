@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from ooodist.schedule.simulate import Simulator
 
 PARTITION_BYTES = 4_096_000  # BytePS's default
 BUCKET_BYTES = 1 << 20  # in which gradients travel without a plan
+MOST_K = 32  # of reverse first-k, that are compared at first
+NEARER = 4  # how much closer those are that are compared next
 CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
 
 
@@ -89,21 +92,38 @@ def best_first_k(
     memory_bytes: int | None = None,
     partition_bytes: int = PARTITION_BYTES,
 ) -> Plan:
-    """The :func:`first_k_plan` that is fastest in simulation, over every k; the least k of equals.
+    """The :func:`first_k_plan` that is fastest in simulation; the least k of equals.
 
-    With ``memory_bytes``, over every k that fits; k = 0, which is stock order, counts always.
+    Over every k, or where there are many of them over so many in even distances, and then over
+    those near the best. With ``memory_bytes``, over those that fit; k = 0, which is stock order,
+    counts always.
     """
     simulator = Simulator(costs, network)
-    plans = [
-        first_k_plan(
-            costs, network, k, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+    plans: dict[int, Plan] = {}
+    seconds: dict[int, float] = {}
+
+    def score(k: int) -> tuple[float, int]:
+        if k not in plans:
+            plans[k] = plan = first_k_plan(
+                costs,
+                network,
+                k,
+                steps_per_launch=steps_per_launch,
+                partition_bytes=partition_bytes,
+            )
+            fits = not k or memory_bytes is None or simulator.peak_bytes(plan) <= memory_bytes
+            seconds[k] = simulator.step_seconds(plan) if fits else math.inf
+        return seconds[k], k
+
+    most = len(movable_layers(costs))
+    distance = -(-(most + 1) // MOST_K)
+    best = min({*range(0, most + 1, distance), most}, key=score)
+    while distance > 1:
+        nearest, distance = distance, -(-distance // NEARER)
+        best = min(
+            range(max(0, best - nearest), min(most, best + nearest) + 1, distance), key=score
         )
-        for k in range(len(movable_layers(costs)) + 1)
-    ]
-    if memory_bytes is not None:
-        fitting = [plan for plan in plans[1:] if simulator.peak_bytes(plan) <= memory_bytes]
-        plans = [plans[0], *fitting]
-    return min(plans, key=simulator.step_seconds)
+    return plans[best]
 
 
 def priority_plan(
@@ -169,10 +189,12 @@ def priority_sequence(
     order: Sequence[str] | None,
     exchanges: Sequence[PlannedExchange],
     credit: int | None,
+    simulator: Simulator | None = None,
 ) -> tuple[PlannedExchange, ...]:
     """The order in which exchanges begin if the one that is needed first always goes first.
 
     That of a step in the middle of a launch, where the exchanges of the step before compete.
+    ``simulator``: of these costs and network, if there is one.
     """
     urgent_first = most_urgent_first(costs, exchanges)
     if network.workers == 1:  # nothing is exchanged
@@ -183,10 +205,8 @@ def priority_sequence(
         exchanges=urgent_first,
         credit=credit,
         by_urgency=True,
-        steps_per_launch=4,
     )
-    simulation = Simulator(costs, replace(network, by_urgency=True)).run(urgent)
-    return tuple(span.exchange for span in simulation.exchanges if span.step == 2)
+    return tuple((simulator or Simulator(costs, network)).entry_order(urgent))
 
 
 def _for_network(plan: Plan, network: Network, partition_bytes: int) -> Plan:

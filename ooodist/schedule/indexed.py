@@ -97,15 +97,13 @@ class IndexedCosts:
         ]
         awaited = {weight for unit in costs.forward for weight in unit.weights}
         self.all_awaited = len(awaited) == len(costs.weights)
-        self._needs = [
-            tuple(self._unit_of[name] for name in unit.needs) for unit in costs.backward
-        ]
+        self._needs = [tuple(self._unit_of[name] for name in unit.needs) for unit in costs.backward]
         self._weights_of_unit = [
             tuple(self._weight_of[name] for name in unit.weights) for unit in costs.backward
         ]
         # Plans that are searched share most of their exchanges, and often the order.
         self._last_order: _IndexedOrder | None = None
-        self._exchanges: dict[tuple[int | None, PlannedExchange], _IndexedExchange] = {}
+        self._exchanges: dict[tuple[object, ...], _IndexedExchange] = {}
         self._part_bytes: dict[tuple[str, int], list[int]] = {}
         self._pieces: dict[tuple[int, int | None, int], tuple[Piece, ...]] = {}
 
@@ -211,20 +209,19 @@ class IndexedCosts:
             "put it behind"
         )
 
-    def _index_exchanges(
-        self, plan: Plan
-    ) -> tuple[list[tuple[int, ...]], list[tuple[Piece, ...]]]:
+    def _index_exchanges(self, plan: Plan) -> tuple[list[tuple[int, ...]], list[tuple[Piece, ...]]]:
         """Weights and pieces of each exchange."""
-        if len(self._exchanges) > MOST_KNOWN + len(plan.exchanges):
+        if len(self._exchanges) > MOST_KNOWN:
             self._exchanges.clear()
-        known, most = self._exchanges, plan.partition_bytes
+        known = self._exchanges
         found = []
         for exchange in plan.exchanges:
-            key = (most, exchange)
-            if key not in known:
-                known[key] = self._index_exchange(plan, exchange)
-            found.append(known[key])
-        return [weights for weights, _ in found], [pieces for _, pieces in found]
+            key = (exchange.weights, exchange.part, exchange.parts, plan.partition_bytes)
+            indexed = known.get(key)
+            if indexed is None:
+                indexed = known[key] = self._index_exchange(plan, exchange)
+            found.append(indexed)
+        return [each.weights for each in found], [each.pieces for each in found]
 
     def _index_exchange(self, plan: Plan, exchange: PlannedExchange) -> _IndexedExchange:
         try:

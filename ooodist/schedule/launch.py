@@ -4,8 +4,8 @@ Most steps need not be played. Where each weight is waited for by an F unit, not
 when a forward pass has ended, so that the steps of a launch differ only in what follows their
 backward pass, which is the next forward pass or the end::
 
-    F1 F2 F3 | X3 X2 W1 W2 W3 ..uF1 ....uF2 ....uF3 | X3 X2 ... W3 ..uF1 ... | ... W3 ..u ....u ....u
-      once             as often as there are steps but one                           the last one
+    F1 F2 F3   X3 X2 W1 W2 W3 ..uF1 ....uF2 ....uF3   X3 X2 W1 W2 W3 ..u.......u.......u
+    once       as often as there are steps but one    once
 """
 
 from __future__ import annotations
@@ -119,14 +119,11 @@ class Launch:
 
     def _settle(self, now: float) -> float:
         """When all that has arrived by then has been dealt with."""
-        lanes, weights_of, parts_of = self.lanes, self._plan.weights, self._parts_left
-        applied, update_seconds, recorded = (
-            self._steps_applied,
-            self._costs.update_seconds,
-            self.recorded,
-        )
-        while self._next_end <= now:
-            end, _, piece, step, exchange, is_last = lanes.arrivals[self._taken]
+        lanes, weights_of = self.lanes, self._plan.weights
+        update_seconds, recorded = self._costs.update_seconds, self.recorded
+        taken, next_end = self._taken, self._next_end
+        while next_end <= now:
+            end, _, piece, step, exchange, is_last = lanes.arrivals[taken]
             cpu_seconds = piece.cpu_seconds
             if cpu_seconds and end <= self._idle_until:
                 free = min(cpu_seconds, self._idle_seconds)
@@ -134,15 +131,16 @@ class Launch:
                 cpu_seconds -= free
             now += cpu_seconds
             if is_last:
-                parts_left = parts_of[step]
+                parts_left = self._parts_left[step]
                 for weight in weights_of[exchange]:
                     parts_left[weight] -= 1
                     if not parts_left[weight]:  # it is complete, and updated
                         start = now
                         now += update_seconds[weight]
-                        applied[weight] += 1
+                        self._steps_applied[weight] += 1
                         if recorded is not None:
                             recorded.append((step, "update", weight, start, now))
-            self._taken += 1
-            self._next_end = lanes.next_end(self._taken, now)
+            taken += 1
+            next_end = lanes.next_end(taken, now)
+        self._taken, self._next_end = taken, next_end
         return now

@@ -31,6 +31,7 @@ from ooodist.yaml_dataclass import Range
 
 MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
+MOST_WORK = 18_000_000  # units and weights in all plans of the search at random
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
 ROUNDING = 1e-9  # scores that differ by less are equal
 TRIED = 0.5  # how much slower in simulation a plan with a name may be, to be tried
@@ -54,7 +55,8 @@ class Limits:
             number in any case, where the engine does not pick by urgency: it is what that does.
         partitions: bytes of the pieces into which an engine that picks by urgency may split
             exchanges. A single one where the engine's is set already.
-        evaluations: of the search at random; with the seed, they determine its result.
+        evaluations: of the search at random, or fewer for more than about 300 layers; with the
+            seed, they determine its result.
     """
 
     memory_bytes: Annotated[int, Range(0)] | None = None
@@ -245,7 +247,9 @@ class _Planner:
         score = self._loaded_score
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
         starts = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        changes = self._limits.evaluations // 12  # four short walks, and two from the best of them
+        size = len(self._costs.forward + self._costs.backward) + len(self._costs.weights)
+        evaluations = min(self._limits.evaluations, MOST_WORK // size)
+        changes = evaluations // 12  # four short walks, and two from the best of them
         found = [
             local.improve(plan, changes, follow=follow)
             for plan in sorted(starts, key=score)[:2]

@@ -32,7 +32,7 @@ What the docstrings of costs.py and plan.py leave open:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ooodist.schedule.costs import Network, StepCosts
@@ -141,6 +141,15 @@ class Simulator:
             step_seconds=seconds / plan.steps_per_launch,
             steps=plan.steps_per_launch,
         )
+
+    def entry_order(self, plan: Plan) -> list[PlannedExchange]:
+        """The exchanges as their pieces enter the network in the middle of a long launch."""
+        # The second step after the first one, if exchanges of the step before may still compete.
+        step = 0 if self._indexed.all_awaited else 2
+        plan = replace(plan, steps_per_launch=2 * step or 1)
+        launch = Launch(self._indexed, self._indexed.index(plan), plan, self.network)
+        launch.play()
+        return [plan.exchanges[e] for _, _, _, of, e, _ in launch.lanes.arrivals if of == step]
 
     def peak_bytes(self, plan: Plan) -> int:
         """The most bytes that are alive at one time, however slow the network is."""
