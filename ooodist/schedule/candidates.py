@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.data_parallel import priority_sequence
 from ooodist.schedule.exchanges import arrange, most_urgent_first, ready_order
 from ooodist.schedule.orders import first_k_order, movable_layers
@@ -47,18 +46,18 @@ class Family:
     """The plans of one model and network.
 
     Args:
-        costs, network: of the step.
+        simulator: of the step's costs and network.
         credits: that may be used.
         partitions: sizes of pieces that may be used, if the engine picks by urgency.
     """
 
     def __init__(
         self,
-        costs: StepCosts,
-        network: Network,
+        simulator: Simulator,
         credits: Sequence[int | None],
         partitions: Sequence[int],
     ) -> None:
+        costs, network = simulator.costs, simulator.network
         self._costs = costs
         self._network = network
         layers = len(movable_layers(costs))
@@ -66,7 +65,7 @@ class Family:
         self._ks = sorted({layers * i // values for i in range(values + 1)}) if values else [0]
         self._pieces: Sequence[int | None] = partitions if network.by_urgency else CHUNK_BYTES
         self._credits = credits
-        self._simulator = Simulator(costs, network)
+        self._simulator = simulator
         self._orders: dict[int, tuple[str, ...]] = {}
         self._exchanges_of: dict[Settings, tuple[PlannedExchange, ...]] = {}
 

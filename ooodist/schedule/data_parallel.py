@@ -91,14 +91,15 @@ def best_first_k(
     steps_per_launch: int = 1,
     memory_bytes: int | None = None,
     partition_bytes: int = PARTITION_BYTES,
+    simulator: Simulator | None = None,
 ) -> Plan:
     """The :func:`first_k_plan` that is fastest in simulation; the least k of equals.
 
     Over every k, or where there are many of them over so many in even distances, and then over
     those near the best. With ``memory_bytes``, over those that fit; k = 0, which is stock order,
-    counts always.
+    counts always. ``simulator``: of these costs and network, if there is one.
     """
-    simulator = Simulator(costs, network)
+    simulator = simulator or Simulator(costs, network)
     plans: dict[int, Plan] = {}
     seconds: dict[int, float] = {}
 
@@ -168,8 +169,13 @@ def best_priority(
     chunk_bytes: int = PARTITION_BYTES,
     credits: Sequence[int | None] = CREDITS,
     steps_per_launch: int = 1,
+    simulator: Simulator | None = None,
 ) -> Plan:
-    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals."""
+    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
+
+    ``simulator``: of these costs and network, if there is one.
+    """
+    simulator = simulator or Simulator(costs, network)
     plans = [
         priority_plan(
             costs,
@@ -180,7 +186,7 @@ def best_priority(
         )
         for credit in credits
     ]
-    return min(plans, key=Simulator(costs, network).step_seconds)
+    return min(plans, key=simulator.step_seconds)
 
 
 def priority_sequence(
