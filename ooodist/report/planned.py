@@ -22,6 +22,7 @@ from ooodist.report.plan_table import (
     text,
     write_csv,
 )
+from ooodist.report.search_line import SearchLine
 from ooodist.report.tracks import predicted
 from ooodist.schedule import plan as plan_files
 from ooodist.schedule.plan import Plan
@@ -60,7 +61,8 @@ def plan_clusters(
     tables: list[Table] = []
     for cluster in clusters:
         logger.info("planning for %s", cluster.title)
-        plans = comparison(subject.costs, cluster.network, limits=limits)
+        with SearchLine() as line:
+            plans = comparison(subject.costs, cluster.network, limits=limits, progress=line)
         plans["planned"] = replace(plans["planned"], model=subject.model)
         tables.append(make_table(subject, cluster, plans))
         folder = output

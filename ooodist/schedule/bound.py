@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+import numpy as np
+
 from ooodist.schedule.costs import Network, StepCosts
 
 
@@ -96,13 +98,16 @@ def _exchange_seconds(costs: StepCosts, network: Network, behind: Mapping[str, f
 
 def _earliest(costs: StepCosts) -> dict[str, float]:
     """When each gradient can be ready, in seconds from the start of the backward pass."""
-    seconds = {unit.name: unit.seconds for unit in costs.backward}
+    seconds = np.array([unit.seconds for unit in costs.backward])
     ready = {weight.name: 0.0 for weight in costs.weights}
-    until: dict[str, set[str]] = {}  # a unit and all that must run before it
-    for unit in costs.backward:
-        until[unit.name] = {unit.name}.union(*(until[needed] for needed in unit.needs))
+    number = {unit.name: place for place, unit in enumerate(costs.backward)}
+    # Row by row: a unit, and all that must run before it.
+    until = np.eye(len(number), dtype=bool)
+    for place, unit in enumerate(costs.backward):
+        for needed in unit.needs:
+            until[place] |= until[number[needed]]
         for weight in unit.weights:
-            ready[weight] = sum(seconds[name] for name in until[unit.name])
+            ready[weight] = float(seconds[until[place]].sum())
     return ready
 
 

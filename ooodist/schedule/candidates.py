@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.data_parallel import priority_sequence
 from ooodist.schedule.exchanges import arrange, most_urgent_first, ready_order
 from ooodist.schedule.orders import first_k_order, movable_layers
 from ooodist.schedule.plan import Plan, PlannedExchange
+from ooodist.schedule.simulate import Simulator
 
 BUCKET_BYTES = (0, *(1 << exponent for exponent in range(16, 31, 2)))
 CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
@@ -46,18 +46,18 @@ class Family:
     """The plans of one model and network.
 
     Args:
-        costs, network: of the step.
+        simulator: of the step's costs and network.
         credits: that may be used.
         partitions: sizes of pieces that may be used, if the engine picks by urgency.
     """
 
     def __init__(
         self,
-        costs: StepCosts,
-        network: Network,
+        simulator: Simulator,
         credits: Sequence[int | None],
         partitions: Sequence[int],
     ) -> None:
+        costs, network = simulator.costs, simulator.network
         self._costs = costs
         self._network = network
         layers = len(movable_layers(costs))
@@ -65,6 +65,8 @@ class Family:
         self._ks = sorted({layers * i // values for i in range(values + 1)}) if values else [0]
         self._pieces: Sequence[int | None] = partitions if network.by_urgency else CHUNK_BYTES
         self._credits = credits
+        self._simulator = simulator
+        self._orders: dict[int, tuple[str, ...]] = {}
         self._exchanges_of: dict[Settings, tuple[PlannedExchange, ...]] = {}
 
     def starts(self) -> list[Settings]:
@@ -81,7 +83,7 @@ class Family:
             self._exchanges_of[settings] = self._exchanges(settings)
         return Plan(
             name="planned",
-            order=first_k_order(self._costs, settings.k),
+            order=self._order(settings.k),
             exchanges=self._exchanges_of[settings],
             credit=settings.credit,
             by_urgency=by_urgency,
@@ -96,12 +98,15 @@ class Family:
     ) -> Settings:
         """The best settings that changing one at a time leads to; a smaller score is better."""
         best = score(self.plan(settings, steps_per_launch))
+        tried = {settings: best}
         improved = True
         while improved:
             improved = False
             for field in range(len(self._varied(settings))):
                 for other in self._varied(settings)[field]:
-                    value = score(self.plan(other, steps_per_launch))
+                    if other not in tried:
+                        tried[other] = score(self.plan(other, steps_per_launch))
+                    value = tried[other]
                     if value < best * (1 - LEAST_GAIN):
                         settings, best, improved = other, value, True
         return settings
@@ -116,9 +121,14 @@ class Family:
             [replace(settings, credit=credit) for credit in self._credits],
         ]
 
+    def _order(self, k: int) -> tuple[str, ...]:
+        if k not in self._orders:
+            self._orders[k] = first_k_order(self._costs, k)
+        return self._orders[k]
+
     def _exchanges(self, settings: Settings) -> tuple[PlannedExchange, ...]:
         costs, network = self._costs, self._network
-        order = first_k_order(costs, settings.k)
+        order = self._order(settings.k)
         exchanges = arrange(
             costs,
             ready_order(costs, order),
@@ -129,4 +139,4 @@ class Family:
             return exchanges
         if network.by_urgency:
             return most_urgent_first(costs, exchanges)
-        return priority_sequence(costs, network, order, exchanges, settings.credit)
+        return priority_sequence(costs, network, order, exchanges, settings.credit, self._simulator)

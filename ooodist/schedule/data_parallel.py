@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from ooodist.schedule.simulate import Simulator
 
 PARTITION_BYTES = 4_096_000  # BytePS's default
 BUCKET_BYTES = 1 << 20  # in which gradients travel without a plan
+MOST_K = 32  # of reverse first-k, that are compared at first
+NEARER = 4  # how much closer those are that are compared next
 CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
 
 
@@ -88,22 +91,40 @@ def best_first_k(
     steps_per_launch: int = 1,
     memory_bytes: int | None = None,
     partition_bytes: int = PARTITION_BYTES,
+    simulator: Simulator | None = None,
 ) -> Plan:
-    """The :func:`first_k_plan` that is fastest in simulation, over every k; the least k of equals.
+    """The :func:`first_k_plan` that is fastest in simulation; the least k of equals.
 
-    With ``memory_bytes``, over every k that fits; k = 0, which is stock order, counts always.
+    Over every k, or where there are many of them over so many in even distances, and then over
+    those near the best. With ``memory_bytes``, over those that fit; k = 0, which is stock order,
+    counts always. ``simulator``: of these costs and network, if there is one.
     """
-    simulator = Simulator(costs, network)
-    plans = [
-        first_k_plan(
-            costs, network, k, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+    simulator = simulator or Simulator(costs, network)
+    plans: dict[int, Plan] = {}
+    seconds: dict[int, float] = {}
+
+    def score(k: int) -> tuple[float, int]:
+        if k not in plans:
+            plans[k] = plan = first_k_plan(
+                costs,
+                network,
+                k,
+                steps_per_launch=steps_per_launch,
+                partition_bytes=partition_bytes,
+            )
+            fits = not k or memory_bytes is None or simulator.peak_bytes(plan) <= memory_bytes
+            seconds[k] = simulator.step_seconds(plan) if fits else math.inf
+        return seconds[k], k
+
+    most = len(movable_layers(costs))
+    distance = -(-(most + 1) // MOST_K)
+    best = min({*range(0, most + 1, distance), most}, key=score)
+    while distance > 1:
+        nearest, distance = distance, -(-distance // NEARER)
+        best = min(
+            range(max(0, best - nearest), min(most, best + nearest) + 1, distance), key=score
         )
-        for k in range(len(movable_layers(costs)) + 1)
-    ]
-    if memory_bytes is not None:
-        fitting = [plan for plan in plans[1:] if simulator.peak_bytes(plan) <= memory_bytes]
-        plans = [plans[0], *fitting]
-    return min(plans, key=simulator.step_seconds)
+    return plans[best]
 
 
 def priority_plan(
@@ -148,8 +169,13 @@ def best_priority(
     chunk_bytes: int = PARTITION_BYTES,
     credits: Sequence[int | None] = CREDITS,
     steps_per_launch: int = 1,
+    simulator: Simulator | None = None,
 ) -> Plan:
-    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals."""
+    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
+
+    ``simulator``: of these costs and network, if there is one.
+    """
+    simulator = simulator or Simulator(costs, network)
     plans = [
         priority_plan(
             costs,
@@ -160,7 +186,7 @@ def best_priority(
         )
         for credit in credits
     ]
-    return min(plans, key=Simulator(costs, network).step_seconds)
+    return min(plans, key=simulator.step_seconds)
 
 
 def priority_sequence(
@@ -169,10 +195,12 @@ def priority_sequence(
     order: Sequence[str] | None,
     exchanges: Sequence[PlannedExchange],
     credit: int | None,
+    simulator: Simulator | None = None,
 ) -> tuple[PlannedExchange, ...]:
     """The order in which exchanges begin if the one that is needed first always goes first.
 
     That of a step in the middle of a launch, where the exchanges of the step before compete.
+    ``simulator``: of these costs and network, if there is one.
     """
     urgent_first = most_urgent_first(costs, exchanges)
     if network.workers == 1:  # nothing is exchanged
@@ -183,10 +211,8 @@ def priority_sequence(
         exchanges=urgent_first,
         credit=credit,
         by_urgency=True,
-        steps_per_launch=4,
     )
-    simulation = Simulator(costs, replace(network, by_urgency=True)).run(urgent)
-    return tuple(span.exchange for span in simulation.exchanges if span.step == 2)
+    return tuple((simulator or Simulator(costs, network)).entry_order(urgent))
 
 
 def _for_network(plan: Plan, network: Network, partition_bytes: int) -> Plan:

@@ -32,27 +32,38 @@ def need_order(costs: StepCosts) -> tuple[str, ...]:
     return (*needed, *(w.name for w in costs.weights if w.name not in needed))
 
 
-def order_for(costs: StepCosts, exchanges: Iterable[PlannedExchange]) -> tuple[str, ...]:
-    """The legal order that lets exchanges in this sequence start as early as they can.
+class OrderFor:
+    """Makes the legal order that lets exchanges in a given sequence start as early as they can.
 
     It runs what the first exchange needs, then what the second one needs besides, and so on. The
     i-th exchange in a sequence cannot start before all that the first i need has run, whatever
     the order, and here nothing else has run by then.
     """
-    units = {unit.name: unit for unit in costs.backward}
-    stock = {unit.name: place for place, unit in enumerate(costs.backward)}
-    completed_by = {weight: unit.name for unit in costs.backward for weight in unit.weights}
-    order: dict[str, None] = {}
-    for exchange in exchanges:
-        missing: set[str] = set()
-        unvisited = [completed_by[weight] for weight in exchange.weights if weight in completed_by]
-        while unvisited:
-            name = unvisited.pop()
-            if name not in order and name not in missing:
-                missing.add(name)
-                unvisited += units[name].needs
-        order.update(dict.fromkeys(sorted(missing, key=stock.__getitem__)))
-    return (*order, *(name for name in stock if name not in order))
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._needs = {unit.name: unit.needs for unit in costs.backward}
+        self._stock = {unit.name: place for place, unit in enumerate(costs.backward)}
+        self._completed_by = {
+            weight: unit.name for unit in costs.backward for weight in unit.weights
+        }
+
+    def sequence(self, exchanges: Iterable[PlannedExchange]) -> tuple[str, ...]:
+        """The order for exchanges in this sequence."""
+        completed_by, needs = self._completed_by, self._needs
+        order: dict[str, None] = {}
+        for exchange in exchanges:
+            missing: set[str] = set()
+            unvisited = [
+                completed_by[weight] for weight in exchange.weights if weight in completed_by
+            ]
+            while unvisited:
+                name = unvisited.pop()
+                if name not in order and name not in missing:
+                    missing.add(name)
+                    unvisited += needs[name]
+            if missing:
+                order.update(dict.fromkeys(sorted(missing, key=self._stock.__getitem__)))
+        return (*order, *(name for name in self._stock if name not in order))
 
 
 def most_urgent_first(

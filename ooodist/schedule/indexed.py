@@ -6,7 +6,7 @@ Turning names into numbers is also where costs and plans that do not fit each ot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from ooodist.errors import UserError
 from ooodist.schedule.costs import Network, StepCosts, WeightCost
 from ooodist.schedule.plan import Plan, PlannedExchange, split_evenly
 
+MOST_KNOWN = 100_000  # exchanges that are kept in numbers
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
@@ -54,6 +55,17 @@ class IndexedPlan:
     num_parts: list[int]
 
 
+class _IndexedOrder(NamedTuple):
+    names: tuple[str, ...] | None
+    order: list[int]
+    ready_after: list[int]
+
+
+class _IndexedExchange(NamedTuple):
+    weights: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
 class IndexedCosts:
     """Costs in numbers: units and weights have their place in ``costs`` as their number.
 
@@ -62,6 +74,8 @@ class IndexedCosts:
         middle_seconds: between the passes.
         backward_seconds: of each backward unit, in stock order.
         update_seconds: of each weight.
+        all_awaited: each weight is waited for by an F unit, so that a forward pass does not end
+            before all that was exchanged before it has arrived.
 
     Raises:
         UserError: a name is there twice, or names nothing.
@@ -81,23 +95,21 @@ class IndexedCosts:
             (unit.seconds, tuple(self._weight_of[name] for name in unit.weights))
             for unit in costs.forward
         ]
-        # Sets of units as bit masks: the check of an order is then fast enough to make it always.
-        self._needs = [
-            sum(1 << self._unit_of[name] for name in set(unit.needs)) for unit in costs.backward
-        ]
+        awaited = {weight for unit in costs.forward for weight in unit.weights}
+        self.all_awaited = len(awaited) == len(costs.weights)
+        self._needs = [tuple(self._unit_of[name] for name in unit.needs) for unit in costs.backward]
         self._weights_of_unit = [
             tuple(self._weight_of[name] for name in unit.weights) for unit in costs.backward
         ]
+        # Plans that are searched share most of their exchanges, and often the order.
+        self._last_order: _IndexedOrder | None = None
+        self._exchanges: dict[tuple[object, ...], _IndexedExchange] = {}
         self._part_bytes: dict[tuple[str, int], list[int]] = {}
         self._pieces: dict[tuple[int, int | None, int], tuple[Piece, ...]] = {}
 
     def index(self, plan: Plan) -> IndexedPlan:
         """The plan in numbers. Raises UserError if it does not fit the costs."""
-        order = self.index_order(plan)
-        ready_after = [0] * len(self._costs.weights)
-        for place, unit in enumerate(order, start=1):
-            for weight in self._weights_of_unit[unit]:
-                ready_after[weight] = place
+        order, ready_after = self._index_order(plan)
         handed_over: list[list[int]] = [[] for _ in range(len(order) + 1)]
         if self._network.workers == 1:
             # Nothing is exchanged: a gradient has arrived when it is ready.
@@ -107,18 +119,16 @@ class IndexedCosts:
             alone: list[tuple[int, ...]] = [(weight,) for weight in range(count)]
             free = (Piece(0, 0.0, 0.0, 0.0),)
             return IndexedPlan(order, ready_after, handed_over, alone, [free] * count, [1] * count)
-        weights = self._index_weights(plan)
+        weights, pieces = self._index_exchanges(plan)
         latest = 0
         for number, members in enumerate(weights):
-            place = max([ready_after[weight] for weight in members])
+            place = ready_after[members[0]]
+            if len(members) > 1:
+                place = max([ready_after[weight] for weight in members])
             if not plan.by_urgency:
                 # In sequence none is handed over before those ahead of it.
                 place = latest = max(latest, place)
             handed_over[place].append(number)
-        pieces = [
-            self.pieces(self.exchange_bytes(exchange), plan.partition_bytes, exchange.num_copies)
-            for exchange in plan.exchanges
-        ]
         parts = self._num_parts(plan, weights)
         return IndexedPlan(order, ready_after, handed_over, weights, pieces, parts)
 
@@ -156,8 +166,15 @@ class IndexedCosts:
             network.cpu_seconds_per_exchange + num_bytes * cpu_seconds_per_byte,
         )
 
-    def index_order(self, plan: Plan) -> list[int]:
-        """Numbers of the backward units in the plan's order. Raises UserError."""
+    def check_order(self, plan: Plan) -> None:
+        """Raises UserError unless the plan's order has each backward unit behind its needs."""
+        self._index_order(plan)
+
+    def _index_order(self, plan: Plan) -> tuple[list[int], list[int]]:
+        """Numbers of the backward units in the plan's order, and ``ready_after``."""
+        known = self._last_order
+        if known is not None and known.names is plan.order:
+            return known.order, known.ready_after
         count = len(self._unit_of)
         names = self._unit_of if plan.order is None else plan.order
         try:
@@ -167,37 +184,57 @@ class IndexedCosts:
                 f"plan {plan.name}: there is no backward unit {error.args[0]} in the costs; "
                 "plan anew for this model"
             ) from error
-        done = 0
-        for unit in order:
-            if self._needs[unit] & ~done:
-                missing = [
-                    name
-                    for name in self._costs.backward[unit].needs
-                    if not done >> self._unit_of[name] & 1
-                ]
-                raise UserError(
-                    f"plan {plan.name}: {self._costs.backward[unit].name} stands before "
-                    f"{', '.join(missing)}, which it needs; put it behind"
-                )
-            done |= 1 << unit
-        if len(order) != count or done != (1 << count) - 1:
+        done = [False] * count
+        ready_after = [0] * len(self._costs.weights)
+        for place, unit in enumerate(order, start=1):
+            for needed in self._needs[unit]:
+                if not done[needed]:
+                    raise self._needs_more(plan, unit, done)
+            done[unit] = True
+            for weight in self._weights_of_unit[unit]:
+                ready_after[weight] = place
+        if len(order) != count or not all(done):
             raise UserError(
                 f"plan {plan.name}: the order has {len(order)} units, {len(set(order))} of them "
                 f"different; it must have each of the {count} backward units of the costs once"
             )
-        return order
+        self._last_order = _IndexedOrder(plan.order, order, ready_after)
+        return order, ready_after
 
-    def _index_weights(self, plan: Plan) -> list[tuple[int, ...]]:
-        weight_of = self._weight_of
+    def _needs_more(self, plan: Plan, unit: int, done: Sequence[bool]) -> UserError:
+        cost = self._costs.backward[unit]
+        missing = [name for name in cost.needs if not done[self._unit_of[name]]]
+        return UserError(
+            f"plan {plan.name}: {cost.name} stands before {', '.join(missing)}, which it needs; "
+            "put it behind"
+        )
+
+    def _index_exchanges(self, plan: Plan) -> tuple[list[tuple[int, ...]], list[tuple[Piece, ...]]]:
+        """Weights and pieces of each exchange."""
+        if len(self._exchanges) > MOST_KNOWN:
+            self._exchanges.clear()
+        known = self._exchanges
+        found = []
+        for exchange in plan.exchanges:
+            key = (exchange.weights, exchange.part, exchange.parts, plan.partition_bytes)
+            indexed = known.get(key)
+            if indexed is None:
+                indexed = known[key] = self._index_exchange(plan, exchange)
+            found.append(indexed)
+        return [each.weights for each in found], [each.pieces for each in found]
+
+    def _index_exchange(self, plan: Plan, exchange: PlannedExchange) -> _IndexedExchange:
         try:
-            return [
-                tuple([weight_of[name] for name in exchange.weights]) for exchange in plan.exchanges
-            ]
+            weights = tuple([self._weight_of[name] for name in exchange.weights])
         except KeyError as error:
             raise UserError(
                 f"plan {plan.name}: there is no weight {error.args[0]} in the costs; "
                 "plan anew for this model"
             ) from error
+        num_bytes = self.exchange_bytes(exchange)
+        return _IndexedExchange(
+            weights, self.pieces(num_bytes, plan.partition_bytes, exchange.num_copies)
+        )
 
     def _num_parts(self, plan: Plan, weights: list[tuple[int, ...]]) -> list[int]:
         expected = [1] * len(self._weight_of)

@@ -59,9 +59,14 @@ class Lanes(ABC):
     def _enter(self, time: float, step: int, exchange: int, number: int) -> float:
         pieces = self._pieces[exchange]
         piece = pieces[number]
-        begin = max(time + self._latency, self._push_free)
-        self._push_free = begin + piece.push_seconds
-        self._pull_free = end = max(self._push_free, self._pull_free) + piece.pull_seconds
+        _, push_seconds, pull_seconds, _ = piece
+        begin = time + self._latency
+        if begin < self._push_free:
+            begin = self._push_free
+        self._push_free = end = begin + push_seconds
+        if end < self._pull_free:
+            end = self._pull_free
+        self._pull_free = end = end + pull_seconds
         self.arrivals.append((end, begin, piece, step, exchange, number + 1 == len(pieces)))
         return end
 
@@ -77,14 +82,15 @@ class InSequence(Lanes):
         self._ends: list[float] = []  # of whole exchanges
 
     def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
+        ends, credit = self._ends, self._credit
         for exchange in exchanges:
             time = now
-            if len(self._ends) >= self._credit:
-                time = max(now, self._ends[-self._credit])
-            end = 0.0
-            for number in range(len(self._pieces[exchange])):
+            if len(ends) >= credit and ends[-credit] > now:
+                time = ends[-credit]
+            end = self._enter(time, step, exchange, 0)
+            for number in range(1, len(self._pieces[exchange])):
                 end = self._enter(time, step, exchange, number)
-            self._ends.append(end)
+            ends.append(end)
 
     def next_end(self, taken: int, now: float) -> float:
         return self.arrivals[taken][0] if taken < len(self.arrivals) else math.inf

@@ -9,13 +9,14 @@ from dataclasses import replace
 from statistics import median
 
 from ooodist.schedule.costs import StepCosts
-from ooodist.schedule.exchanges import order_for, parts_of
+from ooodist.schedule.exchanges import OrderFor, parts_of
 from ooodist.schedule.orders import Moves, moved, stock_order
 from ooodist.schedule.plan import Plan, PlannedExchange
 
 HOW_OFTEN = (10, 2, 3, 3, 0.3)  # an exchange or a dW moves, splits, joins, another credit
 LEAST_PART_BYTES = 1 << 19  # smaller parts cost more than they bring
 NUM_LOSSES = 50  # changes for the worse that are looked at before the walk accepts one
+MOST_UNDONE = 256  # into about how many groups what is to be undone is divided at most
 HOT = 0.3  # how much worse a plan may become at first, of the median of these
 COLD = 1e-2  # and in the end, of that
 
@@ -39,8 +40,10 @@ class LocalSearch:
     ) -> None:
         self._costs = costs
         self._stock = stock_order(costs)
+        self._place = {name: index for index, name in enumerate(self._stock)}
         self._weights = {weight.name: weight for weight in costs.weights}
         self._moves = Moves(costs)
+        self._order_for = OrderFor(costs)
         self._credits = credits
         self._score = score
         self._rng = rng
@@ -52,7 +55,7 @@ class LocalSearch:
             plan: where it begins; it is returned if nothing better is found.
             changes: how many are tried.
             follow: the backward units are always in the order that is best for the sequence of
-                exchanges (see :func:`ooodist.schedule.exchanges.order_for`), so that only that is
+                exchanges (see :class:`ooodist.schedule.exchanges.OrderFor`), so that only that is
                 searched. Else both are, which is more than needed without limits and priorities.
         """
         best, best_score = plan, self._score(plan)
@@ -77,7 +80,7 @@ class LocalSearch:
         return best
 
     def _followed(self, plan: Plan) -> Plan:
-        return replace(plan, order=order_for(self._costs, plan.exchanges))
+        return replace(plan, order=self._order_for.sequence(plan.exchanges))
 
     def simplify(self, plan: Plan, worst: float) -> Plan:
         """The plan with fewer splits and deferrals, as far as its score does not exceed ``worst``.
@@ -85,22 +88,40 @@ class LocalSearch:
         What a prediction gains by a hair, noise takes away; and each exchange and each deferral
         costs something that the model does not know.
         """
-        split = dict.fromkeys(e.weights[0] for e in plan.exchanges if e.parts > 1)
-        for weight in split:
-            whole = self._with_parts(plan, weight, 1)
-            if self._score(whole) <= worst:
-                plan = whole
-        for name in self._moves.movable:
-            order = plan.order or self._stock
-            room = self._moves.room(order, name)
-            behind = self._stock[: self._stock.index(name)]
-            others = [other for other in order if other != name]
-            earliest = 1 + max((others.index(other) for other in behind), default=-1)
-            if earliest in room and order.index(name) != earliest:
-                undone = replace(plan, order=moved(order, name, earliest))
-                if self._score(undone) <= worst:
-                    plan = undone
-        return plan
+        split = list(dict.fromkeys(e.weights[0] for e in plan.exchanges if e.parts > 1))
+        plan = self._undo(plan, split, _whole, worst)
+        return self._undo(plan, self._moves.movable, self._undeferred, worst)
+
+    def _undo(
+        self,
+        plan: Plan,
+        names: Sequence[str],
+        undo: Callable[[Plan, Sequence[str]], Plan],
+        worst: float,
+    ) -> Plan:
+        """The plan with as many of these undone as the score allows: all, or some of each half."""
+        undone = undo(plan, names)
+        if undone == plan:
+            return plan
+        if self._score(undone) <= worst:
+            return undone
+        if len(names) <= max(1, len(self._stock) // MOST_UNDONE):
+            return plan
+        half = len(names) // 2
+        plan = self._undo(plan, names[:half], undo, worst)
+        return self._undo(plan, names[half:], undo, worst)
+
+    def _undeferred(self, plan: Plan, names: Sequence[str]) -> Plan:
+        """Each of these units behind all that stock order has before it, and no later."""
+        order = plan.order or self._stock
+        for name in names:
+            place = {other: index for index, other in enumerate(order)}
+            ahead = self._stock[: self._place[name]]
+            last = max((place[other] for other in ahead), default=-1)
+            earliest = last + 1 if last < place[name] else last  # once it is taken out
+            if earliest != place[name] and earliest in self._moves.room(order, name):
+                order = moved(order, name, earliest)
+        return plan if order == (plan.order or self._stock) else replace(plan, order=order)
 
     def _change(self, plan: Plan) -> Plan:
         """The plan with one change, or as it is if the change that was drawn is impossible."""
@@ -181,3 +202,14 @@ class LocalSearch:
 def _with(plan: Plan, start: int, end: int, exchanges: Sequence[PlannedExchange]) -> Plan:
     """The plan with other exchanges in these places."""
     return replace(plan, exchanges=(*plan.exchanges[:start], *exchanges, *plan.exchanges[end:]))
+
+
+def _whole(plan: Plan, weights: Sequence[str]) -> Plan:
+    """The plan with these gradients in one part, which goes where their first part went."""
+    chosen = set(weights)
+    exchanges = [
+        PlannedExchange(exchange.weights) if exchange.weights[0] in chosen else exchange
+        for exchange in plan.exchanges
+        if exchange.part == 0 or exchange.weights[0] not in chosen
+    ]
+    return replace(plan, exchanges=tuple(exchanges))

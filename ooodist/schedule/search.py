@@ -26,11 +26,14 @@ from ooodist.schedule.data_parallel import (
 from ooodist.schedule.local_search import LocalSearch
 from ooodist.schedule.orders import num_deferred
 from ooodist.schedule.plan import Plan, Prediction
+from ooodist.schedule.progress import Progress, WatchedSimulator
 from ooodist.schedule.simulate import Simulator
 from ooodist.yaml_dataclass import Range
 
 MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
+MOST_WORK = 18_000_000  # units and weights in all plans of the search at random
+OTHER_PLANS = 350  # that are simulated besides, about, for each number of steps that is tried
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
 ROUNDING = 1e-9  # scores that differ by less are equal
 TRIED = 0.5  # how much slower in simulation a plan with a name may be, to be tried
@@ -54,7 +57,8 @@ class Limits:
             number in any case, where the engine does not pick by urgency: it is what that does.
         partitions: bytes of the pieces into which an engine that picks by urgency may split
             exchanges. A single one where the engine's is set already.
-        evaluations: of the search at random; with the seed, they determine its result.
+        evaluations: of the search at random, or fewer for more than about 300 layers; with the
+            seed, they determine its result.
     """
 
     memory_bytes: Annotated[int, Range(0)] | None = None
@@ -67,7 +71,12 @@ class Limits:
 
 
 def make_plan(
-    costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
+    costs: StepCosts,
+    network: Network,
+    *,
+    limits: Limits | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Plan:
     """The best plan found: in simulation never slower than those with a name.
 
@@ -79,6 +88,7 @@ def make_plan(
         costs, network: of the step.
         limits: within which it is searched.
         seed: of the search at random.
+        progress: is told how far the search is.
 
     Returns:
         a plan with its prediction, and with no model: that is for the caller to name.
@@ -86,7 +96,7 @@ def make_plan(
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
     """
-    planned = _Planner(costs, network, limits or Limits()).search(seed)
+    planned = _Planner(costs, network, limits or Limits(), progress).search(seed)
     return predicted(planned, costs, network)
 
 
@@ -115,7 +125,12 @@ def plans_to_try(
 
 
 def comparison(
-    costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
+    costs: StepCosts,
+    network: Network,
+    *,
+    limits: Limits | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> dict[str, Plan]:
     """The plans that people compare, by name, each with its prediction.
 
@@ -126,7 +141,7 @@ def comparison(
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
     """
-    planner = _Planner(costs, network, limits or Limits())
+    planner = _Planner(costs, network, limits or Limits(), progress)
     planned = planner.search(seed)
     alone, together = planner.named(1), planner.named(planned.steps_per_launch)
     plans = {
@@ -158,16 +173,25 @@ def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
 class _Planner:
     """The search for one model and network."""
 
-    def __init__(self, costs: StepCosts, network: Network, limits: Limits) -> None:
+    def __init__(
+        self,
+        costs: StepCosts,
+        network: Network,
+        limits: Limits,
+        progress: Progress | None = None,
+    ) -> None:
         self._costs = costs
         self._network = network
         self._limits = limits
-        self._simulator = Simulator(costs, network)
         self._bytes = {weight.name: weight.num_bytes for weight in costs.weights}
         most = min(limits.max_steps_per_launch, limits.total_steps or limits.max_steps_per_launch)
         self._steps = [1 << i for i in range(most.bit_length())]  # 1, 2, 4, ... up to most
         if limits.steps_per_launch is not None:
             self._steps = [limits.steps_per_launch]
+        size = len(costs.forward + costs.backward) + len(costs.weights)
+        self._evaluations = min(limits.evaluations, MOST_WORK // max(1, size))
+        expected = self._evaluations + OTHER_PLANS * len(self._steps)
+        self._simulator = WatchedSimulator(costs, network, expected, progress)
         self._named: dict[int, dict[str, Plan]] = {}
 
     def named(self, steps_per_launch: int) -> dict[str, Plan]:
@@ -190,6 +214,7 @@ class _Planner:
                 steps_per_launch=steps_per_launch,
                 memory_bytes=limits.memory_bytes,
                 partition_bytes=partition_bytes,
+                simulator=self._simulator,
             ),
             best_priority(
                 costs,
@@ -197,6 +222,7 @@ class _Planner:
                 chunk_bytes=partition_bytes,
                 credits=limits.credits,
                 steps_per_launch=steps_per_launch,
+                simulator=self._simulator,
             ),
         )
         other = limits.credits[-1]
@@ -225,17 +251,20 @@ class _Planner:
 
     def search(self, seed: int) -> Plan:
         """The plan. Raises UserError if none fits into memory."""
+        watched = self._simulator
+        watched.phase = "plans with a name"
+        watched.stock_seconds = watched.step_seconds(stock_plan(self._costs, self._network))
         pool = [plan for steps in self._steps for plan in self.named(steps).values()]
         self._check_memory(pool)
         if self._network.workers > 1 and self._costs.weights:
-            family = Family(
-                self._costs, self._network, self._limits.credits, self._limits.partitions
-            )
+            watched.phase = "one setting after the other"
+            family = Family(watched, self._limits.credits, self._limits.partitions)
             for steps in sorted({min(steps, MOST_SEARCHED_STEPS) for steps in self._steps}):
                 pool += [
                     family.plan(family.improve(start, steps, self._loaded_score), steps)
                     for start in family.starts()
                 ]
+            watched.phase = "random changes"
             steps = min(self._pick(pool).steps_per_launch, MOST_SEARCHED_STEPS)
             pool += self._walk(pool, steps, random.Random(seed))
         return replace(self._pick(pool), name="planned")
@@ -245,7 +274,7 @@ class _Planner:
         score = self._loaded_score
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
         starts = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        changes = self._limits.evaluations // 12  # four short walks, and two from the best of them
+        changes = self._evaluations // 12  # four short walks, and two from the best of them
         found = [
             local.improve(plan, changes, follow=follow)
             for plan in sorted(starts, key=score)[:2]
@@ -253,6 +282,7 @@ class _Planner:
         ]
         best = local.improve(min(found, key=score), 6 * changes, follow=True)
         best = local.improve(best, 2 * changes, follow=False)
+        self._simulator.phase = "making the best simpler"
         return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
 
     def _score(self, plan: Plan) -> float:
@@ -264,6 +294,7 @@ class _Planner:
         if self._limits.total_steps is not None:
             tracing = self._costs.trace_seconds * plan.steps_per_launch
             seconds += tracing / self._limits.total_steps
+        self._simulator.best_seconds = min(seconds, self._simulator.best_seconds)
         return seconds
 
     def _loaded_score(self, plan: Plan) -> float:

@@ -32,13 +32,12 @@ What the docstrings of costs.py and plan.py leave open:
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.indexed import IndexedCosts, IndexedPlan
-from ooodist.schedule.lanes import make_lanes
+from ooodist.schedule.launch import Launch
 from ooodist.schedule.memory import Memory
 from ooodist.schedule.plan import Plan, PlannedExchange
 
@@ -122,13 +121,16 @@ class Simulator:
         Fast enough to search with: at 160 units, 55 exchanges and 3 steps a launch, 3,600 calls a
         second in sequence and 2,900 by urgency, on one core of an AMD EPYC (CPU time).
         """
-        launch = _Launch(self._indexed, self._indexed.index(plan), plan, self.network)
-        return (launch.play() + self.costs.launch_seconds) / plan.steps_per_launch
+        indexed = self._indexed.index(plan)
+        seconds = Launch(self._indexed, indexed, plan, self.network).repeat()
+        if seconds is None:
+            seconds = Launch(self._indexed, indexed, plan, self.network).play()
+        return (seconds + self.costs.launch_seconds) / plan.steps_per_launch
 
     def run(self, plan: Plan) -> Simulation:
         """The same with all that happens."""
         indexed = self._indexed.index(plan)
-        launch = _Launch(self._indexed, indexed, plan, self.network, recorded=[])
+        launch = Launch(self._indexed, indexed, plan, self.network, recorded=[])
         seconds = launch.play() + self.costs.launch_seconds
         units = self._unit_spans(indexed, launch)
         return Simulation(
@@ -140,12 +142,21 @@ class Simulator:
             steps=plan.steps_per_launch,
         )
 
+    def entry_order(self, plan: Plan) -> list[PlannedExchange]:
+        """The exchanges as their pieces enter the network in the middle of a long launch."""
+        # The second step after the first one, if exchanges of the step before may still compete.
+        step = 0 if self._indexed.all_awaited else 2
+        plan = replace(plan, steps_per_launch=2 * step or 1)
+        launch = Launch(self._indexed, self._indexed.index(plan), plan, self.network)
+        launch.play()
+        return [plan.exchanges[e] for _, _, _, of, e, _ in launch.lanes.arrivals if of == step]
+
     def peak_bytes(self, plan: Plan) -> int:
         """The most bytes that are alive at one time, however slow the network is."""
-        self._indexed.index_order(plan)
+        self._indexed.check_order(plan)
         return self._memory.peak_bytes(plan)
 
-    def _unit_spans(self, indexed: IndexedPlan, launch: _Launch) -> list[UnitSpan]:
+    def _unit_spans(self, indexed: IndexedPlan, launch: Launch) -> list[UnitSpan]:
         spans = []
         for step, kind, number, start, end in launch.recorded or ():
             if kind == "F":
@@ -161,7 +172,7 @@ class Simulator:
         return spans
 
     def _exchange_spans(
-        self, plan: Plan, indexed: IndexedPlan, launch: _Launch
+        self, plan: Plan, indexed: IndexedPlan, launch: Launch
     ) -> list[ExchangeSpan]:
         if self.network.workers == 1:
             return []
@@ -183,117 +194,3 @@ class Simulator:
             )
             for end, begin, piece, step, number, _ in launch.lanes.arrivals
         ]
-
-
-class _Launch:
-    """One launch as it is played through; times are seconds from its start.
-
-    Attributes:
-        recorded: (step, kind, number, start, end) of all that the compute stream does; None: it
-            is not recorded, which is faster.
-    """
-
-    def __init__(
-        self,
-        costs: IndexedCosts,
-        plan: IndexedPlan,
-        settings: Plan,
-        network: Network,
-        recorded: list[tuple[int, str, int, float, float]] | None = None,
-    ) -> None:
-        self.recorded = recorded
-        self.lanes = make_lanes(network, settings, plan.pieces)
-        self._costs = costs
-        self._plan = plan
-        self._steps = settings.steps_per_launch
-        self._parts_left = [list(plan.num_parts) for _ in range(self._steps)]
-        self._steps_applied = [0] * len(plan.num_parts)
-        self._taken = 0  # arrivals that the compute stream has dealt with
-        self._next_end = math.inf  # when the next of them is complete
-        self._idle_until = -math.inf  # when the last idle time has ended
-        self._idle_seconds = 0.0  # what is left of it for the CPU time of exchanges
-
-    def play(self) -> float:
-        """When the last update has ended."""
-        costs, plan, lanes, recorded = self._costs, self._plan, self.lanes, self.recorded
-        applied = self._steps_applied
-        backward = [
-            (costs.backward_seconds[unit], exchanges)
-            for unit, exchanges in zip(plan.order, plan.handed_over[1:], strict=True)
-        ]
-        now = 0.0
-        for step in range(self._steps):
-            for number, (seconds, weights) in enumerate(costs.forward):
-                for weight in weights:
-                    if applied[weight] < step:
-                        now = self._wait(weight, step, now)
-                start = now
-                now += seconds
-                if recorded is not None:
-                    recorded.append((step, "F", number, start, now))
-                if self._next_end <= now:
-                    now = self._settle(now)
-            start = now
-            now += costs.middle_seconds
-            if recorded is not None:
-                recorded.append((step, "middle", 0, start, now))
-            if plan.handed_over[0]:
-                lanes.hand_over(step, plan.handed_over[0], now)
-                self._next_end = lanes.next_end(self._taken, now)
-            if self._next_end <= now:
-                now = self._settle(now)
-            for number, (seconds, exchanges) in enumerate(backward):
-                start = now
-                now += seconds
-                if recorded is not None:
-                    recorded.append((step, "backward", number, start, now))
-                if exchanges:
-                    lanes.hand_over(step, exchanges, now)
-                    self._next_end = lanes.next_end(self._taken, now)
-                if self._next_end <= now:
-                    now = self._settle(now)
-        while self._next_end < math.inf:
-            now = self._idle(now)
-        return now
-
-    def _wait(self, weight: int, step: int, now: float) -> float:
-        """When the weight has the gradients of so many steps, and nothing else is to be done."""
-        while self._steps_applied[weight] < step:
-            now = self._idle(now)
-        return now
-
-    def _idle(self, now: float) -> float:
-        """When the next arrival, and those that come meanwhile, have been dealt with."""
-        self._idle_until = self._next_end
-        self._idle_seconds = self._next_end - now
-        return self._settle(self._next_end)
-
-    def _settle(self, now: float) -> float:
-        """When all that has arrived by then has been dealt with."""
-        lanes = self.lanes
-        while self._next_end <= now:
-            end, _, piece, step, exchange, is_last = lanes.arrivals[self._taken]
-            cpu_seconds = piece.cpu_seconds
-            if cpu_seconds and end <= self._idle_until:
-                free = min(cpu_seconds, self._idle_seconds)
-                self._idle_seconds -= free
-                cpu_seconds -= free
-            now += cpu_seconds
-            if is_last:
-                now = self._apply(step, exchange, now)
-            self._taken += 1
-            self._next_end = lanes.next_end(self._taken, now)
-        return now
-
-    def _apply(self, step: int, exchange: int, now: float) -> float:
-        """Updates the weights that are complete with this exchange; when that has ended."""
-        parts_left = self._parts_left[step]
-        for weight in self._plan.weights[exchange]:
-            parts_left[weight] -= 1
-            if not parts_left[weight]:
-                start = now
-                now += self._costs.update_seconds[weight]
-                self._steps_applied[weight] += 1
-                if self.recorded is not None:
-                    self.recorded.append((step, "update", weight, start, now))
-        return now

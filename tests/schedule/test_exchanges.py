@@ -10,10 +10,10 @@ from hypothesis.strategies import DataObject
 
 from ooodist.schedule.costs import Network, StepCosts, UnitCost, WeightCost
 from ooodist.schedule.exchanges import (
+    OrderFor,
     arrange,
     most_urgent_first,
     need_order,
-    order_for,
     ready_order,
 )
 from ooodist.schedule.orders import is_legal
@@ -75,7 +75,7 @@ def test_orders_of_weights() -> None:
 
 def test_the_order_for_a_sequence() -> None:
     costs = chain_costs([4, 4, 4])
-    assert order_for(costs, each_alone("w2", "w3", "w1")) == ("X3", "W2", "W3", "X2", "W1")
+    assert OrderFor(costs).sequence(each_alone("w2", "w3", "w1")) == ("X3", "W2", "W3", "X2", "W1")
 
 
 @settings(deadline=None, max_examples=80)
@@ -83,7 +83,7 @@ def test_the_order_for_a_sequence() -> None:
 def test_no_other_order_lets_a_sequence_start_earlier(data: DataObject) -> None:
     costs = data.draw(instances.step_costs())
     exchanges = tuple(data.draw(st.permutations(data.draw(instances.exchanges(costs)))))
-    best, other = order_for(costs, exchanges), data.draw(instances.orders(costs))
+    best, other = OrderFor(costs).sequence(exchanges), data.draw(instances.orders(costs))
     assert is_legal(costs, best)
     for found, least in zip(
         entries(costs, other, exchanges), entries(costs, best, exchanges), strict=True

@@ -45,7 +45,8 @@ def test_agrees_with_the_reference(data: DataObject, seconds: SearchStrategy[flo
     end = max([unit[4] for unit in reference.units])
     assert simulation.launch_seconds == pytest.approx(end + costs.launch_seconds, abs=1e-9)
     assert simulation.steps == plan.steps_per_launch
-    assert simulator.step_seconds(plan) == simulation.step_seconds
+    # Of steps that are alike, one is played and the others are counted.
+    assert simulator.step_seconds(plan) == pytest.approx(simulation.step_seconds, rel=1e-12)
 
 
 def test_the_picture_in_the_docstring() -> None:

@@ -1,0 +1,75 @@
+"""How long planning takes, by the number of layers: seconds of one core, and what the plan gains.
+
+    python expr/planning_at_scale/search_seconds.py
+
+The models are made up: as many layers as asked for, each with a kernel and a bias of random size,
+whose exchange by a ring takes about as long as the computation. The limits are those of
+``python -m ooodist.plan``. No accelerator or TensorFlow is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from dataclasses import replace
+
+from ooodist.engines.settings import planned_credits
+from ooodist.schedule.cluster import describe_network
+from ooodist.schedule.costs import StepCosts, UnitCost, WeightCost
+from ooodist.schedule.search import Limits, make_plan
+
+LAYERS = (50, 150, 300, 600, 1000)
+ENGINES = ("horovod", "byteps", "collective")
+WORKERS, BITS_PER_SECOND, LATENCY = 16, 10e9, 30e-6
+UNIT_SECONDS = 1.5e-3  # on average: F, dX and dW of a layer take 4.5 ms, as its exchange does
+KERNEL_BYTES = 1 << 16, 1 << 24  # log-uniform
+
+
+def made_up(layers: int, seed: int = 0) -> StepCosts:
+    """Costs of a chain of layers F, dX, dW with a kernel and a bias each."""
+    rng = random.Random(seed)
+    forward: list[UnitCost] = []
+    backward: list[UnitCost] = []
+    weights: list[WeightCost] = []
+    for layer in range(layers):
+        seconds = UNIT_SECONDS * rng.uniform(0.2, 1.8)
+        kernel = 4 * int(math.exp(rng.uniform(*map(math.log, KERNEL_BYTES))) // 4)
+        names = f"layer{layer}/kernel", f"layer{layer}/bias"
+        for name, num_bytes in zip(names, (kernel, 4 * rng.randint(16, 4096)), strict=True):
+            weights.append(WeightCost(name, num_bytes, update_seconds=2e-6 + num_bytes / 300e9))
+        needs = (f"dX:{layer + 1}",) if layer + 1 < layers else ()
+        forward.append(UnitCost(f"F:{layer}", "F", seconds, weights=names))
+        backward.append(UnitCost(f"dX:{layer}", "dX", seconds, needs))
+        backward.append(UnitCost(f"dW:{layer}", "dW", seconds, needs, weights=names))
+    pairs = [backward[2 * layer : 2 * layer + 2] for layer in reversed(range(layers))]
+    stock = tuple(unit for pair in pairs for unit in pair)
+    return StepCosts(tuple(forward), stock, tuple(weights), launch_seconds=5e-3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", nargs="+", type=int, default=LAYERS)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    options = parser.parse_args()
+    print("| layers | engine | seconds | stock | planned | over stock |\n|---|---|---|---|---|---|")
+    for layers in options.layers:
+        costs = made_up(layers)
+        for engine in options.engines:
+            network = describe_network(engine, WORKERS, BITS_PER_SECOND, LATENCY)
+            limits = replace(Limits(), credits=planned_credits(engine))
+            start = time.process_time()
+            planned = make_plan(costs, network, limits=limits).predicted
+            seconds = time.process_time() - start
+            assert planned is not None
+            print(
+                f"| {layers} | {engine} | {seconds:.1f} | {planned.stock_seconds * 1e3:.1f} ms "
+                f"| {planned.step_seconds * 1e3:.1f} ms "
+                f"| {planned.stock_seconds / planned.step_seconds:.3f}x |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
