@@ -70,7 +70,7 @@ examples:
   python launch/netlab.py -np 4 --engine byteps --servers 2 --rate 1Gbit --cores 2,3,4,5 \\
       -- python -m ooodist.train --config digits.yaml
 
-  # a slow and distant network, for an hour at most (the kernel needs netem for the delay)
+  # a slow and distant network, for an hour at most
   python launch/netlab.py -np 2 --engine collective --rate 100Mbit --delay 2ms --timeout 3600 \\
       --log-dir logs -- python -m ooodist.train --config digits.yaml
 """
@@ -104,9 +104,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--rate", required=True, help="of each host's link, each way, as 250Mbit or 1.5Gbit"
     )
-    parser.add_argument(
-        "--delay", metavar="TIME", help="from one host to another, as 1ms; the kernel needs netem"
-    )
+    parser.add_argument("--delay", metavar="TIME", help="from one host to another, as 1ms")
     parser.add_argument(
         "--servers", metavar="S", type=count, help="number of byteps servers (default: one a host)"
     )
