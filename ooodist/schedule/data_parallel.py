@@ -1,4 +1,4 @@
-"""Plans with a name, to compare with: stock, the default, reverse first-k and strict priority."""
+"""Plans with a name, to compare with: stock, tuned, the default, first-k and strict priority."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from ooodist.schedule.simulate import Simulator
 PARTITION_BYTES = 4_096_000  # BytePS's default
 BUCKET_BYTES = 1 << 20  # in which gradients travel without a plan
 CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
+EQUAL_DIGITS = 10  # of seconds: what differs less is equal but for rounding
+TUNED_BYTES = tuple(1 << exponent for exponent in range(20, 32))  # of buckets: the usual, and more
 
 
 def stock_plan(
@@ -50,6 +52,41 @@ def stock_plan(
     return _for_network(plan, network, partition_bytes)
 
 
+def tuned_plan(
+    costs: StepCosts,
+    network: Network,
+    *,
+    steps_per_launch: int = 1,
+    credits: Sequence[int | None] = CREDITS,
+    partitions: Sequence[int] = (PARTITION_BYTES,),
+) -> Plan:
+    """Stock with the engine's own settings at their best in simulation; the first of equals.
+
+    For BytePS the credit and the size of its pieces; for others the size of the buckets in which
+    neighbours travel together, and for Horovod the fusion threshold besides.
+
+    Args:
+        costs, network: of the step.
+        steps_per_launch: steps that are traced into one function.
+        credits, partitions: that an engine that picks by urgency may have.
+    """
+    stock = replace(stock_plan(costs, network, steps_per_launch=steps_per_launch), name="tuned")
+    plans = [stock]
+    if network.by_urgency:
+        plans = [
+            replace(stock, credit=credit, partition_bytes=size)
+            for credit in credits
+            for size in partitions
+        ]
+    else:
+        ready = ready_order(costs, None)
+        joined = [arrange(costs, ready, bucket_bytes=size) for size in TUNED_BYTES]
+        if network.engine == "horovod":
+            joined += [fused(costs, network, threshold=size) for size in TUNED_BYTES]
+        plans += [replace(stock, exchanges=exchanges) for exchanges in joined]
+    return min(plans, key=Simulator(costs, network).step_seconds)
+
+
 def default_plan(costs: StepCosts, network: Network, *, steps_per_launch: int = 1) -> Plan:
     """What ooodist does without a plan: stock, with small gradients in buckets.
 
@@ -69,14 +106,15 @@ def first_k_plan(
     *,
     steps_per_launch: int = 1,
     partition_bytes: int = PARTITION_BYTES,
+    bucket_bytes: int = 0,
 ) -> Plan:
     """Reverse first-k: see :func:`ooodist.schedule.orders.first_k_order`.
 
-    Gradients are exchanged in the order in which they become ready. Raises UserError if k is out
-    of range.
+    Gradients are exchanged in the order in which they become ready, in buckets of up to
+    ``bucket_bytes``. Raises UserError if k is out of range.
     """
     order = first_k_order(costs, k)
-    exchanges = arrange(costs, ready_order(costs, order))
+    exchanges = arrange(costs, ready_order(costs, order), bucket_bytes=bucket_bytes)
     plan = Plan("first_k", order, exchanges, steps_per_launch=steps_per_launch)
     return _for_network(plan, network, partition_bytes)
 
@@ -91,19 +129,49 @@ def best_first_k(
 ) -> Plan:
     """The :func:`first_k_plan` that is fastest in simulation, over every k; the least k of equals.
 
-    With ``memory_bytes``, over every k that fits; k = 0, which is stock order, counts always.
+    Each gradient travels by itself, in the buckets that are best for stock order, or as Horovod
+    joins them. With ``memory_bytes``, over every k that fits; k = 0, which is stock order, counts
+    always.
     """
     simulator = Simulator(costs, network)
-    plans = [
-        first_k_plan(
-            costs, network, k, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
-        )
-        for k in range(len(movable_layers(costs)) + 1)
-    ]
-    if memory_bytes is not None:
-        fitting = [plan for plan in plans[1:] if simulator.peak_bytes(plan) <= memory_bytes]
-        plans = [plans[0], *fitting]
-    return min(plans, key=simulator.step_seconds)
+    sizes = bucket_sizes(costs, network, steps_per_launch)
+    plans = []
+    for k in range(len(movable_layers(costs)) + 1):
+        variants = [
+            first_k_plan(
+                costs,
+                network,
+                k,
+                steps_per_launch=steps_per_launch,
+                partition_bytes=partition_bytes,
+                bucket_bytes=size,
+            )
+            for size in sizes
+        ]
+        order = variants[0].order
+        if k and memory_bytes is not None and simulator.peak_bytes(variants[0]) > memory_bytes:
+            continue
+        if network.engine == "horovod":
+            joined = fused(costs, network, order=order)
+            variants.append(replace(variants[0], exchanges=joined))
+        plans += variants
+    return min(plans, key=lambda plan: round(simulator.step_seconds(plan), EQUAL_DIGITS))
+
+
+def bucket_sizes(costs: StepCosts, network: Network, steps_per_launch: int) -> tuple[int, ...]:
+    """0, which is no buckets, and the size of buckets that is best for stock order, if any is.
+
+    An engine that picks by urgency has no buckets of its own.
+    """
+    if network.by_urgency or network.workers == 1:
+        return (0,)
+    plans = {
+        size: first_k_plan(costs, network, 0, steps_per_launch=steps_per_launch, bucket_bytes=size)
+        for size in (0, *TUNED_BYTES)
+    }
+    seconds = Simulator(costs, network).step_seconds
+    best = min(plans, key=lambda size: seconds(plans[size]))
+    return (0, best) if best else (0,)
 
 
 def priority_plan(
@@ -111,6 +179,7 @@ def priority_plan(
     network: Network,
     *,
     chunk_bytes: int = PARTITION_BYTES,
+    bucket_bytes: int = 0,
     credit: int | None = 1,
     steps_per_launch: int = 1,
 ) -> Plan:
@@ -123,6 +192,8 @@ def priority_plan(
     Args:
         costs, network: of the step.
         chunk_bytes: gradients that are larger travel in parts of about this size.
+        bucket_bytes: instead of that, those that become ready one after the other travel together
+            up to this size; 0: they do not, and an engine that picks by urgency has no buckets.
         credit: how many may be in flight: with more, the lane is busier and priority less strict.
         steps_per_launch: steps that are traced into one function.
 
@@ -135,8 +206,11 @@ def priority_plan(
     if network.by_urgency:
         exchanges = most_urgent_first(costs, arrange(costs, weights))
     else:
-        chunks = arrange(costs, weights, chunk_bytes=chunk_bytes)
-        exchanges = priority_sequence(costs, network, order, chunks, credit)
+        if bucket_bytes:
+            pieces = arrange(costs, ready_order(costs, order), bucket_bytes=bucket_bytes)
+        else:
+            pieces = arrange(costs, weights, chunk_bytes=chunk_bytes)
+        exchanges = priority_sequence(costs, network, order, pieces, credit)
     plan = Plan("priority", order, exchanges, credit=credit, steps_per_launch=steps_per_launch)
     return _for_network(plan, network, chunk_bytes)
 
@@ -149,15 +223,20 @@ def best_priority(
     credits: Sequence[int | None] = CREDITS,
     steps_per_launch: int = 1,
 ) -> Plan:
-    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals."""
+    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
+
+    In chunks, or in the buckets that are best for stock order.
+    """
     plans = [
         priority_plan(
             costs,
             network,
             chunk_bytes=chunk_bytes,
+            bucket_bytes=size,
             credit=credit,
             steps_per_launch=steps_per_launch,
         )
+        for size in bucket_sizes(costs, network, steps_per_launch)
         for credit in credits
     ]
     return min(plans, key=Simulator(costs, network).step_seconds)
