@@ -1,6 +1,6 @@
 """Searches the plan whose steps take the least time.
 
-It begins with the plans that have a name (stock, reverse first-k, strict priority), improves
+It begins with the plans that have a name (stock, tuned, first-k, strict priority), improves
 settings one at a time (:mod:`ooodist.schedule.candidates`), then changes the best at random
 (:mod:`ooodist.schedule.local_search`), and keeps the best of all.
 """
@@ -51,8 +51,9 @@ class Limits:
             so many that tracing does not count; the shortest launch within 1 % of the best is
             taken.
         credits: that may be used; None stands for any number of exchanges in flight. A single
-            one where the engine's is set already, or where it allows no other. Stock has any
-            number in any case, where the engine does not pick by urgency: it is what that does.
+            one where the engine's is set already, or where it allows no other. Stock and
+            tuned have any number in any case, where the engine does not pick by urgency: it is
+            what that does.
         partitions: bytes of the pieces into which an engine that picks by urgency may split
             exchanges. A single one where the engine's is set already.
         evaluations: of the search at random; with the seed, they determine its result.

@@ -292,7 +292,7 @@ class JointModel(ABC):
         model.steps_per_execution = batches
         if model.jit_compile:  # Keras turns its default "auto" into True, here on CPUs, too
             logger.warning(
-                "fit: jit_compile of compile() (True, or Keras' own \"auto\") does not count: the "
+                'fit: jit_compile of compile() (True, or Keras\' own "auto") does not count: the '
                 "training step is not compiled with XLA, which drops the order; "
                 "compile(jit_compile=False) says so"
             )
