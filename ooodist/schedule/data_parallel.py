@@ -106,15 +106,14 @@ def first_k_plan(
     *,
     steps_per_launch: int = 1,
     partition_bytes: int = PARTITION_BYTES,
-    bucket_bytes: int = 0,
 ) -> Plan:
     """Reverse first-k: see :func:`ooodist.schedule.orders.first_k_order`.
 
-    Gradients are exchanged in the order in which they become ready, in buckets of up to
-    ``bucket_bytes``. Raises UserError if k is out of range.
+    Gradients are exchanged in the order in which they become ready. Raises UserError if k is out
+    of range.
     """
     order = first_k_order(costs, k)
-    exchanges = arrange(costs, ready_order(costs, order), bucket_bytes=bucket_bytes)
+    exchanges = arrange(costs, ready_order(costs, order))
     plan = Plan("first_k", order, exchanges, steps_per_launch=steps_per_launch)
     return _for_network(plan, network, partition_bytes)
 
@@ -129,32 +128,21 @@ def best_first_k(
 ) -> Plan:
     """The :func:`first_k_plan` that is fastest in simulation, over every k; the least k of equals.
 
-    Each gradient travels by itself, in the buckets that are best for stock order, or as Horovod
-    joins them. With ``memory_bytes``, over every k that fits; k = 0, which is stock order, counts
-    always.
+    Each with the exchanges that are best for it: see :func:`bucket_sizes`. With ``memory_bytes``,
+    over every k that fits; k = 0, which is stock order, counts always.
     """
     simulator = Simulator(costs, network)
     sizes = bucket_sizes(costs, network, steps_per_launch)
-    plans = []
-    for k in range(len(movable_layers(costs)) + 1):
-        variants = [
-            first_k_plan(
-                costs,
-                network,
-                k,
-                steps_per_launch=steps_per_launch,
-                partition_bytes=partition_bytes,
-                bucket_bytes=size,
-            )
-            for size in sizes
-        ]
-        order = variants[0].order
-        if k and memory_bytes is not None and simulator.peak_bytes(variants[0]) > memory_bytes:
-            continue
-        if network.engine == "horovod":
-            joined = fused(costs, network, order=order)
-            variants.append(replace(variants[0], exchanges=joined))
-        plans += variants
+    plans = [
+        first_k_plan(
+            costs, network, k, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+        )
+        for k in range(len(movable_layers(costs)) + 1)
+    ]
+    if memory_bytes is not None:
+        fitting = [plan for plan in plans[1:] if simulator.peak_bytes(plan) <= memory_bytes]
+        plans = [plans[0], *fitting]
+    plans = [_with_best_exchanges(plan, costs, simulator, sizes) for plan in plans]
     return min(plans, key=lambda plan: round(simulator.step_seconds(plan), EQUAL_DIGITS))
 
 
@@ -165,13 +153,29 @@ def bucket_sizes(costs: StepCosts, network: Network, steps_per_launch: int) -> t
     """
     if network.by_urgency or network.workers == 1:
         return (0,)
-    plans = {
-        size: first_k_plan(costs, network, 0, steps_per_launch=steps_per_launch, bucket_bytes=size)
-        for size in (0, *TUNED_BYTES)
-    }
+    stock = first_k_plan(costs, network, 0, steps_per_launch=steps_per_launch)
+    ready = ready_order(costs, stock.order)
     seconds = Simulator(costs, network).step_seconds
-    best = min(plans, key=lambda size: seconds(plans[size]))
+    best = min(
+        (0, *TUNED_BYTES),
+        key=lambda size: seconds(
+            replace(stock, exchanges=arrange(costs, ready, bucket_bytes=size))
+        ),
+    )
     return (0, best) if best else (0,)
+
+
+def _with_best_exchanges(
+    plan: Plan, costs: StepCosts, simulator: Simulator, sizes: Sequence[int]
+) -> Plan:
+    """With gradients as they become ready in buckets of one of these sizes, or as Horovod does."""
+    if simulator.network.by_urgency:
+        return plan
+    ready = ready_order(costs, plan.order)
+    exchanges = [arrange(costs, ready, bucket_bytes=size) for size in sizes]
+    if plan.engine == "horovod":
+        exchanges.append(fused(costs, simulator.network, order=plan.order))
+    return min((replace(plan, exchanges=each) for each in exchanges), key=simulator.step_seconds)
 
 
 def priority_plan(
