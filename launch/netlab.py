@@ -3,8 +3,8 @@
 Overlap of computing and exchanging shows only where exchanging takes time, which it hardly does
 between processes of one machine. Here each worker has a host of its own, joined to the others by a
 network of a given rate, all of it on this machine: network namespaces, veth pairs, a bridge, and
-``tc`` to keep the rate (see ``lab.py`` and ``shaping.py``; ``cable.py`` delays). Linux and root only;
-in a container, a privileged one. Debian: ``apt-get install iproute2``.
+``tc`` to keep the rate (see ``lab.py`` and ``shaping.py``; ``cable.py`` delays). Linux and root
+only; in a container, a privileged one. Debian: ``apt-get install iproute2``.
 
     host0  10.77.0.1  core 0      worker 0, BytePS's scheduler, server 0
     host1  10.77.0.2  core 1      worker 1, server 1
