@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import cable
 import environment
 from arguments import check_command
 from background_job import BackgroundJob
@@ -64,7 +66,7 @@ class Lab:
 
         Args:
             rate: of every link, each way, as ``250Mbit``.
-            delay: from host to host, as ``1ms``; it needs a kernel with netem.
+            delay: from host to host, as ``1ms``; each packet then costs CPU time (cable.py).
             cores: that the hosts are bound to, host i to ``cores[i % len(cores)]``; None: all that
                 this process may use.
 
@@ -97,6 +99,7 @@ class Lab:
         )
         self.cleaner = Cleaner()
         self._jobs: list[BackgroundJob] = []
+        self._carriers: list[subprocess.Popen[bytes]] = []  # of packets, in cables that delay them
 
     @property
     def cores(self) -> list[int]:
@@ -162,7 +165,7 @@ class Lab:
         try:
             self._build()
         except BaseException:
-            self.cleaner.__exit__()
+            self._clear()
             raise
         return self
 
@@ -176,7 +179,12 @@ class Lab:
             for job in self._jobs:
                 job.end()
         finally:
-            self.cleaner.__exit__()
+            self._clear()
+
+    def _clear(self) -> None:
+        self.cleaner.__exit__()
+        for carrier in self._carriers:
+            carrier.wait()  # the cleaner has killed it
 
     def _build(self) -> None:
         switch = self._switch
@@ -186,13 +194,13 @@ class Lab:
         for host in self.hosts:
             self._add_namespace(host)
             self._write_names(host)
-            cable = ["mtu", str(MTU), "type", "veth", "peer", "name", host.interface]
-            end = ["mtu", str(MTU), "netns", host.namespace]
-            self._ip(switch, "link", "add", host.name, *cable, *end)
+            if self._delay is None:
+                self._join(host)
+            else:
+                self._join_with_delay(host, self._delay)
             self._ip(switch, "link", "set", host.name, "master", switch.interface, "up")
             self._address(host)
             self._shape(host, "add")
-            self._delay_what_leaves(host)
 
     def _add_namespace(self, host: Host) -> None:
         self.cleaner.add_namespace(host.namespace)
@@ -221,17 +229,39 @@ class Lab:
             self._ip(end, "link", "set", device, "gso_max_size", size)
             self._tc(end, action, device, "root", "handle", "1:", *token_bucket(self._rate))
 
-    def _delay_what_leaves(self, host: Host) -> None:
-        if self._delay is None:
-            return
-        delay = f"{self._delay * 1e6:.0f}us"
+    def _join(self, host: Host) -> None:
+        """Leads a cable from the host to the switch, whose end of it has the host's name."""
+        kind = ["mtu", str(MTU), "type", "veth", "peer", "name", host.interface]
+        end = ["mtu", str(MTU), "netns", host.namespace]
+        self._ip(self._switch, "link", "add", host.name, *kind, *end)
+
+    def _join_with_delay(self, host: Host, delay: float) -> None:
+        """The same with one that delays what the host sends, by so many seconds."""
+        ends = []
         try:
-            self._tc(host, "add", host.interface, "parent", "1:1", "netem", "delay", delay)
-        except UserError as error:
+            for place, interface in ((host, host.interface), (self._switch, host.name)):
+                with place.inside():
+                    ends.append(cable.new_end(interface))
+                self._ip(place, "link", "set", interface, "mtu", str(MTU), "up")
+            command = [sys.executable, "-I", "-S", cable.__file__, *map(str, ends), f"{delay:f}"]
+            self._carriers.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=ends,
+                    start_new_session=True,
+                    preexec_fn=self.cleaner.add_own_group,
+                )
+            )
+        except OSError as error:
             raise UserError(
-                f"delay {delay}: this machine's kernel has no netem, which delays packets "
-                f"({error}); leave the delay out, or use a kernel with CONFIG_NET_SCH_NETEM"
+                f"delay {delay:g} s: packets cannot be delayed here ({error}); it needs "
+                "/dev/net/tun (in a container: --device /dev/net/tun), or leave the delay out"
             ) from error
+        finally:
+            for end in ends:
+                os.close(end)
 
     def _ip(self, host: Host, *arguments: str) -> None:
         self._run("ip", "-n", host.namespace, *arguments)

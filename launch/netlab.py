@@ -3,8 +3,8 @@
 Overlap of computing and exchanging shows only where exchanging takes time, which it hardly does
 between processes of one machine. Here each worker has a host of its own, joined to the others by a
 network of a given rate, all of it on this machine: network namespaces, veth pairs, a bridge, and
-``tc`` to keep the rate (see ``lab.py`` and ``shaping.py``). Linux and root only; in a container, a
-privileged one. Debian: ``apt-get install iproute2``.
+``tc`` to keep the rate (see ``lab.py`` and ``shaping.py``; ``cable.py`` delays). Linux and root
+only; in a container, a privileged one. Debian: ``apt-get install iproute2``.
 
     host0  10.77.0.1  core 0      worker 0, BytePS's scheduler, server 0
     host1  10.77.0.2  core 1      worker 1, server 1
@@ -70,7 +70,7 @@ examples:
   python launch/netlab.py -np 4 --engine byteps --servers 2 --rate 1Gbit --cores 2,3,4,5 \\
       -- python -m ooodist.train --config digits.yaml
 
-  # a slow and distant network, for an hour at most (the kernel needs netem for the delay)
+  # a slow and distant network, for an hour at most
   python launch/netlab.py -np 2 --engine collective --rate 100Mbit --delay 2ms --timeout 3600 \\
       --log-dir logs -- python -m ooodist.train --config digits.yaml
 """
@@ -104,9 +104,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--rate", required=True, help="of each host's link, each way, as 250Mbit or 1.5Gbit"
     )
-    parser.add_argument(
-        "--delay", metavar="TIME", help="from one host to another, as 1ms; the kernel needs netem"
-    )
+    parser.add_argument("--delay", metavar="TIME", help="from one host to another, as 1ms")
     parser.add_argument(
         "--servers", metavar="S", type=count, help="number of byteps servers (default: one a host)"
     )

@@ -1,4 +1,4 @@
-"""What a link of the emulated network lets through: its rate and its delay, by Linux's ``tc``.
+"""What a link of the emulated network lets through: its rate, by Linux's ``tc``.
 
 The rate is kept by a token bucket (tbf) at each end of the link, for the direction in which that
 end sends. A full bucket lets its content (the burst) pass at once, which no real link does, so it

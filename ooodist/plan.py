@@ -120,7 +120,7 @@ def _plan_costs(options: argparse.Namespace) -> int:
 
 def _as_trained(limits: Limits, described: Sequence[Cluster]) -> Limits:
     """The limits, with the credits that a training on the described clusters could carry out."""
-    if not described:
+    if not described or described[0].network.by_urgency:  # its engine is started with the plan's
         return limits
     return replace(limits, credits=planned_credits(described[0].network.engine))
 

@@ -1,9 +1,12 @@
-"""What ooodist costs when it has nothing to do: one worker, no order, against plain Keras fit.
+"""What ooodist costs when it has nothing to do, and what XLA brings that ooodist switches off.
 
-Both train the same ResNet-50 (96 x 96 images, batch 8, random data) in one process, in alternating
-blocks of steps, so that a change of the machine's speed meets both.
+One worker, order ``inorder``. Keras' fit with XLA, without it, and ooodist's train the same model
+on the same random data in one process, in alternating blocks of steps, so that a change of the
+machine's speed meets all alike.
 
-    python expr/overhead/run.py [--blocks 12] [--steps 8] [--output expr/overhead/steps.csv]
+    python expr/overhead/run.py [--models NAME ...] [--blocks 12] [--steps 8] [--output FILE.csv]
+
+Rows of a file that is there already stay, but for those of the models that are measured.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras
@@ -21,9 +26,75 @@ import numpy as np
 import tensorflow as tf
 
 import ooodist
+from ooodist.models import build
+from ooodist.models.bert import Bert12Config
+from ooodist.models.resnet20 import ResNet20Config
 
-IMAGE = (96, 96, 3)
-BATCH = 8
+CLASSES = 10
+VOCABULARY = 1000
+XLA, PLAIN, OOODIST = "Keras with XLA", "Keras", "ooodist"
+
+
+@dataclass(frozen=True)
+class Described:
+    """Data, as ooodist.models.build is told of it."""
+
+    input_spec: tf.TensorSpec
+    task: str = "classification"
+    num_classes: int | None = CLASSES
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to train: a name for people, its batch, the shape of a sample, what makes it."""
+
+    title: str
+    batch: int
+    sample: tuple[int, ...]
+    make: Callable[[], keras.Model]
+
+    def samples(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """At random: images, or tokens where a sample is a sequence; and their classes."""
+        numbers = np.random.default_rng(0)
+        if len(self.sample) == 1:
+            x = numbers.integers(0, VOCABULARY, (count, *self.sample), dtype=np.int32)
+        else:
+            x = numbers.normal(size=(count, *self.sample)).astype(np.float32)
+        return x, numbers.integers(0, CLASSES, count)
+
+
+def application(make: Callable[..., keras.Model], sample: tuple[int, ...]) -> keras.Model:
+    """One of keras.applications, with logits."""
+    return make(weights=None, input_shape=sample, classes=CLASSES, classifier_activation=None)
+
+
+IMAGE, SMALL_IMAGE, SENTENCE = (96, 96, 3), (8, 8, 1), (128,)
+SUBJECTS = {
+    "resnet50": Subject(
+        "ResNet-50", 8, IMAGE, lambda: application(keras.applications.ResNet50, IMAGE)
+    ),
+    "mobilenet_v3_small": Subject(
+        "MobileNetV3-small",
+        16,
+        IMAGE,
+        lambda: application(keras.applications.MobileNetV3Small, IMAGE),
+    ),
+    "bert_4": Subject(
+        "BERT of 4 layers",
+        8,
+        SENTENCE,
+        lambda: build(
+            Bert12Config(layers=4, width=256, heads=4, vocabulary_size=VOCABULARY),
+            Described(tf.TensorSpec(SENTENCE, tf.int32)),
+        ),
+    ),
+    "resnet20": Subject(
+        "ResNet-20",
+        32,
+        SMALL_IMAGE,
+        lambda: build(ResNet20Config(), Described(tf.TensorSpec(SMALL_IMAGE))),
+    ),
+}
 
 
 class StepTimes(keras.callbacks.Callback):
@@ -43,58 +114,86 @@ class StepTimes(keras.callbacks.Callback):
         self._last = now
 
 
-def resnet50() -> keras.Model:
+def compiled(subject: Subject, jit_compile: bool) -> keras.Model:
+    """The model, the same each time, ready to be trained."""
     keras.utils.set_random_seed(0)
-    model = keras.applications.ResNet50(
-        weights=None, input_shape=IMAGE, classes=10, classifier_activation=None
-    )
+    model = subject.make()
     model.compile(
         keras.optimizers.SGD(0.01, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
+        jit_compile=jit_compile,
     )
     return model
 
 
+def measure(subject: Subject, blocks: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of each step, by who trained."""
+    models = {
+        XLA: compiled(subject, jit_compile=True),
+        PLAIN: compiled(subject, jit_compile=False),
+        OOODIST: ooodist.distribute(compiled(subject, jit_compile=False), order="inorder"),
+    }
+    x, y = subject.samples(subject.batch * (steps + 1))
+    times = {name: StepTimes() for name in models}
+    names = list(models)
+    for block in range(-1, blocks):
+        # Each is first, second and last as often; block -1 traces and compiles, and is not counted.
+        for name in names[block % 3 :] + names[: block % 3]:
+            callbacks = [times[name]] if block >= 0 else []
+            models[name].fit(x, y, batch_size=subject.batch, verbose=0, callbacks=callbacks)
+    return {name: record.seconds for name, record in times.items()}
+
+
+def rows(subject: Subject, times: dict[str, list[float]]) -> str:
+    """Lines of the README's table."""
+    plain = statistics.median(times[PLAIN])
+    lines = []
+    for name, seconds in times.items():
+        median = statistics.median(seconds)
+        low, _, high = statistics.quantiles(seconds, n=4)
+        lines.append(
+            f"| {subject.title} | {name} | {median * 1e3:.1f} ms | {low * 1e3:.1f} to "
+            f"{high * 1e3:.1f} ms | {median / plain:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def write(file: Path, measured: dict[str, dict[str, list[float]]]) -> None:
+    """Puts these models' rows into a CSV file, in the place of their rows of a run before."""
+    kept: list[list[str]] = []
+    if file.exists():
+        with file.open(newline="", encoding="utf-8") as stream:
+            kept = [row for row in list(csv.reader(stream))[1:] if row[0] not in measured]
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["model", "which", "seconds"])
+        writer.writerows(kept)
+        for model, times in measured.items():
+            for name, seconds in times.items():
+                writer.writerows([model, name, f"{each:.6f}"] for each in seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
     parser.add_argument("--blocks", type=int, default=12, help="blocks of steps each")
     parser.add_argument("--steps", type=int, default=8, help="timed steps a block")
     parser.add_argument("--output", type=Path, help="CSV file of all step times")
     options = parser.parse_args()
 
     ooodist.init("local")
-    models = {"plain Keras": resnet50(), "ooodist": ooodist.distribute(resnet50())}
-    numbers = np.random.default_rng(0)
-    count = BATCH * (options.steps + 1)
-    x = numbers.normal(size=(count, *IMAGE)).astype(np.float32)
-    y = numbers.integers(0, 10, count)
-
-    times: dict[str, StepTimes] = {name: StepTimes() for name in models}
-    for block in range(-1, options.blocks):
-        # Take turns in who is first; block -1 traces and is not counted.
-        for name in sorted(models, reverse=bool(block % 2)):
-            callbacks = [times[name]] if block >= 0 else []
-            models[name].fit(x, y, batch_size=BATCH, verbose=0, callbacks=callbacks)
-
     print(
-        f"ResNet-50, {IMAGE[0]} x {IMAGE[1]}, batch {BATCH}; {os.cpu_count()} cores "
-        f"({platform.machine()}), TensorFlow {tf.__version__}, Keras {keras.__version__}"
+        f"{os.cpu_count()} cores ({platform.machine()}), TensorFlow {tf.__version__}, "
+        f"Keras {keras.__version__}\n| model | | median | quartiles | of Keras' |",
+        "|---|---|---|---|---|",
+        sep="\n",
+        flush=True,
     )
-    medians = {}
-    for name, record in times.items():
-        medians[name] = statistics.median(record.seconds)
-        low, _, high = statistics.quantiles(record.seconds, n=4)
-        print(
-            f"{name:12} median {medians[name] * 1e3:7.1f} ms a step "
-            f"(quartiles {low * 1e3:.1f} to {high * 1e3:.1f}, {len(record.seconds)} steps)"
-        )
-    print(f"ooodist / plain Keras: {medians['ooodist'] / medians['plain Keras']:.4f}")
-    if options.output:
-        with options.output.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["which", "seconds"])
-            writer.writerows([name, f"{s:.6f}"] for name in times for s in times[name].seconds)
+    for name in options.models:
+        times = measure(SUBJECTS[name], options.blocks, options.steps)
+        print(rows(SUBJECTS[name], times), flush=True)
+        if options.output:
+            write(options.output, {name: times})
 
 
 if __name__ == "__main__":

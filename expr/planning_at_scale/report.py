@@ -20,7 +20,11 @@ from matplotlib.ticker import NullFormatter
 FOLDER = Path(__file__).parent
 MODELS = {"resnet50": "ResNet-50", "vgg16": "VGG16", "bert_24": "BERT-large"}
 ENGINES = {"horovod": "ring (Horovod)", "byteps": "servers (BytePS)"}
-STOCK, PRIORITY = "stock_tuned", "priority_tuned"
+BASELINES = {  # by their names in the CSV file: in words, and how they are drawn
+    "stock": ("as it comes", "^:"),
+    "stock_tuned": ("tuned", "o-"),
+    "priority_tuned": ("priority", "s--"),
+}
 COLORS = ("#d1495b", "#2e86ab", "#3c8d40")  # of the bandwidths, slowest first
 
 # (model, engine, Gbit/s) -> workers -> plan -> seconds a step
@@ -40,17 +44,17 @@ def read(file: Path) -> Predictions:
 def table(file: Path, workers: int) -> str:
     """Markdown, one line for each model, engine and bandwidth."""
     lines = [
-        "| model | exchange | Gbit/s | stock | priority | planned | lower bound | over stock | "
-        "over priority |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | exchange | Gbit/s | as it comes | tuned | priority | planned | lower bound | "
+        "over as it comes | over tuned | over priority |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (model, engine, bandwidth), cases in read(file).items():
         seconds = cases[workers]
         planned = seconds["planned"]
-        times = (seconds[STOCK], seconds[PRIORITY], planned, seconds["lower_bound"])
+        times = (*(seconds[name] for name in BASELINES), planned, seconds["lower_bound"])
         cells = [MODELS[model], ENGINES[engine], f"{bandwidth:g}"]
         cells += [f"{1e3 * value:.0f} ms" for value in times]
-        cells += [f"{seconds[name] / planned:.2f}x" for name in (STOCK, PRIORITY)]
+        cells += [f"{seconds[name] / planned:.2f}x" for name in BASELINES]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -92,7 +96,7 @@ def draw(file: Path, figure: Path) -> None:
 
 def _draw_case(axes: Axes, cases: dict[int, dict[str, float]], color: str) -> None:
     workers = sorted(cases)
-    for baseline, style in ((STOCK, "o-"), (PRIORITY, "s--")):
+    for baseline, (_, style) in BASELINES.items():
         speedups = [cases[count][baseline] / cases[count]["planned"] for count in workers]
         axes.plot(workers, speedups, style, color=color, markersize=3.5, linewidth=1.4)
 
@@ -100,8 +104,12 @@ def _draw_case(axes: Axes, cases: dict[int, dict[str, float]], color: str) -> No
 def _legend(colors: dict[float, str]) -> list[Line2D]:
     return [
         *(Line2D([], [], color=color, label=f"{b:g} Gbit/s") for b, color in colors.items()),
-        Line2D([], [], color="black", marker="o", markersize=3.5, label="over stock"),
-        Line2D([], [], color="black", marker="s", markersize=3.5, ls="--", label="over priority"),
+        *(
+            Line2D(
+                [], [], color="black", marker=style[0], ls=style[1:], ms=3.5, label=f"over {name}"
+            )
+            for name, style in BASELINES.values()
+        ),
     ]
 
 

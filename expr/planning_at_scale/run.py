@@ -1,7 +1,8 @@
 """Predicted step times of stock, priority and planned exchange on clusters that nobody has here.
 
 For each model, engine, bandwidth and number of workers: the plan that ``python -m ooodist.plan``
-finds, and two baselines with their own settings tuned. Nothing is trained or measured.
+finds, the engine as it comes, the engine tuned, and strict priority with its settings tuned.
+Nothing is trained or measured.
 
     python expr/planning_at_scale/run.py
 
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from report import draw, table
 
+from ooodist.engines.settings import planned_credits
 from ooodist.plan import read_costs
 from ooodist.schedule.bound import lower_bound
 from ooodist.schedule.cluster import describe_network
@@ -30,6 +32,7 @@ from ooodist.schedule.data_parallel import (
     priority_plan,
     priority_sequence,
     stock_plan,
+    tuned_plan,
 )
 from ooodist.schedule.exchanges import arrange, ready_order
 from ooodist.schedule.orders import num_deferred, stock_order
@@ -45,6 +48,7 @@ BANDWIDTHS = (10.0, 25.0, 100.0)  # Gbit/s
 LATENCY = 30e-6  # seconds from one host to another
 # Four steps a launch are what tracing can bear; less search than usual, for so many cases.
 LIMITS = Limits(max_steps_per_launch=4, credits=(1, 2, 8, None), evaluations=300)
+RING_LIMITS = replace(LIMITS, credits=planned_credits("horovod"))  # as training does
 SIZES = tuple(1 << exponent for exponent in range(20, 32))  # bytes, of buckets and chunks
 COLUMNS = (
     *("model", "engine", "gbit_per_second", "workers"),
@@ -63,12 +67,16 @@ class Case:
 def predict(case: Case) -> list[dict[str, object]]:
     """One row of the CSV file for each plan."""
     costs = read_costs(FOLDER / "costs" / f"{case.model}.yaml")
-    network = describe(case)
-    planned = make_plan(costs, network, limits=LIMITS)
+    network = describe_network(case.engine, case.workers, case.bandwidth * 1e9, LATENCY)
+    limits = LIMITS if network.by_urgency else RING_LIMITS
+    planned = make_plan(costs, network, limits=limits)
     steps = planned.steps_per_launch
     plans = {
         "planned": planned,
-        "stock_tuned": tuned_stock(costs, network),
+        "stock": stock_plan(costs, network),
+        "stock_tuned": tuned_plan(
+            costs, network, credits=limits.credits, partitions=limits.partitions
+        ),
         "priority_tuned": tuned_priority(costs, network, steps),
     }
     simulator = Simulator(costs, network)
@@ -91,33 +99,13 @@ def predict(case: Case) -> list[dict[str, object]]:
     return [*rows, rows[-1] | bound | {"exchanges": "", "deferred": ""}]
 
 
-def describe(case: Case) -> Network:
-    """The network of a case."""
-    network = describe_network(case.engine, case.workers, case.bandwidth * 1e9, LATENCY)
-    if case.engine == "horovod":
-        # Horovod runs one all-reduce at a time: the trips round the ring occupy the lane, instead
-        # of hiding behind other exchanges.
-        return replace(network, latency=0.0, fixed=network.latency)
-    return network
-
-
-def tuned_stock(costs: StepCosts, network: Network) -> Plan:
-    """Stock with neighbours joined, as Horovod's fusion does, at the size that is best here."""
-    stock = stock_plan(costs, network)
-    if network.by_urgency:  # BytePS has no fusion
-        return stock
-    ready = ready_order(costs, None)
-    joined = [replace(stock, exchanges=arrange(costs, ready, bucket_bytes=size)) for size in SIZES]
-    return min([stock, *joined], key=Simulator(costs, network).step_seconds)
-
-
 def tuned_priority(costs: StepCosts, network: Network, steps_per_launch: int) -> Plan:
     """Strict priority with the credit and the sizes of buckets and chunks that are best here.
 
     ByteScheduler searches chunks and credit; that small tensors travel together is more than it
     does, but without it a ring of many workers has no chance.
     """
-    credits = LIMITS.credits
+    credits = LIMITS.credits if network.by_urgency else RING_LIMITS.credits
     if network.by_urgency:
         plans = [
             best_priority(
@@ -196,7 +184,7 @@ def _said(case: Case, rows: list[dict[str, object]]) -> str:
     milliseconds = {row["plan"]: 1e3 * float(str(row["step_seconds"])) for row in rows}
     return (
         f"{case.model} {case.engine} {case.bandwidth:g} Gbit/s {case.workers} workers: "
-        f"stock {milliseconds['stock_tuned']:.1f} ms, "
+        f"as it comes {milliseconds['stock']:.1f} ms, tuned {milliseconds['stock_tuned']:.1f} ms, "
         f"priority {milliseconds['priority_tuned']:.1f} ms, "
         f"planned {milliseconds['planned']:.1f} ms, "
         f"bound {milliseconds['lower_bound']:.1f} ms"

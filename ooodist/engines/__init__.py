@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ooodist.engines.detect import check_name, check_size, choose
 from ooodist.engines.patience import abort, at_most
-from ooodist.engines.settings import one_host_settings, planned_settings
+from ooodist.engines.settings import BYTEPS_CREDIT, one_host_settings, planned_settings
 from ooodist.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def init(
     stall_limit: float = 600.0,
     planned: bool = False,
     partition_bytes: int | None = None,
+    pieces_in_flight: int | None = BYTEPS_CREDIT,
 ) -> Engine:
     """Connects this process with the others of the job; call it before TensorFlow does anything.
 
@@ -48,6 +50,7 @@ def init(
             hosts share.
         planned: the exchanges will follow a plan: sets the engine up for that (see settings.py).
         partition_bytes: that of the plan, if it is known already.
+        pieces_in_flight: the credit of a plan for BytePS, the same; None: any number.
 
     Raises:
         UserError: no such engine; not built; not as the process was started; other number of
@@ -66,7 +69,7 @@ def init(
         raise UserError("ooodist.init after ooodist.shutdown: start a new process instead")
     name, reason = choose(engine, os.environ, workers)
     if planned:
-        _set_up_for_plans(name, partition_bytes)
+        _set_up_for_plans(planned_settings(name, partition_bytes, pieces_in_flight))
     os.environ.update(one_host_settings(name, os.environ))
     made = _make(name, stall_limit)
     check_size(name, made.size, os.environ, workers)
@@ -96,8 +99,7 @@ def shutdown() -> None:
         made.shutdown()
 
 
-def _set_up_for_plans(name: str, partition_bytes: int | None) -> None:
-    settings = planned_settings(name, partition_bytes)
+def _set_up_for_plans(settings: Mapping[str, str]) -> None:
     for variable, value in settings.items():
         if os.environ.setdefault(variable, value) != value:
             _log.info("%s=%s is kept (a plan wants %s)", variable, os.environ[variable], value)

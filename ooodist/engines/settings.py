@@ -16,14 +16,19 @@ NICENESS = "OOODIST_EXCHANGE_NICENESS"
 WITHOUT_TCP = {"OMPI_MCA_btl": "^tcp,ofi", "OMPI_MCA_mtl": "^ofi"}  # ofi: libfabric
 
 
-def planned_settings(engine: str, partition_bytes: int | None = None) -> dict[str, str]:
+def planned_settings(
+    engine: str,
+    partition_bytes: int | None = None,
+    pieces_in_flight: int | None = BYTEPS_CREDIT,
+) -> dict[str, str]:
     """Environment variables for a job that runs a plan, each with its value.
 
     Args:
         engine: "local", "collective", "horovod" or "byteps".
         partition_bytes: that of the plan; None if it is not known yet.
+        pieces_in_flight: the credit of a plan for BytePS; None: any number.
     """
-    return {**_threads(), **_of_library(engine, partition_bytes)}
+    return {**_threads(), **_of_library(engine, partition_bytes, pieces_in_flight)}
 
 
 def one_host_settings(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -63,7 +68,9 @@ def _threads() -> dict[str, str]:
     return {"TF_NUM_INTEROP_THREADS": "2"} if len(os.sched_getaffinity(0)) == 1 else {}
 
 
-def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
+def _of_library(
+    engine: str, partition_bytes: int | None, pieces_in_flight: int | None
+) -> dict[str, str]:
     if engine == "horovod":
         return {
             # Default 128 MB: what is ready at one time is copied together and completes
@@ -85,7 +92,7 @@ def _of_library(engine: str, partition_bytes: int | None) -> dict[str, str]:
             # takes 34 ms at 250 Mbit/s.
             "BYTEPS_PARTITION_BYTES": str(partition_bytes or DEFAULT_PARTITION_BYTES),
             # Default 0: all that there is, in the order in which it is ready, without priorities.
-            "BYTEPS_SCHEDULING_CREDIT": str(BYTEPS_CREDIT),
+            "BYTEPS_SCHEDULING_CREDIT": str(pieces_in_flight or 0),
             # Default djb2, by which servers get tensors at random; naive: in turn.
             "BYTEPS_KEY_HASH_FN": "naive",
         }

@@ -1,4 +1,4 @@
-"""Plans with a name, to compare with: stock, the default, reverse first-k and strict priority."""
+"""Plans with a name, to compare with: stock, tuned, the default, first-k and strict priority."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ BUCKET_BYTES = 1 << 20  # in which gradients travel without a plan
 MOST_K = 32  # of reverse first-k, that are compared at first
 NEARER = 4  # how much closer those are that are compared next
 CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
+EQUAL_DIGITS = 10  # of seconds: what differs less is equal but for rounding
+TUNED_BYTES = tuple(1 << exponent for exponent in range(20, 32))  # of buckets: the usual, and more
 
 
 def stock_plan(
@@ -51,6 +53,41 @@ def stock_plan(
         steps_per_launch=steps_per_launch,
     )
     return _for_network(plan, network, partition_bytes)
+
+
+def tuned_plan(
+    costs: StepCosts,
+    network: Network,
+    *,
+    steps_per_launch: int = 1,
+    credits: Sequence[int | None] = CREDITS,
+    partitions: Sequence[int] = (PARTITION_BYTES,),
+) -> Plan:
+    """Stock with the engine's own settings at their best in simulation; the first of equals.
+
+    For BytePS the credit and the size of its pieces; for others the size of the buckets in which
+    neighbours travel together, and for Horovod the fusion threshold besides.
+
+    Args:
+        costs, network: of the step.
+        steps_per_launch: steps that are traced into one function.
+        credits, partitions: that an engine that picks by urgency may have.
+    """
+    stock = replace(stock_plan(costs, network, steps_per_launch=steps_per_launch), name="tuned")
+    plans = [stock]
+    if network.by_urgency:
+        plans = [
+            replace(stock, credit=credit, partition_bytes=size)
+            for credit in credits
+            for size in partitions
+        ]
+    else:
+        ready = ready_order(costs, None)
+        joined = [arrange(costs, ready, bucket_bytes=size) for size in TUNED_BYTES]
+        if network.engine == "horovod":
+            joined += [fused(costs, network, threshold=size) for size in TUNED_BYTES]
+        plans += [replace(stock, exchanges=exchanges) for exchanges in joined]
+    return min(plans, key=Simulator(costs, network).step_seconds)
 
 
 def default_plan(costs: StepCosts, network: Network, *, steps_per_launch: int = 1) -> Plan:
@@ -96,16 +133,18 @@ def best_first_k(
     """The :func:`first_k_plan` that is fastest in simulation; the least k of equals.
 
     Over every k, or where there are many of them over so many in even distances, and then over
-    those near the best. With ``memory_bytes``, over those that fit; k = 0, which is stock order,
-    counts always. ``simulator``: of these costs and network, if there is one.
+    those near the best, each with the exchanges that are best for it: see :func:`bucket_sizes`.
+    With ``memory_bytes``, over those that fit; k = 0, which is stock order, counts always.
+    ``simulator``: of these costs and network, if there is one.
     """
     simulator = simulator or Simulator(costs, network)
+    sizes = bucket_sizes(costs, network, steps_per_launch, simulator)
     plans: dict[int, Plan] = {}
     seconds: dict[int, float] = {}
 
     def score(k: int) -> tuple[float, int]:
         if k not in plans:
-            plans[k] = plan = first_k_plan(
+            plan = first_k_plan(
                 costs,
                 network,
                 k,
@@ -113,7 +152,9 @@ def best_first_k(
                 partition_bytes=partition_bytes,
             )
             fits = not k or memory_bytes is None or simulator.peak_bytes(plan) <= memory_bytes
-            seconds[k] = simulator.step_seconds(plan) if fits else math.inf
+            plans[k] = _with_best_exchanges(plan, costs, simulator, sizes) if fits else plan
+            took = simulator.step_seconds(plans[k]) if fits else math.inf
+            seconds[k] = round(took, EQUAL_DIGITS)
         return seconds[k], k
 
     most = len(movable_layers(costs))
@@ -127,11 +168,47 @@ def best_first_k(
     return plans[best]
 
 
+def bucket_sizes(
+    costs: StepCosts, network: Network, steps_per_launch: int, simulator: Simulator | None = None
+) -> tuple[int, ...]:
+    """0, which is no buckets, and the size of buckets that is best for stock order, if any is.
+
+    An engine that picks by urgency has no buckets of its own. ``simulator``: of these costs and
+    network, if there is one.
+    """
+    if network.by_urgency or network.workers == 1:
+        return (0,)
+    stock = first_k_plan(costs, network, 0, steps_per_launch=steps_per_launch)
+    ready = ready_order(costs, stock.order)
+    seconds = (simulator or Simulator(costs, network)).step_seconds
+    best = min(
+        (0, *TUNED_BYTES),
+        key=lambda size: seconds(
+            replace(stock, exchanges=arrange(costs, ready, bucket_bytes=size))
+        ),
+    )
+    return (0, best) if best else (0,)
+
+
+def _with_best_exchanges(
+    plan: Plan, costs: StepCosts, simulator: Simulator, sizes: Sequence[int]
+) -> Plan:
+    """With gradients as they become ready in buckets of one of these sizes, or as Horovod does."""
+    if simulator.network.by_urgency:
+        return plan
+    ready = ready_order(costs, plan.order)
+    exchanges = [arrange(costs, ready, bucket_bytes=size) for size in sizes]
+    if plan.engine == "horovod":
+        exchanges.append(fused(costs, simulator.network, order=plan.order))
+    return min((replace(plan, exchanges=each) for each in exchanges), key=simulator.step_seconds)
+
+
 def priority_plan(
     costs: StepCosts,
     network: Network,
     *,
     chunk_bytes: int = PARTITION_BYTES,
+    bucket_bytes: int = 0,
     credit: int | None = 1,
     steps_per_launch: int = 1,
 ) -> Plan:
@@ -144,6 +221,8 @@ def priority_plan(
     Args:
         costs, network: of the step.
         chunk_bytes: gradients that are larger travel in parts of about this size.
+        bucket_bytes: instead of that, those that become ready one after the other travel together
+            up to this size; 0: they do not, and an engine that picks by urgency has no buckets.
         credit: how many may be in flight: with more, the lane is busier and priority less strict.
         steps_per_launch: steps that are traced into one function.
 
@@ -156,8 +235,11 @@ def priority_plan(
     if network.by_urgency:
         exchanges = most_urgent_first(costs, arrange(costs, weights))
     else:
-        chunks = arrange(costs, weights, chunk_bytes=chunk_bytes)
-        exchanges = priority_sequence(costs, network, order, chunks, credit)
+        if bucket_bytes:
+            pieces = arrange(costs, ready_order(costs, order), bucket_bytes=bucket_bytes)
+        else:
+            pieces = arrange(costs, weights, chunk_bytes=chunk_bytes)
+        exchanges = priority_sequence(costs, network, order, pieces, credit)
     plan = Plan("priority", order, exchanges, credit=credit, steps_per_launch=steps_per_launch)
     return _for_network(plan, network, chunk_bytes)
 
@@ -173,7 +255,8 @@ def best_priority(
 ) -> Plan:
     """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
 
-    ``simulator``: of these costs and network, if there is one.
+    In chunks, or in the buckets that are best for stock order. ``simulator``: of these costs and
+    network, if there is one.
     """
     simulator = simulator or Simulator(costs, network)
     plans = [
@@ -181,9 +264,11 @@ def best_priority(
             costs,
             network,
             chunk_bytes=chunk_bytes,
+            bucket_bytes=size,
             credit=credit,
             steps_per_launch=steps_per_launch,
         )
+        for size in bucket_sizes(costs, network, steps_per_launch, simulator)
         for credit in credits
     ]
     return min(plans, key=simulator.step_seconds)

@@ -112,15 +112,22 @@ def arrange(
     return tuple(exchanges)
 
 
-def fused(costs: StepCosts, network: Network) -> tuple[PlannedExchange, ...]:
-    """The exchanges that Horovod makes of gradients in stock order: its tensor fusion.
+def fused(
+    costs: StepCosts,
+    network: Network,
+    *,
+    threshold: int = FUSION_BYTES,
+    order: Sequence[str] | None = None,
+) -> tuple[PlannedExchange, ...]:
+    """The exchanges that Horovod makes of gradients that become ready in an order: its fusion.
 
     It runs one at a time. When one ends, all that has become ready meanwhile travels together, up
-    to its default threshold.
+    to ``threshold`` bytes. ``order``: of the backward units; None: stock.
     """
     weight_of = {weight.name: weight for weight in costs.weights}
-    ready, now = dict.fromkeys(ready_order(costs, None), 0.0), 0.0
-    for unit in costs.backward:
+    units = {unit.name: unit for unit in costs.backward}
+    ready, now = dict.fromkeys(ready_order(costs, order), 0.0), 0.0
+    for unit in units.values() if order is None else (units[name] for name in order):
         now += unit.seconds
         ready.update(dict.fromkeys(unit.weights, now))
     exchanges: list[PlannedExchange] = []
@@ -132,7 +139,7 @@ def fused(costs: StepCosts, network: Network) -> tuple[PlannedExchange, ...]:
         for name in waiting[1:]:
             weight = weight_of[name]
             num_bytes += weight.num_bytes
-            if ready[name] > free or weight.dtype != first.dtype or num_bytes > FUSION_BYTES:
+            if ready[name] > free or weight.dtype != first.dtype or num_bytes > threshold:
                 break
             bucket.append(name)
         num_bytes = sum(weight_of[name].num_bytes for name in bucket)

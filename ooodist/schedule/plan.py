@@ -73,7 +73,7 @@ class Plan:
     """How the steps of a launch run.
 
     Attributes:
-        name: what made it: ``stock``, ``first_k``, ``priority``, ``planned``.
+        name: what made it: ``stock``, ``tuned``, ``first_k``, ``priority``, ``planned``.
         order: names of the backward units, one after the other; None: no order is imposed, and
             TensorFlow runs them as it does.
         exchanges: each part of each weight's gradient once, in the planned order.

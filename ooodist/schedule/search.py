@@ -1,6 +1,6 @@
 """Searches the plan whose steps take the least time.
 
-It begins with the plans that have a name (stock, reverse first-k, strict priority), improves
+It begins with the plans that have a name (stock, tuned, first-k, strict priority), improves
 settings one at a time (:mod:`ooodist.schedule.candidates`), then changes the best at random
 (:mod:`ooodist.schedule.local_search`), and keeps the best of all.
 """
@@ -22,6 +22,7 @@ from ooodist.schedule.data_parallel import (
     best_first_k,
     best_priority,
     stock_plan,
+    tuned_plan,
 )
 from ooodist.schedule.local_search import LocalSearch
 from ooodist.schedule.orders import num_deferred
@@ -53,8 +54,9 @@ class Limits:
             so many that tracing does not count; the shortest launch within 1 % of the best is
             taken.
         credits: that may be used; None stands for any number of exchanges in flight. A single
-            one where the engine's is set already, or where it allows no other. Stock has any
-            number in any case, where the engine does not pick by urgency: it is what that does.
+            one where the engine's is set already, or where it allows no other. Stock and
+            tuned have any number in any case, where the engine does not pick by urgency: it is
+            what that does.
         partitions: bytes of the pieces into which an engine that picks by urgency may split
             exchanges. A single one where the engine's is set already.
         evaluations: of the search at random, or fewer for more than about 300 layers; with the
@@ -134,9 +136,10 @@ def comparison(
 ) -> dict[str, Plan]:
     """The plans that people compare, by name, each with its prediction.
 
-    ``stock`` and ``first_k`` (with the best k) have one step a launch. ``barrier_removed``, which
-    is stock in all else, and ``priority`` (with the best credit) have as many as ``planned``. So
-    what the order brings and what the removed barrier brings can be told apart.
+    ``stock`` is the engine as it comes, ``tuned`` with its own settings at their best; these and
+    ``first_k`` (with the best k) have one step a launch. ``barrier_removed``, which is stock in all
+    else, and ``priority`` (with the best credit) have as many as ``planned``. So what the order
+    brings and what the removed barrier brings can be told apart.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
@@ -146,6 +149,7 @@ def comparison(
     alone, together = planner.named(1), planner.named(planned.steps_per_launch)
     plans = {
         "stock": alone["stock"],
+        "tuned": alone["tuned"],
         "barrier_removed": replace(together["stock"], name="barrier_removed"),
         "first_k": alone["first_k"],
         "priority": together["priority"],
@@ -195,7 +199,7 @@ class _Planner:
         self._named: dict[int, dict[str, Plan]] = {}
 
     def named(self, steps_per_launch: int) -> dict[str, Plan]:
-        """Stock, the best first-k and the best priority, as the limits allow them."""
+        """Stock, tuned, the best first-k and the best priority, as the limits allow them."""
         if steps_per_launch not in self._named:  # many plans are simulated for them
             self._named[steps_per_launch] = self._find_named(steps_per_launch)
         return self._named[steps_per_launch]
@@ -207,6 +211,13 @@ class _Planner:
         plans = (
             stock_plan(
                 costs, network, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+            ),
+            tuned_plan(
+                costs,
+                network,
+                steps_per_launch=steps_per_launch,
+                credits=limits.credits,
+                partitions=limits.partitions,
             ),
             best_first_k(
                 costs,
@@ -226,10 +237,11 @@ class _Planner:
             ),
         )
         other = limits.credits[-1]
-        as_it_comes = plans[0] if not network.by_urgency else None  # its engine starts all at once
+        # These engines start all that is ready; the others' credit is one of their settings.
+        as_it_comes = () if network.by_urgency else ("stock", "tuned")
         return {
             plan.name: plan
-            if plan is as_it_comes or plan.credit in limits.credits
+            if plan.name in as_it_comes or plan.credit in limits.credits
             else replace(plan, credit=other)
             for plan in plans
         }

@@ -19,10 +19,12 @@ import keras
 from ooodist import engines, yaml_dataclass
 from ooodist.config import Config
 from ooodist.engines.base import Engine
+from ooodist.engines.settings import BYTEPS_CREDIT
 from ooodist.errors import SharedError, UserError, brief
 from ooodist.report.pipeline_trace import PipelineTrace
 from ooodist.report.trace import Trace
 from ooodist.schedule import plan as plans
+from ooodist.schedule.plan import Plan
 from ooodist.training import causes, checkpoint, resume
 from ooodist.training.callbacks import (
     Best,
@@ -63,12 +65,14 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
         the exit code, unless the process ended because others may not come along.
     """
     try:
+        plan = _plan_of_file(config)
         engine = engines.init(
             config.engine if config.parallel is None else "mpi",
             workers=_wanted_size(config),
             stall_limit=FIRST_TIME_FACTOR * config.stall_limit,
             planned=config.order.is_a_plan,
-            partition_bytes=_partition_bytes(config),
+            partition_bytes=plan.partition_bytes if plan else None,
+            pieces_in_flight=plan.credit if plan and plan.by_urgency else BYTEPS_CREDIT,
         )
     except UserError as error:
         _print_error(str(error))
@@ -107,11 +111,9 @@ def _wanted_size(config: Config) -> int | None:
     return 1 if config.parallel.ranks == 1 else None  # preparation.py says it better
 
 
-def _partition_bytes(config: Config) -> int | None:
-    """What the plan's file says of it: the engine must know before it starts."""
-    if config.order.plan is None:
-        return None
-    return plans.read(Path(config.order.plan)).partition_bytes
+def _plan_of_file(config: Config) -> Plan | None:
+    """The engine must know some of it before it starts."""
+    return None if config.order.plan is None else plans.read(Path(config.order.plan))
 
 
 def _end(message: str, code: int) -> NoReturn:

@@ -292,10 +292,11 @@ class JointModel(ABC):
                 self.steps_per_launch,
             )
         model.steps_per_execution = batches
-        if model.jit_compile:
+        if model.jit_compile:  # Keras turns its default "auto" into True, here on CPUs, too
             logger.warning(
-                "fit: jit_compile does not count: the training step is not compiled with XLA, "
-                "which drops the order; compile(jit_compile=False) says so"
+                'fit: jit_compile of compile() (True, or Keras\' own "auto") does not count: the '
+                "training step is not compiled with XLA, which drops the order; "
+                "compile(jit_compile=False) says so"
             )
 
     def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:

@@ -27,6 +27,9 @@ def test_byteps_gets_the_partition_of_the_plan() -> None:
 def test_the_credit_that_byteps_gets_is_the_one_that_is_planned_with() -> None:
     variables = settings.planned_settings("byteps")
     assert (int(variables["BYTEPS_SCHEDULING_CREDIT"]),) == settings.planned_credits("byteps")
+    for credit, setting in ((8, "8"), (None, "0")):
+        variables = settings.planned_settings("byteps", pieces_in_flight=credit)
+        assert variables["BYTEPS_SCHEDULING_CREDIT"] == setting
 
 
 @pytest.mark.parametrize("engine", ["horovod", "collective"])

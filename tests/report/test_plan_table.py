@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from ooodist.report.plan_table import (
     write_csv,
 )
 from ooodist.schedule.costs import KeptTensor, Network, StepCosts
-from ooodist.schedule.data_parallel import first_k_plan, priority_plan, stock_plan
+from ooodist.schedule.data_parallel import first_k_plan, priority_plan, stock_plan, tuned_plan
 from tests.schedule.chains import chain_costs
 
 COSTS = chain_costs([1, 1, 3], forward=0.1, output_gradient=0.1, weight_gradient=0.1)
@@ -29,6 +30,7 @@ def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
     network = Network("horovod", workers, seconds_per_byte=1.0)
     plans = {
         "stock": stock_plan(costs, network),
+        "tuned": tuned_plan(costs, network),
         "first_k": first_k_plan(costs, network, 2),
         "priority": priority_plan(costs, network, credit=None),
         "planned": stock_plan(costs, network, steps_per_launch=2),
@@ -39,7 +41,7 @@ def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
 def test_rows_are_compared_with_the_first_and_the_bound() -> None:
     table = table_of()
     assert [row.name for row in table.rows] == [
-        *("stock", "first_k", "priority", "planned", "lower_bound")
+        *("stock", "tuned", "first_k", "priority", "planned", "lower_bound")
     ]
     stock, bound = table.row("stock"), table.row("lower_bound")
     assert stock.step_seconds == pytest.approx(0.4 + 5)  # F F F W3, and then the exchange
@@ -60,9 +62,11 @@ def test_text() -> None:
     assert " ".join(head.split()) == (
         "ms/step speed-up of bound exchanges steps/launch peak memory"
     )
-    assert lines[0].split()[:3] == ["stock", "5400.0", "1.00x"]
+    assert lines[0].split("  ")[0] == "engine as it comes"
+    assert lines[0].split()[4:6] == ["5400.0", "1.00x"]
     assert lines[0].split()[-3:] == ["2", "1", "-"]  # these costs know nothing of memory
-    assert lines[1].startswith("first k (k = 2)")
+    assert lines[1].startswith("engine tuned")
+    assert lines[2].startswith("first k (k = 2)")
     assert lines[-1].split()[0:2] == ["lower", "bound"]
     assert lines[-1].split()[-3:] == ["-", "2", "-"]
 
@@ -90,11 +94,12 @@ def test_readable_bytes(num_bytes: int, shown: str) -> None:
 def test_sweep_has_a_line_a_cluster() -> None:
     few, many = table_of(workers=4), table_of(workers=64)
     head, *lines = sweep_text([few, many]).splitlines()
-    assert head.split()[:3] == ["ms/step", "stock", "first"]
+    assert re.split("  +", head)[:3] == ["ms/step", "engine as it comes", "engine tuned"]
     assert [line.split(",")[0] for line in lines] == ["4 workers", "64 workers"]
     planned = few.row("planned")
-    assert lines[0].split()[-3:] == [
+    assert lines[0].split()[-4:] == [
         f"{planned.speed_up:.2f}x",
+        f"{planned.speed_up / few.row('tuned').speed_up:.2f}x",
         f"{planned.speed_up / few.row('priority').speed_up:.2f}x",
         f"{planned.share:.0%}",
     ]
@@ -105,8 +110,8 @@ def test_csv(tmp_path: Path) -> None:
     write_csv([table_of(workers=4), table_of(workers=64)], file)
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 10
+    assert len(rows) == 12
     assert {row["workers"] for row in rows} == {"4", "64"}
-    assert (rows[1]["plan"], rows[1]["k"], rows[1]["bandwidth"]) == ("first_k", "2", "8bit")
+    assert (rows[2]["plan"], rows[2]["k"], rows[2]["bandwidth"]) == ("first_k", "2", "8bit")
     assert float(rows[0]["step_ms"]) == pytest.approx(5400)
-    assert rows[4]["exchanges"] == ""
+    assert rows[5]["exchanges"] == ""

@@ -19,6 +19,7 @@ from ooodist.schedule.data_parallel import (
     first_k_plan,
     priority_plan,
     stock_plan,
+    tuned_plan,
 )
 from ooodist.schedule.exchanges import arrange, ready_order
 from ooodist.schedule.orders import movable_layers
@@ -64,6 +65,24 @@ def test_stock_in_a_ring_of_thousands_is_near_a_single_exchange() -> None:
     stock = replace(stock_plan(costs, network), credit=1)
     one = replace(stock, exchanges=arrange(costs, ready_order(costs, None), bucket_bytes=1 << 30))
     assert simulator.step_seconds(stock) < 1.3 * simulator.step_seconds(one)
+
+
+def test_tuned_has_the_settings_that_are_best_for_the_cluster() -> None:
+    costs = chain_costs([1 << 20] * 8)
+    far = Network("collective", 2, fixed=100.0)  # each exchange takes long, whatever its size
+    assert names(tuned_plan(costs, far)) == ["w8+7"]
+    near = Network("horovod", 2, seconds_per_byte=1e-9)  # an exchange has ended before the next
+    assert tuned_plan(costs, near) == replace(stock_plan(costs, near), name="tuned")
+    slow = Network("byteps", 2, latency=10.0, seconds_per_byte=1e-6, by_urgency=True)
+    plan = tuned_plan(costs, slow, credits=(1, None), partitions=(1 << 17, 1 << 20))
+    assert (plan.credit, plan.order) == (None, None)  # one piece at a time waits for each trip
+
+
+def test_first_k_and_priority_have_buckets_where_they_are_better() -> None:
+    costs = chain_costs([1 << 20] * 8)
+    far = Network("collective", 2, fixed=100.0)
+    for plan in (best_first_k(costs, far), best_priority(costs, far)):
+        assert names(plan) == ["w8+7"]
 
 
 def test_stock_byteps_counts_variables_from_the_first() -> None:

@@ -13,8 +13,9 @@ from hypothesis.strategies import DataObject
 
 from ooodist.errors import UserError
 from ooodist.schedule import plan as plans
+from ooodist.schedule.cluster import describe_network
 from ooodist.schedule.costs import KeptTensor, Network, StepCosts, UnitCost, WeightCost
-from ooodist.schedule.data_parallel import best_first_k, best_priority, stock_plan
+from ooodist.schedule.data_parallel import CREDITS, best_first_k, best_priority, stock_plan
 from ooodist.schedule.orders import is_legal, stock_order
 from ooodist.schedule.plan import Plan, PlannedExchange
 from ooodist.schedule.search import (
@@ -235,15 +236,38 @@ def test_comparison_tells_order_and_barrier_apart() -> None:
     costs = replace(chain_costs([18] * 6, forward=6), launch_seconds=1.0)
     network = Network("horovod", 2, seconds_per_byte=1.0)
     rows = comparison(costs, network, limits=Limits(max_steps_per_launch=4, evaluations=200))
-    assert list(rows) == ["stock", "barrier_removed", "first_k", "priority", "planned"]
+    assert list(rows) == ["stock", "tuned", "barrier_removed", "first_k", "priority", "planned"]
     assert [plan.name for plan in rows.values()] == list(rows)
     steps = rows["planned"].steps_per_launch
-    assert [plan.steps_per_launch for plan in rows.values()] == [1, steps, 1, steps, steps]
+    assert [plan.steps_per_launch for plan in rows.values()] == [1, 1, steps, 1, steps, steps]
     assert all(plan.workers == 2 and plan.engine == "horovod" for plan in rows.values())
     assert all(
         seconds_of(rows["planned"]) <= seconds_of(plan) * (1 + 1e-8) for plan in rows.values()
     )
     assert rows["barrier_removed"].order is None
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        describe_network("horovod", 4096, 1e10, 30e-6),
+        describe_network("collective", 64, 1e10, 30e-6),
+        describe_network("byteps", 64, 1e10, 30e-6),
+    ],
+    ids=lambda network: network.engine,
+)
+def test_planned_is_never_slower_than_a_row(network: Network) -> None:
+    """Stock and tuned have any number in flight, which plans for a ring may not choose."""
+    credits = CREDITS if network.by_urgency else (1, 2)
+    limits = Limits(credits=credits, max_steps_per_launch=2, evaluations=60)
+    costs = chain_costs(
+        [18 * MEGABYTE] * 6, forward=0.01, output_gradient=0.01, weight_gradient=0.01
+    )
+    rows = comparison(costs, network, limits=limits)
+    best = min(seconds_of(plan) for plan in rows.values())
+    assert seconds_of(rows["planned"]) <= best * (1 + 1e-8)
+    assert seconds_of(rows["tuned"]) <= seconds_of(rows["stock"]) * (1 + 1e-8)
+    assert (rows["stock"].credit, rows["stock"].order) == (None, None)
 
 
 def test_plans_to_try_are_the_best_and_those_that_may_well_be_as_fast() -> None:

@@ -284,6 +284,16 @@ def test_batches_that_do_not_fill_an_update_are_named(caplog: pytest.LogCaptureF
         model.train_on_batch(x[:8], y[:8])
 
 
+def test_who_asks_for_xla_is_told_that_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = data()
+    for asked, said in ((True, True), ("auto", True), (False, False)):
+        caplog.clear()
+        model = ooodist.distribute(make(jit_compile=asked))
+        with caplog.at_level("WARNING", logger="ooodist"):
+            model.fit(x[:8], y[:8], verbose=0)
+        assert ("the training step is not compiled with XLA" in caplog.text) == said
+
+
 def test_accumulated_gradients_overflow_where_those_of_the_whole_batch_do() -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 6)), np.zeros(40)
     found = []
