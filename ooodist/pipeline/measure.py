@@ -127,7 +127,6 @@ def measure_stages(
             each; returns what this rank did.
     """
     inputs, targets = splitter.specs()
-    costs: dict[int, StageCost] = {}
     optimizer = splitter.model.optimizer
     held = [*splitter.model.variables, *splitter.model.metrics_variables, *optimizer.variables]
 
@@ -138,9 +137,29 @@ def measure_stages(
             work.begin([data] * splitter.microbatches, [compared] * splitter.microbatches)
 
     with preserved([variable.value for variable in held]):
-        seconds = _seconds_of(steps(begin))
+        seconds = seconds_by_kind(steps(begin))
         gradients.clear()
         updates = [seconds_of(lambda: _update(update, gradients)) for _ in range(UPDATES)]
+    return costs_of(works, boundaries, gradients, seconds, statistics.median(updates))
+
+
+def costs_of(
+    works: Mapping[int, StageWork],
+    boundaries: Sequence[TensorBoundary],
+    gradients: Gradients,
+    seconds: Mapping[tuple[int, str], float],
+    update_seconds: float,
+) -> dict[int, StageCost]:
+    """What this rank's stages cost, without the links, by number.
+
+    Args:
+        works: of this rank's stages.
+        boundaries: behind each stage of the model but the last.
+        gradients: that stages add to.
+        seconds: of each stage's F, B and W.
+        update_seconds: of what ends a step.
+    """
+    costs: dict[int, StageCost] = {}
     for number, work in works.items():
         _, behind = _around(boundaries, number)
         input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
@@ -169,7 +188,7 @@ def measure_stages(
     messages = RECEIVES_AHEAD * max(received) + max(sent)
     workspace = max(work.workspace_bytes for work in works.values())
     base = sums + messages + workspace
-    costs[last] = replace(costs[last], update=statistics.median(updates), base_bytes=base)
+    costs[last] = replace(costs[last], update=update_seconds, base_bytes=base)
     return costs
 
 
@@ -198,7 +217,7 @@ class Awaited:
         wait_for_gpu()
 
 
-def _seconds_of(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
+def seconds_by_kind(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
     """Of each stage's F, B and W, with what it takes to receive before and to send after them."""
     found: dict[tuple[int, str], list[float]] = {}
     for each in ran:

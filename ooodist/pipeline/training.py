@@ -18,17 +18,22 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist import engines, yaml_dataclass
-from ooodist.config import ParallelConfig
+from ooodist.config import ParallelConfig, PlanningConfig
 from ooodist.elastic.config import ElasticConfig
 from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
+from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.assembly import Assembly, assemble
+from ooodist.pipeline.live_schedule import LiveSchedule
 from ooodist.pipeline.ownership import average_statistics, hand_out, owned_variables
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import places
 from ooodist.pipeline.runtime import Ran
+from ooodist.schedule.actions import Schedule
+from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_plan import AUTO, PipelinePlan
 from ooodist.training import arrays, replicas
-from ooodist.training.distribute import read_elastic
+from ooodist.training.distribute import num_steps, read_elastic
 from ooodist.training.finite import Checked
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch
@@ -51,6 +56,7 @@ def pipelined(
     recompute: bool = False,
     memory_bytes: int | None = None,
     stall_limit: float = 60.0,
+    planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
 ) -> keras.Model:
     """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
@@ -63,13 +69,16 @@ def pipelined(
         pipeline: ranks of a pipeline.
         microbatches: into which a batch is split.
         data: pipelines that share the samples; ranks are ``pipeline * data``.
-        schedule: a name (see ooodist.schedule.pipeline), ``auto`` (the best that is found from
-            measured costs), or a CSV file.
+        schedule: a name (see ooodist.schedule.pipeline), ``auto`` (what turns out to be the fastest
+            while the model trains: it begins with the best known one), or a CSV file.
         chunks: stages of a rank; None: as usual with that schedule.
         split: names of the layers with which a new stage begins; None: balanced.
         recompute: activations are computed again instead of kept.
         memory_bytes: of what a rank keeps for gradients (sums, activations); None: no limit.
         stall_limit: seconds that a rank waits for a message.
+        planning: for the schedule ``auto``: without ``trial`` it is found before the first step
+            (as always with ``elastic``), and ``share`` is the most that trying may take of the
+            training's time.
         elastic: train only the tensors that matter most; see :func:`ooodist.distribute`.
 
     Returns:
@@ -89,6 +98,8 @@ def pipelined(
         recompute=recompute,
         memory_bytes=memory_bytes,
     )
+    planning = planning or PlanningConfig()
+    planning.check_for_pipelines(parallel.schedule)
     engine = engines.current()
     if not isinstance(engine, MpiEngine):
         raise UserError(
@@ -103,11 +114,11 @@ def pipelined(
         )
     config = read_elastic(elastic)
     if config is None:
-        model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
+        model.ooodist = PipelinedModel(model, engine, parallel, stall_limit, planning)
     else:
         from ooodist.elastic.pipeline import ElasticPipeline  # it builds upon this module
 
-        model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, config)
+        model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, planning, config)
     return model
 
 
@@ -138,9 +149,15 @@ class PipelinedModel(JointModel):
     """
 
     is_whole_between_epochs = False
+    can_swap_schedules = True  # while it trains
 
     def __init__(
-        self, model: keras.Model, engine: MpiEngine, parallel: ParallelConfig, stall_limit: float
+        self,
+        model: keras.Model,
+        engine: MpiEngine,
+        parallel: ParallelConfig,
+        stall_limit: float,
+        planning: PlanningConfig,
     ) -> None:
         arguments = str(yaml_dataclass.plain(parallel))
         super().__init__(model, engine, arguments=arguments, steps_per_launch=1, accumulate=1)
@@ -150,6 +167,9 @@ class PipelinedModel(JointModel):
         self.ran: list[Ran] = []
         self.step_began = 0.0
         self._stall_limit = stall_limit
+        self._planning = planning
+        self._live: LiveSchedule | None = None
+        self._left: int | None = None  # steps of this fit
         self._trained = False
         self._planned_for: tuple[Any, ...] = ()
 
@@ -179,21 +199,42 @@ class PipelinedModel(JointModel):
         self.close()
         model._symbolic_build(data_batch=batch)
         self._make_alike(batch)
-        self.assembly = assemble(
-            model, batch, self.parallel, self.ranks, self.engine, self._stall_limit
+        is_live = (
+            self.parallel.schedule == AUTO and self._planning.trial and self.can_swap_schedules
         )
+        self.assembly = assemble(
+            model,
+            batch,
+            self.parallel,
+            self.ranks,
+            self.engine,
+            self._stall_limit,
+            is_live=is_live,
+        )
+        if is_live and self.ranks.pipeline.size > 1:  # or there is nobody to wait for
+            share = self._planning.share
+            self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
+        self._together = stages_together(stages, rank_of)
         with self.engine.agreed():
             self._weights, self._slots = owned_variables(model, stages, rank_of)
         self._record = _Record(model, self.assembly, self._stall_limit)
         self._planned_for = self._compiled
 
-    def write_plan(self, folder: Path) -> None:
+    @property
+    def fastest(self) -> PipelinePlan:
+        """The plan that is carried out, or that was before others took turns with it."""
         assert self.assembly is not None
-        write_schedule(self.assembly.plan, folder / SCHEDULE_NAME)
+        return self.assembly.plan if self._live is None else self._live.plan
+
+    def write_plan(self, folder: Path) -> None:
+        write_schedule(self.fastest, folder / SCHEDULE_NAME)
 
     def close(self) -> None:
-        """Ends the thread that moves messages; the next fit plans anew."""
+        """Ends the thread that moves messages, and the search; the next fit plans anew."""
+        if self._live is not None:
+            self._live.close()
+            self._live, self.is_trying = None, False
         if self.assembly is not None:
             self.assembly.transport.close()
             self.assembly = None
@@ -201,6 +242,7 @@ class PipelinedModel(JointModel):
     def _prepare(self, given: dict[str, Any]) -> None:
         if self.needs_plan:
             self.plan(without_optionals(arrays.first_batch(given)))
+        self._left = num_steps(given)
 
     # Training
 
@@ -222,15 +264,41 @@ class PipelinedModel(JointModel):
 
     def _launcher(self) -> Any:
         def train(batches: Sequence[Batch]) -> dict[str, Any]:
-            assert self.assembly is not None
-            self._trained = True
-            self.step_began = time.time()
-            self.ran, loss = self.assembly.step(batches[0])
-            logs, codes = self._record(loss)
-            self.watch.note(codes, self._record.checked, 1, logs)
-            return logs
+            if self._left is not None:
+                self._left -= 1
+            return (self._live or self.train)(batches)
 
         return train
+
+    # What live schedules ask for
+
+    def train(self, batches: Sequence[Batch]) -> dict[str, Any]:
+        """A step; returns the logs."""
+        assert self.assembly is not None
+        self._trained = True
+        self.step_began = time.time()
+        self.ran, loss = self.assembly.step(batches[0])
+        logs, codes = self._record(loss)
+        self.watch.note(codes, self._record.checked, 1, logs)
+        return logs
+
+    def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
+        """Steps are of this plan from now on; see :meth:`Assembly.carry_out`."""
+        assert self.assembly is not None
+        self.assembly.carry_out(plan, is_measured=is_measured)
+
+    def measured_in_steps(self) -> PipelineCosts:
+        """What stages have cost since steps are measured; all ranks call it."""
+        assert self.assembly is not None
+        return self.assembly.measured_in_steps()
+
+    def computes_alike(self, one: Schedule, other: Schedule) -> bool:
+        """Whether two schedules of these stages compute the same numbers, bit by bit."""
+        return computes_alike(one, other, self._together)
+
+    def left_to_train(self) -> int | None:
+        """Steps, of this fit; None: nobody knows."""
+        return self._left
 
     def put_together(self) -> None:
         if self._trained:

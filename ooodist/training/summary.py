@@ -66,7 +66,7 @@ def _how(job: Job) -> tuple[str, str]:
     """The order of the work, in a few words."""
     parallel, order = job.config.parallel, job.config.order
     if parallel is not None:
-        schedule = job.model.ooodist.assembly.plan.schedule
+        schedule = job.model.ooodist.fastest.schedule
         pipelines = f"{parallel.data} of " if parallel.data > 1 else ""
         return (
             "pipeline",
