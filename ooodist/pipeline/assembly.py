@@ -20,19 +20,20 @@ from ooodist.config import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.gpu import seconds_of
 from ooodist.engines.mpi import wait
+from ooodist.pipeline.batch_metrics import BatchMetrics
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.gradients import Gradients
 from ooodist.pipeline.links import gather_costs
-from ooodist.pipeline.measure import Awaited, costs_of, measure_stages, seconds_by_kind
+from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
 from ooodist.pipeline.planning import plan_schedule, plan_stages
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime import Ran, Runtime
-from ooodist.pipeline.stages import Stage, sent_specs, split, with_masks
+from ooodist.pipeline.stages import Stage, sent_specs, split
 from ooodist.pipeline.transport import Transport, takes_gpu_memory
 from ooodist.pipeline.update import Update
-from ooodist.pipeline.work import StageWork, check_losses, in_structure
+from ooodist.pipeline.work import StageWork, check_losses
 from ooodist.schedule.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
 from ooodist.schedule.pipeline_plan import PipelinePlan
@@ -120,7 +121,7 @@ class Assembly:
                 :meth:`measured_in_steps`; they compute the same.
         """
         self.plan = plan
-        self._noted = _Noted() if is_measured else None
+        self._noted = Noted() if is_measured else None
         self._runtime = self._runtime_of(plan, is_measured=is_measured)
 
     def _runtime_of(self, plan: PipelinePlan, *, is_measured: bool) -> Runtime:
@@ -255,26 +256,6 @@ class Assembly:
         return sums
 
 
-class _Noted:
-    """What steps took, without the first one, in which libraries tune themselves.
-
-    Attributes:
-        ran: what was done.
-        updates: seconds of what ends a step.
-    """
-
-    def __init__(self) -> None:
-        self.ran: list[Ran] = []
-        self.updates: list[float] = []
-        self._is_first = True
-
-    def note(self, ran: Sequence[Ran], update_seconds: float) -> None:
-        if not self._is_first:
-            self.ran += ran
-            self.updates.append(update_seconds)
-        self._is_first = False
-
-
 def assemble(
     model: keras.Model,
     batch: Any,
@@ -372,32 +353,3 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
         timeline.step_seconds * 1e3,
         timeline.bubble * 1e2,
     )
-
-
-class BatchMetrics:
-    """Adds a micro-batch's outputs to the metrics of the model.
-
-    Args:
-        model: the whole one.
-        splitter: knows the data.
-        masked: places of the outputs whose masks come behind them.
-    """
-
-    def __init__(self, model: keras.Model, splitter: BatchSplitter, masked: Sequence[int]) -> None:
-        self._model = model
-        self._masked = tuple(masked)
-        self._structure = splitter.structure
-        self._update = tf.function(self._add, autograph=False)
-
-    def __call__(self, outputs: Sequence[tf.Tensor], targets: Sequence[tf.Tensor]) -> None:
-        self._update(list(outputs), list(targets))
-
-    def _add(self, outputs: Sequence[tf.Tensor], targets: Sequence[tf.Tensor]) -> None:
-        y, *weights = tf.nest.pack_sequence_as(self._structure, targets)
-        predicted = with_masks(outputs, len(self._model.outputs), self._masked)
-        self._model.compute_metrics(
-            x=None,
-            y=y,
-            y_pred=in_structure(self._model, predicted),
-            sample_weight=weights[0] if weights else None,
-        )

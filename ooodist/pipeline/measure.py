@@ -217,6 +217,26 @@ class Awaited:
         wait_for_gpu()
 
 
+class Noted:
+    """What steps took, without the first one, in which libraries tune themselves.
+
+    Attributes:
+        ran: what was done.
+        updates: seconds of what ends a step.
+    """
+
+    def __init__(self) -> None:
+        self.ran: list[Ran] = []
+        self.updates: list[float] = []
+        self._is_first = True
+
+    def note(self, ran: Sequence[Ran], update_seconds: float) -> None:
+        if not self._is_first:
+            self.ran += ran
+            self.updates.append(update_seconds)
+        self._is_first = False
+
+
 def seconds_by_kind(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
     """Of each stage's F, B and W, with what it takes to receive before and to send after them."""
     found: dict[tuple[int, str], list[float]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -106,7 +107,9 @@ def _plan(
             parts, costs, parallel.pipeline, parallel.microbatches, parallel.schedule, find
         )
     logger.info("pipeline: measuring the layers of %s", model.name)
+    began = time.perf_counter()
     measured = measure_layers(model, batch, parallel.microbatches)
+    logger.info("pipeline: measured the layers in %.1f s", time.perf_counter() - began)
     layers = ModelCosts(measured, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
     ranks, microbatches = parallel.pipeline, parallel.microbatches
     if is_live:

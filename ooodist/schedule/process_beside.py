@@ -8,6 +8,7 @@ the last line of stderr says why there is none. It ends when nobody holds its st
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -83,6 +84,8 @@ def answer(folder: Path, kind: type[Request], work: Callable[[Request], Any]) ->
         work: from the request to the answer, a dataclass. May raise UserError.
     """
     os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # a launcher may have bound its parent to a core
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     request: Request = yaml_dataclass.read_file(kind, folder / REQUEST, "the request")
     try:
