@@ -96,9 +96,18 @@ class PlanningConfig:
         """Whether plans are found and tried while training."""
         return self.trial and self.memory_bytes is None
 
-    def check_for_pipelines(self, schedule: str) -> None:
-        """Raises UserError if something is given that a pipeline with this schedule, of which
-        ``auto`` is one, does not have."""
+    def check_for_pipelines(self, schedule: str, *, elastic: bool) -> None:
+        """Raises UserError if something is given that a pipeline does not have.
+
+        Args:
+            schedule: its name; ``auto`` is one.
+            elastic: it trains only some of the tensors.
+        """
+        if elastic and schedule == AUTO and self.share != PlanningConfig.share:
+            raise UserError(
+                "planning.share is given, but with elastic each selection's schedule is found "
+                "before it is carried out; leave planning.share out"
+            )
         theirs = ("trial", "share") if schedule == AUTO else ()
         for each in fields(self):
             if each.name not in theirs and getattr(self, each.name) != each.default:
@@ -376,7 +385,8 @@ class Config:
                     f"{name} is given, which a pipeline does not have (its schedule orders, and "
                     f"microbatches accumulate); leave {name} or parallel out"
                 )
-        self.planning.check_for_pipelines(parallel.schedule)
+        is_elastic = self.elastic is not None and not self.elastic.is_full
+        self.planning.check_for_pipelines(parallel.schedule, elastic=is_elastic)
 
 
 def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:

@@ -135,7 +135,7 @@ class LiveSchedule:
                 self.plan.schedule.name,
                 PLANNING_STEPS,
                 self._share,
-                "those trained so far" if left is None else f"the training's {left}",
+                "the steps trained so far" if left is None else f"the training's {left} steps",
             )
         return self._next(batches)
 

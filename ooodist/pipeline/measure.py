@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
     from ooodist.pipeline.update import Update
     from ooodist.pipeline.work import StageWork
 
+LAYER_STEPS = 12
+FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured themselves while they train
 UPDATES = 7
 _PART_OF = {  # as what a transfer counts
     RECEIVE_FORWARD: FORWARD,
@@ -53,7 +55,9 @@ _OF_GRADIENT = "gradient_tape/"
 _UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to B", "from F to W", "from B to W"
 
 
-def measure_layers(model: keras.Model, batch: Any, microbatches: int) -> tuple[LayerCost, ...]:
+def measure_layers(
+    model: keras.Model, batch: Any, microbatches: int, *, steps: int = LAYER_STEPS
+) -> tuple[LayerCost, ...]:
     """The costs of the calls of a model (see :func:`ooodist.pipeline.stages.calls_of`).
 
     The model stays as it is.
@@ -62,6 +66,7 @@ def measure_layers(model: keras.Model, batch: Any, microbatches: int) -> tuple[L
         model: compiled, functional or sequential.
         batch: as its data set yields it.
         microbatches: into which it is split.
+        steps: that are recorded; some more are run.
 
     Raises:
         UserError: the model or the batch cannot be split, or the step cannot be measured.
@@ -71,7 +76,7 @@ def measure_layers(model: keras.Model, batch: Any, microbatches: int) -> tuple[L
     traced = trace_step(model, splitter.first())
     kinds = {unit.name: unit.kind for unit in (*traced.step.forward, *traced.step.backward)}
     owners = by_call(traced, model.name, calls, kinds)
-    seconds = measure_owners(replace(traced, owner_of=owners)).seconds
+    seconds = measure_owners(replace(traced, owner_of=owners), steps=steps).seconds
     updates = _updates(seconds)
     kept = _kept_bytes(traced, calls, kinds)
     sent = crossing_bytes(model, calls, splitter.size // microbatches)

@@ -16,7 +16,7 @@ from ooodist import yaml_dataclass
 from ooodist.config import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.pipeline.measure import measure_layers
+from ooodist.pipeline.measure import FEW_LAYER_STEPS, LAYER_STEPS, measure_layers
 from ooodist.pipeline.stages import calls_of, parts_of_split
 from ooodist.schedule.actions import from_csv, to_csv
 from ooodist.schedule.layer_costs import ModelCosts
@@ -108,7 +108,8 @@ def _plan(
         )
     logger.info("pipeline: measuring the layers of %s", model.name)
     began = time.perf_counter()
-    measured = measure_layers(model, batch, parallel.microbatches)
+    steps = FEW_LAYER_STEPS if is_live else LAYER_STEPS
+    measured = measure_layers(model, batch, parallel.microbatches, steps=steps)
     logger.info("pipeline: measured the layers in %.1f s", time.perf_counter() - began)
     layers = ModelCosts(measured, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
     ranks, microbatches = parallel.pipeline, parallel.microbatches

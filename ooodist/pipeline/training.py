@@ -98,8 +98,8 @@ def pipelined(
         recompute=recompute,
         memory_bytes=memory_bytes,
     )
-    planning = planning or PlanningConfig()
-    planning.check_for_pipelines(parallel.schedule)
+    planning, config = planning or PlanningConfig(), read_elastic(elastic)
+    planning.check_for_pipelines(schedule, elastic=config is not None)
     engine = engines.current()
     if not isinstance(engine, MpiEngine):
         raise UserError(
@@ -112,7 +112,6 @@ def pipelined(
             f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
             f"{data}: pipelines normalize each micro-batch by itself; take synchronized=False"
         )
-    config = read_elastic(elastic)
     if config is None:
         model.ooodist = PipelinedModel(model, engine, parallel, stall_limit, planning)
     else:

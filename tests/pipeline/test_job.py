@@ -200,11 +200,6 @@ def test_what_a_person_gets_wrong(tmp_path: Path, ranks: int, override: str, mes
         ("order.name=priority", "order is given"),
         ("parallel.schedule=2f2b", "parallel.schedule is 2f2b"),
         ("parallel.chunks=2", "parallel.chunks is 2, but the schedule zb_h1 has 1 stage a rank"),
-        ("planning.share=0.5", "planning.share is given, but parallel.schedule is zb_h1"),
-        ("planning.trial=false", "planning.trial is given, but parallel.schedule is zb_h1"),
-        ("planning.profiles=here", "planning.profiles is given, but a pipeline keeps no profiles"),
-        ("planning.memory_bytes=9", "the limit of a pipeline's ranks is parallel.memory_bytes"),
-        ("planning.max_steps_per_launch=2", "a pipeline trains step by step"),
         ("parallel.pipelines=2", "there is no key parallel.pipelines (did you mean pipeline?)"),
     ],
 )
