@@ -74,7 +74,8 @@ class PlanningConfig:
     training begins with the default; plans are found while it trains and take turns with it, and
     the fastest stays. Without it the plan is found before the first step and carried out as it is
     (as with ``memory_bytes``: the default knows no limit). ``share``: the most that planning may
-    take of the training's time; what takes longer is left out."""
+    take of the training's time; what takes longer is left out. ``trial`` and ``share`` mean the
+    same for pipelines whose schedule is ``auto``; the others are not theirs."""
 
     memory_bytes: Annotated[int, Range(1)] | None = None
     max_steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] = 8
@@ -87,6 +88,40 @@ class PlanningConfig:
     def is_live(self) -> bool:
         """Whether plans are found and tried while training."""
         return self.trial and self.memory_bytes is None
+
+    def check_for_pipelines(self, schedule: str, *, elastic: bool) -> None:
+        """Raises UserError if something is given that a pipeline does not have.
+
+        Args:
+            schedule: its name; ``auto`` is one.
+            elastic: it trains only some of the tensors.
+        """
+        if elastic and schedule == AUTO and self.share != PlanningConfig.share:
+            raise UserError(
+                "planning.share is given, but with elastic each selection's schedule is found "
+                "before it is carried out; leave planning.share out"
+            )
+        theirs = ("trial", "share") if schedule == AUTO else ()
+        for each in fields(self):
+            if each.name not in theirs and getattr(self, each.name) != each.default:
+                raise UserError(_NOT_OF_PIPELINES[each.name].format(schedule=schedule))
+
+
+_NAMED = (
+    "is given, but parallel.schedule is {schedule}, which is carried out as it is; leave it out, "
+    f"or take the schedule {AUTO}"
+)
+_KEPT = "is given, but a pipeline keeps no profiles: it is measured in its own steps; leave it out"
+_NOT_OF_PIPELINES = {
+    "trial": f"planning.trial {_NAMED}",
+    "share": f"planning.share {_NAMED}",
+    "memory_bytes": "planning.memory_bytes is given, but the limit of a pipeline's ranks is "
+    "parallel.memory_bytes; give that",
+    "max_steps_per_launch": "planning.max_steps_per_launch is given, but a pipeline trains step by "
+    "step; leave it out",
+    "profiles": f"planning.profiles {_KEPT}",
+    "profile_anew": f"planning.profile_anew {_KEPT}",
+}
 
 
 @dataclass(frozen=True)
@@ -102,7 +137,7 @@ class ExchangeConfig:
 class ParallelConfig:
     """``pipeline``: so many ranks share the layers; ``data``: so many such pipelines share the
     samples. A batch (of a pipeline) is split into ``microbatches``. ``schedule``: a name, as
-    ``1f1b`` or ``zb_h1``, ``auto`` (the best that is found from measured costs), or a CSV file.
+    ``1f1b`` or ``zb_h1``, ``auto`` (the fastest that is found while it trains), or a CSV file.
     ``chunks``: stages of a rank; null: as usual with that schedule. ``split``: names of the layers
     with which a new stage begins; null: balanced by measured costs. ``recompute``: activations are
     computed again instead of kept. ``memory_bytes``: what a rank may keep; null: no limit."""
@@ -343,6 +378,8 @@ class Config:
                     f"{name} is given, which a pipeline does not have (its schedule orders, and "
                     f"microbatches accumulate); leave {name} or parallel out"
                 )
+        is_elastic = self.elastic is not None and not self.elastic.is_full
+        self.planning.check_for_pipelines(parallel.schedule, elastic=is_elastic)
 
 
 def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:

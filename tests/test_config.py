@@ -415,3 +415,29 @@ def test_mistakes_of_a_pipeline(override: str, message: str) -> None:
 def test_a_stall_limit_that_is_too_short() -> None:
     with pytest.raises(UserError, match=r"stall_limit is 0\.5; it must be a number, 1 to"):
         job.load_parallel(None, ["parallel.pipeline=2", "stall_limit=0.5"])
+
+
+@pytest.mark.parametrize(
+    ("given", "schedule", "elastic", "message"),
+    [
+        ({"share": 0.5}, "zb_h1", False, "planning.share is given, but parallel.schedule is zb_h1"),
+        ({"trial": False}, "mine.csv", False, "planning.trial is given, but parallel.schedule is"),
+        ({"share": 0.5}, "auto", True, "planning.share is given, but with elastic"),
+        ({"profiles": "here"}, "auto", False, "planning.profiles is given, but a pipeline keeps"),
+        ({"profile_anew": True}, "auto", False, "planning.profile_anew is given"),
+        ({"memory_bytes": 9}, "auto", False, "a pipeline's ranks is parallel.memory_bytes"),
+        ({"max_steps_per_launch": 2}, "auto", False, "a pipeline trains step by step"),
+        ({"share": 0.5, "trial": False}, "auto", False, None),
+        ({"trial": False}, "auto", True, None),
+    ],
+)
+def test_what_planning_means_for_a_pipeline(
+    given: dict[str, Any], schedule: str, elastic: bool, message: str | None
+) -> None:
+    planning = job.PlanningConfig(**given)
+    if message is None:
+        planning.check_for_pipelines(schedule, elastic=elastic)
+        return
+    with pytest.raises(UserError) as caught:
+        planning.check_for_pipelines(schedule, elastic=elastic)
+    assert message in str(caught.value)

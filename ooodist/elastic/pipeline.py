@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist import yaml_dataclass
-from ooodist.config import ParallelConfig
+from ooodist.config import ParallelConfig, PlanningConfig
 from ooodist.elastic.config import ElasticConfig
 from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.importance import Measured, Totals
@@ -43,15 +43,18 @@ logger = logging.getLogger("ooodist")
 class ElasticPipeline(Selecting, PipelinedModel):
     """What :func:`ooodist.pipelined` adds to a model with ``elastic``."""
 
+    can_swap_schedules = False  # each selection has a schedule of its own
+
     def __init__(
         self,
         model: keras.Model,
         engine: MpiEngine,
         parallel: ParallelConfig,
         stall_limit: float,
+        planning: PlanningConfig,
         elastic: ElasticConfig,
     ) -> None:
-        super().__init__(model, engine, parallel, stall_limit)
+        super().__init__(model, engine, parallel, stall_limit, planning)
         self._begin_selecting(elastic)
         self._carried_out = ""  # digest of the selection that stages and schedule are for
         self._plans: dict[str, PipelinePlan] = {}  # by digest of the selection

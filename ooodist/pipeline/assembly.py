@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import statistics
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,22 +18,26 @@ from mpi4py import MPI
 
 from ooodist.config import ParallelConfig
 from ooodist.engines.base import Engine
+from ooodist.engines.gpu import seconds_of
 from ooodist.engines.mpi import wait
+from ooodist.pipeline.batch_metrics import BatchMetrics
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.gradients import Gradients
 from ooodist.pipeline.links import gather_costs
-from ooodist.pipeline.measure import Awaited, measure_stages
+from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
 from ooodist.pipeline.planning import plan_schedule, plan_stages
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime import Ran, Runtime
-from ooodist.pipeline.stages import Stage, sent_specs, split, with_masks
+from ooodist.pipeline.stages import Stage, sent_specs, split
 from ooodist.pipeline.transport import Transport, takes_gpu_memory
 from ooodist.pipeline.update import Update
-from ooodist.pipeline.work import StageWork, check_losses, in_structure
-from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.pipeline.work import StageWork, check_losses
+from ooodist.schedule.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
 from ooodist.schedule.pipeline_plan import PipelinePlan
+from ooodist.schedule.pipeline_search import auto, best_known
 from ooodist.schedule.pipeline_search import split as split_backward
 
 logger = logging.getLogger("ooodist")
@@ -107,10 +112,23 @@ class Assembly:
             updating,
         )
 
-    def carry_out(self, plan: PipelinePlan) -> None:
-        """Follows another schedule of the same stages from now on."""
+    def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
+        """Follows another schedule of the same stages from now on.
+
+        Args:
+            plan: of all ranks, who all say the same, between two steps.
+            is_measured: steps are carried out with B and W apart, and noted for
+                :meth:`measured_in_steps`; they compute the same.
+        """
         self.plan = plan
-        self._runtime = Runtime(plan.schedule, self.transport, self.works, self.boundaries)
+        self._noted = Noted() if is_measured else None
+        self._runtime = self._runtime_of(plan, is_measured=is_measured)
+
+    def _runtime_of(self, plan: PipelinePlan, *, is_measured: bool) -> Runtime:
+        if not is_measured:
+            return Runtime(plan.schedule, self.transport, self.works, self.boundaries)
+        works = {number: Awaited(work) for number, work in self.works.items()}
+        return Runtime(split_backward(plan.schedule), self.transport, works, self.boundaries)
 
     @property
     def batch_size(self) -> int:
@@ -143,6 +161,31 @@ class Assembly:
         )
         for number, done in held.items():
             self.works[number].on_last_gradient = done
+        return self._costs_of_all(own)
+
+    def expected(self) -> PipelineCosts:
+        """What stages cost as far as it is known before they have run: the seconds are those of
+        the plan, made of layers, the bytes those of the stages. All ranks call it."""
+        seconds, update = {}, 0.0
+        for number in self.works:
+            cost = self.plan.costs.stages[number]
+            update += cost.update
+            for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT):
+                seconds[number, kind] = cost.seconds(kind)
+        return self._costs_of_all(
+            costs_of(self.works, self.boundaries, self.gradients, seconds, update)
+        )
+
+    def measured_in_steps(self) -> PipelineCosts:
+        """What stages have cost since :meth:`carry_out` was told to measure; all ranks call it."""
+        assert self._noted is not None
+        seconds = seconds_by_kind(self._noted.ran)
+        update = statistics.median(self._noted.updates)
+        return self._costs_of_all(
+            costs_of(self.works, self.boundaries, self.gradients, seconds, update)
+        )
+
+    def _costs_of_all(self, own: Mapping[int, StageCost]) -> PipelineCosts:
         costs = gather_costs(
             own, self.transport, self.ranks, self.plan.schedule.rank_of, self.boundaries
         )
@@ -150,9 +193,7 @@ class Assembly:
 
     def _steps(self, begin: Callable[[], None]) -> list[Ran]:
         """What this rank does in some steps of the schedule with B and W apart."""
-        schedule = split_backward(self.plan.schedule)
-        works = {number: Awaited(work) for number, work in self.works.items()}
-        runtime = Runtime(schedule, self.transport, works, self.boundaries)
+        runtime = self._runtime_of(self.plan, is_measured=True)
         begin()
         runtime.step()  # libraries tune themselves in it
         ran: list[Ran] = []
@@ -180,9 +221,16 @@ class Assembly:
             what was done when, and what this rank's stages add to the mean loss.
         """
         ran = self._run(batch)
+        if self._noted is None:
+            self._end_step()
+        else:
+            wait(self.ranks.world.Ibarrier())  # an update that waits for others is not longer
+            self._noted.note(ran, seconds_of(self._end_step))
+        return ran, sum(work.mean_loss for work in self.works.values())
+
+    def _end_step(self) -> None:
         self.update(self.gradients.sums())
         self.gradients.clear()
-        return ran, sum(work.mean_loss for work in self.works.values())
 
     def _run(self, batch: Any) -> list[Ran]:
         if self.reads_data:
@@ -215,6 +263,8 @@ def assemble(
     ranks: Ranks,
     engine: Engine,
     stall_limit: float,
+    *,
+    is_live: bool = False,
 ) -> Assembly:
     """Plans, cuts and measures the stages of a model; all ranks call it together.
 
@@ -225,11 +275,13 @@ def assemble(
         ranks: the place of this rank.
         engine: lets ranks agree.
         stall_limit: seconds that anybody waits for a message.
+        is_live: the schedule is only to begin with: it is the best of those that are known, and
+            stages are not measured, unless nothing else tells what they cost.
 
     Raises:
         UserError: on all ranks.
     """
-    plan = plan_stages(model, batch, parallel, engine)
+    plan = plan_stages(model, batch, parallel, engine, is_live=is_live)
     with engine.agreed():
         splitter = BatchSplitter(model, batch, parallel.microbatches)
         stages = split(model, plan.parts)
@@ -256,7 +308,10 @@ def assemble(
             splitter,
             gradients,
         )
-    assembly.carry_out(plan_schedule(plan, assembly.measure(), parallel, engine))
+    is_known = is_live and parallel.split is None
+    costs = assembly.expected() if is_known else assembly.measure()
+    find = best_known if is_live else auto
+    assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
     _log(assembly.plan, stages)
     return assembly
 
@@ -298,32 +353,3 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
         timeline.step_seconds * 1e3,
         timeline.bubble * 1e2,
     )
-
-
-class BatchMetrics:
-    """Adds a micro-batch's outputs to the metrics of the model.
-
-    Args:
-        model: the whole one.
-        splitter: knows the data.
-        masked: places of the outputs whose masks come behind them.
-    """
-
-    def __init__(self, model: keras.Model, splitter: BatchSplitter, masked: Sequence[int]) -> None:
-        self._model = model
-        self._masked = tuple(masked)
-        self._structure = splitter.structure
-        self._update = tf.function(self._add, autograph=False)
-
-    def __call__(self, outputs: Sequence[tf.Tensor], targets: Sequence[tf.Tensor]) -> None:
-        self._update(list(outputs), list(targets))
-
-    def _add(self, outputs: Sequence[tf.Tensor], targets: Sequence[tf.Tensor]) -> None:
-        y, *weights = tf.nest.pack_sequence_as(self._structure, targets)
-        predicted = with_masks(outputs, len(self._model.outputs), self._masked)
-        self._model.compute_metrics(
-            x=None,
-            y=y,
-            y_pred=in_structure(self._model, predicted),
-            sample_weight=weights[0] if weights else None,
-        )

@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
     from ooodist.pipeline.update import Update
     from ooodist.pipeline.work import StageWork
 
+LAYER_STEPS = 12
+FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured themselves while they train
 UPDATES = 7
 _PART_OF = {  # as what a transfer counts
     RECEIVE_FORWARD: FORWARD,
@@ -53,7 +55,9 @@ _OF_GRADIENT = "gradient_tape/"
 _UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to B", "from F to W", "from B to W"
 
 
-def measure_layers(model: keras.Model, batch: Any, microbatches: int) -> tuple[LayerCost, ...]:
+def measure_layers(
+    model: keras.Model, batch: Any, microbatches: int, *, steps: int = LAYER_STEPS
+) -> tuple[LayerCost, ...]:
     """The costs of the calls of a model (see :func:`ooodist.pipeline.stages.calls_of`).
 
     The model stays as it is.
@@ -62,6 +66,7 @@ def measure_layers(model: keras.Model, batch: Any, microbatches: int) -> tuple[L
         model: compiled, functional or sequential.
         batch: as its data set yields it.
         microbatches: into which it is split.
+        steps: that are recorded; some more are run.
 
     Raises:
         UserError: the model or the batch cannot be split, or the step cannot be measured.
@@ -71,7 +76,7 @@ def measure_layers(model: keras.Model, batch: Any, microbatches: int) -> tuple[L
     traced = trace_step(model, splitter.first())
     kinds = {unit.name: unit.kind for unit in (*traced.step.forward, *traced.step.backward)}
     owners = by_call(traced, model.name, calls, kinds)
-    seconds = measure_owners(replace(traced, owner_of=owners)).seconds
+    seconds = measure_owners(replace(traced, owner_of=owners), steps=steps).seconds
     updates = _updates(seconds)
     kept = _kept_bytes(traced, calls, kinds)
     sent = crossing_bytes(model, calls, splitter.size // microbatches)
@@ -127,7 +132,6 @@ def measure_stages(
             each; returns what this rank did.
     """
     inputs, targets = splitter.specs()
-    costs: dict[int, StageCost] = {}
     optimizer = splitter.model.optimizer
     held = [*splitter.model.variables, *splitter.model.metrics_variables, *optimizer.variables]
 
@@ -138,9 +142,29 @@ def measure_stages(
             work.begin([data] * splitter.microbatches, [compared] * splitter.microbatches)
 
     with preserved([variable.value for variable in held]):
-        seconds = _seconds_of(steps(begin))
+        seconds = seconds_by_kind(steps(begin))
         gradients.clear()
         updates = [seconds_of(lambda: _update(update, gradients)) for _ in range(UPDATES)]
+    return costs_of(works, boundaries, gradients, seconds, statistics.median(updates))
+
+
+def costs_of(
+    works: Mapping[int, StageWork],
+    boundaries: Sequence[TensorBoundary],
+    gradients: Gradients,
+    seconds: Mapping[tuple[int, str], float],
+    update_seconds: float,
+) -> dict[int, StageCost]:
+    """What this rank's stages cost, without the links, by number.
+
+    Args:
+        works: of this rank's stages.
+        boundaries: behind each stage of the model but the last.
+        gradients: that stages add to.
+        seconds: of each stage's F, B and W.
+        update_seconds: of what ends a step.
+    """
+    costs: dict[int, StageCost] = {}
     for number, work in works.items():
         _, behind = _around(boundaries, number)
         input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
@@ -169,7 +193,7 @@ def measure_stages(
     messages = RECEIVES_AHEAD * max(received) + max(sent)
     workspace = max(work.workspace_bytes for work in works.values())
     base = sums + messages + workspace
-    costs[last] = replace(costs[last], update=statistics.median(updates), base_bytes=base)
+    costs[last] = replace(costs[last], update=update_seconds, base_bytes=base)
     return costs
 
 
@@ -198,7 +222,27 @@ class Awaited:
         wait_for_gpu()
 
 
-def _seconds_of(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
+class Noted:
+    """What steps took, without the first one, in which libraries tune themselves.
+
+    Attributes:
+        ran: what was done.
+        updates: seconds of what ends a step.
+    """
+
+    def __init__(self) -> None:
+        self.ran: list[Ran] = []
+        self.updates: list[float] = []
+        self._is_first = True
+
+    def note(self, ran: Sequence[Ran], update_seconds: float) -> None:
+        if not self._is_first:
+            self.ran += ran
+            self.updates.append(update_seconds)
+        self._is_first = False
+
+
+def seconds_by_kind(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
     """Of each stage's F, B and W, with what it takes to receive before and to send after them."""
     found: dict[tuple[int, str], list[float]] = {}
     for each in ran:

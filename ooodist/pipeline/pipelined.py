@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from ooodist import engines
-from ooodist.config import ParallelConfig
+from ooodist.config import ParallelConfig, PlanningConfig
 from ooodist.elastic.config import ElasticConfig, read_elastic
 from ooodist.elastic.pipeline import ElasticPipeline
 from ooodist.engines.mpi import MpiEngine
@@ -29,6 +29,7 @@ def pipelined(
     recompute: bool = False,
     memory_bytes: int | None = None,
     stall_limit: float = 60.0,
+    planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
 ) -> keras.Model:
     """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
@@ -41,13 +42,16 @@ def pipelined(
         pipeline: ranks of a pipeline.
         microbatches: into which a batch is split.
         data: pipelines that share the samples; ranks are ``pipeline * data``.
-        schedule: a name (see ooodist.schedule.pipeline), ``auto`` (the best that is found from
-            measured costs), or a CSV file.
+        schedule: a name (see ooodist.schedule.pipeline), ``auto`` (what turns out to be the fastest
+            while the model trains: it begins with the best known one), or a CSV file.
         chunks: stages of a rank; None: as usual with that schedule.
         split: names of the layers with which a new stage begins; None: balanced.
         recompute: activations are computed again instead of kept.
         memory_bytes: of what a rank keeps for gradients (sums, activations); None: no limit.
         stall_limit: seconds that a rank waits for a message.
+        planning: for the schedule ``auto``: without ``trial`` it is found before the first step
+            (as always with ``elastic``), and ``share`` is the most that trying may take of the
+            training's time.
         elastic: train only the tensors that matter most; see :func:`ooodist.distribute`.
 
     Returns:
@@ -67,6 +71,8 @@ def pipelined(
         recompute=recompute,
         memory_bytes=memory_bytes,
     )
+    planning, config = planning or PlanningConfig(), read_elastic(elastic)
+    planning.check_for_pipelines(schedule, elastic=config is not None)
     engine = engines.current()
     if not isinstance(engine, MpiEngine):
         raise UserError(
@@ -79,9 +85,8 @@ def pipelined(
             f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
             f"{data}: pipelines normalize each micro-batch by itself; take synchronized=False"
         )
-    config = read_elastic(elastic)
     if config is None:
-        model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
+        model.ooodist = PipelinedModel(model, engine, parallel, stall_limit, planning)
     else:
-        model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, config)
+        model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, planning, config)
     return model

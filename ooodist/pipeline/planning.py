@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,24 +16,32 @@ from ooodist import yaml_dataclass
 from ooodist.config import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.pipeline.measure import measure_layers
+from ooodist.pipeline.measure import FEW_LAYER_STEPS, LAYER_STEPS, measure_layers
 from ooodist.pipeline.stages import calls_of, parts_of_split
 from ooodist.schedule.actions import from_csv, to_csv
 from ooodist.schedule.layer_costs import ModelCosts
 from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages
 from ooodist.schedule.pipeline_plan import (
+    Finder,
     PipelinePlan,
     chunks_of_split,
+    first_plan,
     make_plan,
     placed,
     reschedule,
 )
+from ooodist.schedule.pipeline_search import auto, best_known
 
 logger = logging.getLogger("ooodist")
 
 
 def plan_stages(
-    model: keras.Model, batch: Any, parallel: ParallelConfig, engine: Engine
+    model: keras.Model,
+    batch: Any,
+    parallel: ParallelConfig,
+    engine: Engine,
+    *,
+    is_live: bool = False,
 ) -> PipelinePlan:
     """The stages, their ranks, and a first schedule; the same on all ranks, who all call it.
 
@@ -41,12 +50,13 @@ def plan_stages(
         batch: as its data set yields it.
         parallel: what the job says.
         engine: of the job.
+        is_live: the schedule ``auto`` is only to begin with: the best of those that are known.
 
     Raises:
         UserError: the model cannot be split so, or does not fit into the memory limit; on all
             ranks.
     """
-    return _decided_by_rank_0(lambda: _plan(model, batch, parallel), engine)
+    return _decided_by_rank_0(lambda: _plan(model, batch, parallel, is_live=is_live), engine)
 
 
 def plan_schedule(
@@ -55,6 +65,7 @@ def plan_schedule(
     parallel: ParallelConfig,
     engine: Engine,
     first_trained: int = 0,
+    find: Finder = auto,
 ) -> PipelinePlan:
     """The same stages with a schedule for what they were measured to cost; see plan_stages.
 
@@ -64,9 +75,10 @@ def plan_schedule(
         parallel: what the job says.
         engine: of the job.
         first_trained: the stages before this one only run forward.
+        find: how a schedule is found where the name is ``auto``.
     """
     return _decided_by_rank_0(
-        lambda: reschedule(plan, parallel.schedule, costs, first_trained), engine
+        lambda: reschedule(plan, parallel.schedule, costs, first_trained, find), engine
     )
 
 
@@ -81,23 +93,29 @@ def _decided_by_rank_0(make: Callable[[], PipelinePlan], engine: Engine) -> Pipe
     return _from_text(engine.broadcast_text(text))
 
 
-def _plan(model: keras.Model, batch: Any, parallel: ParallelConfig) -> PipelinePlan:
+def _plan(
+    model: keras.Model, batch: Any, parallel: ParallelConfig, *, is_live: bool
+) -> PipelinePlan:
     calls = calls_of(model)
     if parallel.split is not None:
         parts = parts_of_split(calls, parallel.split)
         chunks_of_split(len(parts), parallel.pipeline)
         # Until they are measured, all cost the same.
         costs = replace(equal_stages(len(parts)), memory_limit=parallel.memory_bytes)
-        return placed(parts, costs, parallel.pipeline, parallel.microbatches, parallel.schedule)
+        find = best_known if is_live else auto
+        return placed(
+            parts, costs, parallel.pipeline, parallel.microbatches, parallel.schedule, find
+        )
     logger.info("pipeline: measuring the layers of %s", model.name)
-    measured = measure_layers(model, batch, parallel.microbatches)
-    return make_plan(
-        ModelCosts(measured, memory_limit=parallel.memory_bytes, recompute=parallel.recompute),
-        parallel.pipeline,
-        parallel.microbatches,
-        parallel.schedule,
-        parallel.chunks,
-    )
+    began = time.perf_counter()
+    steps = FEW_LAYER_STEPS if is_live else LAYER_STEPS
+    measured = measure_layers(model, batch, parallel.microbatches, steps=steps)
+    logger.info("pipeline: measured the layers in %.1f s", time.perf_counter() - began)
+    layers = ModelCosts(measured, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
+    ranks, microbatches = parallel.pipeline, parallel.microbatches
+    if is_live:
+        return first_plan(layers, ranks, microbatches, parallel.chunks)
+    return make_plan(layers, ranks, microbatches, parallel.schedule, parallel.chunks)
 
 
 def _to_text(plan: PipelinePlan) -> str:

@@ -19,15 +19,21 @@ from mpi4py import MPI
 
 from ooodist import yaml_dataclass
 from ooodist.compat.keras_model import build_with
-from ooodist.config import ParallelConfig
+from ooodist.config import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
+from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.assembly import Assembly, assemble
+from ooodist.pipeline.live_schedule import LiveSchedule
 from ooodist.pipeline.ownership import average_statistics, hand_out, owned_variables
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import places
 from ooodist.pipeline.runtime import Ran
+from ooodist.schedule.actions import Schedule
+from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.schedule.pipeline_plan import AUTO, PipelinePlan
 from ooodist.training import arrays, replicas
+from ooodist.training.distributed_model import num_steps
 from ooodist.training.finite import Checked
 from ooodist.training.joint import JointModel, without_optionals
 from ooodist.training.launch import Batch
@@ -64,9 +70,15 @@ class PipelinedModel(JointModel):
     """
 
     is_whole_between_epochs = False
+    can_swap_schedules = True  # while it trains
 
     def __init__(
-        self, model: keras.Model, engine: MpiEngine, parallel: ParallelConfig, stall_limit: float
+        self,
+        model: keras.Model,
+        engine: MpiEngine,
+        parallel: ParallelConfig,
+        stall_limit: float,
+        planning: PlanningConfig,
     ) -> None:
         arguments = str(yaml_dataclass.plain(parallel))
         super().__init__(model, engine, arguments=arguments, steps_per_launch=1, accumulate=1)
@@ -76,6 +88,9 @@ class PipelinedModel(JointModel):
         self.ran: list[Ran] = []
         self.step_began = 0.0
         self._stall_limit = stall_limit
+        self._planning = planning
+        self._live: LiveSchedule | None = None
+        self._left: int | None = None  # steps of this fit
         self._trained = False
         self._planned_for: tuple[Any, ...] = ()
 
@@ -105,21 +120,42 @@ class PipelinedModel(JointModel):
         self.close()
         build_with(model, batch)
         self._make_alike(batch)
-        self.assembly = assemble(
-            model, batch, self.parallel, self.ranks, self.engine, self._stall_limit
+        is_live = (
+            self.parallel.schedule == AUTO and self._planning.trial and self.can_swap_schedules
         )
+        self.assembly = assemble(
+            model,
+            batch,
+            self.parallel,
+            self.ranks,
+            self.engine,
+            self._stall_limit,
+            is_live=is_live,
+        )
+        if is_live and self.ranks.pipeline.size > 1:  # or there is nobody to wait for
+            share = self._planning.share
+            self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
+        self._together = stages_together(stages, rank_of)
         with self.engine.agreed():
             self._weights, self._slots = owned_variables(model, stages, rank_of)
         self._record = _Record(model, self.assembly, self._stall_limit)
         self._planned_for = self._compiled
 
-    def write_plan(self, folder: Path) -> None:
+    @property
+    def fastest(self) -> PipelinePlan:
+        """The plan that is carried out, or that was before others took turns with it."""
         assert self.assembly is not None
-        write_schedule(self.assembly.plan, folder / SCHEDULE_NAME)
+        return self.assembly.plan if self._live is None else self._live.plan
+
+    def write_plan(self, folder: Path) -> None:
+        write_schedule(self.fastest, folder / SCHEDULE_NAME)
 
     def close(self) -> None:
-        """Ends the thread that moves messages; the next fit plans anew."""
+        """Ends the thread that moves messages, and the search; the next fit plans anew."""
+        if self._live is not None:
+            self._live.close()
+            self._live, self.is_trying = None, False
         if self.assembly is not None:
             self.assembly.transport.close()
             self.assembly = None
@@ -127,6 +163,7 @@ class PipelinedModel(JointModel):
     def _prepare(self, given: dict[str, Any]) -> None:
         if self.needs_plan:
             self.plan(without_optionals(arrays.first_batch(given)))
+        self._left = num_steps(given)
 
     # Training
 
@@ -148,15 +185,41 @@ class PipelinedModel(JointModel):
 
     def _launcher(self) -> Any:
         def train(batches: Sequence[Batch]) -> dict[str, Any]:
-            assert self.assembly is not None
-            self._trained = True
-            self.step_began = time.time()
-            self.ran, loss = self.assembly.step(batches[0])
-            logs, codes = self._record(loss)
-            self.watch.note(codes, self._record.checked, 1, logs)
-            return logs
+            if self._left is not None:
+                self._left -= 1
+            return (self._live or self.train)(batches)
 
         return train
+
+    # What live schedules ask for
+
+    def train(self, batches: Sequence[Batch]) -> dict[str, Any]:
+        """A step; returns the logs."""
+        assert self.assembly is not None
+        self._trained = True
+        self.step_began = time.time()
+        self.ran, loss = self.assembly.step(batches[0])
+        logs, codes = self._record(loss)
+        self.watch.note(codes, self._record.checked, 1, logs)
+        return logs
+
+    def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
+        """Steps are of this plan from now on; see :meth:`Assembly.carry_out`."""
+        assert self.assembly is not None
+        self.assembly.carry_out(plan, is_measured=is_measured)
+
+    def measured_in_steps(self) -> PipelineCosts:
+        """What stages have cost since steps are measured; all ranks call it."""
+        assert self.assembly is not None
+        return self.assembly.measured_in_steps()
+
+    def computes_alike(self, one: Schedule, other: Schedule) -> bool:
+        """Whether two schedules of these stages compute the same numbers, bit by bit."""
+        return computes_alike(one, other, self._together)
+
+    def left_to_train(self) -> int | None:
+        """Steps, of this fit; None: nobody knows."""
+        return self._left
 
     def put_together(self) -> None:
         if self._trained:

@@ -78,6 +78,8 @@ class PipelineTrace(keras.callbacks.Callback):
         self._path = Path(output) / FILE_NAME
         self._num_steps = num_steps
         self._left_to_warm = WARM_UP_STEPS
+        self._done = 0  # steps
+        self._is_finished = False
         self._began = 0.0
         self._seconds: list[float] = []
         self._steps: list[tuple[float, Sequence[Ran]]] = []
@@ -86,13 +88,32 @@ class PipelineTrace(keras.callbacks.Callback):
         self._began = time.time()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._left_to_warm:
+        self._done += 1
+        if self._is_finished:
+            return
+        if self.model.ooodist.is_trying:  # schedules take turns: what was recorded is of another
+            self._left_to_warm = WARM_UP_STEPS
+            self._seconds.clear()
+            self._steps.clear()
+        elif self._left_to_warm:
             self._left_to_warm -= 1
-        elif len(self._steps) < self._num_steps:
+        else:
             self._seconds.append(time.time() - self._began)
             self._steps.append((self.model.ooodist.step_began, self.model.ooodist.ran))
             if len(self._steps) == self._num_steps:
+                self._is_finished = True
                 self._finish()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if not self._is_finished and self.model.ooodist.engine.rank == 0:
+            logger.warning(
+                "trace: nothing was recorded: the training ran %d steps, which are too few for %d "
+                "behind %d that warm up, and behind those in which schedules are tried; train "
+                "longer, or set report.trace to 0",
+                self._done,
+                self._num_steps,
+                WARM_UP_STEPS,
+            )
 
     def _finish(self) -> None:
         joint = self.model.ooodist
@@ -109,7 +130,8 @@ class PipelineTrace(keras.callbacks.Callback):
             statistics.median(timeline.bubble for timeline in timelines),
         )
         shown = [("predicted", predicted)]
-        shown += [(f"measured, step {n}", t) for n, t in enumerate(timelines, WARM_UP_STEPS + 1)]
+        first = self._done - len(timelines) + 1
+        shown += [(f"measured, step {n}", t) for n, t in enumerate(timelines, first)]
         processes = [
             pipeline_process(Simulated(plan, timeline), number=number, title=title)
             for number, (title, timeline) in enumerate(shown)

@@ -21,11 +21,12 @@ from ooodist.schedule import pipeline, pipeline_check
 from ooodist.schedule.actions import Schedule, check_size, from_csv, trained_from
 from ooodist.schedule.layer_costs import ModelCosts, balanced_parts, stage_costs
 from ooodist.schedule.pipeline_costs import PipelineCosts, forward_only
-from ooodist.schedule.pipeline_search import auto, fastest_named_seconds
+from ooodist.schedule.pipeline_search import auto, best_known, fastest_named_seconds
 from ooodist.schedule.pipeline_simulate import PipelineTimeline, simulate_pipeline
 from ooodist.yaml_dataclass import did_you_mean
 
 AUTO = "auto"
+Finder = Callable[[tuple[int, ...], int, PipelineCosts, int], Schedule]  # as auto, best_known
 Maker = Callable[[int, int, int, PipelineCosts], Schedule]  # of ranks, micro-batches, chunks, costs
 
 
@@ -51,6 +52,7 @@ _KINDS = {
 }
 NAMES = tuple(_KINDS)
 MOST_CHUNKS = 3  # for which is searched where the choice is ours
+FURTHER_STAGE = 0.05  # that another stage a rank costs: actions have costs besides, and are traced
 MOST_NAMED_CHUNKS = 8  # for which is searched if a schedule that has a name is faster than all that
 
 
@@ -164,8 +166,41 @@ def make_plan(
     return min(plans, key=lambda plan: plan.timeline.step_seconds)
 
 
+def first_plan(
+    costs: ModelCosts, ranks: int, microbatches: int, chunks: int | None = None
+) -> PipelinePlan:
+    """Stages to begin with, and the best known schedule for them; found at once.
+
+    With :func:`make_plan` for ``auto`` the search takes as long as it takes. Here each further
+    stage of a rank has to pay for itself, by ``FURTHER_STAGE`` of the step.
+
+    Args, Raises: as :func:`make_plans`.
+    """
+    check_size(ranks, microbatches)
+    refused: UserError | None = None
+    plans: list[tuple[float, PipelinePlan]] = []
+    for number in [chunks] if chunks else range(1, MOST_CHUNKS + 1):
+        try:
+            for parts in balanced_parts(costs, ranks, number, microbatches):
+                stages = stage_costs(costs, parts)
+                plan = placed(parts, stages, ranks, microbatches, AUTO, best_known)
+                more = 1 + FURTHER_STAGE * (number - 1)
+                plans.append((more * plan.timeline.step_seconds, plan))
+        except UserError as error:
+            refused = refused or error
+    if not plans:
+        assert refused is not None
+        raise refused
+    return min(plans, key=lambda each: each[0])[1]
+
+
 def placed(
-    parts: tuple[range, ...], costs: PipelineCosts, ranks: int, microbatches: int, name: str
+    parts: tuple[range, ...],
+    costs: PipelineCosts,
+    ranks: int,
+    microbatches: int,
+    name: str,
+    find: Finder = auto,
 ) -> PipelinePlan:
     """The plan for stages that are given.
 
@@ -173,6 +208,7 @@ def placed(
         parts: the layers of each stage.
         costs: of the stages.
         ranks, microbatches, name: as in :func:`make_plans`.
+        find: how a schedule is found where the name is ``auto``.
 
     Raises:
         UserError: the schedule has another number of stages, or does not fit into memory.
@@ -189,7 +225,7 @@ def placed(
         return PipelinePlan(parts, given, costs)
     if name == AUTO:
         plans = [
-            PipelinePlan(parts, auto(rank_of, microbatches, costs), costs)
+            PipelinePlan(parts, find(rank_of, microbatches, costs, 0), costs)
             for rank_of in _placements(ranks, chunks)
         ]
         return min(plans, key=lambda plan: plan.timeline.step_seconds)
@@ -199,7 +235,11 @@ def placed(
 
 
 def reschedule(
-    plan: PipelinePlan, name: str, costs: PipelineCosts, first_trained: int = 0
+    plan: PipelinePlan,
+    name: str,
+    costs: PipelineCosts,
+    first_trained: int = 0,
+    find: Finder = auto,
 ) -> PipelinePlan:
     """The same stages on the same ranks, with a schedule for other costs of theirs.
 
@@ -210,6 +250,7 @@ def reschedule(
         costs: of the stages, where all train.
         first_trained: the stages before this one only run forward. The plan's costs are then those
             of :func:`forward_only`.
+        find: how a schedule is found where the name is ``auto``.
 
     Raises:
         UserError: it does not fit into the memory limit, or there is no such stage.
@@ -217,7 +258,7 @@ def reschedule(
     schedule = plan.schedule
     costs = forward_only(costs, first_trained)
     if name == AUTO:
-        schedule = auto(schedule.rank_of, schedule.microbatches, costs, first_trained)
+        schedule = find(schedule.rank_of, schedule.microbatches, costs, first_trained)
     elif not _is_file(name):
         chunks = schedule.stages // schedule.ranks
         schedule = _KINDS[name].make(schedule.ranks, schedule.microbatches, chunks, costs)

@@ -35,6 +35,8 @@ MOST_WALKS = 12
 SCHEDULED_ACTIONS = 100_000  # in all schedules that rules make
 LEAST_RULES = 4
 STARTS = 3  # of walks, the fastest that are known
+MOST_TRIED = 3  # schedules that are worth trying in earnest
+NEARLY = 0.05  # by which a known schedule may be slower in simulation, to be tried
 
 
 def named_schedules(
@@ -86,6 +88,53 @@ def auto(
         if simulate_pipeline(start.schedule, costs).step_seconds <= seconds:
             return replace(start.schedule, name="auto")
     return replace(evaluator.schedule_of(orders), name="auto")
+
+
+def best_known(
+    rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, first_trained: int = 0
+) -> Schedule:
+    """The fastest, in simulation, of the schedules that were published and fit; found at once.
+
+    Only where none fits into the memory limit, it is the fastest that rules make of the costs. It
+    keeps its name, with ``_split`` behind it where it is faster with its B and W apart.
+
+    Args, Raises: as :func:`auto`.
+    """
+    costs = forward_only(costs, first_trained)
+    evaluator = Evaluator(rank_of, microbatches, costs)
+    for make in (_published, _made_by_rules):
+        known = make(rank_of, microbatches, costs)
+        starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
+        if starts:
+            return _as_good(starts[0], costs)
+    raise AssertionError("rules raise UserError where nothing fits")
+
+
+def schedules_to_try(
+    rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
+) -> tuple[Schedule, ...]:
+    """The best that is found, and the published ones that are nearly as fast in simulation.
+
+    Predictions err by some percent, and the orders of the work differ in what they ask of caches
+    and neighbours: steps in earnest tell which is best.
+
+    Args, Raises: as :func:`auto`.
+    """
+    evaluator = Evaluator(rank_of, microbatches, costs)
+    best = auto(rank_of, microbatches, costs)
+    orders = evaluator.orders_of(split(best))
+    most = (1 + NEARLY) * evaluator.step_seconds(orders)
+    known = _fastest_first(_published(rank_of, microbatches, costs), evaluator)
+    near = [start for start in known if start.seconds <= most]
+    found = [] if any(start.orders == orders for start in near) else [best]
+    return (*found, *(_as_good(start, costs) for start in near))[:MOST_TRIED]
+
+
+def _as_good(start: _Start, costs: PipelineCosts) -> Schedule:
+    """As it was made, unless it is slower so than with its B and W apart."""
+    if simulate_pipeline(start.schedule, costs).step_seconds <= start.seconds * (1 + 1e-9):
+        return start.schedule
+    return replace(split(start.schedule), name=f"{start.schedule.name}_split")
 
 
 def fastest_named_seconds(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ooodist.report import trace
+from ooodist.schedule.pipeline_plan import AUTO
 from ooodist.training import checkpoint
 from ooodist.training.callbacks import Best
 from ooodist.training.planned_model import PlannedModel
@@ -66,12 +67,13 @@ def _how(job: Job) -> tuple[str, str]:
     """The order of the work, in a few words."""
     parallel, order = job.config.parallel, job.config.order
     if parallel is not None:
-        schedule = job.model.ooodist.assembly.plan.schedule
+        schedule = job.model.ooodist.fastest.schedule
+        of_auto = f"{AUTO}: " if parallel.schedule == AUTO and schedule.name != AUTO else ""
         pipelines = f"{parallel.data} of " if parallel.data > 1 else ""
         return (
             "pipeline",
             f"{pipelines}{schedule.stages} stages on {schedule.ranks} ranks, "
-            f"{schedule.microbatches} micro-batches, schedule {schedule.name}",
+            f"{schedule.microbatches} micro-batches, schedule {of_auto}{schedule.name}",
         )
     name = order.name if order.k is None else f"first_k, k = {order.k}"
     joint = job.model.ooodist

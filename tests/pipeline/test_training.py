@@ -7,18 +7,20 @@ import re
 import pytest
 
 from tests.pipeline.jobs import run_mpi
-from tests.pipeline.training_worker import CASES
+from tests.pipeline.training_worker import CASES, SWAPS
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_trains_as_one_process(ranks: int) -> None:
     """In one job, as to start one takes longer than most cases."""
     names = [name for name, case in CASES.items() if case.pipeline * case.data == ranks]
-    job = run_mpi(ranks, "training_worker.py", *names, seconds=600)
+    cases = [*names, SWAPS] if ranks == 2 else names
+    job = run_mpi(ranks, "training_worker.py", *cases, seconds=600)
     assert job.returncode == 0, job.stdout
-    for name in names:
+    for name in cases:
         for rank in range(ranks):
             assert f"held: {name}, rank {rank}" in job.stdout, job.stdout
+    for name in names:
         # Callbacks see the same logs on all ranks. (mpirun may print a rank's end of line later.)
         shown = re.findall(f"history of {name}: ([^;]*);", job.stdout)
         assert shown == [shown[0]] * ranks

@@ -22,6 +22,7 @@ from tests.listening import listening_sockets
 from tests.pipeline.models import CLASSES, MODELS
 
 EPOCHS, STEPS = 2, 5
+SWAPS = "swaps"  # a case of its own: see swaps.py
 
 
 @dataclass(frozen=True)
@@ -285,6 +286,25 @@ def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], case:
         assert difference <= case.tolerance * largest, f"{path}: {difference / largest}"
 
 
+def swaps() -> None:
+    """As the case "split", with schedules that take turns."""
+    engine = ooodist.init("mpi")
+    from tests.pipeline.swaps import trains_with_swaps_as_without  # later: it starts MPI
+
+    case = CASES["split"]
+
+    def make() -> tuple[keras.Model, tf.data.Dataset]:
+        batches = Batches(case)
+        return compiled(case, batches, case.optimizer), batches.data(0).repeat()
+
+    options = {"pipeline": 2, "microbatches": case.microbatches, "split": case.options["split"]}
+    trains_with_swaps_as_without(make, options)
+    print(f"held: swaps, rank {engine.rank}", flush=True)
+
+
 if __name__ == "__main__":
     for case_name in sys.argv[1:]:
-        main(case_name)
+        if case_name == SWAPS:
+            swaps()
+        else:
+            main(case_name)

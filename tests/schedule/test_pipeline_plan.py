@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,11 @@ from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages, forward_only
 from ooodist.schedule.pipeline_plan import (
     AUTO,
+    FURTHER_STAGE,
     NAMES,
+    PipelinePlan,
     check_name,
+    first_plan,
     make_plan,
     make_plans,
     placed,
@@ -57,6 +61,33 @@ def test_auto_tries_all_placements_and_is_the_best() -> None:
     for name in NAMES:
         other = make_plan(COSTS, RANKS, MICROBATCHES, name)
         assert best.timeline.step_seconds <= other.timeline.step_seconds + 1e-9
+
+
+@pytest.mark.parametrize("hop", [0.0, 2.0])
+@pytest.mark.parametrize("microbatches", [1, 8])
+def test_the_first_plan_is_the_best_with_a_name_and_few_chunks(
+    hop: float, microbatches: int
+) -> None:
+    """Of more chunks, each has to pay for itself."""
+    layers = replace(COSTS.layers[0], weight_bytes=1)
+    costs = ModelCosts((layers,) * 24, Link(hop))
+    first = first_plan(costs, 4, microbatches)
+    pipeline_check.check(first.schedule, first.costs)
+
+    def seconds(plan: PipelinePlan) -> float:
+        more = plan.schedule.stages // plan.schedule.ranks - 1
+        return plan.timeline.step_seconds * (1 + FURTHER_STAGE * more)
+
+    for name in NAMES:
+        for chunks in (None, 1, 2, 3):
+            with contextlib.suppress(UserError):  # not with so many chunks
+                other = make_plan(costs, 4, microbatches, name, chunks)
+                assert seconds(first) <= seconds(other) * (1 + 1e-9)
+    one = first_plan(costs, 4, microbatches, 1)
+    assert one.schedule.stages == 4
+    assert first_plan(ModelCosts(costs.layers[:4]), 4, microbatches).schedule.stages == 4
+    with pytest.raises(UserError, match="layers"):
+        first_plan(ModelCosts(costs.layers[:3]), 4, microbatches)
 
 
 @pytest.mark.parametrize(("hop", "layers"), [(0.0, 24), (0.02, 24), (0.02, 48), (2.0, 24)])

@@ -24,7 +24,13 @@ from ooodist.schedule.pipeline_costs import (
     forward_only,
 )
 from ooodist.schedule.pipeline_evaluate import Evaluator
-from ooodist.schedule.pipeline_search import auto, named_schedules, split
+from ooodist.schedule.pipeline_search import (
+    auto,
+    best_known,
+    named_schedules,
+    schedules_to_try,
+    split,
+)
 from ooodist.schedule.pipeline_simulate import peak_bytes, simulate_pipeline
 from tests.processor_time import fastest
 from tests.schedule.exact import Exact
@@ -402,3 +408,36 @@ def test_what_fits_no_named_schedule_is_still_found() -> None:
 def test_too_little_memory() -> None:
     with pytest.raises(UserError, match="too low for a single micro-batch"):
         auto((0, 1), 4, replace(equal_stages(2), memory_limit=0))
+
+
+@settings(deadline=None, max_examples=50)
+@given(PLACEMENTS.flatmap(lambda rank_of: st.tuples(st.just(rank_of), stage_costs(len(rank_of)))))
+def test_the_best_known_is_as_fast_as_all_with_a_name(
+    case: tuple[tuple[int, ...], PipelineCosts],
+) -> None:
+    rank_of, costs = case
+    known = best_known(rank_of, 4, costs)
+    seconds = simulate_pipeline(known, costs).step_seconds
+    for named in named_schedules(rank_of, 4, costs):
+        assert seconds <= simulate_pipeline(named, costs).step_seconds * (1 + 1e-9)
+    assert known.name != "auto"
+
+
+def test_where_nothing_with_a_name_fits_rules_make_the_first_schedule() -> None:
+    costs = replace(equal_stages(4), memory_limit=2)
+    known = best_known((0, 1, 1, 0), 4, costs)
+    assert known.name == "auto"
+    check(known, costs)
+    with pytest.raises(UserError, match="memory limit"):
+        best_known((0, 1), 4, replace(costs, memory_limit=0, stages=costs.stages[:2]))
+
+
+def test_what_is_worth_trying_is_the_best_and_what_is_nearly_as_fast() -> None:
+    costs = equal_stages(3, 1.0, 1.1, 0.8)
+    tried = schedules_to_try((0, 1, 2), 6, costs)
+    seconds = [simulate_pipeline(each, costs).step_seconds for each in tried]
+    best = simulate_pipeline(auto((0, 1, 2), 6, costs), costs).step_seconds
+    assert seconds[0] == pytest.approx(best)
+    assert 1 < len(tried) <= pipeline_search.MOST_TRIED
+    assert max(seconds) <= best * (1 + pipeline_search.NEARLY)
+    assert len({split(each).actions for each in tried}) == len(tried)
