@@ -55,5 +55,7 @@ else
   step tests of several processes
   run_tests "${in_one_process[@]/#/--ignore=}"
 fi
+step newest TensorFlow and Keras # only warns
+"$ROOT/scripts/newest.sh"
 step done
 exit $failed
