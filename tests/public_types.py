@@ -1,4 +1,4 @@
-"""What a type checker knows of the public names: mypy reads this (scripts/test.sh), nobody runs it."""
+"""What type checkers know of the public names: mypy reads this, and nobody runs it."""
 
 from __future__ import annotations
 
