@@ -25,7 +25,7 @@ step lint and types
 cd "$ROOT"
 "$VENV/bin/ruff" check .
 "$VENV/bin/ruff" format --check .
-"$VENV/bin/mypy" ooodist
+"$VENV/bin/mypy" ooodist tests/public_types.py
 
 # What is tested is the wheel, not the checkout: the tests run in a copy that has no ooodist/.
 step wheel
@@ -53,5 +53,7 @@ else
   step tests that run alone
   run_tests -m alone
 fi
+step newest TensorFlow and Keras # only warns
+"$ROOT/scripts/newest.sh"
 step done
 exit $failed

@@ -1,3 +1,5 @@
+"""Contracts: BytePS's push-pull with a place."""
+
 from __future__ import annotations
 
 import inspect

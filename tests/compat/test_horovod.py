@@ -1,3 +1,5 @@
+"""Contract: Horovod's all-reduce as one op."""
+
 from __future__ import annotations
 
 import inspect

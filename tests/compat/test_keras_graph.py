@@ -1,3 +1,5 @@
+"""Contracts: what Keras keeps of a functional model."""
+
 from __future__ import annotations
 
 import keras

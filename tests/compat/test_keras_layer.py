@@ -1,3 +1,5 @@
+"""Contracts: what Keras keeps in a layer."""
+
 from __future__ import annotations
 
 import keras

@@ -1,3 +1,5 @@
+"""Contract: how Keras reduces a loss."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

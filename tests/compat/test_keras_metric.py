@@ -1,3 +1,5 @@
+"""Contract: what Keras keeps in a metric."""
+
 from __future__ import annotations
 
 import keras

@@ -1,3 +1,5 @@
+"""Contracts: what Keras keeps of a model."""
+
 from __future__ import annotations
 
 from typing import Any

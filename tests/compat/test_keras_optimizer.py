@@ -1,3 +1,5 @@
+"""Contracts: what Keras keeps in an optimizer."""
+
 from __future__ import annotations
 
 from pathlib import Path

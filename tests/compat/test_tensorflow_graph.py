@@ -1,3 +1,5 @@
+"""Contracts: what TensorFlow keeps of a traced graph."""
+
 from __future__ import annotations
 
 import keras

@@ -1,3 +1,5 @@
+"""Contracts: settings of TensorFlow's runtime."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,3 +1,5 @@
+"""Contract: whether tapes record."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,0 +1,27 @@
+"""What type checkers know of the public names: mypy reads this, and nobody runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_type
+
+import ooodist
+from ooodist.engines.base import Engine
+from ooodist.training.tape import DistributedGradientTape
+from ooodist.warmup.provenance import WarmStart
+
+
+def check(model: Any, variables: Sequence[Any]) -> None:
+    assert_type(ooodist.init("local"), Engine)
+    assert_type(ooodist.rank(), int)
+    assert_type(ooodist.size(), int)
+    assert_type(ooodist.DistributedGradientTape(order="first_k", k=1), DistributedGradientTape)
+    assert_type(ooodist.warm_start(model, "zoo"), WarmStart | None)
+    assert_type(str(ooodist.UserError("wrong")), str)
+    ooodist.broadcast(variables)
+    ooodist.distribute(model, order="planned", steps_per_launch=4)
+    ooodist.pipelined(model, pipeline=2, microbatches=8)
+    ooodist.apply(None, [], variables)
+    ooodist.shutdown()
+    ooodist.distribute(model, orders="planned")  # type: ignore[call-arg]
+    ooodist.distribution(model)  # type: ignore[attr-defined]

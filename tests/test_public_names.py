@@ -1,0 +1,46 @@
+"""The names of ``import ooodist``: loaded when they are used, and known to type checkers."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import ooodist
+
+
+def _imported_for_type_checkers() -> dict[str, str]:
+    """Each name with its module."""
+    tree = ast.parse(Path(ooodist.__file__).read_text())
+    (block, *_) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    return {
+        alias.name: str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_type_checkers_find_the_names_where_they_are() -> None:
+    known = _imported_for_type_checkers()
+    home_of = {
+        name: module for name, module in known.items() if name in ooodist.__all__
+    }  # others are for annotations
+    lazy = set(ooodist.__all__) - vars(ooodist).keys()
+    assert lazy <= home_of.keys()
+    for name, module in home_of.items():
+        found = getattr(ooodist, name)
+        assert found is getattr(importlib.import_module(module), name)
+        assert inspect.getdoc(found)
+
+
+def test_another_name_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="module 'ooodist' has no attribute 'distribution'"):
+        _ = ooodist.distribution  # type: ignore[attr-defined]
