@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 from ooodist.errors import UserError
+from ooodist.importing import without_collection
 
 __version__ = "0.1.0"
 
@@ -47,5 +48,7 @@ def _engine() -> Any:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        with without_collection():
+            module = importlib.import_module(_HOME[name])
+        return getattr(module, name)
     raise AttributeError(f"module 'ooodist' has no attribute {name!r}")

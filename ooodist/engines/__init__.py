@@ -11,6 +11,7 @@ from ooodist.engines.detect import check_name, check_size, choose
 from ooodist.engines.patience import abort, at_most
 from ooodist.engines.settings import one_host_settings, planned_settings
 from ooodist.errors import UserError
+from ooodist.importing import without_collection
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine
@@ -105,7 +106,8 @@ def _set_up_for_plans(name: str, partition_bytes: int | None) -> None:
 
 def _make(name: str, stall_limit: float) -> Engine:
     try:
-        module = importlib.import_module(f"ooodist.engines.{name}")
+        with without_collection():
+            module = importlib.import_module(f"ooodist.engines.{name}")
     except Exception as error:  # a library built for another TensorFlow fails in many ways
         if name in ("local", "collective"):  # nothing to build: TensorFlow itself is missing
             raise
