@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ooodist.errors import UserError
+from ooodist.importing import without_collection
 
 if TYPE_CHECKING:
     from ooodist.engines import init, shutdown
@@ -79,5 +80,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of ours
 
     def __getattr__(name: str) -> Any:
         if name in _HOME:
-            return getattr(importlib.import_module(_HOME[name]), name)
+            with without_collection():
+                module = importlib.import_module(_HOME[name])
+            return getattr(module, name)
         raise AttributeError(f"module 'ooodist' has no attribute {name!r}")

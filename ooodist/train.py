@@ -13,6 +13,7 @@ from pathlib import Path
 from ooodist import config as job_file
 from ooodist.config import Config, OrderConfig
 from ooodist.errors import UserError
+from ooodist.importing import without_collection
 
 USER_ERROR_CODE = 2
 
@@ -67,7 +68,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"ooodist: error: {error}", file=sys.stderr)
         return USER_ERROR_CODE
     # Later, because it imports TensorFlow, which takes seconds.
-    from ooodist.training import job
+    with without_collection():
+        from ooodist.training import job
 
     return job.run(config)
 

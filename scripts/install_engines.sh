@@ -23,10 +23,10 @@ CHECK_SECONDS=120 # a check takes about 10; it hangs if processes cannot reach e
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
-# One engine is handled by one subshell, which sets ENGINE, NAME, VERSION, LOG and so on, and which
-# `stop` ends.
+# What is done for an engine is done by a subshell of its own, which sets NAME, VERSION, LOG and so
+# on, and which `stop` ends.
 main() {
-  local engines=() failed=() argument code
+  local engines=() failed=() argument i
   for argument in "$@"; do
     case $argument in
       -h | --help)
@@ -54,13 +54,24 @@ main() {
   exec 9>"$CACHE/lock"
   flock -n 9 || { echo "waiting for another install_engines.sh" && flock 9; }
 
+  local prepared=() builds=() built=()
   for ENGINE in "${engines[@]}"; do
-    # Not in a condition: that would switch `set -e` off inside.
-    set +e
-    (set -e; install_engine)
-    code=$?
-    set -e
-    if [ $code != 0 ]; then failed+=("$ENGINE"); fi
+    attempt prepare_engine
+    if [ $CODE = 0 ]; then prepared+=("$ENGINE"); else failed+=("$ENGINE"); fi
+  done
+  # Side by side, as each of them keeps one core busy for half of its time.
+  trap 'kill 0' INT # Ctrl-C, which does not reach what runs in the background
+  for ENGINE in "${prepared[@]}"; do
+    (set -e; build_engine) &
+    builds+=($!)
+  done
+  for i in "${!builds[@]}"; do
+    if wait "${builds[i]}"; then built+=("${prepared[i]}"); else failed+=("${prepared[i]}"); fi
+  done
+  trap - INT
+  for ENGINE in "${built[@]}"; do
+    attempt install_engine
+    if [ $CODE != 0 ]; then failed+=("$ENGINE"); fi
   done
   [ ${#failed[@]} = 0 ] || fail "not installed: ${failed[*]}"
 }
@@ -70,29 +81,49 @@ stop() {
   exit 1
 }
 
-install_engine() {
-  case $ENGINE in
-    horovod) NAME=horovod VERSION=$HOROVOD ;;
-    byteps) NAME=byteps VERSION=$BYTEPS ;;
-    mpi) NAME=mpi4py VERSION=$MPI4PY ;;
-  esac
-  LOG=$CACHE/logs/$NAME-$VERSION.log
-  : >"$LOG"
-  find_tensorflow
-  set_build
-  install_system_packages
-  KEY=$NAME-$VERSION-$(
-    "$PYTHON" -c 'import platform, sys; print(sys.implementation.cache_tag, platform.machine(), sep="-")'
-  )${TENSORFLOW:+-tensorflow-$TENSORFLOW}-$(fingerprint)
+# Runs it in a subshell that ends at the first error; its code is CODE then.
+attempt() {
+  # Not in a condition: that would switch `set -e` off inside.
+  set +e
+  (set -e; "$@")
+  CODE=$?
+  set -e
+}
 
+prepare_engine() {
+  describe_engine
+  : >"$LOG"
+  install_system_packages
+}
+
+build_engine() {
+  describe_engine
+  if ! is_installed && ! [ -d "$CACHE/$KEY" ]; then build; fi
+}
+
+install_engine() {
+  describe_engine
   if ! is_installed; then
-    [ -d "$CACHE/$KEY" ] || build
     echo "$NAME $VERSION: installing"
     "$PYTHON" -m pip install --no-deps --force-reinstall "$CACHE/$KEY"/*.whl >>"$LOG" 2>&1 ||
       stop_with_log "pip failed"
     "$PYTHON" -m pip install "${NEEDS[@]}" >>"$LOG" 2>&1 || stop_with_log "pip failed"
   fi
   check_"$ENGINE"
+}
+
+describe_engine() {
+  case $ENGINE in
+    horovod) NAME=horovod VERSION=$HOROVOD ;;
+    byteps) NAME=byteps VERSION=$BYTEPS ;;
+    mpi) NAME=mpi4py VERSION=$MPI4PY ;;
+  esac
+  LOG=$CACHE/logs/$NAME-$VERSION.log
+  find_tensorflow
+  set_build
+  KEY=$NAME-$VERSION-$(
+    "$PYTHON" -c 'import platform, sys; print(sys.implementation.cache_tag, platform.machine(), sep="-")'
+  )${TENSORFLOW:+-tensorflow-$TENSORFLOW}-$(fingerprint)
 }
 
 find_tensorflow() {

@@ -12,6 +12,7 @@ from ooodist.engines.detect import check_name, check_size, choose
 from ooodist.engines.patience import abort, at_most
 from ooodist.engines.settings import BYTEPS_CREDIT, one_host_settings, planned_settings
 from ooodist.errors import UserError
+from ooodist.importing import without_collection
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine
@@ -107,7 +108,8 @@ def _set_up_for_plans(settings: Mapping[str, str]) -> None:
 
 def _make(name: str, stall_limit: float) -> Engine:
     try:
-        module = importlib.import_module(f"ooodist.engines.{name}")
+        with without_collection():
+            module = importlib.import_module(f"ooodist.engines.{name}")
     except Exception as error:  # a library built for another TensorFlow fails in many ways
         if name in ("local", "collective"):  # nothing to build: TensorFlow itself is missing
             raise

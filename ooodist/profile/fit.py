@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 
 class Timed(NamedTuple):
@@ -114,6 +113,8 @@ def fit_cpu(beside: Sequence[Beside]) -> CpuCosts:
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> list[float]:
+    from scipy.optimize import nnls  # takes half a second, which jobs that measure nothing save
+
     scale = matrix.max(axis=0)  # the solver wants numbers of like size
     found, _ = nnls(matrix / scale, right)
     return [float(value) for value in found / scale]

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from ooodist.schedule.costs import Network, StepCosts
 from ooodist.schedule.plan import Plan
@@ -115,6 +114,8 @@ def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) ->
             for each in observed
         ]
         return math.hypot(*deviations, *errors)
+
+    from scipy.optimize import minimize  # takes half a second, which jobs without a plan save
 
     # A plan's seconds have corners, where one thing begins to hide another, so there are several
     # minima: the best point of a grid is near the lowest, which Nelder and Mead's search finds.
