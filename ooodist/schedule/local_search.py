@@ -14,7 +14,8 @@ from ooodist.schedule.exchanges import OrderFor, parts_of
 from ooodist.schedule.orders import Moves, is_legal, moved, stock_order
 from ooodist.schedule.plan import Plan, PlannedExchange
 
-HOW_OFTEN = (10, 2, 3, 3, 0.3)  # an exchange or a dW moves, splits, joins, another credit
+HOW_OFTEN = (10, 3, 3, 0.3, 2)  # an exchange moves, splits, joins, another credit, a dW moves
+MOST_DRAWS = 8  # of changes, where those that were drawn change nothing
 LEAST_PART_BYTES = 1 << 19  # smaller parts cost more than they bring
 NUM_LOSSES = 50  # changes for the worse that are looked at before the walk accepts one
 MOST_UNDONE = 128  # into about how many groups what is to be undone is divided at most
@@ -67,7 +68,7 @@ class LocalSearch:
         hot = 0.0
         for index in range(changes):
             worst = score - hot * COLD ** (index / changes) * math.log(1 - self._rng.random())
-            changed = self._change(plan)
+            changed = self._changed(plan, follow=follow)
             if follow:
                 changed = self._followed(changed)
             value = self._score(changed)
@@ -131,11 +132,17 @@ class LocalSearch:
             return plan
         return replace(plan, order=tuple(changed))
 
-    def _change(self, plan: Plan) -> Plan:
-        """The plan with one change, or as it is if the change that was drawn is impossible."""
-        kinds = (self._move_exchange, self._move_unit, self._split, self._join, self._set_credit)
-        (kind,) = self._rng.choices(kinds, HOW_OFTEN)
-        return kind(plan)
+    def _changed(self, plan: Plan, *, follow: bool) -> Plan:
+        """The plan with one change, or as it is if none of those that were drawn is possible."""
+        kinds = [self._move_exchange, self._split, self._join, self._set_credit]
+        if not follow:
+            kinds.append(self._move_unit)
+        for _ in range(MOST_DRAWS):
+            (kind,) = self._rng.choices(kinds, HOW_OFTEN[: len(kinds)])
+            changed = kind(plan)
+            if changed != plan:
+                return changed
+        return plan
 
     def _move_exchange(self, plan: Plan) -> Plan:
         """To any place or near by; sometimes with some that follow, or all of the same weight."""

@@ -32,9 +32,10 @@ from ooodist.yaml_dataclass import Range
 
 MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
-MOST_WORK = 18_000_000  # units and weights in all plans of the search at random
+MOST_WORK = 22_000_000  # units and weights in all plans of the search at random
 OTHER_PLANS = 350  # that are simulated besides, about, for each number of steps that is tried
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
+PROMISING = 1.05  # how much slower than the best a second plan may be from which a walk begins
 ROUNDING = 1e-9  # scores that differ by less are equal
 TRIED = 0.5  # how much slower in simulation a plan with a name may be, to be tried
 MOST_TRIED = 3  # each must be traced, which takes seconds
@@ -57,7 +58,7 @@ class Limits:
             number in any case, where the engine does not pick by urgency: it is what that does.
         partitions: bytes of the pieces into which an engine that picks by urgency may split
             exchanges. A single one where the engine's is set already.
-        evaluations: of the search at random, or fewer for more than about 300 layers; with the
+        evaluations: of the search at random, or fewer for more than about 350 layers; with the
             seed, they determine its result.
     """
 
@@ -273,15 +274,21 @@ class _Planner:
         """What random changes make of the best of the pool, and that made simpler."""
         score = self._loaded_score
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
-        starts = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        changes = self._evaluations // 12  # four short walks, and two from the best of them
+        starts = list(
+            dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
+        )
+        first, *second = sorted(starts, key=score)[:2]
+        starts = [first, *(plan for plan in second if score(plan) < score(first) * PROMISING)]
+        # Short walks in both ways, a long one from their best in the way that suits the engine,
+        # and one in the other way from there.
+        short = self._evaluations // 12
         found = [
-            local.improve(plan, changes, follow=follow)
-            for plan in sorted(starts, key=score)[:2]
-            for follow in (True, False)
+            local.improve(plan, short, follow=follow) for plan in starts for follow in (True, False)
         ]
-        best = local.improve(min(found, key=score), 6 * changes, follow=True)
-        best = local.improve(best, 2 * changes, follow=False)
+        rest = self._evaluations - short * len(found)
+        follow = not self._network.by_urgency
+        best = local.improve(min(found, key=score), 3 * rest // 4, follow=follow)
+        best = local.improve(best, rest // 4, follow=not follow)
         self._simulator.phase = "making the best simpler"
         return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
 
