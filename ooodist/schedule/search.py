@@ -172,7 +172,11 @@ def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
 
 
 class _Planner:
-    """The search for one model and network."""
+    """The search for one model and network.
+
+    Attributes:
+        evaluations: plans of the search at random.
+    """
 
     def __init__(
         self,
@@ -190,8 +194,8 @@ class _Planner:
         if limits.steps_per_launch is not None:
             self._steps = [limits.steps_per_launch]
         size = len(costs.forward + costs.backward) + len(costs.weights)
-        self._evaluations = min(limits.evaluations, MOST_WORK // max(1, size))
-        expected = self._evaluations + OTHER_PLANS * len(self._steps)
+        self.evaluations = min(limits.evaluations, MOST_WORK // max(1, size))
+        expected = self.evaluations + OTHER_PLANS * len(self._steps)
         self._simulator = WatchedSimulator(costs, network, expected, progress)
         self._named: dict[int, dict[str, Plan]] = {}
 
@@ -281,11 +285,11 @@ class _Planner:
         starts = [first, *(plan for plan in second if score(plan) < score(first) * PROMISING)]
         # Short walks in both ways, a long one from their best in the way that suits the engine,
         # and one in the other way from there.
-        short = self._evaluations // 12
+        short = self.evaluations // 12
         found = [
             local.improve(plan, short, follow=follow) for plan in starts for follow in (True, False)
         ]
-        rest = self._evaluations - short * len(found)
+        rest = self.evaluations - short * len(found)
         follow = not self._network.by_urgency
         best = local.improve(min(found, key=score), 3 * rest // 4, follow=follow)
         best = local.improve(best, rest // 4, follow=not follow)
