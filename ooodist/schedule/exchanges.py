@@ -41,29 +41,33 @@ class OrderFor:
     """
 
     def __init__(self, costs: StepCosts) -> None:
-        self._needs = {unit.name: unit.needs for unit in costs.backward}
-        self._stock = {unit.name: place for place, unit in enumerate(costs.backward)}
+        self._names = [unit.name for unit in costs.backward]
+        number = {name: place for place, name in enumerate(self._names)}
+        self._needs = [tuple(number[name] for name in unit.needs) for unit in costs.backward]
         self._completed_by = {
-            weight: unit.name for unit in costs.backward for weight in unit.weights
+            weight: number[unit.name] for unit in costs.backward for weight in unit.weights
         }
 
     def sequence(self, exchanges: Iterable[PlannedExchange]) -> tuple[str, ...]:
         """The order for exchanges in this sequence."""
-        completed_by, needs = self._completed_by, self._needs
-        order: dict[str, None] = {}
+        done = bytearray(len(self._names))
+        order: list[int] = []
         for exchange in exchanges:
-            missing: set[str] = set()
-            unvisited = [
-                completed_by[weight] for weight in exchange.weights if weight in completed_by
-            ]
-            while unvisited:
-                name = unvisited.pop()
-                if name not in order and name not in missing:
-                    missing.add(name)
-                    unvisited += needs[name]
-            if missing:
-                order.update(dict.fromkeys(sorted(missing, key=self._stock.__getitem__)))
-        return (*order, *(name for name in self._stock if name not in order))
+            missing: list[int] = []
+            for weight in exchange.weights:
+                unit = self._completed_by.get(weight)
+                if unit is not None and not done[unit]:
+                    done[unit] = True
+                    missing.append(unit)
+            for unit in missing:  # it grows meanwhile
+                for needed in self._needs[unit]:
+                    if not done[needed]:
+                        done[needed] = True
+                        missing.append(needed)
+            missing.sort()
+            order += missing
+        order += [unit for unit, is_done in enumerate(done) if not is_done]
+        return tuple([self._names[unit] for unit in order])
 
 
 def most_urgent_first(

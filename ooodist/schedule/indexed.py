@@ -71,6 +71,7 @@ class IndexedCosts:
 
     Attributes:
         forward: seconds of each F unit, and the weights that it waits for.
+        forward_seconds: of all F units.
         middle_seconds: between the passes.
         backward_seconds: of each backward unit, in stock order.
         update_seconds: of each weight.
@@ -101,6 +102,7 @@ class IndexedCosts:
         self._weights_of_unit = [
             tuple(self._weight_of[name] for name in unit.weights) for unit in costs.backward
         ]
+        self.forward_seconds = sum(unit.seconds for unit in costs.forward)
         # Plans that are searched share most of their exchanges, and often the order.
         self._last_order: _IndexedOrder | None = None
         self._exchanges: dict[tuple[object, ...], _IndexedExchange] = {}

@@ -142,7 +142,8 @@ class ByUrgency(Lanes):
         elif len(self.arrivals) < self._credit:
             self._next_entry = self._last_ready
         else:
-            self._next_entry = max(self._last_ready, self.arrivals[-self._credit][0])
+            room = self.arrivals[-self._credit][0]
+            self._next_entry = room if room > self._last_ready else self._last_ready
 
 
 def make_lanes(network: Network, plan: Plan, pieces: list[tuple[Piece, ...]]) -> Lanes:

@@ -76,6 +76,8 @@ class Launch:
     def _forward(self, step: int, now: float) -> float:
         """When the forward pass that begins now ends."""
         applied, recorded = self._steps_applied, self.recorded
+        if not step and recorded is None:  # there is nothing to wait for
+            return now + self._costs.forward_seconds
         for number, (seconds, weights) in enumerate(self._costs.forward):
             for weight in weights:
                 while applied[weight] < step:

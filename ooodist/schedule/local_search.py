@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
 from ooodist.schedule.costs import StepCosts
 from ooodist.schedule.exchanges import OrderFor, parts_of
-from ooodist.schedule.orders import Moves, moved, stock_order
+from ooodist.schedule.orders import Moves, is_legal, moved, stock_order
 from ooodist.schedule.plan import Plan, PlannedExchange
 
-HOW_OFTEN = (10, 2, 3, 3, 0.3)  # an exchange or a dW moves, splits, joins, another credit
+HOW_OFTEN = (10, 3, 3, 0.3, 2)  # an exchange moves, splits, joins, another credit, a dW moves
+MOST_DRAWS = 8  # of changes, where those that were drawn change nothing
 LEAST_PART_BYTES = 1 << 19  # smaller parts cost more than they bring
 NUM_LOSSES = 50  # changes for the worse that are looked at before the walk accepts one
-MOST_UNDONE = 256  # into about how many groups what is to be undone is divided at most
+MOST_UNDONE = 128  # into about how many groups what is to be undone is divided at most
 HOT = 0.3  # how much worse a plan may become at first, of the median of these
 COLD = 1e-2  # and in the end, of that
 
@@ -66,7 +68,7 @@ class LocalSearch:
         hot = 0.0
         for index in range(changes):
             worst = score - hot * COLD ** (index / changes) * math.log(1 - self._rng.random())
-            changed = self._change(plan)
+            changed = self._changed(plan, follow=follow)
             if follow:
                 changed = self._followed(changed)
             value = self._score(changed)
@@ -112,22 +114,35 @@ class LocalSearch:
         return self._undo(plan, names[half:], undo, worst)
 
     def _undeferred(self, plan: Plan, names: Sequence[str]) -> Plan:
-        """Each of these units behind all that stock order has before it, and no later."""
+        """Each of these units right behind all that stock order has before it, if that is legal."""
         order = plan.order or self._stock
-        for name in names:
-            place = {other: index for index, other in enumerate(order)}
-            ahead = self._stock[: self._place[name]]
-            last = max((place[other] for other in ahead), default=-1)
-            earliest = last + 1 if last < place[name] else last  # once it is taken out
-            if earliest != place[name] and earliest in self._moves.room(order, name):
-                order = moved(order, name, earliest)
-        return plan if order == (plan.order or self._stock) else replace(plan, order=order)
+        chosen = set(names)
+        others = [name for name in order if name not in chosen]
+        least = [self._place[name] for name in others]  # of this one and those behind it
+        for index in reversed(range(len(least) - 1)):
+            least[index] = min(least[index], least[index + 1])
+        changed: list[str] = []
+        start = 0
+        for name in sorted(chosen, key=self._place.__getitem__):
+            end = bisect_left(least, self._place[name])
+            changed += (*others[start:end], name)
+            start = end
+        changed += others[start:]
+        if tuple(changed) == order or not is_legal(self._costs, changed):
+            return plan
+        return replace(plan, order=tuple(changed))
 
-    def _change(self, plan: Plan) -> Plan:
-        """The plan with one change, or as it is if the change that was drawn is impossible."""
-        kinds = (self._move_exchange, self._move_unit, self._split, self._join, self._set_credit)
-        (kind,) = self._rng.choices(kinds, HOW_OFTEN)
-        return kind(plan)
+    def _changed(self, plan: Plan, *, follow: bool) -> Plan:
+        """The plan with one change, or as it is if none of those that were drawn is possible."""
+        kinds = [self._move_exchange, self._split, self._join, self._set_credit]
+        if not follow:
+            kinds.append(self._move_unit)
+        for _ in range(MOST_DRAWS):
+            (kind,) = self._rng.choices(kinds, HOW_OFTEN[: len(kinds)])
+            changed = kind(plan)
+            if changed != plan:
+                return changed
+        return plan
 
     def _move_exchange(self, plan: Plan) -> Plan:
         """To any place or near by; sometimes with some that follow, or all of the same weight."""

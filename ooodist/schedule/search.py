@@ -33,9 +33,10 @@ from ooodist.yaml_dataclass import Range
 
 MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
-MOST_WORK = 18_000_000  # units and weights in all plans of the search at random
+MOST_WORK = 22_000_000  # units and weights in all plans of the search at random
 OTHER_PLANS = 350  # that are simulated besides, about, for each number of steps that is tried
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
+PROMISING = 1.05  # how much slower than the best a second plan may be from which a walk begins
 ROUNDING = 1e-9  # scores that differ by less are equal
 TRIED = 0.5  # how much slower in simulation a plan with a name may be, to be tried
 MOST_TRIED = 3  # each must be traced, which takes seconds
@@ -59,7 +60,7 @@ class Limits:
             what that does.
         partitions: bytes of the pieces into which an engine that picks by urgency may split
             exchanges. A single one where the engine's is set already.
-        evaluations: of the search at random, or fewer for more than about 300 layers; with the
+        evaluations: of the search at random, or fewer for more than about 350 layers; with the
             seed, they determine its result.
     """
 
@@ -175,7 +176,11 @@ def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
 
 
 class _Planner:
-    """The search for one model and network."""
+    """The search for one model and network.
+
+    Attributes:
+        evaluations: plans of the search at random.
+    """
 
     def __init__(
         self,
@@ -193,8 +198,8 @@ class _Planner:
         if limits.steps_per_launch is not None:
             self._steps = [limits.steps_per_launch]
         size = len(costs.forward + costs.backward) + len(costs.weights)
-        self._evaluations = min(limits.evaluations, MOST_WORK // max(1, size))
-        expected = self._evaluations + OTHER_PLANS * len(self._steps)
+        self.evaluations = min(limits.evaluations, MOST_WORK // max(1, size))
+        expected = self.evaluations + OTHER_PLANS * len(self._steps)
         self._simulator = WatchedSimulator(costs, network, expected, progress)
         self._named: dict[int, dict[str, Plan]] = {}
 
@@ -285,15 +290,21 @@ class _Planner:
         """What random changes make of the best of the pool, and that made simpler."""
         score = self._loaded_score
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
-        starts = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        changes = self._evaluations // 12  # four short walks, and two from the best of them
+        starts = list(
+            dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
+        )
+        first, *second = sorted(starts, key=score)[:2]
+        starts = [first, *(plan for plan in second if score(plan) < score(first) * PROMISING)]
+        # Short walks in both ways, a long one from their best in the way that suits the engine,
+        # and one in the other way from there.
+        short = self.evaluations // 12
         found = [
-            local.improve(plan, changes, follow=follow)
-            for plan in sorted(starts, key=score)[:2]
-            for follow in (True, False)
+            local.improve(plan, short, follow=follow) for plan in starts for follow in (True, False)
         ]
-        best = local.improve(min(found, key=score), 6 * changes, follow=True)
-        best = local.improve(best, 2 * changes, follow=False)
+        rest = self.evaluations - short * len(found)
+        follow = not self._network.by_urgency
+        best = local.improve(min(found, key=score), 3 * rest // 4, follow=follow)
+        best = local.improve(best, rest // 4, follow=not follow)
         self._simulator.phase = "making the best simpler"
         return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
 

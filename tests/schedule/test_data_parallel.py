@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -129,6 +130,17 @@ def test_best_first_k_within_memory() -> None:
     assert free == min(every, key=simulator.step_seconds)
     tight = best_first_k(costs, HOROVOD, steps_per_launch=2, memory_bytes=250)
     assert simulator.peak_bytes(free) > 250 >= simulator.peak_bytes(tight)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_best_first_k_of_many_layers_is_about_the_best_of_all(seed: int) -> None:
+    rng = random.Random(seed)
+    costs = chain_costs([4 * rng.randint(1, 1000) for _ in range(120)])
+    network = replace(HOROVOD, seconds_per_byte=rng.uniform(0.3, 1.5) / 1000)
+    seconds = Simulator(costs, network).step_seconds
+    every = [first_k_plan(costs, network, k, steps_per_launch=2) for k in range(121)]
+    found = best_first_k(costs, network, steps_per_launch=2)
+    assert seconds(found) <= 1.002 * min(map(seconds, every))
 
 
 def test_priority_of_an_engine_that_has_it() -> None:

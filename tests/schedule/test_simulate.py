@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -323,3 +324,35 @@ def test_is_fast_enough_to_search_with(by_urgency: bool) -> None:
     simulator = Simulator(costs, network)
     seconds = fastest(lambda: [simulator.step_seconds(plan) for _ in range(20)], runs=10) / 20
     assert 1 / seconds > 1000
+
+
+@pytest.mark.parametrize("by_urgency", [False, True])
+def test_the_work_grows_with_the_layers(by_urgency: bool) -> None:
+    """Calls that simulating a plan makes, of Python and of what is built in."""
+
+    def calls(layers: int) -> int:
+        costs = chain_costs([1000] * layers, update=0.01)
+        network = Network("any", 2, 0.1, 0.1, 1 / 1000, by_urgency=by_urgency)
+        plan = Plan(
+            "any",
+            tuple(unit.name for unit in costs.backward),
+            each_alone(*(weight.name for weight in reversed(costs.weights))),
+            credit=4,
+            by_urgency=by_urgency,
+            steps_per_launch=3,
+        )
+        simulator = Simulator(costs, network)
+        simulator.step_seconds(plan)  # what plans have in common is found
+        count = 0
+
+        def counted(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(counted)
+        simulator.step_seconds(plan)
+        sys.setprofile(before)
+        return count
+
+    assert calls(800) < 8.5 * calls(100)
