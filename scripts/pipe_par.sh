@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Reruns all measurements of expr/pipe_par: schedules of pipelines on real stages, on emulated
+# Reruns all measurements of expr/pipe_par: schedules of pipelines on real stages, found while training, on emulated
 # devices, and what they keep in memory.
 #
 #   scripts/pipe_par.sh             everything, into expr/pipe_par (about an hour)
-#   scripts/pipe_par.sh PART        one part: real, emulated, memory or cut
+#   scripts/pipe_par.sh PART        one part: real, live, emulated, memory or cut
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
@@ -14,6 +14,6 @@ fi
 
 make_environment cpu,mpi,dev
 "$ROOT/scripts/install_engines.sh" mpi
-for part in ${1:-real emulated memory cut}; do
+for part in ${1:-real live emulated memory cut}; do
   "$VENV/bin/python" "$ROOT/expr/pipe_par/$part.py"
 done

@@ -4,12 +4,13 @@
     python expr/pipe_par/live.py --model resnet50 --steps 150
     python expr/pipe_par/live.py --drift                       # a core is kept busy for a while
 
-Jobs take turns. Two ranks, each bound to a core of its own. What came out goes to live_MODEL.json.
+Jobs take turns. Two ranks, each bound to a core of its own. Rows are added to live.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
 import json
 import statistics
@@ -21,6 +22,7 @@ from typing import Any
 from mpirun import command, environment
 
 FOLDER = Path(__file__).parent
+CSV = FOLDER / "live.csv"
 WAYS = {
     "auto": ["parallel.schedule=auto", "planning.share=1.0"],
     "auto, found before": ["parallel.schedule=auto", "planning.trial=false"],
@@ -52,20 +54,24 @@ def run(model: str, microbatches: int, steps: int, sets: list[str], burn_at: int
     return found
 
 
-def show(way: str, found: dict[str, Any]) -> None:
-    """A line, and what the log said of schedules."""
+def show(way: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Prints a row, and what the log said; returns the row."""
     seconds = [after - before for before, after in itertools.pairwise(found["ends"])]
-    print(
-        f"{way}: first step after {found['first_step_seconds']:.1f} s, step "
-        f"{statistics.median(seconds[-LAST_STEPS:]) * 1e3:.1f} ms (the last {LAST_STEPS}), all "
-        f"{len(seconds) + 1} steps {found['ends'][-1] - found['set_up_seconds']:.1f} s, "
-        f"{found['stages']} stages, {found['schedule']}",
-        flush=True,
-    )
+    row = {
+        "way": way,
+        "first_step_seconds": round(found["first_step_seconds"], 2),
+        "step_ms": round(statistics.median(seconds[-LAST_STEPS:]) * 1e3, 1),
+        "steps": len(seconds) + 1,
+        "all_seconds": round(found["ends"][-1], 1),
+        "stages": found["stages"],
+        "schedule": found["schedule"],
+    }
+    print(row, flush=True)
     for step, line in found["lines"]:
         print(
             f"    after {step} steps, {found['ends'][max(0, step - 1)]:.0f} s: {line}", flush=True
         )
+    return row
 
 
 def main() -> None:
@@ -78,16 +84,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--drift", action="store_true", help="only auto, beside a busy process")
     options = parser.parse_args()
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     ways = {"auto": WAYS["auto"]} if options.drift else WAYS
     burn_at = options.steps // 3 if options.drift else 0
     for repeat in range(options.repeats):
         for way, sets in ways.items() if repeat % 2 == 0 else reversed(ways.items()):
             result = run(options.model, options.microbatches, options.steps, sets, burn_at)
-            show(way, result)
-            found.append({"way": way, "repeat": repeat, **result})
-    name = f"live_{options.model}{'_drift' if options.drift else ''}.json"
-    (FOLDER / name).write_text(json.dumps(found))
+            row = show(way, result)
+            case = f"{options.model}{', a core busy for a while' if options.drift else ''}"
+            rows.append({"case": case, "microbatches": options.microbatches, **row})
+    is_new = not CSV.exists()
+    with CSV.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,8 @@ class LiveSchedule:
         self._add(plan)
         self.plan = self._carried_out = plan
         self._seconds = 0.0  # that a step with it takes
-        self._tried: list[str] = []  # since the last drift
+        self._tried: set[str] = set()  # since the last drift
+        self._again: set[str] = set()  # tried before it
         self._searches = 0
         self._search: ScheduleSearch | None = None
         self._besides = 0.0  # seconds of a step that no schedule changes
@@ -254,14 +255,19 @@ class LiveSchedule:
 
     def _worth_trying(self) -> list[PipelinePlan]:
         """Others than the current one: at first all that should be nearly as fast as the fastest,
-        then those that should be faster than all that were tried."""
+        and all that were tried before steps took another time; then those that should be faster
+        than all that were tried."""
         others = [plan for name, plan in self._known.items() if name not in self._tried]
         others = [plan for plan in others if plan.schedule.name != self.plan.schedule.name]
         if self._tried:
             most = (1 - WORTH_TRYING) * self._seconds
         else:
             most = (1 + NEARLY) * min(map(self._predicted, self._known.values()))
-        return [plan for plan in others if self._predicted(plan) <= most]
+        return [
+            plan
+            for plan in others
+            if self._predicted(plan) <= most or plan.schedule.name in self._again
+        ]
 
     def _predicted(self, plan: PipelinePlan) -> float:
         """Seconds of a step."""
@@ -272,7 +278,8 @@ class LiveSchedule:
     def _try(self, plans: Sequence[PipelinePlan]) -> None:
         candidates = list(map(self._candidate, plans))
         trial = Trial(self._engine, candidates)
-        self._tried += [each.name for each in candidates]
+        self._tried |= {each.name for each in candidates}
+        self._again -= self._tried
 
         def run(batches: Sequence[Batch]) -> Logs:
             logs = trial(batches)
@@ -315,7 +322,7 @@ class LiveSchedule:
             before * 1e3,
         )
         self._patience *= 2  # what comes and goes is not followed for ever
-        self._tried, self._searches = [], 0
+        self._again, self._tried, self._searches = self._tried, set(), 0
         self._begin_timing()
 
 

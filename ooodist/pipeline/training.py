@@ -80,7 +80,7 @@ class PipelinedModel(JointModel):
         stall_limit: float,
         planning: PlanningConfig,
     ) -> None:
-        arguments = str(yaml_dataclass.plain(parallel))
+        arguments = f"{yaml_dataclass.plain(parallel)} {planning.trial} {planning.share}"
         super().__init__(model, engine, arguments=arguments, steps_per_launch=1, accumulate=1)
         self.parallel = parallel
         self.ranks = places(engine, parallel.pipeline, parallel.data)
