@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from ooodist.schedule.simulate import Simulator
 
 PARTITION_BYTES = 4_096_000  # BytePS's default
 BUCKET_BYTES = 1 << 20  # in which gradients travel without a plan
+MOST_K = 32  # of reverse first-k, that are compared at first
+NEARER = 4  # how much closer those are that are compared next
 CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
 EQUAL_DIGITS = 10  # of seconds: what differs less is equal but for rounding
 TUNED_BYTES = tuple(1 << exponent for exponent in range(20, 32))  # of buckets: the usual, and more
@@ -126,24 +129,40 @@ def best_first_k(
     memory_bytes: int | None = None,
     partition_bytes: int = PARTITION_BYTES,
 ) -> Plan:
-    """The :func:`first_k_plan` that is fastest in simulation, over every k; the least k of equals.
+    """The :func:`first_k_plan` that is fastest in simulation; the least k of equals.
 
-    Each with the exchanges that are best for it: see :func:`bucket_sizes`. With ``memory_bytes``,
-    over every k that fits; k = 0, which is stock order, counts always.
+    Each k with the exchanges that are best for it: see :func:`bucket_sizes`. Over every k, or where
+    there are many of them over so many in even distances, and then over those near the best. With
+    ``memory_bytes``, over those that fit; k = 0, which is stock order, counts always.
     """
     simulator = Simulator(costs, network)
     sizes = bucket_sizes(costs, network, steps_per_launch)
-    plans = [
-        first_k_plan(
-            costs, network, k, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+    plans: dict[int, Plan] = {}
+    seconds: dict[int, float] = {}
+
+    def score(k: int) -> tuple[float, int]:
+        if k not in plans:
+            plan = first_k_plan(
+                costs,
+                network,
+                k,
+                steps_per_launch=steps_per_launch,
+                partition_bytes=partition_bytes,
+            )
+            fits = not k or memory_bytes is None or simulator.peak_bytes(plan) <= memory_bytes
+            plans[k] = plan = _with_best_exchanges(plan, costs, simulator, sizes)
+            seconds[k] = simulator.step_seconds(plan) if fits else math.inf
+        return round(seconds[k], EQUAL_DIGITS), k
+
+    most = len(movable_layers(costs))
+    distance = -(-(most + 1) // MOST_K)
+    best = min({*range(0, most + 1, distance), most}, key=score)
+    while distance > 1:
+        nearest, distance = distance, -(-distance // NEARER)
+        best = min(
+            range(max(0, best - nearest), min(most, best + nearest) + 1, distance), key=score
         )
-        for k in range(len(movable_layers(costs)) + 1)
-    ]
-    if memory_bytes is not None:
-        fitting = [plan for plan in plans[1:] if simulator.peak_bytes(plan) <= memory_bytes]
-        plans = [plans[0], *fitting]
-    plans = [_with_best_exchanges(plan, costs, simulator, sizes) for plan in plans]
-    return min(plans, key=lambda plan: round(simulator.step_seconds(plan), EQUAL_DIGITS))
+    return plans[best]
 
 
 def bucket_sizes(costs: StepCosts, network: Network, steps_per_launch: int) -> tuple[int, ...]:
