@@ -10,7 +10,6 @@ import keras
 from ooodist import engines
 from ooodist.config import ParallelConfig
 from ooodist.elastic.config import ElasticConfig, read_elastic
-from ooodist.elastic.pipeline import ElasticPipeline
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.pipeline.training import PipelinedModel, check_model
@@ -83,5 +82,9 @@ def pipelined(
     if config is None:
         model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
     else:
+        from ooodist.elastic.pipeline import (
+            ElasticPipeline,
+        )  # imports scipy.stats, which takes long
+
         model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, config)
     return model
