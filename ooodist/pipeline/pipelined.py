@@ -82,9 +82,7 @@ def pipelined(
     if config is None:
         model.ooodist = PipelinedModel(model, engine, parallel, stall_limit)
     else:
-        from ooodist.elastic.pipeline import (
-            ElasticPipeline,
-        )  # imports scipy.stats, which takes long
+        from ooodist.elastic.pipeline import ElasticPipeline  # imports SciPy
 
         model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, config)
     return model

@@ -129,9 +129,7 @@ def distribute(
         model.ooodist = kind(*arguments)
     else:
         check_order_is_found(order, k)
-        from ooodist.elastic.data_parallel import (
-            ElasticModel,
-        )  # imports scipy.stats, which takes long
+        from ooodist.elastic.data_parallel import ElasticModel  # imports SciPy
 
         model.ooodist = ElasticModel(*arguments, elastic=config)
     return model
