@@ -10,7 +10,6 @@ import keras
 from ooodist import engines
 from ooodist.config import ParallelConfig, PlanningConfig
 from ooodist.elastic.config import ElasticConfig, read_elastic
-from ooodist.elastic.pipeline import ElasticPipeline
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.pipeline.training import PipelinedModel, check_model
@@ -88,5 +87,7 @@ def pipelined(
     if config is None:
         model.ooodist = PipelinedModel(model, engine, parallel, stall_limit, planning)
     else:
+        from ooodist.elastic.pipeline import ElasticPipeline  # imports SciPy
+
         model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, planning, config)
     return model

@@ -10,7 +10,6 @@ import keras
 from ooodist import engines
 from ooodist.config import MOST_STEPS_PER_LAUNCH, PlanningConfig
 from ooodist.elastic.config import ElasticConfig, check_order_is_found, read_elastic
-from ooodist.elastic.data_parallel import ElasticModel
 from ooodist.errors import UserError
 from ooodist.schedule.data_parallel import BUCKET_BYTES
 from ooodist.schedule.plan import Plan
@@ -130,6 +129,8 @@ def distribute(
         model.ooodist = kind(*arguments)
     else:
         check_order_is_found(order, k)
+        from ooodist.elastic.data_parallel import ElasticModel  # imports SciPy
+
         model.ooodist = ElasticModel(*arguments, elastic=config)
     return model
 

@@ -28,7 +28,7 @@ def _nodes() -> None:
 
 
 def _structure() -> None:
-    first, second = keras.Input((2,), name="first"), keras.Input((3,), name="second")
+    first, second = keras.Input((2,), name="a"), keras.Input((3,), name="b")
     model = keras.Model({"a": first, "b": [second]}, keras.ops.sum(first))
     assert keras.tree.flatten(keras_graph.inputs_structure(model)) == [first, second]
     assert set(keras_graph.inputs_structure(model)) == {"a", "b"}
