@@ -35,7 +35,6 @@ FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
 MOST_WORK = 22_000_000  # units and weights in all plans of the search at random
 OTHER_PLANS = 350  # that are simulated besides, about, for each number of steps that is tried
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
-PROMISING = 1.05  # how much slower than the best a second plan may be from which a walk begins
 ROUNDING = 1e-9  # scores that differ by less are equal
 TRIED = 0.5  # how much slower in simulation a plan with a name may be, to be tried
 MOST_TRIED = 3  # each must be traced, which takes seconds
@@ -68,7 +67,7 @@ class Limits:
     total_steps: Annotated[int, Range(1)] | None = None
     credits: tuple[int | None, ...] = CREDITS
     partitions: tuple[int, ...] = (PARTITION_BYTES, 1 << 20, 1 << 21, 1 << 23, 1 << 24)
-    evaluations: Annotated[int, Range(0)] = 12000
+    evaluations: Annotated[int, Range(0)] = 20000
 
 
 def make_plan(
@@ -278,21 +277,17 @@ class _Planner:
         """What random changes make of the best of the pool, and that made simpler."""
         score = self._loaded_score
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
-        starts = list(
-            dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
-        )
-        first, *second = sorted(starts, key=score)[:2]
-        starts = [first, *(plan for plan in second if score(plan) < score(first) * PROMISING)]
-        # Short walks in both ways, a long one from their best in the way that suits the engine,
-        # and one in the other way from there.
-        short = self.evaluations // 12
-        found = [
-            local.improve(plan, short, follow=follow) for plan in starts for follow in (True, False)
-        ]
-        rest = self.evaluations - short * len(found)
-        follow = not self._network.by_urgency
-        best = local.improve(min(found, key=score), 3 * rest // 4, follow=follow)
-        best = local.improve(best, rest // 4, follow=not follow)
+        plans = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
+        starts = sorted(plans, key=score)[:2]
+        follow = not self._network.by_urgency  # the way that suits the engine
+        ways = [(plan, way) for way in (follow, not follow) for plan in starts]
+        if self.evaluations < self._limits.evaluations:  # so many layers that one walk is short
+            ways = ways[:1]
+        found = [local.improve(plan, self.evaluations // 8, follow=way) for plan, way in ways]
+        best = min(found, key=score)
+        rest = self.evaluations - len(found) * (self.evaluations // 8)
+        for way, twelfths in ((follow, 5), (follow, 5), (not follow, 2)):
+            best = local.improve(best, rest * twelfths // 12, follow=way)
         self._simulator.phase = "making the best simpler"
         return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
 
