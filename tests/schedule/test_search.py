@@ -210,16 +210,16 @@ def uneven_costs(layers: int) -> StepCosts:
 
 
 @pytest.mark.parametrize("by_urgency", [False, True])
-def test_hundreds_of_layers_take_no_more_plans_than_tens(by_urgency: bool) -> None:
+def test_three_hundred_layers_take_about_as_many_plans_as_a_hundred(by_urgency: bool) -> None:
     simulated: list[int] = []
-    for layers in (25, 300):
+    for layers in (100, 300):
         costs = uneven_costs(layers)
         total = sum(weight.num_bytes for weight in costs.weights)
         network = Network(
             "any", 8, 1e-4, seconds_per_byte=costs.compute_seconds / total, by_urgency=by_urgency
         )
         states: list[SearchState] = []
-        limits = Limits(max_steps_per_launch=2, credits=(1, 4), evaluations=120)
+        limits = Limits(max_steps_per_launch=2, credits=(1, 4), evaluations=60)
         found = make_plan(costs, network, limits=limits, progress=states.append)
         simulated.append(states[-1].simulated)
     assert simulated[1] < 1.5 * simulated[0] < 2000
