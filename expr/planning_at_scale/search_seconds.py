@@ -1,6 +1,7 @@
 """How long planning takes, by the number of layers: seconds of one core, and what the plan gains.
 
     python expr/planning_at_scale/search_seconds.py
+    python expr/planning_at_scale/search_seconds.py --one-plan  # only what simulating a plan takes
 
 The models are made up: as many layers as asked for, each with a kernel and a bias of random size,
 whose exchange by a ring takes about as long as the computation. The limits are those of
@@ -12,13 +13,16 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import statistics
 import time
 from dataclasses import replace
 
 from ooodist.engines.settings import planned_credits
 from ooodist.schedule.cluster import describe_network
-from ooodist.schedule.costs import StepCosts, UnitCost, WeightCost
+from ooodist.schedule.costs import Network, StepCosts, UnitCost, WeightCost
+from ooodist.schedule.data_parallel import first_k_plan
 from ooodist.schedule.search import Limits, make_plan
+from ooodist.schedule.simulate import Simulator
 
 LAYERS = (50, 150, 300, 600, 1000)
 ENGINES = ("horovod", "byteps", "collective")
@@ -48,27 +52,54 @@ def made_up(layers: int, seed: int = 0) -> StepCosts:
     return StepCosts(tuple(forward), stock, tuple(weights), launch_seconds=5e-3)
 
 
+def plan_seconds(costs: StepCosts, network: Network) -> float:
+    """Median of simulating a plan: half of the layers deferred, four steps a launch."""
+    plan = first_k_plan(costs, network, len(costs.forward) // 2, steps_per_launch=4)
+    simulator = Simulator(costs, network)
+    simulator.step_seconds(plan)
+    times = []
+    for _ in range(9):
+        start = time.process_time()
+        simulator.step_seconds(plan)
+        times.append(time.process_time() - start)
+    return statistics.median(times)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", nargs="+", type=int, default=LAYERS)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument(
+        "--one-plan", action="store_true", help="only the seconds of simulating a single plan"
+    )
     options = parser.parse_args()
-    print("| layers | engine | seconds | stock | planned | over stock |\n|---|---|---|---|---|---|")
+    columns = ["layers", "engine", "one plan"]
+    if not options.one_plan:
+        columns += ["search", "stock", "planned", "over stock"]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for layers in options.layers:
         costs = made_up(layers)
         for engine in options.engines:
             network = describe_network(engine, WORKERS, BITS_PER_SECOND, LATENCY)
-            limits = replace(Limits(), credits=planned_credits(engine))
-            start = time.process_time()
-            planned = make_plan(costs, network, limits=limits).predicted
-            seconds = time.process_time() - start
-            assert planned is not None
-            print(
-                f"| {layers} | {engine} | {seconds:.1f} | {planned.stock_seconds * 1e3:.1f} ms "
-                f"| {planned.step_seconds * 1e3:.1f} ms "
-                f"| {planned.stock_seconds / planned.step_seconds:.3f}x |",
-                flush=True,
-            )
+            row = [f"{layers:,}", engine, f"{plan_seconds(costs, network) * 1e3:.2f} ms"]
+            if not options.one_plan:
+                row += searched(costs, network)
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+def searched(costs: StepCosts, network: Network) -> list[str]:
+    """Seconds of the search; of a step with stock and with what was found."""
+    limits = replace(Limits(), credits=planned_credits(network.engine))
+    start = time.process_time()
+    found = make_plan(costs, network, limits=limits).predicted
+    seconds = time.process_time() - start
+    assert found is not None
+    return [
+        f"{seconds:.1f} s",
+        f"{found.stock_seconds * 1e3:.1f} ms",
+        f"{found.step_seconds * 1e3:.1f} ms",
+        f"{found.stock_seconds / found.step_seconds:.3f}x",
+    ]
 
 
 if __name__ == "__main__":

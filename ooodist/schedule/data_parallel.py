@@ -162,9 +162,8 @@ def best_first_k(
     best = min({*range(0, most + 1, distance), most}, key=score)
     while distance > 1:
         nearest, distance = distance, -(-distance // NEARER)
-        best = min(
-            range(max(0, best - nearest), min(most, best + nearest) + 1, distance), key=score
-        )
+        near = range(max(0, best - nearest), min(most, best + nearest) + 1, distance)
+        best = min({best, *near}, key=score)
     return plans[best]
 
 

@@ -118,8 +118,9 @@ class Simulator:
     def step_seconds(self, plan: Plan) -> float:
         """Seconds of one step: those of a launch by its number of steps.
 
-        Fast enough to search with: at 160 units, 55 exchanges and 3 steps a launch, 3,600 calls a
-        second in sequence and 2,900 by urgency, on one core of an AMD EPYC (CPU time).
+        Fast enough to search with: at 160 units, 55 exchanges and 3 steps a launch, 6,800 calls a
+        second in sequence and 6,300 by urgency, on one core (CPU time); a plan of 1,000 layers
+        takes some 20 times as long as one of 50.
         """
         indexed = self._indexed.index(plan)
         seconds = Launch(self._indexed, indexed, plan, self.network).repeat()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ooodist.schedule.costs import StepCosts, UnitCost, WeightCost
 from ooodist.schedule.plan import PlannedExchange
@@ -40,3 +42,24 @@ def chain_costs(
 
 def each_alone(*names: str) -> tuple[PlannedExchange, ...]:
     return tuple(PlannedExchange((name,)) for name in names)
+
+
+def uneven_costs(layers: int) -> StepCosts:
+    """Layers of many sizes, each with a kernel and a bias that one unit completes."""
+    rng = random.Random(layers)
+    chain = chain_costs([4 * rng.randint(1 << 14, 1 << 21) for _ in range(layers)], update=1e-4)
+    bias = {
+        weight.name: replace(weight, name=f"b{weight.name}", num_bytes=256)
+        for weight in chain.weights
+    }
+
+    def with_bias(unit: UnitCost) -> UnitCost:
+        names = tuple(bias[name].name for name in unit.weights)
+        return replace(unit, seconds=rng.uniform(1e-3, 3e-3), weights=unit.weights + names)
+
+    return replace(
+        chain,
+        forward=tuple(map(with_bias, chain.forward)),
+        backward=tuple(map(with_bias, chain.backward)),
+        weights=(*chain.weights, *bias.values()),
+    )

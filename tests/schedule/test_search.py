@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -24,7 +23,6 @@ from ooodist.schedule.search import (
     MOST_TRIED,
     TRIED,
     Limits,
-    _Planner,
     comparison,
     make_plan,
     plans_to_try,
@@ -33,7 +31,7 @@ from ooodist.schedule.search import (
 from ooodist.schedule.simulate import Simulator
 from tests.processor_time import fastest
 from tests.schedule import instances
-from tests.schedule.chains import chain_costs
+from tests.schedule.chains import chain_costs, uneven_costs
 
 FEW = Limits(max_steps_per_launch=4, evaluations=60)
 MEGABYTE = 1 << 20
@@ -189,38 +187,17 @@ def test_fast_and_the_same_again(by_urgency: bool) -> None:
     assert seconds_of(found) <= min(map(seconds_of, again)) * 1.01
 
 
-def uneven_costs(layers: int) -> StepCosts:
-    """Layers of many sizes, each with a kernel and a bias that one unit completes."""
-    rng = random.Random(layers)
-    chain = chain_costs([4 * rng.randint(1 << 14, 1 << 21) for _ in range(layers)], update=1e-4)
-    bias = {
-        weight.name: replace(weight, name=f"b{weight.name}", num_bytes=256)
-        for weight in chain.weights
-    }
-
-    def with_bias(unit: UnitCost) -> UnitCost:
-        names = tuple(bias[name].name for name in unit.weights)
-        return replace(unit, seconds=rng.uniform(1e-3, 3e-3), weights=unit.weights + names)
-
-    return replace(
-        chain,
-        forward=tuple(map(with_bias, chain.forward)),
-        backward=tuple(map(with_bias, chain.backward)),
-        weights=(*chain.weights, *bias.values()),
-    )
-
-
 @pytest.mark.parametrize("by_urgency", [False, True])
-def test_hundreds_of_layers_take_no_more_plans_than_tens(by_urgency: bool) -> None:
+def test_three_hundred_layers_take_about_as_many_plans_as_a_hundred(by_urgency: bool) -> None:
     simulated: list[int] = []
-    for layers in (25, 300):
+    for layers in (100, 300):
         costs = uneven_costs(layers)
         total = sum(weight.num_bytes for weight in costs.weights)
         network = Network(
             "any", 8, 1e-4, seconds_per_byte=costs.compute_seconds / total, by_urgency=by_urgency
         )
         states: list[SearchState] = []
-        limits = Limits(max_steps_per_launch=2, credits=(1, 4), evaluations=120)
+        limits = Limits(max_steps_per_launch=2, credits=(1, 4), evaluations=60)
         found = make_plan(costs, network, limits=limits, progress=states.append)
         simulated.append(states[-1].simulated)
     assert simulated[1] < 1.5 * simulated[0] < 2000
@@ -231,16 +208,6 @@ def test_hundreds_of_layers_take_no_more_plans_than_tens(by_urgency: bool) -> No
         best_priority(costs, network, credits=(1, 4), steps_per_launch=steps),
     ):
         assert seconds_of(found) <= Simulator(costs, network).step_seconds(named) * (1 + 1e-8)
-
-
-def test_random_changes_are_fewer_for_more_layers() -> None:
-    """All that is simulated at random is about the same work, however many layers there are."""
-    network = Network("any", 8)
-    counts = [
-        _Planner(uneven_costs(layers), network, Limits()).evaluations for layers in (50, 400, 800)
-    ]
-    assert counts[0] == Limits().evaluations > counts[1]
-    assert counts[2] == pytest.approx(counts[1] / 2, rel=0.01)
 
 
 def test_stock_where_there_is_nothing_to_gain() -> None:

@@ -308,7 +308,7 @@ def test_a_type_of_unknown_size_is_not_split() -> None:
 
 @pytest.mark.parametrize("by_urgency", [False, True])
 def test_is_fast_enough_to_search_with(by_urgency: bool) -> None:
-    """It should be 2,000 a second, and is 3,000 to 3,800; half is left for noise."""
+    """It is 6,000 to 7,000 a second; two thirds are left for noise."""
     costs = chain_costs([1000 * layer for layer in range(1, 55)], update=0.01)
     assert len(costs.forward) + len(costs.backward) == 161
     network = Network("any", 2, 0.1, 0.1, 1 / 10_000, 1 / 100_000, 1 / 1_000_000, 0.01)
@@ -323,7 +323,7 @@ def test_is_fast_enough_to_search_with(by_urgency: bool) -> None:
     )
     simulator = Simulator(costs, network)
     seconds = fastest(lambda: [simulator.step_seconds(plan) for _ in range(20)], runs=10) / 20
-    assert 1 / seconds > 1000
+    assert 1 / seconds > 2000
 
 
 @pytest.mark.parametrize("by_urgency", [False, True])
