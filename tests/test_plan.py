@@ -160,7 +160,7 @@ def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
         plan = check_files(output / f"{workers}-workers-10Gbit")
         assert (plan.workers, plan.engine) == (workers, "horovod")
     rows = table_rows(output)
-    assert len(rows) == 4 * 6
+    assert len(rows) == 4 * 7
     planned = [float(row["step_ms"]) for row in rows if row["plan"] == "planned"]
     assert planned[0] > planned[2]  # 1 and 10 Gbit/s
 

@@ -88,7 +88,7 @@ def draw(file: Path, figure: Path) -> None:
         axes_row[0].set_ylabel("predicted speed-up of planned")
     for axes in grid[-1]:
         axes.set_xlabel("workers")
-    canvas.legend(handles=_legend(colors), loc="outside lower center", ncols=5, frameon=False)
+    canvas.legend(handles=_legend(colors), loc="outside lower center", ncols=3, frameon=False)
     for suffix in (".png", ".svg"):
         canvas.savefig(figure.with_suffix(suffix), dpi=150)
     pyplot.close(canvas)
