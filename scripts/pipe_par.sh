@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Reruns all measurements of expr/pipe_par: schedules of pipelines on real stages, found while training, on emulated
-# devices, and what they keep in memory.
+# Reruns all measurements of expr/pipe_par: schedules of pipelines on real stages, found while
+# training, on emulated devices, and what they keep in memory.
 #
 #   scripts/pipe_par.sh             everything, into expr/pipe_par (about an hour)
 #   scripts/pipe_par.sh PART        one part: real, live, emulated, memory or cut

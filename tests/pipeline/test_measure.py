@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist.pipeline.measure import _seconds_of, measure_layers
+from ooodist.pipeline.measure import Noted, measure_layers, seconds_by_kind
 from ooodist.pipeline.stages import calls_of
 from ooodist.schedule.actions import Action
 from tests.pipeline.models import MODELS
@@ -82,4 +82,12 @@ def test_what_moves_messages_counts_as_the_action_that_needs_it() -> None:
         Ran(Action(1, "W", 0), 60.0, 61.0, 0.0),
         Ran(Action(3, "F", 0), 61.0, 62.0, 0.0),
     ]
-    assert _seconds_of(ran) == {(1, "F"): 3.75, (1, "B"): 4.5, (1, "W"): 1.0, (3, "F"): 1.0}
+    assert seconds_by_kind(ran) == {(1, "F"): 3.75, (1, "B"): 4.5, (1, "W"): 1.0, (3, "F"): 1.0}
+
+
+def test_the_first_step_that_is_noted_does_not_count() -> None:
+    noted = Noted()
+    for step in range(3):
+        noted.note([Ran(Action(0, "F", step), 0.0, 1.0, 0.0)], float(step))
+    assert [each.action.microbatch for each in noted.ran] == [1, 2]
+    assert noted.updates == [1.0, 2.0]
