@@ -39,8 +39,8 @@ from ooodist.schedule.pipeline_search_process import (
     ScheduleSearch,
 )
 from ooodist.training.launch import Batch
-from ooodist.training.trial import Candidate, Trial, timed
-from ooodist.training.watched import Watched
+from ooodist.training.trial import Candidate, Trial, is_surprise, timed
+from ooodist.training.watched import DRIFTED_WINDOWS, Watched
 
 logger = logging.getLogger("ooodist")
 
@@ -50,9 +50,7 @@ TIMED_STEPS = 9
 MEASURED_STEPS = 7  # the first does not count
 POLL_STEPS = 16  # how often ranks ask whether the search has ended
 MOST_SEARCHES = 3  # until steps are no longer as they were
-AS_PREDICTED = 0.05  # what differs by less teaches nothing new
 WORTH_TRYING = 0.02  # how much faster than all that were tried another has to be, predicted
-DRIFTED_WINDOWS = 2  # one after the other, until all begins again; doubled with each
 
 Logs = dict[str, Any]
 
@@ -284,10 +282,9 @@ class LiveSchedule:
         def run(batches: Sequence[Batch]) -> Logs:
             logs = trial(batches)
             if trial.fastest is not None:
-                predicted = [each.predicted for each in candidates]
                 self._seconds = trial.seconds[candidates.index(trial.fastest)]
                 self._settle(self._known[trial.fastest.name])
-                if is_surprise(predicted, trial.seconds) and self._searches < MOST_SEARCHES:
+                if is_surprise(candidates, trial.seconds) and self._searches < MOST_SEARCHES:
                     self._begin_measuring()
             return logs
 
@@ -324,11 +321,3 @@ class LiveSchedule:
         self._patience *= 2  # what comes and goes is not followed for ever
         self._again, self._tried, self._searches = self._tried, set(), 0
         self._begin_timing()
-
-
-def is_surprise(predicted: Sequence[float | None], seconds: Sequence[float]) -> bool:
-    """Whether something has taken another time than was predicted."""
-    return any(
-        said is not None and abs(took / said - 1) > AS_PREDICTED
-        for said, took in zip(predicted, seconds, strict=True)
-    )

@@ -38,9 +38,10 @@ from ooodist.schedule.plan import Plan
 from ooodist.schedule.search import Limits
 from ooodist.schedule.search_process import Found, Request, SearchProcess
 from ooodist.schedule.simulate import Simulator
-from ooodist.training.launch import Batch, Run
-from ooodist.training.trial import Candidate, Trial, timed
+from ooodist.training.launch import Batch
+from ooodist.training.trial import Candidate, Trial, is_surprise, timed
 from ooodist.training.watchdog import expect_longer, expect_usual
+from ooodist.training.watched import DRIFTED_WINDOWS, Watched
 
 logger = logging.getLogger("ooodist")
 
@@ -51,11 +52,7 @@ MEASURED_STEPS = 60  # of a profile
 NETWORK_SECONDS = 40.0  # that measuring the network takes
 TRACED_STEPS = 10  # one to measure, and those of the plans that are tried
 MOST_SEARCHES = 3  # until steps are no longer as they were
-AS_PREDICTED = 0.05  # what differs by less teaches nothing new
 WORTH_TRYING = 0.02  # how much faster than all that were tried another plan has to be, predicted
-WINDOW_CALLS = 64  # whose median is compared with what the trial measured
-DRIFT = 0.2  # another machine, network or neighbor; noise is less in the median of a window
-DRIFTED_WINDOWS = 2  # one after the other, until there is another trial; doubled with each
 
 Logs = dict[str, Any]
 
@@ -336,7 +333,7 @@ class LivePlanning:
         self._current = candidate
         self._job.settle(candidate)
         self._job.is_trying = False
-        self._next = _Watched(self._engine, candidate.run, self._patience, self._drifted)
+        self._next = Watched(self._engine, candidate.run, self._patience, self._drifted)
 
     def _drifted(self, before: float, now: float) -> None:
         logger.info(
@@ -350,63 +347,6 @@ class LivePlanning:
         self._try(list(self._known.values()))
 
 
-def is_surprise(candidates: Sequence[Candidate], seconds: Sequence[float]) -> bool:
-    """Whether a candidate has taken another time than was predicted."""
-    return any(
-        each.predicted is not None and abs(took / each.predicted - 1) > AS_PREDICTED
-        for each, took in zip(candidates, seconds, strict=True)
-    )
-
-
 def _work(plan: Plan) -> Plan:
     """What makes one plan another than the next."""
     return replace(plan, name="", model="", predicted=None)
-
-
-class _Watched:
-    """Trains, and notices when batches take another time than at first.
-
-    Calls count from start to start, so that nobody waits for an accelerator; of a window of them
-    the median counts, and of ranks the slowest. Here four windows::
-
-        call     | | | | | | | | | | | |   |   |   |   |   |   |   |   | ...
-        window   | the first | is alike  | differs       | differs: drifted
-
-    Args:
-        engine: of the ranks.
-        run: trains on batches.
-        patience: so many windows that differ, one after the other, are a drift.
-        drifted: called then, with seconds a batch, before and now.
-    """
-
-    def __init__(
-        self, engine: Engine, run: Run, patience: int, drifted: Callable[[float, float], None]
-    ) -> None:
-        self._engine = engine
-        self._run = run
-        self._patience = patience
-        self._drifted = drifted
-        self._first: float | None = None
-        self._times: list[float] = []
-        self._different = 0
-        self._last: tuple[float, int] | None = None
-
-    def __call__(self, batches: Sequence[Batch]) -> Logs:
-        now = time.perf_counter()
-        if self._last is not None:
-            self._times.append((now - self._last[0]) / self._last[1])
-        self._last = now, len(batches)
-        logs = self._run(batches)
-        if len(self._times) == WINDOW_CALLS:
-            self._compare(statistics.median(self._times))
-            self._times.clear()
-        return logs
-
-    def _compare(self, seconds: float) -> None:
-        now = float(self._engine.all_reduce(np.array([seconds]), "max")[0])
-        if self._first is None:
-            self._first = now
-        is_alike = abs(now / self._first - 1) <= DRIFT
-        self._different = 0 if is_alike else self._different + 1
-        if self._different == self._patience:
-            self._drifted(self._first, now)

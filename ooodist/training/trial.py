@@ -31,6 +31,7 @@ logger = logging.getLogger("ooodist")
 LAUNCHES = 6  # of a turn
 ROUNDS = 4
 BEHIND = 0.1  # how much slower than the fastest a candidate may be after a round, to go on
+AS_PREDICTED = 0.05  # what differs by less teaches nothing new
 GAIN = 0.01  # what is faster by no more than this is not worth another order of the work
 
 
@@ -112,6 +113,14 @@ class Trial:
             ", ".join(map(_result, self._candidates, self.seconds)),
             self.fastest.name,
         )
+
+
+def is_surprise(candidates: Sequence[Candidate], seconds: Sequence[float]) -> bool:
+    """Whether a step of a candidate has taken another time than was predicted."""
+    return any(
+        each.predicted is not None and abs(took / each.predicted - 1) > AS_PREDICTED
+        for each, took in zip(candidates, seconds, strict=True)
+    )
 
 
 def timed(run: Run, batches: Sequence[Batch]) -> tuple[dict[str, Any], float]:

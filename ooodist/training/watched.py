@@ -14,6 +14,7 @@ from ooodist.training.launch import Batch, Run
 
 WINDOW_CALLS = 64  # whose median is compared with that of the first ones
 DRIFT = 0.2  # another machine, network or neighbor; noise is less in the median of a window
+DRIFTED_WINDOWS = 2  # one after the other, until all is tried again; doubled with each time
 
 
 class Watched:

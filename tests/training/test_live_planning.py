@@ -20,18 +20,16 @@ from ooodist.schedule.search import Limits, make_plan
 from ooodist.schedule.simulate import Simulator
 from ooodist.training import live_planning, trial
 from ooodist.training.live_planning import (
-    DRIFT,
     MOST_SEARCHES,
     NETWORK_SECONDS,
     POLL_CALLS,
     TIMED_CALLS,
     TRACED_STEPS,
     WARM_UP_CALLS,
-    WINDOW_CALLS,
     LivePlanning,
-    is_surprise,
 )
 from ooodist.training.trial import Candidate
+from ooodist.training.watched import DRIFT, WINDOW_CALLS
 from tests.schedule.chains import chain_costs
 
 COSTS = chain_costs([1 << 20] * 3, forward=0.2, output_gradient=0.2, weight_gradient=0.2)
@@ -279,14 +277,6 @@ def test_steps_as_predicted_are_the_end_of_it(begun: Callable[..., LivePlanning]
     train_as_fit_does(live, job, BEGUN + 4 * SEARCHED + 2 * TRIED)
     assert live._searches == 1
     assert job.settled == ["planned"]
-
-
-@pytest.mark.parametrize(("factor", "is_one"), [(1.04, False), (1.06, True), (0.94, True)])
-def test_a_surprise_is_more_than_the_noise(factor: float, is_one: bool) -> None:
-    job = MadeUpJob(left=None)
-    known, unknown = job.way("default", predicted=0.5), job.way("planned")
-    assert is_surprise([known, unknown], [0.5 * factor, 0.5]) == is_one
-    assert not is_surprise([unknown], [0.5])
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["profile kept", "no profile"])

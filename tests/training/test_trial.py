@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from ooodist.engines.local import LocalEngine
 from ooodist.training import trial
-from ooodist.training.trial import BEHIND, GAIN, LAUNCHES, ROUNDS, Candidate, Trial, timed
+from ooodist.training.trial import (
+    BEHIND,
+    GAIN,
+    LAUNCHES,
+    ROUNDS,
+    Candidate,
+    Trial,
+    is_surprise,
+    timed,
+)
 
 STEPS = 4
 
@@ -160,3 +169,10 @@ def test_seconds_are_those_until_the_logs_are_there(clock: Clock) -> None:
     run([1])
     assert timed(run, [1]) == ({"loss": 1.0}, 2.0)
     assert timed(lambda _: {}, []) == ({}, 0.0)
+
+
+@pytest.mark.parametrize(("factor", "is_one"), [(1.04, False), (1.06, True), (0.94, True)])
+def test_a_surprise_is_more_than_the_noise(clock: Clock, factor: float, is_one: bool) -> None:
+    known, unknown = clock.candidate("default", 1.0, predicted=0.5), clock.candidate("planned", 1.0)
+    assert is_surprise([known, unknown], [0.5 * factor, 0.5]) == is_one
+    assert not is_surprise([unknown], [0.5])
