@@ -1,6 +1,6 @@
 """One rank of memory.py's job: what a step keeps in memory, measured and predicted.
 
-    mpirun -np 2 python memory_worker.py ANSWER.json SCHEDULE SAMPLES WIDTH MICROBATCHES ...
+    mpirun -np 2 python memory_worker.py ANSWER.json SCHEDULE SAMPLES MICROBATCHES ...
 
 Micro-batches have the same size whatever their number. The model has many layers with activations
 of the same size, so that what an action needs for itself is little beside what is kept.
@@ -17,12 +17,12 @@ from ooodist import engines
 from ooodist.compat.keras_model import build_with
 from ooodist.config import ParallelConfig
 
-LAYERS = 32
+LAYERS, WIDTH = 32, 512
 INPUTS = 8
 STALL_SECONDS = 300.0
 
-answer, schedule = Path(sys.argv[1]), sys.argv[2]
-samples_each, width, *numbers = (int(text) for text in sys.argv[3:])
+answer, schedule, samples_each = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+numbers = [int(text) for text in sys.argv[4:]]
 engine = engines.init("mpi", stall_limit=STALL_SECONDS)
 
 import keras  # noqa: E402
@@ -43,7 +43,7 @@ def status(key: str) -> int:
 def made() -> keras.Model:
     x = image = keras.Input((INPUTS,))  # few: the batch is on rank 0 whatever the schedule
     for _ in range(LAYERS):
-        x = keras.layers.Dense(width, activation="relu")(x)
+        x = keras.layers.Dense(WIDTH, activation="relu")(x)
     return keras.Model(image, keras.layers.Dense(8)(x))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.jobs import ROOT
 
+pytestmark = pytest.mark.alone
 FLAT = 0.1
 GROWTH = 2.0  # of what is kept, of three times as many; some 20 MB are kept whatever they are
 PREDICTED = 0.1
@@ -33,7 +34,7 @@ def memory() -> ModuleType:
 def rows(memory: ModuleType) -> dict[tuple[str, int, int], dict[str, Any]]:
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
-    found = [row for name in ("1f1b", "gpipe") for row in memory.run(name, [3, 9], 1024, 256)]
+    found = [row for name in ("1f1b", "gpipe") for row in memory.run(name, [3, 9], 512)]
     return {(row["schedule"], row["rank"], row["microbatches"]): row for row in found}
 
 
