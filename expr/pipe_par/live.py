@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=("gpt", "resnet50"), default="gpt")
+    parser.add_argument("--model", choices=("gpt", "resnet20", "resnet50"), default="gpt")
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--repeats", type=int, default=1)
