@@ -127,7 +127,8 @@ def _as_trained(limits: Limits, described: Sequence[Cluster]) -> Limits:
 
 def _config(options: argparse.Namespace) -> Config:
     config = job_file.load(options.config, options.overrides)
-    config = replace(config, planning=_planning(options, config.planning))
+    if not plan_pipeline.is_asked_for(options, config):  # which reads them by itself
+        config = replace(config, planning=_planning(options, config.planning))
     if options.steps_per_launch is not None:
         config = replace(config, steps_per_launch=None)  # the option takes the place of the key
     if options.engine is not None:

@@ -12,6 +12,8 @@ from ooodist.models import MODELS, build
 
 from .samples import SMALL, images, loss_of, random_batch
 
+MOST_STEPS = 25  # that a batch is trained on
+
 
 @pytest.fixture(autouse=True)
 def _same_seed_and_default_policy() -> Iterator[None]:
@@ -31,12 +33,12 @@ def test_learns_one_batch(name: str) -> None:
     rate = 0.003 if name.startswith("mobilenet") else 0.03
     loss = loss_of(data)
     model.compile(keras.optimizers.Adam(rate), loss, run_eagerly=eagerly)
-    before = float(loss(y, model(x, training=True)))
-    # A step of this MobileNet takes a second.
-    for _ in range(4 if name == "mobilenet_v3_large" else 8):
+    # How many steps it takes differs with the processor, by its kernels' rounding.
+    losses = [float(loss(y, model(x, training=True)))]
+    while losses[-1] >= 0.9 * losses[0]:
+        assert len(losses) < MOST_STEPS, losses
         assert np.isfinite(model.train_on_batch(x, y))
-    after = float(loss(y, model(x, training=True)))
-    assert after < 0.9 * before
+        losses.append(float(loss(y, model(x, training=True))))
 
 
 @pytest.mark.parametrize("name", SMALL)
