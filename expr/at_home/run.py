@@ -234,7 +234,7 @@ def main() -> None:
             folder = Path(temporary)
             for repeat in range(options.repeats):
                 for way in ("default", "planned")[:: 1 if repeat % 2 == 0 else -1]:
-                    seconds, output = run(job, way, folder)
+                    seconds, output = run(job, way, folder / str(repeat))
                     step = step_seconds(output)
                     print(f"{name}, {way}: {seconds:.1f} s", flush=True)
                     timed.append(
