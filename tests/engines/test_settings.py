@@ -32,6 +32,24 @@ def test_the_credit_that_byteps_gets_is_the_one_that_is_planned_with() -> None:
         assert variables["BYTEPS_SCHEDULING_CREDIT"] == setting
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", "localhost"])
+def test_without_a_network_byteps_is_left_as_it_comes(address: str) -> None:
+    environ = {"DMLC_PS_ROOT_URI": address}
+    assert not [
+        name for name in settings.planned_settings("byteps", environ=environ) if "BYTEPS" in name
+    ]
+    of_a_file = settings.planned_settings("byteps", 123456, 8, environ=environ)
+    assert of_a_file["BYTEPS_PARTITION_BYTES"] == "123456"
+    assert of_a_file["BYTEPS_SCHEDULING_CREDIT"] == "8"
+    assert settings.planned_settings("horovod", environ=environ)
+
+
+def test_on_a_network_byteps_is_set_up() -> None:
+    for environ in ({"DMLC_PS_ROOT_URI": "10.7.0.1"}, {"DMLC_PS_ROOT_URI": "head.example"}):
+        variables = settings.planned_settings("byteps", environ=environ)
+        assert variables["BYTEPS_SCHEDULING_CREDIT"] == str(settings.BYTEPS_CREDIT)
+
+
 @pytest.mark.parametrize("engine", ["horovod", "collective"])
 def test_plans_for_libraries_without_an_order_keep_few_in_flight(engine: str) -> None:
     assert settings.planned_credits(engine) == (1, 2)
