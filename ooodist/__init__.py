@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ooodist.errors import UserError
-from ooodist.importing import without_collection
+from ooodist.util.importing import without_collection
 
 if TYPE_CHECKING:
     from ooodist.engines import init, shutdown
     from ooodist.engines.base import Engine
-    from ooodist.pipeline.pipelined import pipelined
-    from ooodist.training.distribute import distribute
-    from ooodist.training.optimizer import apply
-    from ooodist.training.tape import DistributedGradientTape
-    from ooodist.warmup.start import warm_start
+    from ooodist.job.distribute import distribute
+    from ooodist.job.pipelined import pipelined
+    from ooodist.step.optimizer import apply
+    from ooodist.step.tape import DistributedGradientTape
+    from ooodist.zoo.start import warm_start
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,11 +40,11 @@ __all__ = [
 _HOME = {
     "init": "ooodist.engines",
     "shutdown": "ooodist.engines",
-    "distribute": "ooodist.training.distribute",
-    "pipelined": "ooodist.pipeline.pipelined",
-    "warm_start": "ooodist.warmup.start",
-    "DistributedGradientTape": "ooodist.training.tape",
-    "apply": "ooodist.training.optimizer",
+    "distribute": "ooodist.job.distribute",
+    "pipelined": "ooodist.job.pipelined",
+    "warm_start": "ooodist.zoo.start",
+    "DistributedGradientTape": "ooodist.step.tape",
+    "apply": "ooodist.step.optimizer",
 }
 
 
@@ -65,7 +65,7 @@ def broadcast(variables: Sequence[Any], root: int = 0) -> None:
         variables: of Keras or TensorFlow, the same on all ranks.
         root: from 0.
     """
-    from ooodist.training.replicas import broadcast_variables
+    from ooodist.step.replicas import broadcast_variables
 
     broadcast_variables(_engine(), variables, root)
 

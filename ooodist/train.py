@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ooodist import config as job_file
-from ooodist.config import Config, OrderConfig
+from ooodist.config import job as job_file
+from ooodist.config.job import Config, OrderConfig
 from ooodist.errors import UserError
-from ooodist.importing import without_collection
+from ooodist.util.importing import without_collection
 
 USER_ERROR_CODE = 2
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         return USER_ERROR_CODE
     # Later, because it imports TensorFlow, which takes seconds.
     with without_collection():
-        from ooodist.training import job
+        from ooodist.job import run as job
 
     return job.run(config)
 

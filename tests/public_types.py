@@ -7,8 +7,8 @@ from typing import Any, assert_type
 
 import ooodist
 from ooodist.engines.base import Engine
-from ooodist.training.tape import DistributedGradientTape
-from ooodist.warmup.provenance import WarmStart
+from ooodist.step.tape import DistributedGradientTape
+from ooodist.transfer.provenance import WarmStart
 
 
 def check(model: Any, variables: Sequence[Any]) -> None:

@@ -15,11 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist import config as job_file
 from ooodist import engines
+from ooodist.config import job as job_file
 from ooodist.errors import UserError
-from ooodist.training.job import train
-from ooodist.training.preparation import set_up
+from ooodist.job.preparation import set_up
+from ooodist.job.run import train
 
 FOLDER = Path(sys.argv[1])
 

@@ -11,7 +11,7 @@ import sys
 import keras
 
 import ooodist
-from ooodist.data.digits import load
+from ooodist.data.kinds.digits import load
 
 if __name__ == "__main__":
     logging.basicConfig(format="ooodist: %(message)s")

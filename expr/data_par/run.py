@@ -35,16 +35,16 @@ sys.path.insert(0, str(HERE.parents[1] / "launch"))
 from background_job import BackgroundJob  # noqa: E402
 from lab import Lab  # noqa: E402
 
-from ooodist import config as job_file  # noqa: E402
-from ooodist import yaml_dataclass  # noqa: E402
+from ooodist.config import job as job_file  # noqa: E402
 from ooodist.engines.settings import DEFAULT_PARTITION_BYTES, planned_credits  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
-from ooodist.profile.conditions import processor  # noqa: E402
-from ooodist.schedule import plan as plans  # noqa: E402
-from ooodist.schedule.costs import Network, StepCosts, UnitCost  # noqa: E402
-from ooodist.schedule.data_parallel import PARTITION_BYTES  # noqa: E402
-from ooodist.schedule.plan import Plan  # noqa: E402
-from ooodist.schedule.search import Limits, comparison, predicted  # noqa: E402
+from ooodist.planner.costs import Network, StepCosts, UnitCost  # noqa: E402
+from ooodist.planner.data_parallel import plan as plans  # noqa: E402
+from ooodist.planner.data_parallel.named import PARTITION_BYTES  # noqa: E402
+from ooodist.planner.data_parallel.plan import Plan  # noqa: E402
+from ooodist.planner.data_parallel.search import Limits, comparison, predicted  # noqa: E402
+from ooodist.profiler.conditions import processor  # noqa: E402
+from ooodist.util import yaml_dataclass  # noqa: E402
 
 MODELS = ("resnet50", "vgg16", "bert", "mobilenet_v3")
 ENGINES = ("horovod", "byteps", "collective")

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ooodist import config as job_file
-from ooodist import engines, yaml_dataclass
-from ooodist.schedule import plan as plans
+from ooodist import engines
+from ooodist.config import job as job_file
+from ooodist.planner.data_parallel import plan as plans
+from ooodist.util import yaml_dataclass
 
 POLL_SECONDS = 0.02
 FOR_PLANS = "OOODIST_DATA_PAR_FOR_PLANS"  # set: the engine is set up to follow plans
@@ -29,14 +30,14 @@ engine = engines.init(planned=FOR_PLANS in os.environ, stall_limit=300)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from ooodist.profile.compute import measure_step  # noqa: E402
-from ooodist.profile.network import measure_network  # noqa: E402
-from ooodist.profile.state import preserved  # noqa: E402
-from ooodist.profile.step import trace_step  # noqa: E402
-from ooodist.training.backward import OrderedBackward  # noqa: E402
-from ooodist.training.exchange import GradientExchange  # noqa: E402
-from ooodist.training.launch import Launch  # noqa: E402
-from ooodist.training.preparation import set_up  # noqa: E402
+from ooodist.job.preparation import set_up  # noqa: E402
+from ooodist.profiler.compute import measure_step  # noqa: E402
+from ooodist.profiler.network import measure_network  # noqa: E402
+from ooodist.profiler.state import preserved  # noqa: E402
+from ooodist.profiler.step import trace_step  # noqa: E402
+from ooodist.step.backward import OrderedBackward  # noqa: E402
+from ooodist.step.exchange import GradientExchange  # noqa: E402
+from ooodist.step.launch import Launch  # noqa: E402
 
 Batch = Any
 

@@ -15,10 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist import config as job_file
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
-from ooodist.training.preparation import load_and_build
+from ooodist.config import job as job_file
+from ooodist.job.preparation import load_and_build
 
 OPTIMIZERS = (
     "{name: sgd, learning_rate: 0.1, momentum: 0.9}",

@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ooodist import config as job_file
 from ooodist import engines
+from ooodist.config import job as job_file
 
 HERE = Path(__file__).parent
 RHOS = (0.4, 0.5, 0.6, 0.7, 0.8)
@@ -74,9 +74,9 @@ def measure(config: Any, engine: Any, options: argparse.Namespace) -> list[dict[
     """Rows of the result; all ranks call it."""
     from ooodist.elastic.controller import Mask
     from ooodist.errors import UserError
-    from ooodist.training.backward import OrderedBackward
-    from ooodist.training.launch import Launch
-    from ooodist.training.preparation import set_up
+    from ooodist.job.preparation import set_up
+    from ooodist.step.backward import OrderedBackward
+    from ooodist.step.launch import Launch
 
     job = set_up(config, engine)
     joint = job.model.ooodist

@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist import models
-from ooodist.data.digits import load as load_digits
-from ooodist.data.shift import shifted
+from ooodist.data.kinds.digits import load as load_digits
+from ooodist.data.kinds.shift import shifted
 from ooodist.data.split import split_indices
 from ooodist.models.gpt import GptConfig
 from ooodist.models.resnet20 import ResNet20Config

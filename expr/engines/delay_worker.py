@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import ooodist
 from ooodist import engines
-from ooodist.profile.exchange_timing import ExchangeTimer
+from ooodist.profiler.exchange_timing import ExchangeTimer
 
 NUM_BYTES = 4096  # of each; on the wire they take 0.3 ms
 COUNT = 16

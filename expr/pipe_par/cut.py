@@ -25,13 +25,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
-from ooodist import config as job_file
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
+from ooodist.config import job as job_file
+from ooodist.job.preparation import load_and_build
 from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.runtime.work import Loss, StageWork, compiled_loss
 from ooodist.pipeline.stages import calls_of, sent_specs, split
-from ooodist.pipeline.work import Loss, StageWork, compiled_loss
-from ooodist.training.preparation import load_and_build
 
 FOLDER = Path(__file__).parent
 MODELS = ("gpt", "resnet50")

@@ -29,15 +29,12 @@ from pathlib import Path
 import emulated_report
 from mpirun import command, environment
 
-from ooodist import yaml_dataclass
 from ooodist.errors import UserError
 from ooodist.pipeline.emulation import stretched
-from ooodist.schedule.actions import to_csv
-from ooodist.schedule.layer_costs import (
-    ModelCosts,
-    read_model_costs,
-)
-from ooodist.schedule.pipeline_plan import AUTO, PipelinePlan, make_plan
+from ooodist.planner.pipeline.actions import to_csv
+from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
+from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, make_plan
+from ooodist.util import yaml_dataclass
 
 FOLDER = Path(__file__).parent
 MODELS = ("bert_24", "bert_48")

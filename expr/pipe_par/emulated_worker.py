@@ -14,10 +14,10 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from ooodist import yaml_dataclass
 from ooodist.pipeline.emulation import emulate
-from ooodist.schedule.actions import from_csv
-from ooodist.schedule.pipeline_costs import PipelineCosts
+from ooodist.planner.pipeline.actions import from_csv
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.util import yaml_dataclass
 
 
 def main(folder: Path, repeats: int) -> None:

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ooodist import config as job_file
 from ooodist import engines
+from ooodist.config import job as job_file
 
 job, answer = Path(sys.argv[1]), Path(sys.argv[2])
 steps, burn_at, burn_seconds = map(int, sys.argv[3:6])
@@ -27,7 +27,7 @@ engine = engines.init("mpi", stall_limit=300.0)
 
 import keras  # noqa: E402
 
-from ooodist.training.preparation import set_up  # noqa: E402
+from ooodist.job.preparation import set_up  # noqa: E402
 
 BURN = "import time\nend = time.time() + {seconds}\nwhile time.time() < end: pass"
 

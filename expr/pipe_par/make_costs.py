@@ -28,8 +28,8 @@ from pathlib import Path
 
 import yaml
 
-from ooodist import yaml_dataclass
-from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.util import yaml_dataclass
 
 COSTS = Path(__file__).parent / "costs"
 HIDDEN, HEADS, WORDS, SENTENCES = 1024, 16, 128, 2

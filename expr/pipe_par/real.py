@@ -20,7 +20,7 @@ from typing import Any
 import real_report
 from mpirun import command, environment
 
-from ooodist.profile.conditions import processor
+from ooodist.profiler.conditions import processor
 
 FOLDER = Path(__file__).parent
 MODELS = ("gpt", "resnet50")

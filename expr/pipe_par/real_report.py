@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ooodist.report import figure
+from ooodist.report.data_parallel import figure
 
 FOLDER = Path(__file__).parent
 CSV = FOLDER / "real.csv"

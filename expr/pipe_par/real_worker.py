@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ooodist import config as job_file
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
-from ooodist.config import ParallelConfig
+from ooodist.config import job as job_file
+from ooodist.config.job import ParallelConfig
 
 STALL_SECONDS = 300.0
 # For each way of placing stages on ranks, a schedule that has it, and all schedules of it.
@@ -37,14 +37,14 @@ engine = engines.init("mpi", stall_limit=STALL_SECONDS)
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from ooodist.job.preparation import load_and_build  # noqa: E402
 from ooodist.pipeline.assembly import Assembly, assemble  # noqa: E402
 from ooodist.pipeline.batches import BatchSplitter  # noqa: E402
 from ooodist.pipeline.planning import plan_schedule  # noqa: E402
 from ooodist.pipeline.ranks import places  # noqa: E402
-from ooodist.schedule.actions import COMPUTE_KINDS  # noqa: E402
-from ooodist.schedule.pipeline_costs import PipelineCosts  # noqa: E402
-from ooodist.schedule.pipeline_plan import PipelinePlan  # noqa: E402
-from ooodist.training.preparation import load_and_build  # noqa: E402
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS  # noqa: E402
+from ooodist.planner.pipeline.costs import PipelineCosts  # noqa: E402
+from ooodist.planner.pipeline.plan import PipelinePlan  # noqa: E402
 
 
 @dataclass

@@ -18,12 +18,12 @@ import tensorflow as tf
 import yaml
 from roofline import Gpu, flops
 
-from ooodist import yaml_dataclass
-from ooodist.backprop.forward_units import find_forward_units
-from ooodist.backprop.units import Unit, find_backward_units
+from ooodist.graph.forward_units import find_forward_units
+from ooodist.graph.units import Unit, find_backward_units
 from ooodist.models import MODELS, build
-from ooodist.schedule.costs import StepCosts, UnitCost, WeightCost
-from ooodist.training.backward import variable_names
+from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
+from ooodist.step.backward import variable_names
+from ooodist.util import yaml_dataclass
 
 COSTS = Path(__file__).parent / "costs"
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from ooodist.backprop.light_ops import LIGHT_OPS
-from ooodist.backprop.units import Unit
+from ooodist.graph.light_ops import LIGHT_OPS
+from ooodist.graph.units import Unit
 
 # They hand a tensor on under another shape or name.
 FREE_OPS = frozenset(

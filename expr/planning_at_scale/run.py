@@ -23,22 +23,22 @@ from pathlib import Path
 from report import draw, table
 
 from ooodist.engines.settings import planned_credits
-from ooodist.plan import read_costs
-from ooodist.schedule.bound import lower_bound
-from ooodist.schedule.cluster import describe_network
-from ooodist.schedule.costs import Network, StepCosts
-from ooodist.schedule.data_parallel import (
+from ooodist.plan.__main__ import read_costs
+from ooodist.planner.cluster import describe_network
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel.bound import lower_bound
+from ooodist.planner.data_parallel.exchanges import arrange, ready_order
+from ooodist.planner.data_parallel.named import (
     best_priority,
     priority_plan,
     priority_sequence,
     stock_plan,
     tuned_plan,
 )
-from ooodist.schedule.exchanges import arrange, ready_order
-from ooodist.schedule.orders import num_deferred, stock_order
-from ooodist.schedule.plan import Plan
-from ooodist.schedule.search import Limits, make_plan
-from ooodist.schedule.simulate import Simulator
+from ooodist.planner.data_parallel.orders import num_deferred, stock_order
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.search import Limits, make_plan
+from ooodist.planner.data_parallel.simulate import Simulator
 
 FOLDER = Path(__file__).parent
 MODELS = ("resnet50", "vgg16", "bert_24")

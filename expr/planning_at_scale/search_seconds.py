@@ -18,11 +18,11 @@ import time
 from dataclasses import replace
 
 from ooodist.engines.settings import planned_credits
-from ooodist.schedule.cluster import describe_network
-from ooodist.schedule.costs import Network, StepCosts, UnitCost, WeightCost
-from ooodist.schedule.data_parallel import first_k_plan
-from ooodist.schedule.search import Limits, make_plan
-from ooodist.schedule.simulate import Simulator
+from ooodist.planner.cluster import describe_network
+from ooodist.planner.costs import Network, StepCosts, UnitCost, WeightCost
+from ooodist.planner.data_parallel.named import first_k_plan
+from ooodist.planner.data_parallel.search import Limits, make_plan
+from ooodist.planner.data_parallel.simulate import Simulator
 
 LAYERS = (50, 150, 300, 600, 1000)
 ENGINES = ("horovod", "byteps", "collective")

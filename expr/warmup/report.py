@@ -1,4 +1,4 @@
-"""The tables and the figure of results.csv: ``python expr/warmup/report.py``.
+"""The tables and the figure of results.csv: ``python expr/transfer/mapping/report.py``.
 
 The target of a seed is the best accuracy of its cold training. How long an architecture takes for
 an epoch is the median over all its trainings, which compute the same steps: so what else the
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from ooodist.report.figure import write
+from ooodist.report.data_parallel.figure import write
 
 HERE = Path(__file__).parent
 GOAL, MOST_DIFFERENCE, MOST_SHARE = 1.5, 0.003, 0.02

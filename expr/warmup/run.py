@@ -2,7 +2,7 @@
 
     python expr/warmup/run.py zoo --zoo runs/warmup/zoo                # about 10 minutes
     python expr/warmup/run.py train --zoo runs/warmup/zoo              # about an hour
-    python expr/warmup/report.py                                      # tables and figure
+    python expr/transfer/mapping/report.py                                      # tables and figure
 
 Each has two processes, one a core. What is in the zoo, or in the results, is not trained again, so
 both can be interrupted. The zoo is a folder of Keras files that ``python -m ooodist.zoo list``
@@ -52,8 +52,8 @@ def make_zoo(options: argparse.Namespace) -> None:
     from train import train
 
     from ooodist.errors import UserError
-    from ooodist.warmup.entry import Meta
-    from ooodist.warmup.zoo import Zoo
+    from ooodist.zoo.entry import Meta
+    from ooodist.zoo.zoo import Zoo
 
     with Zoo(options.zoo) as zoo:
         known = {row.meta.name for row in zoo.list()}

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist.data.digits import load as load_digits
-from ooodist.data.shift import shifted
+from ooodist.data.kinds.digits import load as load_digits
+from ooodist.data.kinds.shift import shifted
 from ooodist.data.split import split_indices
 
 Arrays = tuple[np.ndarray, np.ndarray]

@@ -12,14 +12,14 @@ import numpy as np
 from architectures import build, kept_epochs, task_of
 
 import ooodist
-from ooodist.warmup import rate
-from ooodist.warmup.keras_graph import graph_of
-from ooodist.warmup.match import match, prepare
-from ooodist.warmup.operators import outline_of
-from ooodist.warmup.report import TensorReport
-from ooodist.warmup.start import named_weights, take_over
-from ooodist.warmup.transform import Transformed, transform
-from ooodist.warmup.zoo import Zoo
+from ooodist.transfer import rate
+from ooodist.transfer.graph.keras_graph import graph_of
+from ooodist.transfer.graph.operators import outline_of
+from ooodist.transfer.mapping.report import TensorReport
+from ooodist.transfer.mapping.transform import Transformed, transform
+from ooodist.transfer.matching.match import match, prepare
+from ooodist.zoo.start import named_weights, take_over
+from ooodist.zoo.zoo import Zoo
 
 METHODS = ("cold", "warm", "same_shape", "random_parent")
 LOWER_RATE, RAMP_STEPS = 0.5, 200  # as by default

@@ -3,7 +3,7 @@
 Importing this package does not import TensorFlow; :func:`load` does.
 """
 
-from ooodist.data.config import KINDS, DataConfig
+from ooodist.config.data import KINDS, DataConfig
 from ooodist.data.loader import load
 from ooodist.data.result import Data
 

@@ -6,7 +6,7 @@ import importlib
 import logging
 import time
 
-from ooodist.data.config import KINDS, DataConfig
+from ooodist.config.data import KINDS, DataConfig
 from ooodist.data.result import Data
 from ooodist.errors import UserError, brief
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ooodist.compat.keras_model import layers_of
 from ooodist.elastic.items import Selectable
-from ooodist.training.backward import variable_names
+from ooodist.step.backward import variable_names
 
 FIXED = ("full", "head", "bias_norm_head")
 

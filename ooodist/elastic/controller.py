@@ -22,8 +22,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic import baselines
-from ooodist.elastic.config import ElasticConfig
 from ooodist.elastic.importance import Measured, by_item, rank_correlation
 from ooodist.elastic.pricing import Pricing
 from ooodist.elastic.published import select_published
@@ -32,10 +32,10 @@ from ooodist.elastic.slots import Slots
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.training.backward import variable_names
-from ooodist.training.watchdog import expect_longer
-from ooodist.warmup.provenance import not_copied
-from ooodist.yaml_dataclass import did_you_mean
+from ooodist.step.backward import variable_names
+from ooodist.trainer.watchdog import expect_longer
+from ooodist.transfer.provenance import not_copied
+from ooodist.util.yaml_dataclass import did_you_mean
 
 logger = logging.getLogger("ooodist")
 

@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ooodist.config.elastic import ElasticConfig
+from ooodist.data_parallel.distributed_model import DistributedModel
+from ooodist.data_parallel.planning import Planned, limits_of, planned_for, profile_for
 from ooodist.elastic import timing
-from ooodist.elastic.config import ElasticConfig
 from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.importance import Probe
 from ooodist.elastic.pricing import OneWorker, Pricing, SeveralWorkers
 from ooodist.elastic.selecting import Selecting
 from ooodist.elastic.slots import Slots
 from ooodist.engines.gpu import seconds_of
-from ooodist.profile.state import all_variables, preserved
-from ooodist.profile.step import as_tensors, trace_step
-from ooodist.training.backward import OrderedBackward
-from ooodist.training.distributed_model import DistributedModel
-from ooodist.training.exchange import GradientExchange
-from ooodist.training.launch import Batch, Launch, Run, in_launches
-from ooodist.training.planning import Planned, limits_of, planned_for, profile_for
+from ooodist.profiler.state import all_variables, preserved
+from ooodist.profiler.step import as_tensors, trace_step
+from ooodist.step.backward import OrderedBackward
+from ooodist.step.exchange import GradientExchange
+from ooodist.step.launch import Batch, Launch, Run, in_launches
 
 logger = logging.getLogger("ooodist")
 

@@ -34,14 +34,14 @@ import numpy as np
 import tensorflow as tf
 from scipy.stats import spearmanr
 
-from ooodist.backprop.units import Gradient
 from ooodist.elastic.items import Selectable
 from ooodist.elastic.slots import Slots
-from ooodist.profile.state import all_variables, preserved
-from ooodist.profile.step import as_tensors
-from ooodist.training.backward import variable_names
-from ooodist.training.launch import Batch, uncompiled
-from ooodist.training.tape import watch_gradients
+from ooodist.graph.units import Gradient
+from ooodist.profiler.state import all_variables, preserved
+from ooodist.profiler.step import as_tensors
+from ooodist.step.backward import variable_names
+from ooodist.step.launch import Batch, uncompiled
+from ooodist.step.tape import watch_gradients
 
 
 class Measured(NamedTuple):

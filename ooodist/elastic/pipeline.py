@@ -15,9 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist import yaml_dataclass
-from ooodist.config import ParallelConfig, PlanningConfig
-from ooodist.elastic.config import ElasticConfig
+from ooodist.config.elastic import ElasticConfig
+from ooodist.config.job import ParallelConfig, PlanningConfig
 from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.importance import Measured, Totals
 from ooodist.elastic.pipeline_pricing import Pipeline
@@ -30,12 +29,13 @@ from ooodist.pipeline.cutting import first_trained
 from ooodist.pipeline.ownership import hand_out
 from ooodist.pipeline.planning import plan_schedule
 from ooodist.pipeline.training import PipelinedModel
-from ooodist.profile.state import preserved
-from ooodist.schedule.actions import Schedule
-from ooodist.schedule.costs import StepCosts
-from ooodist.schedule.pipeline_costs import PipelineCosts
-from ooodist.schedule.pipeline_plan import PipelinePlan, reschedule
-from ooodist.training.launch import Batch
+from ooodist.planner.costs import StepCosts
+from ooodist.planner.pipeline.actions import Schedule
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.plan import PipelinePlan, reschedule
+from ooodist.profiler.state import preserved
+from ooodist.step.launch import Batch
+from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 

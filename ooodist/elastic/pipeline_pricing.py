@@ -24,10 +24,10 @@ from ooodist.elastic.pricing import Solver
 from ooodist.elastic.select import select_planned
 from ooodist.elastic.stage_units import stage_of_unit
 from ooodist.elastic.timing import needed_until, selectable_of
-from ooodist.schedule.actions import Schedule, trained_from
-from ooodist.schedule.costs import StepCosts
-from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
-from ooodist.schedule.pipeline_simulate import simulate_pipeline
+from ooodist.planner.costs import StepCosts
+from ooodist.planner.pipeline.actions import Schedule, trained_from
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.simulate import simulate_pipeline
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from typing import Protocol
 from ooodist.elastic.items import Selectable
 from ooodist.elastic.select import always_selected, select_planned
 from ooodist.elastic.timing import reduced, selectable_of
-from ooodist.schedule.costs import Network, StepCosts
-from ooodist.schedule.exchanges import arrange, ready_order
-from ooodist.schedule.plan import Plan
-from ooodist.schedule.simulate import Simulator
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel.exchanges import arrange, ready_order
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.simulate import Simulator
 
 # (what can be selected, importance, seconds of a step, forced items) -> items
 Solver = Callable[[Selectable, Sequence[float], float, Collection[int]], frozenset[int]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ooodist.elastic.config import ElasticConfig
+from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.step_meter import StepMeter
-from ooodist.training.joint import JointModel
+from ooodist.trainer.joint import JointModel
 
 
 class Selecting(JointModel):

@@ -22,8 +22,8 @@ from keras.optimizers import Optimizer
 from ooodist.compat.keras_optimizer import showing_iterations
 from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.errors import UserError
-from ooodist.training.backward import variable_names
-from ooodist.training.optimizer import optimizers_of, weights_of_slots, without_scaling
+from ooodist.step.backward import variable_names
+from ooodist.step.optimizer import optimizers_of, weights_of_slots, without_scaling
 
 _AVERAGE = "_average"  # of the weight itself (use_ema): no state of its updates
 

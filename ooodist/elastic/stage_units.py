@@ -11,10 +11,10 @@ import tensorflow as tf
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.measure import by_call
 from ooodist.pipeline.stages import calls_of
-from ooodist.profile.compute import measure_owners, weight_costs
-from ooodist.profile.owners import Owner
-from ooodist.profile.step import StepToMeasure, trace_step
-from ooodist.schedule.costs import StepCosts, UnitCost
+from ooodist.planner.costs import StepCosts, UnitCost
+from ooodist.profiler.compute import measure_owners, weight_costs
+from ooodist.profiler.owners import Owner
+from ooodist.profiler.step import StepToMeasure, trace_step
 
 
 def measure_stage_units(

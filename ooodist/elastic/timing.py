@@ -22,21 +22,21 @@ import numpy as np
 import tensorflow as tf
 from scipy.optimize import nnls
 
-from ooodist.backprop.units import find_backward_units
 from ooodist.elastic.items import Item, Selectable
 from ooodist.engines.base import Engine
 from ooodist.engines.gpu import seconds_of
 from ooodist.engines.local import LocalEngine
-from ooodist.profile.compute import undisturbed
-from ooodist.profile.digest import model_digest
-from ooodist.profile.memory import kept_tensors
-from ooodist.profile.owners import find_owners
-from ooodist.profile.state import all_variables, preserved
-from ooodist.profile.step import StepToMeasure, as_tensors
-from ooodist.schedule.costs import StepCosts, UnitCost
-from ooodist.training.backward import OrderedBackward
-from ooodist.training.exchange import GradientExchange
-from ooodist.training.launch import Batch, Launch
+from ooodist.graph.digest import model_digest
+from ooodist.graph.units import find_backward_units
+from ooodist.planner.costs import StepCosts, UnitCost
+from ooodist.profiler.compute import undisturbed
+from ooodist.profiler.memory import kept_tensors
+from ooodist.profiler.owners import find_owners
+from ooodist.profiler.state import all_variables, preserved
+from ooodist.profiler.step import StepToMeasure, as_tensors
+from ooodist.step.backward import OrderedBackward
+from ooodist.step.exchange import GradientExchange
+from ooodist.step.launch import Batch, Launch
 
 logger = logging.getLogger("ooodist")
 

@@ -12,7 +12,7 @@ from ooodist.engines.detect import check_name, check_size, choose
 from ooodist.engines.patience import abort, at_most
 from ooodist.engines.settings import BYTEPS_CREDIT, one_host_settings, planned_settings
 from ooodist.errors import UserError
-from ooodist.importing import without_collection
+from ooodist.util.importing import without_collection
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from ooodist.pipeline.stages import Stage
-from ooodist.schedule.actions import (
+from ooodist.planner.pipeline.actions import (
     BACKWARD,
     FORWARD,
     WEIGHT_GRADIENT,

@@ -16,29 +16,29 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.config import ParallelConfig
+from ooodist.config.job import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.gpu import seconds_of
 from ooodist.engines.mpi import wait
-from ooodist.pipeline.batch_metrics import BatchMetrics
 from ooodist.pipeline.batches import BatchSplitter
-from ooodist.pipeline.boundary import TensorBoundary
 from ooodist.pipeline.cutting import Cutter
-from ooodist.pipeline.gradients import Gradients
 from ooodist.pipeline.links import gather_costs
 from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
 from ooodist.pipeline.planning import plan_schedule, plan_stages
 from ooodist.pipeline.ranks import Ranks
-from ooodist.pipeline.runtime import Ran, Runtime
+from ooodist.pipeline.runtime.batch_metrics import BatchMetrics
+from ooodist.pipeline.runtime.boundary import TensorBoundary
+from ooodist.pipeline.runtime.gradients import Gradients
+from ooodist.pipeline.runtime.runtime import Ran, Runtime
+from ooodist.pipeline.runtime.transport import Transport, takes_gpu_memory
+from ooodist.pipeline.runtime.update import Update
+from ooodist.pipeline.runtime.work import StageWork, check_losses
 from ooodist.pipeline.stages import Stage, sent_specs, split
-from ooodist.pipeline.transport import Transport, takes_gpu_memory
-from ooodist.pipeline.update import Update
-from ooodist.pipeline.work import StageWork, check_losses
-from ooodist.schedule.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
-from ooodist.schedule.pipeline_plan import PipelinePlan
-from ooodist.schedule.pipeline_search import auto, best_known
-from ooodist.schedule.pipeline_search import split as split_backward
+from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.plan import PipelinePlan
+from ooodist.planner.pipeline.search import auto, best_known
+from ooodist.planner.pipeline.search import split as split_backward
 
 logger = logging.getLogger("ooodist")
 

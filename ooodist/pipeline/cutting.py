@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from ooodist.pipeline.batches import BatchSplitter
-from ooodist.pipeline.boundary import TensorBoundary
+from ooodist.pipeline.runtime.boundary import TensorBoundary
+from ooodist.pipeline.runtime.work import StageWork, compiled_loss
 from ooodist.pipeline.stages import Stage
-from ooodist.pipeline.work import StageWork, compiled_loss
 
 MOST_KEPT = 12  # works, as cutting a stage takes seconds
 

@@ -19,19 +19,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ooodist.schedule.actions import COMPUTE_KINDS, FORWARD, Schedule, with_transfers
-from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
-from ooodist.schedule.pipeline_simulate import (
-    PipelineTimeline,
-    Run,
-    peak_bytes,
-    simulate_pipeline,
-)
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule, with_transfers
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.simulate import PipelineTimeline, Run, peak_bytes, simulate_pipeline
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ooodist.pipeline.runtime import Ran, Runtime
+    from ooodist.pipeline.runtime.runtime import Ran, Runtime
 
 STEPS = 10  # that are timed
 AWAKE_SECONDS = 200e-6  # before the end of a wait; by so much may a sleep end late
@@ -178,8 +173,8 @@ def emulate(
     Raises:
         UserError: MPI does not let several threads in, or a message does not come (Stalled).
     """
-    from ooodist.pipeline.runtime import Runtime  # imports MPI, which starts it
-    from ooodist.pipeline.transport import Transport
+    from ooodist.pipeline.runtime.runtime import Runtime  # imports MPI, which starts it
+    from ooodist.pipeline.runtime.transport import Transport
 
     communicator = world.Dup()
     transport = Transport(communicator, stall_limit)

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ooodist import config as job_file
-from ooodist import yaml_dataclass
-from ooodist.config import ParallelConfig
+from ooodist.config import job as job_file
+from ooodist.config.job import ParallelConfig
 from ooodist.errors import UserError
 from ooodist.pipeline.emulation import Emulation, emulate, stretched, wait_for
-from ooodist.schedule.actions import from_csv, to_csv
-from ooodist.schedule.layer_costs import read_model_costs
-from ooodist.schedule.pipeline_costs import PipelineCosts
-from ooodist.schedule.pipeline_plan import make_plan
+from ooodist.planner.pipeline.actions import from_csv, to_csv
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.layer_costs import read_model_costs
+from ooodist.planner.pipeline.plan import make_plan
+from ooodist.util import yaml_dataclass
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -64,7 +64,7 @@ def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
     Args:
         config: job file, of which ``parallel`` and ``stall_limit`` count.
         overrides: of its keys, as ``key.key=value``.
-        costs: file of a :class:`ooodist.schedule.layer_costs.ModelCosts`.
+        costs: file of a :class:`ooodist.planner.pipeline.layer_costs.ModelCosts`.
 
     Returns:
         the exit code, unless the process ended because others may not come along.

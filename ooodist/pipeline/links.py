@@ -13,10 +13,10 @@ from mpi4py import MPI
 
 from ooodist.engines.mpi import wait
 from ooodist.pipeline.ranks import Ranks
-from ooodist.pipeline.runtime import Boundary
-from ooodist.pipeline.transport import Transport
-from ooodist.schedule.actions import FORWARD, INPUT_GRADIENT
-from ooodist.schedule.pipeline_costs import StageCost
+from ooodist.pipeline.runtime.runtime import Boundary
+from ooodist.pipeline.runtime.transport import Transport
+from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT
+from ooodist.planner.pipeline.costs import StageCost
 
 ROUNDS = 7
 TAG = 0  # as in steps, none of which is under way

@@ -26,21 +26,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooodist import yaml_dataclass
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.schedule.actions import Schedule
-from ooodist.schedule.pipeline_costs import PipelineCosts
-from ooodist.schedule.pipeline_plan import PipelinePlan
-from ooodist.schedule.pipeline_search import NEARLY
-from ooodist.schedule.pipeline_search_process import (
-    FoundSchedules,
-    ScheduleRequest,
-    ScheduleSearch,
-)
-from ooodist.training.launch import Batch
-from ooodist.training.trial import Candidate, Trial, is_surprise, timed
-from ooodist.training.watched import DRIFTED_WINDOWS, Watched
+from ooodist.planner.pipeline.actions import Schedule
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.plan import PipelinePlan
+from ooodist.planner.pipeline.search import NEARLY
+from ooodist.planner.pipeline.search_process import FoundSchedules, ScheduleRequest, ScheduleSearch
+from ooodist.step.launch import Batch
+from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
+from ooodist.trainer.watched import DRIFTED_WINDOWS, Watched
+from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 

@@ -17,14 +17,9 @@ import tensorflow as tf
 
 from ooodist.engines.gpu import seconds_of, wait_for_gpu
 from ooodist.pipeline.batches import BatchSplitter
-from ooodist.pipeline.boundary import TensorBoundary
+from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
-from ooodist.profile.compute import measure_owners
-from ooodist.profile.memory import kept_tensors
-from ooodist.profile.owners import Owner
-from ooodist.profile.state import preserved
-from ooodist.profile.step import StepToMeasure, trace_step
-from ooodist.schedule.actions import (
+from ooodist.planner.pipeline.actions import (
     FORWARD,
     INPUT_GRADIENT,
     RECEIVE_BACKWARD,
@@ -33,14 +28,19 @@ from ooodist.schedule.actions import (
     SEND_FORWARD,
     WEIGHT_GRADIENT,
 )
-from ooodist.schedule.layer_costs import LayerCost
-from ooodist.schedule.pipeline_costs import RECEIVES_AHEAD, StageCost
+from ooodist.planner.pipeline.costs import RECEIVES_AHEAD, StageCost
+from ooodist.planner.pipeline.layer_costs import LayerCost
+from ooodist.profiler.compute import measure_owners
+from ooodist.profiler.memory import kept_tensors
+from ooodist.profiler.owners import Owner
+from ooodist.profiler.state import preserved
+from ooodist.profiler.step import StepToMeasure, trace_step
 
 if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
-    from ooodist.pipeline.gradients import Gradients
-    from ooodist.pipeline.runtime import Ran
-    from ooodist.pipeline.update import Update
-    from ooodist.pipeline.work import StageWork
+    from ooodist.pipeline.runtime.gradients import Gradients
+    from ooodist.pipeline.runtime.runtime import Ran
+    from ooodist.pipeline.runtime.update import Update
+    from ooodist.pipeline.runtime.work import StageWork
 
 LAYER_STEPS = 12
 FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured themselves while they train

@@ -18,8 +18,8 @@ from ooodist.engines.mpi import wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
-from ooodist.training.optimizer import weights_of_slots
-from ooodist.training.replicas import checksum
+from ooodist.step.optimizer import weights_of_slots
+from ooodist.step.replicas import checksum
 
 Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
 

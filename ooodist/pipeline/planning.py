@@ -12,16 +12,15 @@ from typing import Any
 
 import keras
 
-from ooodist import yaml_dataclass
-from ooodist.config import ParallelConfig
+from ooodist.config.job import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.pipeline.measure import FEW_LAYER_STEPS, LAYER_STEPS, measure_layers
 from ooodist.pipeline.stages import calls_of, parts_of_split
-from ooodist.schedule.actions import from_csv, to_csv
-from ooodist.schedule.layer_costs import ModelCosts
-from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages
-from ooodist.schedule.pipeline_plan import (
+from ooodist.planner.pipeline.actions import from_csv, to_csv
+from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
+from ooodist.planner.pipeline.layer_costs import ModelCosts
+from ooodist.planner.pipeline.plan import (
     Finder,
     PipelinePlan,
     chunks_of_split,
@@ -30,7 +29,8 @@ from ooodist.schedule.pipeline_plan import (
     placed,
     reschedule,
 )
-from ooodist.schedule.pipeline_search import auto, best_known
+from ooodist.planner.pipeline.search import auto, best_known
+from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 

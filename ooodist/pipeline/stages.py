@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from ooodist.compat.keras_graph import function_nodes, mask_of, set_mask
 from ooodist.errors import UserError
-from ooodist.yaml_dataclass import did_you_mean
+from ooodist.util.yaml_dataclass import did_you_mean
 
 Symbol: TypeAlias = keras.KerasTensor
 
@@ -152,7 +152,7 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
     Args:
         model: functional or sequential.
         parts: for each stage, its calls among those of :func:`calls_of`; together they are all, in
-            their order (see :func:`ooodist.schedule.partition.partition`).
+            their order (see :func:`ooodist.planner.pipeline.partition.partition`).
 
     Raises:
         UserError: the parts are not all calls in their order, or the model cannot be split.

@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist import yaml_dataclass
 from ooodist.compat.keras_model import build_with
-from ooodist.config import ParallelConfig, PlanningConfig
+from ooodist.config.job import ParallelConfig, PlanningConfig
+from ooodist.data_parallel.distributed_model import num_steps
 from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together
@@ -28,15 +28,16 @@ from ooodist.pipeline.live_schedule import LiveSchedule
 from ooodist.pipeline.ownership import average_statistics, hand_out, owned_variables
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import places
-from ooodist.pipeline.runtime import Ran
-from ooodist.schedule.actions import Schedule
-from ooodist.schedule.pipeline_costs import PipelineCosts
-from ooodist.schedule.pipeline_plan import AUTO, PipelinePlan
-from ooodist.training import arrays, replicas
-from ooodist.training.distributed_model import num_steps
-from ooodist.training.finite import Checked
-from ooodist.training.joint import JointModel, without_optionals
-from ooodist.training.launch import Batch
+from ooodist.pipeline.runtime.runtime import Ran
+from ooodist.planner.pipeline.actions import Schedule
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
+from ooodist.step import replicas
+from ooodist.step.finite import Checked
+from ooodist.step.launch import Batch
+from ooodist.trainer import arrays
+from ooodist.trainer.joint import JointModel, without_optionals
+from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
@@ -239,7 +240,7 @@ class _Record:
 
     Attributes:
         checked: the gradients that may be found not to be finite, in the order of the backward
-            pass; see ``training/finite.py``.
+            pass; see ``step/finite.py``.
     """
 
     def __init__(self, model: keras.Model, assembly: Assembly, stall_limit: float) -> None:

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from ooodist.report.intervals import Interval, common_intervals, merge_intervals, total_length
+from ooodist.profiler.recording.intervals import (
+    Interval,
+    common_intervals,
+    merge_intervals,
+    total_length,
+)
 
 _LABEL_POINTS = 7.0
 _LETTER_WIDTH, _LINE_HEIGHT = 0.62, 1.3  # of the font's size, about

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from ooodist.report.figure import write
+from ooodist.report.data_parallel.figure import write
 
 if TYPE_CHECKING:
     from ooodist.elastic.controller import Renewal  # imports Keras

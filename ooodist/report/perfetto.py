@@ -1,7 +1,7 @@
 """Tracks, slices and arrows as a file for Perfetto (https://ui.perfetto.dev).
 
 The format is Chrome's trace format: a list of events in JSON. What is shown is put together in
-:mod:`ooodist.report.tracks`.
+:mod:`ooodist.report.data_parallel.tracks`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from ooodist.schedule.progress import SearchState
+from ooodist.planner.progress import SearchState
 
 QUIET_SECONDS = 2.0  # shorter searches say nothing
 TERMINAL_SECONDS = 0.2  # between two states on a terminal

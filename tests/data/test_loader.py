@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from ooodist.config.data import DigitsConfig, TextConfig
 from ooodist.data import load
-from ooodist.data.config import DigitsConfig, TextConfig
 from ooodist.errors import UserError
-
-from .laws import batches, load_one
+from tests.data.laws import batches, load_one
 
 
 def test_a_batch_larger_than_the_data() -> None:

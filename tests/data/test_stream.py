@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ooodist.data.stream import Share, shuffled_elements, shuffled_indices
 from ooodist.errors import UserError
-
-from .laws import batches
+from tests.data.laws import batches
 
 Reader = Callable[[int, int, Share], tf.data.Dataset]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ooodist
+from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic import controller as module
 from ooodist.elastic.baselines import FIXED, fixed_weights, weight_magnitudes
-from ooodist.elastic.config import ElasticConfig
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.importance import Probe
 from ooodist.elastic.items import Selectable
@@ -21,8 +21,8 @@ from ooodist.elastic.published import select_published
 from ooodist.elastic.slots import Slots
 from ooodist.elastic.timing import selectable_of
 from ooodist.engines.local import LocalEngine
-from ooodist.profile.compute import measure_compute
-from tests.profile.models import compiled, layers
+from ooodist.profiler.compute import measure_compute
+from tests.profiler.models import compiled, layers
 
 
 @cache
@@ -158,4 +158,4 @@ def test_what_knows_no_rho_is_selected_once_and_whatever_it_costs(name: str) -> 
 def test_full_is_training_without_a_selection() -> None:
     ooodist.init("local")
     model = ooodist.distribute(keras.models.clone_model(sample()[0]), elastic={"select": "full"})
-    assert type(model.ooodist) is ooodist.training.distribute.DistributedModel
+    assert type(model.ooodist) is ooodist.job.distribute.DistributedModel

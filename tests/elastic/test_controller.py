@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ooodist
-from ooodist.elastic.config import ElasticConfig
+from ooodist.config.elastic import ElasticConfig
+from ooodist.data_parallel.distributed_model import DistributedModel
 from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.importance import Measured
 from ooodist.elastic.items import Item, Selectable
@@ -25,8 +26,7 @@ from ooodist.elastic.slots import Slots
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
-from ooodist.training.distributed_model import DistributedModel
-from tests.profile.models import compiled, layers
+from tests.profiler.models import compiled, layers
 
 
 @cache

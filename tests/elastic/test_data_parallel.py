@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.backprop.graph import ancestors
-from ooodist.config import PlanningConfig
+from ooodist.config.job import PlanningConfig
+from ooodist.data_parallel.distributed_model import DistributedModel
 from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError
-from ooodist.profile.digest import model_digest
-from ooodist.training.distributed_model import DistributedModel
-from ooodist.training.optimizer import weights_of_slots
+from ooodist.graph.digest import model_digest
+from ooodist.graph.ops import ancestors
+from ooodist.step.optimizer import weights_of_slots
 from tests.elastic.decisions import (
     CHANGING,
     Decision,

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
-from ooodist.config import PlanningConfig
+from ooodist.config.job import PlanningConfig
 from ooodist.elastic.importance import Measured, Probe, by_item, rank_correlation
 from ooodist.elastic.items import Item, Selectable
 from ooodist.elastic.slots import Slots
 from tests.elastic.decisions import decided, everything
-from tests.profile.models import BATCH, batch, compiled, dense_chain, layers, with_everything
+from tests.profiler.models import BATCH, batch, compiled, dense_chain, layers, with_everything
 
 optimizers = keras.optimizers
 

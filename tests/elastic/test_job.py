@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist.training import checkpoint
+from ooodist.trainer import checkpoint
 from tests.jobs import ROOT
 from tests.pipeline.jobs import run_python
 

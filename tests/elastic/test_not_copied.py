@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.items import Selectable
 from ooodist.errors import UserError
-from ooodist.warmup import provenance
-from ooodist.warmup.provenance import WarmStart
-from ooodist.warmup.report import Action, TensorReport
+from ooodist.transfer import provenance
+from ooodist.transfer.mapping.report import Action, TensorReport
+from ooodist.transfer.provenance import WarmStart
 from tests.elastic.test_controller import (
     IMPORTANCE,
     A,

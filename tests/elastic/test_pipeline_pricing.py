@@ -18,12 +18,12 @@ import pytest
 
 from ooodist.elastic.pipeline_pricing import Pipeline
 from ooodist.elastic.select import select
-from ooodist.schedule import pipeline
-from ooodist.schedule.actions import Schedule, trained_from
-from ooodist.schedule.costs import StepCosts, UnitCost, WeightCost
-from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
-from ooodist.schedule.pipeline_plan import PipelinePlan, reschedule
-from ooodist.schedule.pipeline_simulate import simulate_pipeline
+from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
+from ooodist.planner.pipeline import schedules
+from ooodist.planner.pipeline.actions import Schedule, trained_from
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.plan import PipelinePlan, reschedule
+from ooodist.planner.pipeline.simulate import simulate_pipeline
 from tests.elastic.brute_force import EXACT, check_close_to_the_best
 from tests.elastic.test_select import total
 
@@ -84,10 +84,10 @@ def one() -> float:
 
 
 SCHEDULES: list[Callable[[int], Schedule]] = [
-    lambda stages: pipeline.gpipe(stages, 3),
-    lambda stages: pipeline.one_forward_one_backward(stages, 4),
-    lambda stages: pipeline.zero_bubble_h1(stages, 4),
-    lambda stages: pipeline.zero_bubble_h2(stages, 5),
+    lambda stages: schedules.gpipe(stages, 3),
+    lambda stages: schedules.one_forward_one_backward(stages, 4),
+    lambda stages: schedules.zero_bubble_h1(stages, 4),
+    lambda stages: schedules.zero_bubble_h2(stages, 5),
 ]
 
 
@@ -123,7 +123,7 @@ def test_stages_before_the_first_selected_only_run_forward() -> None:
         rank 1     F W . F W       only the loss and the dW of the last layer: no B
     """
     units = units_of((2, 2), one, one)
-    pricing = unplanned(units, costs_of(units, [1, 1]), pipeline.one_forward_one_backward(2, 2))
+    pricing = unplanned(units, costs_of(units, [1, 1]), schedules.one_forward_one_backward(2, 2))
     head = numbers(pricing, 3)
     assert pricing.first_trained(head) == 1
     assert [stage.weight_gradient for stage in pricing.masked(head).stages] == [0, 2]
@@ -187,7 +187,7 @@ def test_what_fits_into_a_bubble_is_free() -> None:
     seconds = iter([2, 2, 1.0, 0.25, 0.25])
     own = iter([4, 4, 0.5, 0.5, 0.5])
     units = units_of((3, 2), lambda: next(seconds), lambda: next(own))
-    pricing = unplanned(units, costs_of(units, [1, 4]), pipeline.zero_bubble_h1(2, 4))
+    pricing = unplanned(units, costs_of(units, [1, 4]), schedules.zero_bubble_h1(2, 4))
     forced = numbers(pricing, 0, 4)
     free = numbers(pricing, 1, 2)
     assert pricing.seconds(forced | free) == pricing.seconds(forced)
@@ -231,7 +231,7 @@ def test_a_schedule_of_its_own_keeps_the_budget_and_lets_more_in(name: str) -> N
 def test_several_stages_a_rank() -> None:
     """Interleaved: rank 0 has stages 0 and 2, of which only the latter may train."""
     units = units_of((1, 1, 1, 1), one, one)
-    schedule = pipeline.interleaved(2, 4, 2)
+    schedule = schedules.interleaved(2, 4, 2)
     pricing = unplanned(units, costs_of(units, [1] * 4), schedule)
     for first, mask in ((3, {3}), (2, {2}), (1, {1, 3}), (0, {0})):
         assert pricing.first_trained(numbers(pricing, *mask)) == first
@@ -255,7 +255,7 @@ def test_a_stage_whose_b_makes_all_its_gradients() -> None:
         (WeightCost("gamma", 4), WeightCost("beta", 4), WeightCost("w0", 4)),
     )
     costs = PipelineCosts((StageCost(1, 0, 1), StageCost(1, 2, 0)))
-    pricing = unplanned(units, costs, pipeline.one_forward_one_backward(2, 2))
+    pricing = unplanned(units, costs, schedules.one_forward_one_backward(2, 2))
     everything = range(2)
     assert pricing.seconds(everything) == simulate_pipeline(pricing.schedule, costs).step_seconds
     budget = pricing.seconds(everything)
@@ -264,7 +264,7 @@ def test_a_stage_whose_b_makes_all_its_gradients() -> None:
 
 def test_more_than_there_is_time_for() -> None:
     units = units_of((2, 2), one, one)
-    pricing = unplanned(units, costs_of(units, [1, 1]), pipeline.one_forward_one_backward(2, 2))
+    pricing = unplanned(units, costs_of(units, [1, 1]), schedules.one_forward_one_backward(2, 2))
     forced = numbers(pricing, 0)
     with pytest.raises(ValueError, match="the forced items do not fit"):
         pricing.select(select, [1.0] * 4, 0.99 * pricing.seconds(forced), forced)

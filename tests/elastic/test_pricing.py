@@ -11,10 +11,10 @@ import pytest
 from ooodist.elastic.pricing import OneWorker, SeveralWorkers
 from ooodist.elastic.select import select
 from ooodist.elastic.timing import selectable_of
-from ooodist.schedule.costs import Network, StepCosts
+from ooodist.planner.costs import Network, StepCosts
 from tests.elastic.brute_force import check_close_to_the_best
 from tests.elastic.test_select import random_branches, total
-from tests.schedule.chains import chain_costs
+from tests.planner.chains import chain_costs
 
 
 def priced(costs: StepCosts, network: Network, bucket_bytes: int = 0) -> SeveralWorkers:

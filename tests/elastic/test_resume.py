@@ -10,11 +10,11 @@ from typing import Any
 import keras
 import pytest
 
-from ooodist import config as job_file
 from ooodist import engines
-from ooodist.training import checkpoint
-from ooodist.training.job import train
-from ooodist.training.preparation import set_up
+from ooodist.config import job as job_file
+from ooodist.job.preparation import set_up
+from ooodist.job.run import train
+from ooodist.trainer import checkpoint
 
 pytestmark = pytest.mark.usefixtures("equal_costs")
 JOB = [

@@ -14,11 +14,11 @@ import tensorflow as tf
 from ooodist.elastic.slots import Slots
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
-from ooodist.training.backward import OrderedBackward
-from ooodist.training.exchange import GradientExchange
-from ooodist.training.launch import Launch
-from ooodist.training.optimizer import weights_of_slots
-from tests.profile.models import batch, compiled, layers
+from ooodist.step.backward import OrderedBackward
+from ooodist.step.exchange import GradientExchange
+from ooodist.step.launch import Launch
+from ooodist.step.optimizer import weights_of_slots
+from tests.profiler.models import batch, compiled, layers
 
 RATE = 1e-5  # so small that the gradients of some steps are nearly the same
 optimizers = keras.optimizers

@@ -23,17 +23,17 @@ from ooodist.elastic.timing import (
     selectable_of,
 )
 from ooodist.engines.local import LocalEngine
-from ooodist.profile.compute import measure_compute
-from ooodist.profile.digest import model_digest
-from ooodist.profile.memory import kept_tensors
-from ooodist.profile.step import StepToMeasure, trace_step
-from ooodist.schedule.costs import KeptTensor, StepCosts, UnitCost, WeightCost
-from ooodist.training.backward import OrderedBackward
-from ooodist.training.exchange import GradientExchange
-from ooodist.training.launch import Launch
-from tests.backprop.models import MODELS
+from ooodist.graph.digest import model_digest
+from ooodist.planner.costs import KeptTensor, StepCosts, UnitCost, WeightCost
+from ooodist.profiler.compute import measure_compute
+from ooodist.profiler.memory import kept_tensors
+from ooodist.profiler.step import StepToMeasure, trace_step
+from ooodist.step.backward import OrderedBackward
+from ooodist.step.exchange import GradientExchange
+from ooodist.step.launch import Launch
+from tests.graph.models import MODELS
 from tests.models.samples import SMALL, loss_of, random_batch
-from tests.profile.models import batch, with_everything
+from tests.profiler.models import batch, with_everything
 
 EXACT = 1e-9  # relative; sums of floats
 

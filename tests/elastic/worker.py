@@ -21,17 +21,17 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from ooodist.config import PlanningConfig  # noqa: E402
+from ooodist.config.job import PlanningConfig  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
 from ooodist.elastic.data_parallel import ElasticModel  # noqa: E402
 from ooodist.elastic.importance import Measured, Probe  # noqa: E402
 from ooodist.elastic.slots import Slots  # noqa: E402
 from ooodist.engines.local import LocalEngine  # noqa: E402
-from ooodist.profile import storage  # noqa: E402
-from ooodist.schedule.costs import Network  # noqa: E402
-from ooodist.training.backward import OrderedBackward  # noqa: E402
-from ooodist.training.exchange import GradientExchange  # noqa: E402
-from ooodist.training.launch import Launch  # noqa: E402
+from ooodist.planner.costs import Network  # noqa: E402
+from ooodist.profiler import storage  # noqa: E402
+from ooodist.step.backward import OrderedBackward  # noqa: E402
+from ooodist.step.exchange import GradientExchange  # noqa: E402
+from ooodist.step.launch import Launch  # noqa: E402
 from tests.elastic.decisions import CHANGING, Notes, decided  # noqa: E402
 from tests.workers import check, images, run  # noqa: E402
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from ooodist import config
+from ooodist.config import job as config
 from tests.jobs import ROOT
 
 PRINTED = """\

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from tests.jobs import ENGINES, ROOT, needs_built, run_job
-from tests.schedule.chains import chain_costs
+from tests.planner.chains import chain_costs
 
 FOLDER = ROOT / "expr/data_par"
 

@@ -15,8 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from ooodist.schedule.layer_costs import read_model_costs, stage_costs
-from ooodist.schedule.pipeline_plan import make_plan
+from ooodist.planner.pipeline.layer_costs import read_model_costs, stage_costs
+from ooodist.planner.pipeline.plan import make_plan
 from tests.jobs import ROOT
 
 FOLDER = ROOT / "expr/pipe_par"

@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 import tensorflow as tf
 
-from ooodist import yaml_dataclass
-from ooodist.backprop.units import Unit
-from ooodist.schedule.costs import StepCosts
+from ooodist.graph.units import Unit
+from ooodist.planner.costs import StepCosts
+from ooodist.util import yaml_dataclass
 from tests.jobs import ROOT
 
 FOLDER = ROOT / "expr/planning_at_scale"

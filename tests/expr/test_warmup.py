@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from ooodist.warmup.entry import Meta
-from ooodist.warmup.keras_graph import graph_of
-from ooodist.warmup.zoo import Zoo
+from ooodist.transfer.graph.keras_graph import graph_of
+from ooodist.zoo.entry import Meta
+from ooodist.zoo.zoo import Zoo
 from tests.jobs import ROOT
 
 FOLDER = ROOT / "expr/warmup"

@@ -18,12 +18,12 @@ from typing import ClassVar
 from mpi4py import MPI
 
 from ooodist import train
-from ooodist.pipeline import runtime
 from ooodist.pipeline.emulation import Emulation, emulate
-from ooodist.schedule.actions import COMPUTE_KINDS, Action
-from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts
-from ooodist.schedule.pipeline_plan import PipelinePlan, make_plan
-from ooodist.schedule.pipeline_simulate import PipelineTimeline, Run
+from ooodist.pipeline.runtime import runtime
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action
+from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.planner.pipeline.plan import PipelinePlan, make_plan
+from ooodist.planner.pipeline.simulate import PipelineTimeline, Run
 from tests.pipeline.lateness import lateness, step_with
 
 Step = tuple[float, list[runtime.Ran]]  # when it began, and what was done in it

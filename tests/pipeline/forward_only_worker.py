@@ -14,12 +14,12 @@ import numpy as np
 from mpi4py import MPI
 
 from ooodist.pipeline.emulation import EmulatedBoundary, EmulatedWork, emulate
-from ooodist.pipeline.runtime import Runtime
-from ooodist.pipeline.transport import Message, Transport
-from ooodist.schedule.actions import Schedule, parse_action, with_transfers
-from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts
-from ooodist.schedule.pipeline_costs import PipelineCosts
-from ooodist.schedule.pipeline_plan import make_plan, reschedule
+from ooodist.pipeline.runtime.runtime import Runtime
+from ooodist.pipeline.runtime.transport import Message, Transport
+from ooodist.planner.pipeline.actions import Schedule, parse_action, with_transfers
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.planner.pipeline.plan import make_plan, reschedule
 
 STEPS = 2
 

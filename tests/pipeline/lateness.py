@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ooodist.schedule.actions import (
+from ooodist.planner.pipeline.actions import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
@@ -18,8 +18,8 @@ from ooodist.schedule.actions import (
     Action,
     Schedule,
 )
-from ooodist.schedule.pipeline_costs import PipelineCosts
-from ooodist.schedule.pipeline_simulate import (
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.simulate import (
     Links,
     Message,
     PipelineTimeline,

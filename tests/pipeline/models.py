@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.backprop import models
-from tests.backprop.models import BATCH, CLASSES, Sample
+from tests.graph import models
+from tests.graph.models import BATCH, CLASSES, Sample
 
 layers = keras.layers
 

@@ -14,28 +14,28 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.pipeline.boundary import TensorBoundary
-from ooodist.pipeline.runtime import Runtime
+from ooodist.pipeline.runtime.boundary import TensorBoundary
+from ooodist.pipeline.runtime.runtime import Runtime
+from ooodist.pipeline.runtime.transport import Transport
+from ooodist.pipeline.runtime.work import StageWork, compiled_loss
 from ooodist.pipeline.stages import calls_of, sent_specs, split
-from ooodist.pipeline.transport import Transport
-from ooodist.pipeline.work import StageWork, compiled_loss
-from ooodist.schedule import pipeline
-from ooodist.schedule.actions import COMPUTE_KINDS, Schedule, without_transfers
+from ooodist.planner.pipeline import schedules
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Schedule, without_transfers
 from tests.pipeline.models import MODELS, parts_at
 
 STEPS = 20
 TOLERANCE = 1e-6 * STEPS  # sums of floats in another order, in each step
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
-    "gpipe": pipeline.gpipe,
-    "gpipe_2": lambda p, m: pipeline.gpipe(p, m, chunks=2),
-    "1f1b": pipeline.one_forward_one_backward,
-    "interleaved": pipeline.interleaved,
-    "fast_forward": pipeline.fast_forward,
-    "modulo": pipeline.modulo,
-    "push": pipeline.push,
-    "zb_h1": pipeline.zero_bubble_h1,
-    "zb_h2": pipeline.zero_bubble_h2,
-    "zb_v": pipeline.zero_bubble_v,
+    "gpipe": schedules.gpipe,
+    "gpipe_2": lambda p, m: schedules.gpipe(p, m, chunks=2),
+    "1f1b": schedules.one_forward_one_backward,
+    "interleaved": schedules.interleaved,
+    "fast_forward": schedules.fast_forward,
+    "modulo": schedules.modulo,
+    "push": schedules.push,
+    "zb_h1": schedules.zero_bubble_h1,
+    "zb_h2": schedules.zero_bubble_h2,
+    "zb_v": schedules.zero_bubble_v,
 }
 
 

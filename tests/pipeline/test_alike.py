@@ -9,17 +9,17 @@ import pytest
 
 from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.stages import Stage, split
-from ooodist.schedule.actions import Action
-from ooodist.schedule.pipeline import (
+from ooodist.planner.pipeline.actions import Action
+from ooodist.planner.pipeline.costs import equal_stages
+from ooodist.planner.pipeline.schedules import (
     gpipe,
     interleaved,
     one_forward_one_backward,
     zero_bubble_h1,
     zero_bubble_h2,
 )
-from ooodist.schedule.pipeline_costs import equal_stages
-from ooodist.schedule.pipeline_search import auto, named_schedules
-from ooodist.schedule.pipeline_search import split as split_backward
+from ooodist.planner.pipeline.search import auto, named_schedules
+from ooodist.planner.pipeline.search import split as split_backward
 
 EACH = [(0,), (1,)]
 

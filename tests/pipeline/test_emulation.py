@@ -26,18 +26,18 @@ from ooodist.pipeline.emulation import (
     wait_until,
 )
 from ooodist.pipeline.emulation_job import text
-from ooodist.schedule.actions import (
+from ooodist.planner.pipeline.actions import (
     COMPUTE_KINDS,
     FORWARD,
     INPUT_GRADIENT,
     Schedule,
     with_transfers,
 )
-from ooodist.schedule.pipeline_costs import PipelineCosts, StageCost
-from ooodist.schedule.pipeline_simulate import Run, simulate_pipeline
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.simulate import Run, simulate_pipeline
 from tests.jobs import ROOT
 from tests.pipeline.jobs import HERE, run_mpi
-from tests.schedule.pipelines import pipelines
+from tests.planner.pipelines import pipelines
 
 WORKER = "emulation_worker.py"
 ROUNDS = 50  # the first is enough where nothing else runs

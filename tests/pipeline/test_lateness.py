@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooodist.schedule.actions import Schedule
-from ooodist.schedule.pipeline import gpipe
-from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages
-from ooodist.schedule.pipeline_simulate import simulate_pipeline
+from ooodist.planner.pipeline.actions import Schedule
+from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
+from ooodist.planner.pipeline.schedules import gpipe
+from ooodist.planner.pipeline.simulate import simulate_pipeline
 from tests.pipeline.lateness import lateness, step_with
-from tests.schedule.pipelines import pipelines
+from tests.planner.pipelines import pipelines
 
 
 def longer(costs: PipelineCosts) -> PipelineCosts:

@@ -21,13 +21,13 @@ from ooodist.pipeline.live_schedule import (
     WARM_UP_STEPS,
     LiveSchedule,
 )
-from ooodist.schedule.actions import Schedule, to_csv
-from ooodist.schedule.pipeline import gpipe, one_forward_one_backward, zero_bubble_h1
-from ooodist.schedule.pipeline_costs import PipelineCosts, equal_stages
-from ooodist.schedule.pipeline_plan import PipelinePlan
-from ooodist.schedule.pipeline_search_process import FoundSchedules, NamedCsv, ScheduleRequest
-from ooodist.training import trial, watched
-from ooodist.training.watched import DRIFT, DRIFTED_WINDOWS, WINDOW_CALLS
+from ooodist.planner.pipeline.actions import Schedule, to_csv
+from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
+from ooodist.planner.pipeline.plan import PipelinePlan
+from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
+from ooodist.planner.pipeline.search_process import FoundSchedules, NamedCsv, ScheduleRequest
+from ooodist.trainer import trial, watched
+from ooodist.trainer.watched import DRIFT, DRIFTED_WINDOWS, WINDOW_CALLS
 
 COSTS = equal_stages(2)
 MEASURED = equal_stages(2, 2.0, 2.0, 2.0)

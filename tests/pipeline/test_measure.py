@@ -10,12 +10,12 @@ import pytest
 
 from ooodist.pipeline.measure import Noted, measure_layers, seconds_by_kind
 from ooodist.pipeline.stages import calls_of
-from ooodist.schedule.actions import Action
+from ooodist.planner.pipeline.actions import Action
 from tests.pipeline.models import MODELS
 
 
 class Ran(NamedTuple):
-    """As of ooodist.pipeline.runtime, which starts MPI where it is imported."""
+    """As of ooodist.pipeline.runtime.runtime, which starts MPI where it is imported."""
 
     action: Action
     start: float

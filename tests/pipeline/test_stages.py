@@ -23,7 +23,7 @@ from ooodist.pipeline.stages import (
     shared_variables,
     split,
 )
-from tests.backprop import models
+from tests.graph import models
 from tests.pipeline.models import MODELS, parts_at
 
 layers = keras.layers

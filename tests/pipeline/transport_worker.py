@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.pipeline.boundary import TensorBoundary
-from ooodist.pipeline.transport import Stalled, Transport
-from ooodist.schedule.actions import FORWARD
+from ooodist.pipeline.runtime.boundary import TensorBoundary
+from ooodist.pipeline.runtime.transport import Stalled, Transport
+from ooodist.planner.pipeline.actions import FORWARD
 
 LARGE = 16 << 20  # bytes; far above what MPI hands over without the receiver
 LIMIT, PATIENCE = 2.0, 30.0  # seconds; of a message, and of these checks on a busy machine

@@ -17,7 +17,7 @@ ooodist.init()
 
 import keras  # noqa: E402
 
-from ooodist.report.trace import Trace  # noqa: E402
+from ooodist.report.data_parallel.trace import Trace  # noqa: E402
 
 STEPS_PER_LAUNCH = 4
 BATCH = 4

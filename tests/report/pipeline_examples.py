@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ooodist.report.pipeline_outcomes import Comparison, PipelineSubject, Setting, Simulated
-from ooodist.report.pipeline_outcomes import compare as compare_subject
-from ooodist.schedule.actions import Schedule
-from ooodist.schedule.layer_costs import LayerCost, Link, ModelCosts
-from ooodist.schedule.pipeline_costs import PipelineCosts
-from ooodist.schedule.pipeline_plan import PipelinePlan
+from ooodist.planner.pipeline.actions import Schedule
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.planner.pipeline.plan import PipelinePlan
+from ooodist.report.pipeline.outcomes import Comparison, PipelineSubject, Setting, Simulated
+from ooodist.report.pipeline.outcomes import compare as compare_subject
 
 ALL = ("gpipe", "1f1b", "zb_h1", "zb_v")
 

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 import ooodist
-from ooodist.report.timeline import Timeline, make_timeline
-from ooodist.report.xplane import OpEvent, read_op_events, start_recording
+from ooodist.profiler.recording.timeline import Timeline, make_timeline
+from ooodist.profiler.recording.xplane import OpEvent, read_op_events, start_recording
 
 layers = keras.layers
 BATCH = 8

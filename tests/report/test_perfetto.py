@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from ooodist.planner.costs import KeptTensor, Network
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.profiler.recording.timeline import ExchangeRun, Timeline, UnitRun
+from ooodist.profiler.recording.xplane import OpEvent
+from ooodist.report.data_parallel.tracks import predicted, recorded
 from ooodist.report.perfetto import Process, trace_events, write_perfetto
-from ooodist.report.timeline import ExchangeRun, Timeline, UnitRun
-from ooodist.report.tracks import predicted, recorded
-from ooodist.report.xplane import OpEvent
-from ooodist.schedule.costs import KeptTensor, Network
-from ooodist.schedule.plan import Plan
-from ooodist.schedule.simulate import Simulator
-from tests.schedule.chains import chain_costs, each_alone
+from tests.planner.chains import chain_costs, each_alone
 
 
 def unit(step: int, name: str, start: float, end: float) -> UnitRun:

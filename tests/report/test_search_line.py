@@ -7,9 +7,9 @@ import math
 
 import pytest
 
+from ooodist.planner.progress import SearchState
 from ooodist.report import search_line
 from ooodist.report.search_line import SearchLine, described
-from ooodist.schedule.progress import SearchState
 
 STATE = SearchState("random changes", 1200, 0.25, 4.7684, 6.0221)
 TEXT = (

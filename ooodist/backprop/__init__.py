@@ -1,1 +1,0 @@
-"""Separating the output gradients (dX) of a traced step from its weight gradients (dW)."""

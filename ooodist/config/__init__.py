@@ -1,0 +1,1 @@
+"""The job file as dataclasses, and back: parsing alone, without TensorFlow and Keras."""

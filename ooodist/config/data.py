@@ -1,0 +1,57 @@
+"""What a job file may say under ``data:``: one dataclass per kind of data.
+
+Nothing here imports TensorFlow or reads a file: the classes only hold the settings and refuse
+impossible ones with :class:`ooodist.errors.UserError`. ``KINDS`` maps the ``name`` of the job
+file to its class.
+"""
+
+from __future__ import annotations
+
+from ooodist.config.data_brought import (
+    FeatureConfig,
+    FunctionConfig,
+    ImagesConfig,
+    NpzConfig,
+    TFDSConfig,
+    TFRecordConfig,
+)
+from ooodist.config.data_shipped import DigitsConfig, SyntheticConfig, TextConfig
+
+__all__ = [
+    "KINDS",
+    "DataConfig",
+    "DigitsConfig",
+    "FeatureConfig",
+    "FunctionConfig",
+    "ImagesConfig",
+    "NpzConfig",
+    "SyntheticConfig",
+    "TFDSConfig",
+    "TFRecordConfig",
+    "TextConfig",
+]
+
+DataConfig = (
+    DigitsConfig
+    | TextConfig
+    | SyntheticConfig
+    | NpzConfig
+    | ImagesConfig
+    | TFRecordConfig
+    | TFDSConfig
+    | FunctionConfig
+)
+
+KINDS: dict[str, type] = {
+    kind.name: kind
+    for kind in (
+        DigitsConfig,
+        TextConfig,
+        SyntheticConfig,
+        NpzConfig,
+        ImagesConfig,
+        TFRecordConfig,
+        TFDSConfig,
+        FunctionConfig,
+    )
+}

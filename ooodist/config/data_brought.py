@@ -1,0 +1,183 @@
+"""The settings of the kinds of data that a user brings: npz, images, tfrecord, tfds, function.
+
+Where ``validation_fraction`` is ``None`` it means 0.2, unless a validation set of its own is
+named (``validation``, ``validation_path``). 0 means: no validation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ooodist.config.data_checks import (
+    check_choice,
+    check_fraction,
+    check_range,
+    check_shape,
+    check_task,
+)
+from ooodist.errors import UserError
+
+DEFAULT_VALIDATION_FRACTION = 0.2
+RAW_DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class NpzConfig:
+    """Arrays from a NumPy .npz file, samples along the first axis.
+
+    x of dtype uint8 becomes float32 divided by 255 unless ``scale`` is given; other integers
+    become int32, other floats float32.
+    """
+
+    name: ClassVar[str] = "npz"
+    path: str
+    x: str = "x"  # the arrays' names in the file
+    y: str = "y"
+    validation: str | None = None  # another .npz file with the same names
+    validation_fraction: float | None = None
+    split_seed: int = 0
+    task: str | None = None  # None: found from the dtypes and shapes
+    num_classes: int | None = None  # None: the largest label + 1
+    scale: float | None = None  # x is made float32 and multiplied by this
+
+    def __post_init__(self) -> None:
+        check_fraction(self.validation_fraction, ("validation", self.validation))
+        check_range("split_seed", self.split_seed, 0, 2**32 - 1)
+        check_task(self.task, self.num_classes)
+
+
+@dataclass(frozen=True)
+class ImagesConfig:
+    """Image files (png, jpeg, bmp, gif) in one folder per class, scaled to [0, 1].
+
+    Images are resized to a square without keeping their proportions. Classes are the sorted
+    names of the folders.
+    """
+
+    name: ClassVar[str] = "images"
+    path: str
+    image_size: int = 224  # pixels
+    channels: int = 3  # or 1: grey
+    validation_path: str | None = None
+    validation_fraction: float | None = None
+    split_seed: int = 0
+    check_files: int = 20_000  # how many files are opened at the start to see that they are images
+
+    def __post_init__(self) -> None:
+        check_range("image_size", self.image_size, 1)
+        check_choice("channels", self.channels, (1, 3))
+        check_fraction(self.validation_fraction, ("validation_path", self.validation_path))
+        check_range("split_seed", self.split_seed, 0, 2**32 - 1)
+        check_range("check_files", self.check_files, 0)
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """One feature of a TFRecord's ``tf.train.Example``.
+
+    ``encoding``: ``none`` (a list of ``float32`` or ``int64`` numbers), ``raw`` (the bytes of an
+    array of ``dtype``), ``png`` or ``jpeg`` (resized to ``shape`` = [height, width, channels]).
+    """
+
+    use: str  # "x" or "y"
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    encoding: str = "none"
+
+    def __post_init__(self) -> None:
+        check_choice("features.use", self.use, ("x", "y"))
+        check_shape("features.shape", self.shape)
+        check_choice("features.encoding", self.encoding, ("none", "raw", "png", "jpeg"))
+        if self.encoding == "none":
+            check_choice("features.dtype", self.dtype, ("float32", "int64"))
+        elif self.encoding == "raw":
+            check_choice("features.dtype", self.dtype, RAW_DTYPES)
+        elif len(self.shape) != 3 or self.shape[2] not in (1, 3):
+            raise UserError(
+                f"data.features.shape is {list(self.shape)}: an image's shape is "
+                "[height, width, channels] with 1 or 3 channels"
+            )
+
+
+@dataclass(frozen=True)
+class TFRecordConfig:
+    """TFRecord files of ``tf.train.Example``; several x features become a dictionary.
+
+    uint8 and images become float32 in [0, 1], other integers int32, other floats float32. Each
+    worker reads its part of the files; where there are fewer files than workers, whole ones.
+    """
+
+    name: ClassVar[str] = "tfrecord"
+    pattern: str  # of file names, as in a shell: /data/train-*.tfrecord
+    features: dict[str, FeatureConfig]
+    validation_pattern: str | None = None
+    compression: str = "none"  # or gzip
+    task: str | None = None
+    num_classes: int | None = None  # needed for classification and language
+    shuffle_buffer: int = 10_000  # samples; the files' order is shuffled too
+
+    def __post_init__(self) -> None:
+        uses = [feature.use for feature in self.features.values()]
+        if uses.count("x") < 1 or uses.count("y") != 1:
+            raise UserError(
+                f"data.features {sorted(self.features)} has {uses.count('x')} features with "
+                f"use: x and {uses.count('y')} with use: y; needed are one or more x and one y"
+            )
+        check_choice("compression", self.compression, ("none", "gzip"))
+        check_task(self.task, self.num_classes)
+        check_range("shuffle_buffer", self.shuffle_buffer, 1)
+
+
+@dataclass(frozen=True)
+class TFDSConfig:
+    """A TensorFlow Datasets name (needs the package tensorflow-datasets).
+
+    x and y are the data set's supervised pair, or the features named here. Dtypes as in npz.
+    """
+
+    name: ClassVar[str] = "tfds"
+    dataset: str  # "mnist", "my_dataset:1.0.0"
+    split: str = "train"  # also "train[:80%]"
+    validation_split: str | None = None
+    data_dir: str | None = None  # None: where TensorFlow Datasets keeps its data
+    download: bool = True  # download and prepare what data_dir does not have
+    x: str | None = None
+    y: str | None = None
+    image_size: int | None = None  # images are resized to this square; None: left as they are
+    task: str | None = None
+    num_classes: int | None = None  # None: as the data set says
+    scale: float | None = None
+    shuffle_buffer: int = 10_000
+
+    def __post_init__(self) -> None:
+        if (self.x is None) != (self.y is None):
+            raise UserError(f"data.x is {self.x} and data.y is {self.y}: give both or neither")
+        check_range("image_size", self.image_size, 1)
+        check_task(self.task, self.num_classes)
+        check_range("shuffle_buffer", self.shuffle_buffer, 1)
+
+
+@dataclass(frozen=True)
+class FunctionConfig:
+    """A function of the user's that returns a ``tf.data.Dataset``, or (training, validation).
+
+    The datasets are finite, unbatched, of pairs (x, y) with known shapes, and must yield the
+    same elements in the same order each time and on every worker: ooodist shuffles and shards.
+    """
+
+    name: ClassVar[str] = "function"
+    function: str  # "package.module:function"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    task: str | None = None
+    num_classes: int | None = None  # None: found by reading all training labels once
+    shuffle_buffer: int = 10_000
+
+    def __post_init__(self) -> None:
+        module, colon, function = self.function.partition(":")
+        if not (module and colon and function):
+            raise UserError(
+                f"data.function is {self.function!r}: it must be package.module:function"
+            )
+        check_task(self.task, self.num_classes)
+        check_range("shuffle_buffer", self.shuffle_buffer, 1)

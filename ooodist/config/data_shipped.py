@@ -1,0 +1,84 @@
+"""The settings of the kinds of data that need no files of the user's: digits, text, synthetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ooodist.config.data_checks import check_choice, check_fraction, check_range, check_shape
+from ooodist.errors import UserError
+
+
+@dataclass(frozen=True)
+class DigitsConfig:
+    """1,797 handwritten digits of 8x8 pixels that come with ooodist, scaled to [0, 1]."""
+
+    name: ClassVar[str] = "digits"
+    image_size: int = 8  # pixels; other sizes are resized bilinearly
+    channels: int = 1  # 1, or 3 (the grey value three times)
+    validation_fraction: float = 0.2
+    split_seed: int = 0  # which samples are validation; the run's seed does not matter
+    augment: bool = False  # training only: shifts of up to an eighth of the image
+
+    def __post_init__(self) -> None:
+        check_range("image_size", self.image_size, 1)
+        check_choice("channels", self.channels, (1, 3))
+        check_fraction(self.validation_fraction)
+        check_range("split_seed", self.split_seed, 0, 2**32 - 1)
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """A byte-level language model's text: predict byte i + 1 from the bytes up to i."""
+
+    name: ClassVar[str] = "text"
+    source: str = "topics"  # the help texts that ship with Python, or the path of a text file
+    sequence_length: int = 128  # bytes of a sample
+    validation_fraction: float = 0.1  # the end of the text
+
+    def __post_init__(self) -> None:
+        check_range("sequence_length", self.sequence_length, 1)
+        check_fraction(self.validation_fraction)
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """Random samples of any shape whose targets can be learned.
+
+    ``num_classes``: classification. ``target_shape``: regression. Neither, with
+    ``dtype: int32``: language (the targets are the inputs' next tokens).
+    """
+
+    name: ClassVar[str] = "synthetic"
+    input_shape: tuple[int, ...]
+    num_classes: int | None = None
+    target_shape: tuple[int, ...] | None = None
+    num_samples: int = 1024  # training and validation together
+    dtype: str = "float32"  # or int32: token numbers below `vocabulary`
+    vocabulary: int | None = None
+    validation_fraction: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_shape("input_shape", self.input_shape)
+        check_range("num_classes", self.num_classes, 2)
+        check_shape("target_shape", self.target_shape)
+        check_range("num_samples", self.num_samples, 1)
+        check_choice("dtype", self.dtype, ("float32", "int32"))
+        check_range("vocabulary", self.vocabulary, 2)
+        check_fraction(self.validation_fraction)
+        check_range("seed", self.seed, 0, 2**32 - 1)
+        if self.num_classes is not None and self.target_shape is not None:
+            raise UserError("data has both num_classes and target_shape: give only one of them")
+        if self.dtype == "int32" and self.vocabulary is None:
+            raise UserError("data.dtype is int32: give data.vocabulary, the number of tokens")
+        if self.dtype == "float32" and self.vocabulary is not None:
+            raise UserError("data.vocabulary is only for data.dtype int32, it is float32")
+        if self.num_classes is None and self.target_shape is None:
+            if self.dtype == "float32":
+                raise UserError("synthetic data needs data.num_classes or data.target_shape")
+            if len(self.input_shape) != 1:
+                raise UserError(
+                    f"data.input_shape is {list(self.input_shape)}: synthetic language samples "
+                    "have one length, [sequence_length]; or give num_classes or target_shape"
+                )

@@ -1,0 +1,87 @@
+"""The key ``elastic`` of a job. Nothing here imports TensorFlow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from ooodist.errors import UserError
+from ooodist.util import yaml_dataclass
+from ooodist.util.yaml_dataclass import Range
+
+logger = logging.getLogger("ooodist")
+
+
+@dataclass(frozen=True)
+class ElasticConfig:
+    """Only the tensors that matter most are trained. ``rho``: the time that a step may take, as a
+    share of a full one; 1 is full training. ``renew``: when to select again, as ``200 steps``,
+    ``2 epochs`` or ``plateau`` (after an epoch whose loss is not 1 % below the best). ``batches``:
+    on which importance is measured. ``smoothing``: the share that the importance so far keeps.
+    ``keep``: the selection stays unless another one has that much more of all importance.
+    ``always``: layers or weights that are trained in any case (the head is). ``select``: by
+    ``importance``; to compare: ``full``, ``head``, ``bias_norm_head`` (which know no rho),
+    ``weight_magnitude``, ``gradient_magnitude``, or ``published`` (ElasticTrainer's solver).
+    ``cache``: traced steps that are kept, one a selection. ``not_copied_epochs``: after a warm
+    start, tensors that were not copied as they are go before all others for so many epochs."""
+
+    rho: Annotated[float, Range(0, 1)] = 0.5
+    renew: str = "200 steps"
+    batches: Annotated[int, Range(1)] = 4
+    smoothing: Annotated[float, Range(0, 0.99)] = 0.5
+    keep: Annotated[float, Range(0)] = 0.05
+    always: tuple[str, ...] = ()
+    select: Literal[
+        "importance",
+        "full",
+        "head",
+        "bias_norm_head",
+        "weight_magnitude",
+        "gradient_magnitude",
+        "published",
+    ] = "importance"
+    cache: Annotated[int, Range(1)] = 4
+    not_copied_epochs: Annotated[int, Range(0)] = 2
+
+    def __post_init__(self) -> None:
+        self.interval  # noqa: B018 - it refuses what it cannot read
+
+    @property
+    def interval(self) -> tuple[int, str]:
+        """How many of what there are between two selections: steps, epochs or plateaus."""
+        if self.renew == "plateau":
+            return 1, "plateau"
+        number, _, unit = self.renew.partition(" ")
+        if unit.rstrip("s") not in ("step", "epoch") or not number.isdecimal() or int(number) < 1:
+            raise UserError(
+                f"elastic.renew is {self.renew}; it must be as 200 steps, 2 epochs, or plateau"
+            )
+        return int(number), unit.rstrip("s")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all is trained, always."""
+        return self.rho == 1 or self.select == "full"
+
+
+def check_order_is_found(order: Any, k: int | None, plan: Any = None) -> None:
+    """Raises UserError for orders that cannot be found again for each selection of tensors."""
+    if plan is not None or k or order not in ("inorder", "first_k", "priority", "planned"):
+        raise UserError(
+            f"elastic is given, and the order is {order if plan is None else plan}"
+            f"{f' with k = {k}' if k else ''}, which is for one selection of tensors alone; let it "
+            "be found: order planned, priority, first_k without k, or inorder"
+        )
+
+
+def read_elastic(given: ElasticConfig | Mapping[str, Any] | None) -> ElasticConfig | None:
+    """What ``elastic`` says; None where all tensors are trained. Raises UserError."""
+    config = given if isinstance(given, ElasticConfig) else None
+    if isinstance(given, Mapping):
+        config = yaml_dataclass.read_dataclass(ElasticConfig, dict(given), "elastic")
+    if config is not None and config.is_full:
+        logger.info("elastic: rho is 1, or select is full, so all tensors are trained, always")
+        return None
+    return config

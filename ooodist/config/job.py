@@ -1,0 +1,473 @@
+"""The job file: every key that ``python -m ooodist.train --config FILE`` knows.
+
+    config = load(Path("job.yaml"), overrides=["batch=32", "optimizer.learning_rate=0.01"])
+
+A file that leaves everything out trains ResNet-20 on the handwritten digits. Nothing here
+imports TensorFlow before all keys that can be checked without it have been checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from ooodist.config.elastic import ElasticConfig, check_order_is_found
+from ooodist.config.named_arguments import NamedArguments
+from ooodist.config.warm_start import WarmupConfig
+from ooodist.errors import UserError
+from ooodist.planner.pipeline import plan as pipeline_plan
+from ooodist.planner.pipeline.plan import AUTO
+from ooodist.util import yaml_dataclass
+from ooodist.util.yaml_dataclass import Range, did_you_mean
+
+Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
+LARGEST_SEED = 2**31 - 1  # leaves room for the seeds of the ranks, which NumPy limits to 32 bits
+MOST_STEPS_PER_LAUNCH = 128  # each is traced
+MOST_STEPS_OF_A_TRACE = 1000  # all are kept in memory until they are written
+LONGEST_STALL = 10**6  # seconds: 11 days
+
+DEFAULTS: dict[str, Any] = {
+    "model": {"name": "resnet20"},
+    "data": {"name": "digits"},
+    "optimizer": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9},
+}
+
+
+@dataclass(frozen=True)
+class OrderConfig:
+    """The order of the backward units and of the exchanges: ``inorder`` (TensorFlow's),
+    ``first_k`` (the weight gradients of the first k layers last; without ``k`` the best k is
+    found), ``priority`` (exchanges by the next forward pass's need), ``planned`` (the best that
+    the planner finds; ``plan``: a file of ``python -m ooodist.plan`` instead of planning here).
+    """
+
+    name: Literal["inorder", "first_k", "priority", "planned"] = "inorder"
+    k: Annotated[int, Range(0)] | None = None
+    plan: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.name != "first_k":
+            raise UserError(
+                f"order.name is {self.name} and order.k is {self.k}; "
+                "give k with first_k only, as {name: first_k, k: 4}"
+            )
+        if self.plan is not None and self.name != "planned":
+            raise UserError(
+                f"order.name is {self.name} and order.plan is {self.plan}; "
+                "give a plan's file with planned only, as {name: planned, plan: FILE}"
+            )
+
+    @property
+    def is_a_plan(self) -> bool:
+        """Whether order and exchanges come from a plan."""
+        return self.name in ("priority", "planned") or (self.name == "first_k" and self.k is None)
+
+
+@dataclass(frozen=True)
+class PlanningConfig:
+    """``memory_bytes``: what a worker may use at most; null: no limit. ``max_steps_per_launch``:
+    the planner takes no more. ``profiles``: the folder in which measured costs are kept; null:
+    ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits. ``trial``:
+    training begins with the default; plans are found while it trains and take turns with it, and
+    the fastest stays. Without it the plan is found before the first step and carried out as it is
+    (as with ``memory_bytes``: the default knows no limit). ``share``: the most that planning may
+    take of the training's time; what takes longer is left out. ``trial`` and ``share`` mean the
+    same for pipelines whose schedule is ``auto``; the others are not theirs."""
+
+    memory_bytes: Annotated[int, Range(1)] | None = None
+    max_steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] = 8
+    profiles: str | None = None
+    profile_anew: bool = False
+    trial: bool = True
+    share: Annotated[float, Range(0)] = 0.02
+
+    @property
+    def is_live(self) -> bool:
+        """Whether plans are found and tried while training."""
+        return self.trial and self.memory_bytes is None
+
+    def check_for_pipelines(self, schedule: str, *, elastic: bool) -> None:
+        """Raises UserError if something is given that a pipeline does not have.
+
+        Args:
+            schedule: its name; ``auto`` is one.
+            elastic: it trains only some of the tensors.
+        """
+        if elastic and schedule == AUTO and self.share != PlanningConfig.share:
+            raise UserError(
+                "planning.share is given, but with elastic each selection's schedule is found "
+                "before it is carried out; leave planning.share out"
+            )
+        theirs = ("trial", "share") if schedule == AUTO else ()
+        for each in fields(self):
+            if each.name not in theirs and getattr(self, each.name) != each.default:
+                raise UserError(_NOT_OF_PIPELINES[each.name].format(schedule=schedule))
+
+
+_NAMED = (
+    "is given, but parallel.schedule is {schedule}, which is carried out as it is; leave it out, "
+    f"or take the schedule {AUTO}"
+)
+_KEPT = "is given, but a pipeline keeps no profiles: it is measured in its own steps; leave it out"
+_NOT_OF_PIPELINES = {
+    "trial": f"planning.trial {_NAMED}",
+    "share": f"planning.share {_NAMED}",
+    "memory_bytes": "planning.memory_bytes is given, but the limit of a pipeline's ranks is "
+    "parallel.memory_bytes; give that",
+    "max_steps_per_launch": "planning.max_steps_per_launch is given, but a pipeline trains step by "
+    "step; leave it out",
+    "profiles": f"planning.profiles {_KEPT}",
+    "profile_anew": f"planning.profile_anew {_KEPT}",
+}
+
+
+@dataclass(frozen=True)
+class ExchangeConfig:
+    """``credit``: exchanges in flight; ``bucket_bytes``: gradients smaller than this are
+    exchanged together. null leaves the choice to ooodist."""
+
+    credit: Annotated[int, Range(1)] | None = None
+    bucket_bytes: Annotated[int, Range(0)] | None = None
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """``pipeline``: so many ranks share the layers; ``data``: so many such pipelines share the
+    samples. A batch (of a pipeline) is split into ``microbatches``. ``schedule``: a name, as
+    ``1f1b`` or ``zb_h1``, ``auto`` (the fastest that is found while it trains), or a CSV file.
+    ``chunks``: stages of a rank; null: as usual with that schedule. ``split``: names of the layers
+    with which a new stage begins; null: balanced by measured costs. ``recompute``: activations are
+    computed again instead of kept. ``memory_bytes``: what a rank may keep; null: no limit."""
+
+    pipeline: Annotated[int, Range(1)] = 1
+    data: Annotated[int, Range(1)] = 1
+    microbatches: Annotated[int, Range(1)] = 1
+    schedule: str = AUTO
+    chunks: Annotated[int, Range(1)] | None = None
+    split: tuple[str, ...] | None = None
+    recompute: bool = False
+    memory_bytes: Annotated[int, Range(1)] | None = None
+
+    def __post_init__(self) -> None:
+        pipeline_plan.check_name(self.schedule, self.chunks)
+
+    @property
+    def ranks(self) -> int:
+        """Of all pipelines."""
+        return self.pipeline * self.data
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """``every_epochs``: 0 writes none. ``keep``: so many of the newest. ``resume``: true takes
+    the newest of the output folder; or the path of one. ``new_world_size``: a checkpoint of
+    another number of workers may be resumed."""
+
+    every_epochs: Annotated[int, Range(0)] = 1
+    keep: Annotated[int, Range(1)] = 3
+    resume: bool | str = False
+    new_world_size: bool = False
+
+
+@dataclass(frozen=True)
+class EarlyStoppingConfig:
+    """The arguments of Keras' EarlyStopping."""
+
+    monitor: str = "val_loss"
+    min_delta: Annotated[float, Range(0)] = 0.0
+    patience: Annotated[int, Range(0)] = 0
+    mode: Literal["auto", "min", "max"] = "auto"
+    baseline: float | None = None
+    restore_best_weights: bool = False
+    start_from_epoch: Annotated[int, Range(0)] = 0
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What is written to the output folder; ``trace``: so many steps are recorded (0: none)."""
+
+    tensorboard: bool = True
+    csv: bool = True
+    trace: Annotated[int, Range(0, MOST_STEPS_OF_A_TRACE)] = 0
+
+
+def _read_model(value: Any, path: str) -> Any:
+    from ooodist import models  # imports Keras
+
+    name, settings = _split_name(value, path, list(models.MODELS))
+    cls = models.config_class(name)
+    given = settings | {"function": name} if cls is models.FunctionConfig else settings
+    return yaml_dataclass.read_dataclass(cls, given, path)
+
+
+def _read_data(value: Any, path: str) -> Any:
+    from ooodist.config.data import KINDS, FunctionConfig
+
+    name, settings = _split_name(value, path, list(KINDS))
+    if ":" in name:
+        return yaml_dataclass.read_dataclass(FunctionConfig, settings | {"function": name}, path)
+    if name not in KINDS:
+        raise UserError(
+            f"{path}.name is {name}{did_you_mean(name, list(KINDS))}; it must be one of "
+            f"{', '.join(KINDS)}, or your own package.module:function"
+        )
+    return yaml_dataclass.read_dataclass(KINDS[name], settings, path)
+
+
+def _write_kind(config: Any) -> dict[str, Any]:
+    """A model's or data's settings; a user's function is its own name."""
+    settings: dict[str, Any] = yaml_dataclass.plain(config)
+    if "function" in settings:
+        settings["name"] = settings.pop("function")
+    return settings
+
+
+def _read_optimizer(value: Any, path: str) -> NamedArguments:
+    named = _read_named(value, path)
+    from ooodist.config import keras_objects
+
+    return keras_objects.check_optimizer(named, path)
+
+
+def _read_loss(value: Any, path: str) -> NamedArguments | None:
+    if value is None:
+        return None
+    named = _read_named(value, path)
+    from ooodist.config import keras_objects
+
+    return keras_objects.check_loss(named, path)
+
+
+def _read_metrics(value: Any, path: str) -> tuple[NamedArguments, ...] | None:
+    if value is None:
+        return None
+    items = yaml_dataclass.read(list[Any], value, path)
+    named = [_read_named(item, f"{path}[{index}]") for index, item in enumerate(items)]
+    from ooodist.config import keras_objects
+
+    return tuple(
+        keras_objects.check_metric(metric, f"{path}[{index}]") for index, metric in enumerate(named)
+    )
+
+
+def _read_named(value: Any, path: str) -> NamedArguments:
+    return NamedArguments(*_split_name(value, path, []))
+
+
+def _write_named(value: NamedArguments | None) -> dict[str, Any] | None:
+    return None if value is None else {"name": value.name, **yaml_dataclass.plain(value.arguments)}
+
+
+def _write_metrics(value: tuple[NamedArguments, ...] | None) -> list[Any] | None:
+    return None if value is None else [_write_named(metric) for metric in value]
+
+
+def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The name, and the other settings, of ``{name: NAME, …}`` or just ``NAME``."""
+    given = yaml_dataclass.read(str | dict[str, Any], value, path)
+    settings = {"name": given} if isinstance(given, str) else dict(given)
+    if "name" not in settings:
+        allowed = f": one of {', '.join(known)}" if known else ""
+        raise UserError(f"{path}.name is missing; give the name{allowed}")
+    return yaml_dataclass.read(str, settings.pop("name"), f"{path}.name"), settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One job. ``batch``: samples per worker and step (a pipeline is one worker); ``workers``: if
+    given, so many processes must have been started; ``parallel``: null is data parallel;
+    ``elastic``: null trains all tensors; ``warmup``: null starts from fresh weights;
+    ``steps_per_launch``: null is the plan's choice, or 1 without one; ``stall_limit``:
+    seconds without progress after which the job ends."""
+
+    engine: Engine = "auto"
+    workers: Annotated[int, Range(1)] | None = None
+    model: Any = field(metadata={"reader": _read_model, "writer": _write_kind})
+    data: Any = field(metadata={"reader": _read_data, "writer": _write_kind})
+    batch: Annotated[int, Range(1)] = 64
+    epochs: Annotated[int, Range(1)] = 10
+    steps_per_epoch: Annotated[int, Range(1)] | None = None
+    optimizer: NamedArguments = field(
+        metadata={"reader": _read_optimizer, "writer": _write_named},
+    )
+    loss: NamedArguments | None = field(
+        default=None, metadata={"reader": _read_loss, "writer": _write_named}
+    )
+    metrics: tuple[NamedArguments, ...] | None = field(
+        default=None, metadata={"reader": _read_metrics, "writer": _write_metrics}
+    )
+    order: OrderConfig = OrderConfig()
+    planning: PlanningConfig = PlanningConfig()
+    steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] | None = None
+    accumulate: Annotated[int, Range(1)] = 1
+    parallel: ParallelConfig | None = None
+    elastic: ElasticConfig | None = None
+    warmup: WarmupConfig | None = None
+    exchange: ExchangeConfig = ExchangeConfig()
+    precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
+    seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
+    output: str = "runs/digits"
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    early_stopping: EarlyStoppingConfig | None = None
+    report: ReportConfig = ReportConfig()
+    stall_limit: Annotated[float, Range(1, LONGEST_STALL)] = 60.0
+
+    def __post_init__(self) -> None:
+        for name, path in (
+            ("output", self.output),
+            ("planning.profiles", self.planning.profiles),
+            ("order.plan", self.order.plan),
+            ("checkpoint.resume", self.checkpoint.resume),
+        ):
+            if isinstance(path, str) and (not path.strip() or "\0" in path):
+                raise UserError(f"{name} is {path!r}; it must be a path, as runs/mine")
+        if self.parallel is not None:
+            self._check_parallel(self.parallel)
+        elif self.engine == "mpi":
+            raise UserError(
+                "engine is mpi, which runs pipelines, but there is no key parallel; give it, as "
+                "{pipeline: 2, microbatches: 4}, or take horovod, byteps or collective"
+            )
+        if self.elastic is not None and not self.elastic.is_full:
+            check_order_is_found(self.order.name, self.order.k, self.order.plan)
+        if self.warmup is not None and getattr(self.model, "weights", None) is not None:
+            raise UserError(
+                f"model.weights is {self.model.weights} and warmup.zoo is {self.warmup.zoo}, which "
+                "would replace them; leave one of them out"
+            )
+        given = {
+            key: value
+            for key, value in yaml_dataclass.plain(self.exchange).items()
+            if value is not None
+        }
+        if self.order.is_a_plan and given:
+            raise UserError(
+                f"exchange is {given}, but the order {self.order.name} is a plan, which has its "
+                "own; leave exchange out, or choose another order"
+            )
+        if self.order.plan is not None and self.steps_per_launch is not None:
+            raise UserError(
+                f"steps_per_launch is {self.steps_per_launch}, but the plan {self.order.plan} has "
+                "its own; leave steps_per_launch out"
+            )
+
+    def _check_parallel(self, parallel: ParallelConfig) -> None:
+        if self.batch % parallel.microbatches:
+            raise UserError(
+                f"batch is {self.batch}, which cannot be split into {parallel.microbatches} "
+                "micro-batches of one size; make batch a multiple of parallel.microbatches"
+            )
+        if self.engine not in ("auto", "mpi"):
+            raise UserError(
+                f"engine is {self.engine}, but pipelines run over MPI; set engine to mpi or auto"
+            )
+        if self.workers not in (None, parallel.ranks):
+            raise UserError(
+                f"workers is {self.workers}, but parallel is {parallel.pipeline} x {parallel.data} "
+                "processes; leave workers out"
+            )
+        defaults = (OrderConfig(), ExchangeConfig(), None, 1)
+        given = (self.order, self.exchange, self.steps_per_launch, self.accumulate)
+        names = ("order", "exchange", "steps_per_launch", "accumulate")
+        for name, value, default in zip(names, given, defaults, strict=True):
+            if value != default:
+                raise UserError(
+                    f"{name} is given, which a pipeline does not have (its schedule orders, and "
+                    f"microbatches accumulate); leave {name} or parallel out"
+                )
+        is_elastic = self.elastic is not None and not self.elastic.is_full
+        self.planning.check_for_pipelines(parallel.schedule, elastic=is_elastic)
+
+
+def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """The job of a file (None: the default job), changed by overrides ``key.key=YAML value``.
+
+    Raises UserError.
+    """
+    settings = {} if file is None else _read_file(file)
+    for override in overrides:
+        _override(settings, override)
+    return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
+
+
+def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[ParallelConfig, float]:
+    """Only ``parallel`` and ``stall_limit`` of a job; of the others only the names are checked.
+
+    So neither TensorFlow nor Keras is imported. Raises UserError; also if there is no ``parallel``.
+    """
+    settings = {} if file is None else _read_file(file)
+    for override in overrides:
+        _override(settings, override)
+    yaml_dataclass.check_keys(settings, [each.name for each in fields(Config)], "", "the job")
+    hints = get_type_hints(Config, include_extras=True)
+    parallel = yaml_dataclass.read(hints["parallel"], settings.get("parallel"), "parallel")
+    if parallel is None:
+        raise UserError(
+            "parallel is missing; give the job a pipeline, as parallel: {pipeline: 4, "
+            "microbatches: 8}"
+        )
+    given = settings.get("stall_limit", Config.stall_limit)
+    return parallel, yaml_dataclass.read(hints["stall_limit"], given, "stall_limit")
+
+
+def loads(text: str) -> Config:
+    """The job of YAML text. Raises UserError."""
+    return yaml_dataclass.read_dataclass(Config, DEFAULTS | _parse(text, "the job"), "")
+
+
+def to_yaml(config: Config) -> str:
+    """All keys of the job; :func:`loads` makes the same config of it."""
+    return yaml_dataclass.dump(yaml_dataclass.plain(config))
+
+
+def digest(config: Config) -> str:
+    """Differs when anything in the configs differs."""
+    return hashlib.sha256(to_yaml(config).encode()).hexdigest()
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config {file} cannot be read: {error}") from error
+    return _parse(text, str(file))
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
+    settings = yaml_dataclass.parse(text, source)
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise UserError(f"{source}: a job file has lines as `batch: 64`, this one has none")
+    return settings
+
+
+def _override(settings: dict[str, Any], override: str) -> None:
+    """Changes ``settings`` by ``key.key=value``."""
+    key, equals, text = override.partition("=")
+    *groups, last = key.strip().split(".")
+    if not equals or not all([*groups, last]):
+        raise UserError(
+            f"--set {override}: it must be key=value, for example --set optimizer.momentum=0.9"
+        )
+    value = yaml_dataclass.parse(text, f"--set {key}")
+    here = settings
+    for depth, group in enumerate(groups):
+        # `--set optimizer.momentum=0` changes the default optimizer, which the file leaves out;
+        # `--set optimizer.name=adam` takes another one instead of it.
+        default = DEFAULTS.get(group, {}) if depth == 0 and last != "name" else {}
+        inner = here.get(group)
+        if isinstance(inner, str) and group in DEFAULTS and depth == 0:
+            inner = {"name": inner}
+        elif inner is None:
+            inner = dict(default)
+        if not isinstance(inner, dict):
+            raise UserError(
+                f"--set {override}: {'.'.join(groups[: depth + 1])} is {inner}, which has no keys"
+            )
+        here[group] = inner
+        here = inner
+    here[last] = value

@@ -1,0 +1,1 @@
+"""The kinds of data, a module each."""

@@ -1,0 +1,133 @@
+"""A function of the user's that returns tf.data datasets."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ooodist.config.data import FunctionConfig
+from ooodist.data.elements import assert_labels, find_task
+from ooodist.data.sources import Meaning, Pair, SequentialSource
+from ooodist.errors import UserError
+
+log = logging.getLogger("ooodist")
+
+
+def source(config: FunctionConfig) -> SequentialSource:
+    """The datasets are taken as they are: dtypes and values are the function's business."""
+    name = config.function
+    train, validation = _datasets(name, _find(name), config.arguments)
+    x_spec, y_spec = _check_elements(name, train)
+    if validation is not None and _check_elements(name, validation) != (x_spec, y_spec):
+        raise UserError(
+            f"data.function {name}: training has elements {train.element_spec}, validation "
+            f"{validation.element_spec}: they must be alike"
+        )
+    task = find_task(name, config.task, config.num_classes, x_spec, y_spec)
+    num_samples, num_classes = _count(name, train), config.num_classes
+    if task != "regression" and num_classes is None:
+        num_classes = _largest_label(name, train) + 1
+
+    def check(x: Any, y: tf.Tensor) -> Pair:
+        return x, y if num_classes is None else assert_labels(y, num_classes, name)
+
+    classes = "" if num_classes is None else f", {num_classes} classes"
+    return SequentialSource(
+        Meaning(config.name, f"{name}, x {x_spec}{classes}", task, num_classes),
+        train,
+        num_samples,
+        validation,
+        None if validation is None else _count(name, validation),
+        config.shuffle_buffer,
+        check,
+    )
+
+
+def _find(name: str) -> Callable[..., Any]:
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"data.function {name}: there is no module {error.name}; it must be installed, in "
+            "the current folder or on PYTHONPATH"
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise UserError(f"data.function {name}: {module.__file__} has no function {function_name}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _datasets(
+    name: str, function: Callable[..., Any], arguments: dict[str, Any]
+) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        raise UserError(
+            f"data.arguments {arguments} do not fit {name}{inspect.signature(function)}: {error}"
+        ) from error
+    result = function(**arguments)
+    pair = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    if not isinstance(pair[0], tf.data.Dataset) or not isinstance(pair[1], tf.data.Dataset | None):
+        raise UserError(
+            f"data.function {name} returned {type(result).__name__} {str(result)[:80]}: it must "
+            "return a tf.data.Dataset, or a pair of them (training, validation)"
+        )
+    return pair
+
+
+def _check_elements(name: str, dataset: tf.data.Dataset) -> tuple[Any, Any]:
+    """The specs of x and y."""
+    spec = dataset.element_spec
+    leaves = tf.nest.flatten(spec)
+    is_pair = isinstance(spec, tuple) and len(spec) == 2
+    if not is_pair or not all(
+        isinstance(leaf, tf.TensorSpec) and leaf.shape.is_fully_defined() for leaf in leaves
+    ):
+        raise UserError(
+            f"data.function {name}: the dataset has elements {spec}; they must be pairs (x, y) of "
+            "dense tensors with known shapes, not batched: ooodist makes the batches"
+        )
+    return spec[0], spec[1]
+
+
+def _count(name: str, dataset: tf.data.Dataset) -> int:
+    cardinality = int(dataset.cardinality())
+    if cardinality == tf.data.INFINITE_CARDINALITY:
+        raise UserError(
+            f"data.function {name}: the dataset is endless; return it without repeat(), ooodist "
+            "repeats it"
+        )
+    if cardinality == tf.data.UNKNOWN_CARDINALITY:
+        start = time.perf_counter()
+        cardinality = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
+        log.info(
+            "counted %d samples of %s in %.1f s (assert_cardinality() in the function saves this)",
+            cardinality,
+            name,
+            time.perf_counter() - start,
+        )
+    if cardinality == 0:
+        raise UserError(f"data.function {name}: the dataset is empty")
+    return cardinality
+
+
+def _largest_label(name: str, dataset: tf.data.Dataset) -> int:
+    start = time.perf_counter()
+    labels = dataset.map(lambda x, y: tf.cast(tf.reduce_max(y), tf.int64))
+    largest = int(labels.reduce(tf.constant(1, tf.int64), tf.maximum))
+    log.info(
+        "found %d classes in %s in %.1f s (data.num_classes saves this)",
+        largest + 1,
+        name,
+        time.perf_counter() - start,
+    )
+    return largest

@@ -1,0 +1,124 @@
+"""A model with ``order="planned"``: it trains as by default until something faster is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from ooodist.data_parallel.distributed_model import DistributedModel, num_steps
+from ooodist.data_parallel.live_planning import LivePlanning
+from ooodist.data_parallel.planning import Planned, limits_of, profile_for
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.search import Limits
+from ooodist.profiler import folder as profiles
+from ooodist.profiler.folder import Profile
+from ooodist.step.backward import OrderedBackward
+from ooodist.step.launch import Batch, Run
+from ooodist.trainer.trial import Candidate
+
+
+class PlannedModel(DistributedModel):
+    """What :func:`ooodist.distribute` adds to a model with ``order="planned"``.
+
+    Attributes:
+        tried: the name of what turned out to be the fastest; None as long as nobody knows.
+    """
+
+    needs_plan = False  # before the first step, that is
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.tried: str | None = None
+        self._default_exchange = self.backward.exchange
+        self._default_steps = self.steps_per_launch
+        self._ways: dict[str, tuple[OrderedBackward, Planned | None]] = {}
+        self._live: LivePlanning | None = None
+        self._left: int | None = None
+
+    def _prepare(self, given: dict[str, Any]) -> None:
+        self._left = num_steps(given)
+
+    def _launcher(self) -> Run:
+        launcher = super()._launcher()
+
+        def train(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+            if self._left is not None:
+                self._left -= len(batches)
+            return launcher(batches)
+
+        return train
+
+    def _run_function(self) -> Run:
+        if self.tried is not None:  # the model was compiled again since
+            return super()._run_function()
+        if self._live is not None:
+            self._live.close()
+        planned = [] if self.planned is None else [self._candidate(self.planned)]
+        default = OrderedBackward(self._default_exchange)
+        self._ways["default"] = default, None
+        run = self._in_launches_of(default, self._default_steps)
+        self._live = LivePlanning(
+            self.engine,
+            self,
+            Candidate("default", run, self._default_steps),
+            accumulate=self.accumulate,
+            share=self._planning.share,
+            candidates=planned,
+        )
+        return self._live
+
+    # What live planning asks for
+
+    def is_profile_kept(self) -> bool:
+        """Whether there seems to be a profile of this model."""
+        folder = profiles.folder_of(self._planning.profiles)
+        return not self._planning.profile_anew and profiles.has_any(
+            folder, self._model.name, self.engine.name, self.engine.size
+        )
+
+    def profile(self, batch: Batch) -> Profile:
+        """Measures the model, which stays as it is, and the network."""
+        return profile_for(
+            self._model, batch, self.engine, self._planning, accumulate=self.accumulate
+        )
+
+    def limits(self) -> Limits:
+        """Within which plans are searched."""
+        left = None if self._left is None else max(1, self._left // self.accumulate)
+        return limits_of(self.engine, self._planning, self._given_steps_per_launch, left)
+
+    def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
+        """What carries out a plan that was made from such costs."""
+        return self._candidate(Planned(plan, costs, network))
+
+    def _candidate(self, planned: Planned) -> Candidate:
+        plan = planned.plan
+        backward = OrderedBackward(self._default_exchange)
+        backward.carry_out(plan)
+        self._ways[plan.name] = backward, planned
+        predicted = None if plan.predicted is None else plan.predicted.step_seconds
+        run = self._in_launches_of(backward, plan.steps_per_launch)
+        return Candidate(plan.name, run, plan.steps_per_launch, plan, predicted)
+
+    def begin_trial(self, steps: int) -> None:
+        """Launches have so many steps from now on."""
+        self.steps_per_launch = steps
+
+    def settle(self, candidate: Candidate) -> None:
+        """Launches are of this candidate from now on."""
+        self.tried = candidate.name
+        self.steps_per_launch = candidate.steps
+        self.backward, self.planned = self._ways[candidate.name]
+
+    def left_to_train(self) -> int | None:
+        """Of this fit; None: nobody knows."""
+        return self._left
+
+    def write_plan(self, folder: Path) -> None:
+        """Writes the plan that has turned out to be the fastest, if there is one."""
+        if self.tried is not None:
+            super().write_plan(folder)

@@ -1,0 +1,178 @@
+"""From a model and a batch to a plan: all ranks profile, rank 0 plans, all carry out its plan."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from ooodist.config.job import PlanningConfig
+from ooodist.engines.base import Engine
+from ooodist.engines.settings import planned_credits
+from ooodist.errors import UserError
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel import plan as plans
+from ooodist.planner.data_parallel.named import best_first_k
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.search import Limits, comparison, make_plan, predicted
+from ooodist.profiler import folder as profiles
+from ooodist.profiler.folder import Profile
+from ooodist.profiler.step import StepToMeasure
+from ooodist.profiler.storage import profile_of
+
+logger = logging.getLogger("ooodist")
+
+# Orders that are found from what things cost, and so need a batch to measure with.
+FROM_COSTS = ("first_k", "priority", "planned")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and what it was made from; None for a plan that was read from a file."""
+
+    plan: Plan
+    costs: StepCosts | None = None
+    network: Network | None = None
+
+
+def read_plan(file: Path, engine: Engine) -> Planned:
+    """Rank 0's plan file, for all ranks.
+
+    Raises:
+        UserError: it cannot be read; on all ranks.
+    """
+    text, error = "", None
+    if engine.rank == 0:
+        try:
+            text = plans.to_yaml(plans.read(file))
+        except UserError as caught:
+            error = str(caught)
+    engine.agree(error)
+    return Planned(_shared(text, engine))
+
+
+def find_plan(
+    model: keras.Model,
+    batch: Any,
+    engine: Engine,
+    order: str,
+    *,
+    settings: PlanningConfig,
+    steps_per_launch: int | None,
+    total_steps: int | None,
+    accumulate: int,
+) -> Planned:
+    """Measures what things cost here, and plans. All ranks call it; the model stays as it is.
+
+    Args:
+        model: compiled.
+        batch: one batch as its data set yields it.
+        order: one of FROM_COSTS.
+        settings: memory limit, folder of profiles.
+        steps_per_launch: if given, the plan has so many.
+        total_steps: of the training, so that tracing more steps at a time can be weighed against
+            it; None if nobody knows.
+        accumulate: batches an update.
+
+    Raises:
+        UserError: no plan fits into the memory limit.
+    """
+    profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
+    limits = limits_of(engine, settings, steps_per_launch, total_steps)
+    return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
+
+
+def profile_for(
+    model: keras.Model,
+    batch: Any,
+    engine: Engine,
+    settings: PlanningConfig,
+    *,
+    accumulate: int,
+    traced: StepToMeasure | None = None,
+) -> Profile:
+    """The profile that the settings ask for; see :func:`ooodist.profiler.storage.profile_of`."""
+    return profile_of(
+        model,
+        batch,
+        engine,
+        accumulate=accumulate,
+        folder=profiles.folder_of(settings.profiles),
+        anew=settings.profile_anew,
+        traced=traced,
+    )
+
+
+def planned_for(
+    order: str, costs: StepCosts, network: Network, limits: Limits, model: str, engine: Engine
+) -> Planned:
+    """The plan that rank 0 finds for such costs. All ranks call it.
+
+    Args:
+        order: one of FROM_COSTS.
+        costs, network: of the step.
+        limits: within which it is searched.
+        model: digest of the units that the costs are of.
+        engine: in use.
+
+    Raises:
+        UserError: no plan fits into the memory limit; on all ranks.
+    """
+    text, error = "", None
+    if engine.rank == 0:
+        try:
+            text = plans.to_yaml(replace(_plan(order, costs, network, limits), model=model))
+        except UserError as caught:
+            error = str(caught)
+    engine.agree(error)
+    return Planned(_shared(text, engine), costs, network)
+
+
+def limits_of(
+    engine: Engine,
+    settings: PlanningConfig,
+    steps_per_launch: int | None = None,
+    total_steps: int | None = None,
+) -> Limits:
+    """Within what a plan for a running engine is searched; see :func:`find_plan`."""
+    limits = Limits(
+        memory_bytes=settings.memory_bytes,
+        max_steps_per_launch=settings.max_steps_per_launch,
+        steps_per_launch=steps_per_launch,
+        total_steps=total_steps,
+    )
+    if engine.partition_bytes is not None:  # it has started, and cannot be changed any more
+        partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
+        return replace(limits, partitions=partitions, credits=credits)
+    return replace(limits, credits=planned_credits(engine.name, engine.max_credit))
+
+
+def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:
+    if order == "planned":
+        return make_plan(costs, network, limits=limits)
+    named = comparison(costs, network, limits=limits)
+    if limits.steps_per_launch is None or order == "priority":
+        return named[order]
+    return predicted(
+        best_first_k(costs, network, steps_per_launch=limits.steps_per_launch), costs, network
+    )
+
+
+def _shared(text: str, engine: Engine) -> Plan:
+    plan = plans.from_yaml(engine.broadcast_text(text), "of rank 0")
+    engine.check_equal("the plan", plan.digest())
+    if plan.predicted is not None:
+        logger.info(
+            "plan %s: %d exchanges, %d steps a launch; predicted %.1f ms a step "
+            "(stock %.1f ms, no plan below %.1f ms)",
+            plan.name,
+            len(plan.exchanges),
+            plan.steps_per_launch,
+            plan.predicted.step_seconds * 1e3,
+            plan.predicted.stock_seconds * 1e3,
+            plan.predicted.lower_bound_seconds * 1e3,
+        )
+    return plan

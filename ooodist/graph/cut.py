@@ -1,0 +1,399 @@
+"""Cuts a stage of a pipeline into three functions: F, B (= dX) and W (= dW).
+
+The stage is traced once, forward and backward, and each op goes to one of the three by what needs
+it; no layer is known by name or type::
+
+    inputs ----------> [ F ] ----------> outputs
+                         | kept
+    input       <------ [ B ] <--------- output gradients
+    gradients            | kept
+                       [ W ] ----------> added to the accumulators
+
+    B = the ops behind the output gradients that an input gradient needs
+    W = the other ops behind the output gradients that a weight's gradient needs
+
+W may run at any time after B. What B and W need of F is kept, except what depends on nothing but
+constants and weights (shapes, casts of a weight): that is made again. Weights must not change
+between F and W of a micro-batch. A max-pooling is made again too, where its gradient is computed:
+oneDNN computes that thirty times as fast beside the pooling itself, which leaves it the places of
+the maxima, as from the result. What F itself changes (moving averages, random states) is kept and
+not read again, so that dropout has the same mask in F, B and W.
+
+A stage of which nobody wants input gradients, as the first of a model, has an empty B, and all is
+W. There each dW waits for the dX before it and the next dX for that dW: left alone, TensorFlow runs
+ahead with dX as far as a free thread happens to take it, and keeps in memory what dW has yet to
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from ooodist.compat.tensorflow_graph import call_flat, capture, captures_of
+from ooodist.graph import ops as graphs
+from ooodist.graph.buffers import buffer_of, workspace_bytes
+from ooodist.graph.order import impose_order, stock_order
+from ooodist.graph.units import Gradient, find_backward_units
+
+Stage = Callable[..., Sequence[tf.Tensor]]
+READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
+POOLING_GRADIENTS = ("MaxPoolGrad", "MaxPool3DGrad")  # of (input, result of the pooling, gradient)
+
+
+class Kept(NamedTuple):
+    """What F hands over: to B, and to W."""
+
+    for_input: list[tf.Tensor]
+    for_weights: list[tf.Tensor]
+
+
+@dataclass(frozen=True)
+class CutStage:
+    """A stage in three functions.
+
+    Attributes:
+        forward: (inputs) -> (outputs, Kept).
+        input_gradient: (output gradients, ``Kept.for_input``) -> (input gradients, what W needs of
+            it); one gradient for each output of floating point, and for each such input.
+        weight_gradient: (``Kept.for_weights``, what B has made for it) -> nothing; adds the
+            gradients to the accumulators.
+        input_bytes: that a micro-batch keeps from F to B, and not longer.
+        weight_bytes: ... from F to W.
+        gradient_bytes: ... from B to W.
+        output_bytes: of F's outputs that are not kept as well.
+        workspace_bytes: the most that F, B or W needs besides, for itself while it runs, with what
+            it is given and nobody keeps.
+    """
+
+    forward: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], Kept]]
+    input_gradient: Callable[
+        [Sequence[tf.Tensor], Sequence[tf.Tensor]], tuple[list[tf.Tensor | None], list[tf.Tensor]]
+    ]
+    weight_gradient: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], None]
+    input_bytes: int
+    weight_bytes: int
+    gradient_bytes: int
+    output_bytes: int
+    workspace_bytes: int
+
+
+def cut_stage(
+    stage: Stage,
+    inputs: Sequence[tf.TensorSpec],
+    variables: Sequence[tf.Variable],
+    accumulators: Sequence[tf.Variable],
+    *,
+    input_gradients: bool = True,
+    recompute: bool = False,
+) -> CutStage:
+    """Cuts a stage.
+
+    Args:
+        stage: from input tensors to output tensors.
+        inputs: shapes and types of the inputs of a micro-batch.
+        variables: those that are trained.
+        accumulators: of the variables' shapes and types; W adds the gradients to them.
+        input_gradients: whether anybody wants them; without them and variables nothing is kept.
+        recompute: keep the inputs alone, and run F again in B (activation checkpointing); W may
+            still run later.
+    """
+    traced = _Traced(stage, inputs, variables, input_gradients=input_gradients)
+    return _Cutting(traced, accumulators, recompute=recompute).cut()
+
+
+class _Traced:
+    """The graph of a stage, forward and backward; it is never run."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        inputs: Sequence[tf.TensorSpec],
+        variables: Sequence[tf.Variable],
+        *,
+        input_gradients: bool,
+    ) -> None:
+        self.gradients: list[Gradient] = []
+        self.seeds: list[tf.Tensor] = []
+
+        def whole(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            # Of an identity, so that an input that is handed through has an op of its own.
+            self.inputs = [tf.identity(tensor) for tensor in tensors]
+            is_watched = [t.dtype.is_floating and input_gradients for t in self.inputs]
+            watched = [t for t, yes in zip(self.inputs, is_watched, strict=True) if yes]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch([*watched, *variables])
+                self.outputs = [tf.identity(output) for output in stage(*self.inputs)]
+                targets = [output for output in self.outputs if output.dtype.is_floating]
+            self.seeds = [tf.identity(tf.ones_like(output)) for output in targets]
+            found = tape.gradient(targets, [*watched, *variables], output_gradients=self.seeds)
+            by_input = iter(found[: len(watched)])
+            self.input_gradients: list[tf.Tensor | None] = [
+                next(by_input) if yes else None for yes in is_watched
+            ]
+            self.gradients = found[len(watched) :]
+            if all(gradient is None for gradient in self.input_gradients):
+                names = [str(number) for number in range(len(self.gradients))]
+                units = find_backward_units(self.seeds, self.gradients, names)
+                impose_order(units, stock_order(units))
+            return self.outputs
+
+        self.graph = tf.function(whole, autograph=False).get_concrete_function(*inputs).graph
+        self.captures = captures_of(self.graph)
+
+
+class _Part(NamedTuple):
+    """What is computed of the traced graph in one of the functions.
+
+    Attributes:
+        feeds: tensors that it is given.
+        fetches: tensors that are computed from them.
+        effects: ops that run too.
+    """
+
+    feeds: Sequence[tf.Tensor]
+    fetches: Sequence[tf.Tensor]
+    effects: Sequence[tf.Operation] = ()
+
+
+class _Cutting:
+    """Decides which op goes where, and what is kept."""
+
+    def __init__(
+        self, traced: _Traced, accumulators: Sequence[tf.Variable], *, recompute: bool
+    ) -> None:
+        self._traced, self._accumulators = traced, accumulators
+        self._recompute = recompute
+        self._graph_def = traced.graph.as_graph_def()
+        self._ops = graphs.Subgraph(traced.graph.get_operations()).ops
+        seeds = {seed.op for seed in traced.seeds}  # fed to B and W, and of neither
+        self._backward = self._behind(seeds)
+        parts = self._backward - seeds
+        self._fetched_of_b = [g for g in traced.input_gradients if g is not None]
+        self._fetched_of_w = [t for g in traced.gradients for t in _tensors_of(g)]
+        self._b_ops = set(graphs.ancestors(t.op for t in self._fetched_of_b)) & parts
+        self._w_ops = set(graphs.ancestors(t.op for t in self._fetched_of_w)) & parts - self._b_ops
+        self._varying = self._find_varying()
+
+    def cut(self) -> CutStage:
+        traced = self._traced
+        gradients = self._fetched_of_b
+        of_b = self._boundary(self._b_ops, gradients)
+        of_w = self._boundary(self._w_ops, self._fetched_of_w)
+        if self._recompute:
+            # B makes all of F again that it or W needs, from what enters F.
+            again = [t for t in (*of_b, *of_w) if t.op not in self._backward]
+            for_input = self._sources(again)
+            for_weights: list[tf.Tensor] = []
+            from_b = of_w
+        else:
+            for_input = [t for t in of_b if t.op not in self._backward]
+            for_weights = [t for t in of_w if t.op not in self._backward]
+            from_b = [t for t in of_w if t.op in self._backward]
+        effects = [
+            op for op in self._ops if op not in self._backward and graphs.has_side_effects(op)
+        ]
+        of_forward = _Part(traced.inputs, [*traced.outputs, *for_input, *for_weights], effects)
+        of_input = _Part([*traced.seeds, *for_input], [*gradients, *from_b])
+        of_weights = _Part([*for_weights, *from_b], self._fetched_of_w)
+        forward, input_gradient = map(self._function, (of_forward, of_input))
+        weight_gradient = self._function(of_weights, then=self._accumulate)
+        num_outputs, num_kept = len(traced.outputs), len(for_input)
+
+        def run_forward(inputs: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Kept]:
+            results = forward(*inputs)
+            kept = results[num_outputs:]
+            return results[:num_outputs], Kept(kept[:num_kept], kept[num_kept:])
+
+        def run_input_gradient(
+            output_gradients: Sequence[tf.Tensor], kept: Sequence[tf.Tensor]
+        ) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
+            results = input_gradient(*output_gradients, *kept)
+            found = iter(results[: len(gradients)])
+            by_input = [None if g is None else next(found) for g in traced.input_gradients]
+            return by_input, results[len(gradients) :]
+
+        def run_weight_gradient(kept: Sequence[tf.Tensor], made: Sequence[tf.Tensor]) -> None:
+            weight_gradient(*kept, *made)
+
+        longer = {t.name for t in for_weights}
+        kept_of_forward, kept_of_input = [*for_input, *for_weights], from_b
+        return CutStage(
+            run_forward,
+            run_input_gradient,
+            run_weight_gradient,
+            input_bytes=_num_bytes(t for t in for_input if t.name not in longer),
+            weight_bytes=_num_bytes(for_weights),
+            gradient_bytes=_num_bytes(from_b),
+            output_bytes=_bytes_besides(kept_of_forward, traced.outputs),
+            workspace_bytes=max(
+                self._workspace_bytes(of_forward, of_forward.fetches)
+                + _bytes_besides(kept_of_forward, traced.inputs),
+                self._workspace_bytes(of_input, of_input.fetches)
+                + _bytes_besides(kept_of_input, traced.seeds),
+                self._workspace_bytes(of_weights, ()),  # gradients are added up as they come
+            ),
+        )
+
+    def _behind(self, begin: Iterable[tf.Operation]) -> set[tf.Operation]:
+        """These ops and all that depend on them."""
+        found = set(begin)
+        for op in self._ops:
+            if any(producer in found for producer in graphs.producers(op)):
+                found.add(op)
+        return found
+
+    def _find_varying(self) -> set[tf.Operation]:
+        """The forward ops whose result differs from one micro-batch to the next."""
+        forward = [op for op in self._ops if op not in self._backward]
+        changed = {op.inputs[0].name for op in forward if graphs.has_side_effects(op) and op.inputs}
+        inputs = {tensor.op for tensor in self._traced.inputs}
+        varying: set[tf.Operation] = set()
+        for op in forward:
+            reads_changed = op.type in READS and op.inputs[0].name in changed
+            begins = op in inputs or reads_changed or graphs.has_side_effects(op)
+            if begins or any(tensor.op in varying for tensor in op.inputs):
+                varying.add(op)
+        return varying
+
+    def _boundary(self, part: set[tf.Operation], fetched: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What a part needs of others: tensors that vary, and those of other backward ops."""
+        again = {op.inputs[1].op for op in part if op.type in POOLING_GRADIENTS}
+
+        def is_elsewhere(op: tf.Operation) -> bool:
+            if op in self._backward:
+                return op not in part
+            return op in self._varying and op not in again
+
+        return _first_before(fetched, is_elsewhere)
+
+    def _sources(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What must be kept so that these forward tensors can be made again."""
+        inputs = {tensor.op for tensor in self._traced.inputs}
+
+        def cannot_run_again(op: tf.Operation) -> bool:
+            again = not graphs.has_side_effects(op) and op.type not in READS
+            return op in self._varying and (op in inputs or not again)
+
+        return _first_before(tensors, cannot_run_again)
+
+    def _accumulate(self, tensors: Sequence[tf.Tensor]) -> None:
+        """Adds the gradients, which are these tensors, to the accumulators."""
+        left = iter(tensors)
+        for gradient, accumulator in zip(self._traced.gradients, self._accumulators, strict=True):
+            if gradient is None:
+                continue
+            if isinstance(gradient, tf.IndexedSlices):
+                values, indices = next(left), next(left)
+                accumulator.scatter_add(tf.IndexedSlices(values, indices))
+            else:
+                accumulator.assign_add(next(left))
+
+    def _function(
+        self, part: _Part, then: Callable[[Sequence[tf.Tensor]], None] | None = None
+    ) -> Callable[..., list[tf.Tensor]]:
+        """A function from what is fed to what is fetched; or to nothing, if then takes it."""
+        feeds, fetches, _ = part
+        fed = {tensor.name for tensor in feeds}
+        names = self._needed_names(part)
+        nodes = [_within(node, names) for node in self._graph_def.node if node.name in names]
+        graph_def = tf.compat.v1.GraphDef(
+            node=nodes, library=self._graph_def.library, versions=self._graph_def.versions
+        )
+        used = {_as_tensor_name(text) for node in nodes for text in node.input}
+        # What is fed may be fetched as it is.
+        made = [tensor for tensor in fetches if tensor.name not in fed]
+
+        def run(*values: tf.Tensor) -> list[tf.Tensor]:
+            given = dict(zip((tensor.name for tensor in feeds), values, strict=True))
+            for name, outer in self._traced.captures.items():
+                if name in used:
+                    given[name] = capture(outer)
+            mapped = {name: value for name, value in given.items() if name in used}
+            results = tf.graph_util.import_graph_def(
+                graph_def,
+                input_map=mapped,
+                return_elements=[tensor.name for tensor in made],
+                name="",
+            )
+            by_name = given | dict(zip((tensor.name for tensor in made), results, strict=True))
+            found = [by_name[tensor.name] for tensor in fetches]
+            if then is None:
+                return found
+            then(found)
+            return []
+
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in feeds]
+        concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
+        return lambda *values: call_flat(concrete, values)
+
+    def _workspace_bytes(self, part: _Part, kept: Sequence[tf.Tensor]) -> int:
+        """What a part needs for itself, besides what it is fed and what is kept of it."""
+        names = self._needed_names(part)
+        return workspace_bytes([op for op in self._ops if op.name in names], kept)
+
+    def _needed_names(self, part: _Part) -> set[str]:
+        """The ops to run, given what is fed; those of captures are fed as well."""
+        given = {tensor.name for tensor in part.feeds} | set(self._traced.captures)
+        names: set[str] = set()
+        left = [tensor.op for tensor in part.fetches if tensor.name not in given]
+        left.extend(part.effects)
+        while left:
+            op = left.pop()
+            if op.name not in names:
+                names.add(op.name)
+                left.extend(tensor.op for tensor in op.inputs if tensor.name not in given)
+        return names
+
+
+def _first_before(
+    tensors: Sequence[tf.Tensor], stops: Callable[[tf.Operation], bool]
+) -> list[tf.Tensor]:
+    """Going up from these tensors, those at which the ops stop; sorted by name."""
+    found: dict[str, tf.Tensor] = {}
+    entered: set[tf.Operation] = set()
+    left = list(tensors)
+    while left:
+        tensor = left.pop()
+        if stops(tensor.op):
+            found[tensor.name] = tensor
+        elif tensor.op not in entered:
+            entered.add(tensor.op)
+            left.extend(tensor.op.inputs)
+    return sorted(found.values(), key=lambda tensor: tensor.name)
+
+
+def _tensors_of(gradient: Gradient) -> list[tf.Tensor]:
+    if gradient is None:
+        return []
+    if isinstance(gradient, tf.IndexedSlices):
+        return [gradient.values, gradient.indices]
+    return [gradient]
+
+
+def _within(node: Any, names: set[str]) -> Any:
+    """A copy of the node that waits for no op outside of these."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    del copy.input[:]
+    copy.input.extend(text for text in node.input if not text.startswith("^") or text[1:] in names)
+    copy.attr.pop("_class", None)
+    return copy
+
+
+def _as_tensor_name(text: str) -> str:
+    """``op:0`` for the input ``op`` of a node."""
+    return text if ":" in text else f"{text}:0"
+
+
+def _bytes_besides(kept: Iterable[tf.Tensor], tensors: Iterable[tf.Tensor]) -> int:
+    """Of tensors that are in other memory than those that are kept."""
+    buffers = {buffer_of(tensor) for tensor in kept}
+    return _num_bytes(tensor for tensor in tensors if buffer_of(tensor) not in buffers)
+
+
+def _num_bytes(tensors: Iterable[tf.Tensor]) -> int:
+    return sum(graphs.num_bytes(tensor) for tensor in tensors)

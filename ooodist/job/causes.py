@@ -1,0 +1,54 @@
+"""What was wrong when a training job broke off: the key of the job file that a person can mend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ooodist.config.job import Config
+from ooodist.errors import UserError, brief
+
+READING = "IteratorGetNext"  # TensorFlow's operation that takes an element of a data set
+# What Keras calls them, in the names of operations.
+_COMPUTING = re.compile(r"\bcompile_(loss|metrics)/(\w+)")
+# TensorFlow's collectives, gRPC and Horovod, when the process at the other end is gone.
+_BROKEN_OFF = re.compile(
+    r"Collective ops is aborted|Horovod has been shut down|Socket closed|Connection reset by peer"
+)
+
+
+def find(error: BaseException, config: Config) -> UserError | None:
+    """The error of a training step as a message that names the key; None: nobody knows better."""
+    for link in _chain(error):
+        text = str(link)
+        if READING in text:
+            return UserError(
+                f"data {config.data.name}: a batch cannot be read: {brief(link)}; mend the data or "
+                "the program that reads it, and go on from the last checkpoint with --resume"
+            )
+        if computing := _COMPUTING.search(text):
+            kind, name = computing.groups()
+            return UserError(
+                f"{kind} {name} cannot be computed from the model's outputs and the labels: "
+                f"{brief(link)}; give {kind} that fits them, or mend the labels of data "
+                f"{config.data.name}"
+            )
+        if isinstance(link, OSError) and config.output in text:
+            return UserError(
+                f"output is {config.output}, where something can no longer be written: "
+                f"{brief(link)}; make room or give the permission, and go on from the last "
+                "checkpoint with --resume"
+            )
+    return None
+
+
+def is_of_another_rank(error: BaseException) -> bool:
+    """Whether it says no more than that the process at the other end of an exchange is gone."""
+    return any(_BROKEN_OFF.search(str(link)) for link in _chain(error))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__

@@ -1,0 +1,142 @@
+"""``ooodist.distribute``: a Keras model that trains on all ranks, in a chosen order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from ooodist import engines
+from ooodist.config.elastic import ElasticConfig, check_order_is_found, read_elastic
+from ooodist.config.job import MOST_STEPS_PER_LAUNCH, PlanningConfig
+from ooodist.data_parallel.distributed_model import DistributedModel
+from ooodist.data_parallel.planned_model import PlannedModel
+from ooodist.data_parallel.planning import FROM_COSTS
+from ooodist.errors import UserError
+from ooodist.planner.data_parallel.named import BUCKET_BYTES
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.step.backward import Order, OrderedBackward
+from ooodist.step.exchange import GradientExchange
+
+
+def distribute(
+    model: keras.Model,
+    *,
+    order: Order = "inorder",
+    k: int | None = None,
+    steps_per_launch: int | None = None,
+    accumulate: int = 1,
+    credit: int | None = None,
+    bucket_bytes: int | None = None,
+    planning: PlanningConfig | None = None,
+    elastic: ElasticConfig | Mapping[str, Any] | None = None,
+    sum_rows: bool | None = None,
+) -> keras.Model:
+    """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
+
+    The computation is that of one process on the concatenated batches: gradients are averaged,
+    whatever the optimiser, and clipping, decay and averages act on the mean. ``batch_size`` is
+    per worker. Arrays are shared out over the ranks (give the same arrays everywhere); a data
+    set or generator is used as it is on each rank, so give each rank its own part
+    (``dataset.shard(ooodist.size(), ooodist.rank())``).
+
+    Batch-norm statistics are each rank's own while training and are averaged over the ranks at
+    the end of each epoch and before an evaluation; with ``synchronized=True`` they, and the
+    moments of each batch, are those of all ranks. Callbacks run on every rank and see the same
+    logs; those that write files run on rank 0 alone. A callback of your own that stops the
+    training in the middle of an epoch must decide alike on all ranks.
+
+    A Keras loss over masked tokens is divided by the number of tokens of all workers, and one with
+    ``reduction="sum"`` is the sum over all workers. A loss of your own must be a mean over samples;
+    so must one with ``reduction="mean_with_sample_weight"``, which each worker divides by its own
+    weights.
+
+    Two things are not those of Keras on one process. An embedding's gradient has each row once, as
+    the sum of its uses, where Keras gives the optimizer the uses one by one, which Adam, RMSprop
+    and clipping square for themselves (see ``sum_rows``). And ``tf.random`` (not ``keras.random``)
+    draws other numbers with another ``steps_per_launch``.
+
+    Training ends with a UserError when a gradient or a weight is no longer finite, except where
+    the optimizer scales the loss and leaves such steps out.
+
+    Args:
+        model: a Keras model; compile it before or after.
+        order: ``inorder`` (as TensorFlow would), ``first_k``, ``priority`` (exchanges by the
+            next forward pass's need), ``planned`` (what turns out to be the fastest while the model
+            trains: it begins with ``inorder``), a plan, a list of unit names, or a function from
+            the backward units to such a list. Where a process has several cores, a unit waits for
+            all before it but the last few, so that cores are not idle at the end of each.
+        k: for ``first_k``: the dW of how many layers run last; None for the best k.
+        steps_per_launch: training steps traced into one function. The exchange of one overlaps
+            the forward pass of the next; tracing takes that many times as long. None is the
+            plan's choice, or 1 without one.
+        accumulate: batches per update and exchange.
+        credit: exchanges in flight; None for the engine's own. A plan has its own.
+        bucket_bytes: small gradients travel together up to this size in bytes; None for 1 MiB.
+            A plan has its own.
+        planning: limits of what is planned here, and where profiles are kept.
+        elastic: train only the tensors that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
+            (see :class:`ooodist.config.elastic.ElasticConfig`); None: all.
+        sum_rows: one process, too, gives the optimizer each row of an embedding once, so that any
+            number of workers trains alike; with several workers it is always so. None: yes, but
+            for the engine ``local``, whose numbers are those of plain Keras.
+
+    Returns:
+        the same model.
+
+    Raises:
+        UserError: ``ooodist.init()`` was not called, or an argument is impossible.
+    """
+    for name, value in (("steps_per_launch", steps_per_launch), ("accumulate", accumulate)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1")
+    if (steps_per_launch or 1) > MOST_STEPS_PER_LAUNCH:
+        raise UserError(
+            f"steps_per_launch is {steps_per_launch}; it must be {MOST_STEPS_PER_LAUNCH} at most, "
+            "as each of them is traced"
+        )
+    engine = engines.current()
+    if sum_rows is False and engine.size > 1:
+        raise UserError(
+            f"sum_rows is False, but {engine.size} workers add up their rows; leave it out"
+        )
+    to_find = _to_find(order, k)
+    if (to_find or isinstance(order, Plan)) and (credit, bucket_bytes) != (None, None):
+        raise UserError(
+            f"credit is {credit} and bucket_bytes is {bucket_bytes}, but the order is a plan, "
+            "which has its own; leave them out"
+        )
+    if isinstance(order, Plan) and steps_per_launch not in (None, order.steps_per_launch):
+        raise UserError(
+            f"steps_per_launch is {steps_per_launch}, but the plan has "
+            f"{order.steps_per_launch}; leave it out"
+        )
+    exchange = GradientExchange(
+        engine,
+        credit=credit,
+        bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
+        sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
+    )
+    backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
+    planning = planning or PlanningConfig()
+    arguments = (model, engine, backward, steps_per_launch, accumulate, to_find, planning)
+    config = read_elastic(elastic)
+    if config is None:
+        kind: type[DistributedModel] = DistributedModel
+        if order == "planned" and planning.is_live and engine.size > 1:
+            kind = PlannedModel
+        model.ooodist = kind(*arguments)
+    else:
+        check_order_is_found(order, k)
+        from ooodist.elastic.data_parallel import ElasticModel  # imports SciPy
+
+        model.ooodist = ElasticModel(*arguments, elastic=config)
+    return model
+
+
+def _to_find(order: Order, k: int | None) -> str | None:
+    """The name of an order that is found from what things cost."""
+    if not isinstance(order, str) or order not in FROM_COSTS or (order == "first_k" and k):
+        return None
+    return None if order == "first_k" and k == 0 else order

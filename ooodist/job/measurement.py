@@ -1,0 +1,73 @@
+"""Measuring a job that is to be planned and not trained, on all ranks."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ooodist.config import job as job_file
+from ooodist.config.job import Config, ExchangeConfig, OrderConfig
+from ooodist.data_parallel.planning import limits_of, profile_for
+from ooodist.engines.base import Engine
+from ooodist.job.preparation import check_writable, load_and_build
+from ooodist.job.run import on_all_ranks
+from ooodist.planner.data_parallel.search import Limits
+from ooodist.profiler.storage import Profile
+
+logger = logging.getLogger("ooodist")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What planning a job needs of it.
+
+    Attributes:
+        title: the model in a few words.
+        profile: what its step and the network cost.
+        limits: within which a plan is searched.
+    """
+
+    title: str
+    profile: Profile
+    limits: Limits
+
+
+def run(config: Config, output: Path) -> tuple[int, Measured | None]:
+    """Measures the job and disconnects from the other ranks.
+
+    Args:
+        config: of the job; its order and its exchanges do not matter, its ``planning`` and
+            ``steps_per_launch`` do.
+        output: where rank 0 is going to write.
+
+    Returns:
+        the exit code, and what was measured: None on other ranks than 0, and if it failed. The
+        process ends where others may not come along.
+    """
+    config = replace(config, order=OrderConfig(name="planned"), exchange=ExchangeConfig())
+    found: list[Measured] = []
+
+    def work(engine: Engine) -> None:
+        measured = _measure(config, engine, output)
+        if engine.rank == 0:
+            found.append(measured)
+
+    code = on_all_ranks(config, work)
+    return code, found[0] if found and not code else None
+
+
+def _measure(config: Config, engine: Engine, output: Path) -> Measured:
+    engine.check_equal("the job (--config, --set)", job_file.digest(config))
+    with engine.agreed():
+        if engine.rank == 0:
+            check_writable(output)
+    data, steps_per_epoch, model = load_and_build(config, engine)
+    settings = config.planning
+    batch = next(iter(data.train))
+    profile = profile_for(model, batch, engine, settings, accumulate=config.accumulate)
+    updates = steps_per_epoch // config.accumulate
+    limits = limits_of(engine, settings, config.steps_per_launch, updates * config.epochs)
+    # No launch reaches over the end of an epoch.
+    limits = replace(limits, max_steps_per_launch=min(limits.max_steps_per_launch, updates))
+    return Measured(f"{model.name}, batch {config.batch}", profile, limits)

@@ -1,0 +1,93 @@
+"""``ooodist.pipelined``: has a Keras model train on a pipeline of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from ooodist import engines
+from ooodist.config.elastic import ElasticConfig, read_elastic
+from ooodist.config.job import ParallelConfig, PlanningConfig
+from ooodist.engines.mpi import MpiEngine
+from ooodist.errors import UserError
+from ooodist.pipeline.training import PipelinedModel, check_model
+from ooodist.step.synchronized import synchronized_layers
+
+
+def pipelined(
+    model: keras.Model,
+    *,
+    pipeline: int,
+    microbatches: int,
+    data: int = 1,
+    schedule: str = "auto",
+    chunks: int | None = None,
+    split: Sequence[str] | None = None,
+    recompute: bool = False,
+    memory_bytes: int | None = None,
+    stall_limit: float = 60.0,
+    planning: PlanningConfig | None = None,
+    elastic: ElasticConfig | Mapping[str, Any] | None = None,
+) -> keras.Model:
+    """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
+
+    The computation is that of one process that accumulates the gradients of the micro-batches.
+    Evaluation is shared out by samples: each rank evaluates the whole model on its part.
+
+    Args:
+        model: functional or sequential, and compiled.
+        pipeline: ranks of a pipeline.
+        microbatches: into which a batch is split.
+        data: pipelines that share the samples; ranks are ``pipeline * data``.
+        schedule: a name (see planner/pipeline/schedules.py), ``auto`` (what turns out to be the
+            fastest while the model trains: it begins with the best known one), or a CSV file.
+        chunks: stages of a rank; None: as usual with that schedule.
+        split: names of the layers with which a new stage begins; None: balanced.
+        recompute: activations are computed again instead of kept.
+        memory_bytes: of what a rank keeps for gradients (sums, activations); None: no limit.
+        stall_limit: seconds that a rank waits for a message.
+        planning: for the schedule ``auto``: without ``trial`` it is found before the first step
+            (as always with ``elastic``), and ``share`` is the most that trying may take of the
+            training's time.
+        elastic: train only the tensors that matter most; see :func:`ooodist.distribute`.
+
+    Returns:
+        the same model.
+
+    Raises:
+        UserError: the engine is not mpi, the model cannot be trained so, or an argument is
+            impossible.
+    """
+    parallel = ParallelConfig(
+        pipeline=pipeline,
+        data=data,
+        microbatches=microbatches,
+        schedule=schedule,
+        chunks=chunks,
+        split=None if split is None else tuple(split),
+        recompute=recompute,
+        memory_bytes=memory_bytes,
+    )
+    planning, config = planning or PlanningConfig(), read_elastic(elastic)
+    planning.check_for_pipelines(schedule, elastic=config is not None)
+    engine = engines.current()
+    if not isinstance(engine, MpiEngine):
+        raise UserError(
+            f"the engine is {engine.name}, but pipelines run over MPI; start with "
+            'ooodist.init("mpi"), under mpirun'
+        )
+    check_model(model)
+    if data > 1 and (layers := synchronized_layers(model)):
+        raise UserError(
+            f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
+            f"{data}: pipelines normalize each micro-batch by itself; take synchronized=False"
+        )
+    if config is None:
+        model.ooodist = PipelinedModel(model, engine, parallel, stall_limit, planning)
+    else:
+        from ooodist.elastic.pipeline import ElasticPipeline  # imports SciPy
+
+        model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, planning, config)
+    return model

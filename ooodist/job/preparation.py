@@ -1,0 +1,301 @@
+"""Setting up a job: checkpoint, data and model, on all ranks together.
+
+Whatever fails here on some rank is agreed on, so that all ranks end with the same message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist import data as data_kinds
+from ooodist import models
+from ooodist.config import job as job_file
+from ooodist.config import keras_objects
+from ooodist.config.job import Config
+from ooodist.data.result import Data
+from ooodist.data_parallel import planning
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError, brief
+from ooodist.job.distribute import distribute
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.trainer import resume
+from ooodist.util import yaml_dataclass
+from ooodist.util.replacing import INCOMPLETE_PREFIX
+
+logger = logging.getLogger("ooodist")
+
+CONFIG_NAME = "config.yaml"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that is ready to train."""
+
+    config: Config
+    engine: Engine
+    folder: Path  # the output; only rank 0 writes to it
+    source: resume.Source | None  # the checkpoint it goes on from
+    data: Data
+    model: keras.Model
+    steps_per_epoch: int
+    first_step: int  # of the stream of samples
+    best_weights: list[np.ndarray] | None  # from the checkpoint
+
+    @property
+    def worker(self) -> int:
+        """Which part of the samples this rank trains on; a pipeline is one worker."""
+        return _place(self.config, self.engine)[0]
+
+    @property
+    def workers(self) -> int:
+        """How many parts there are."""
+        return _place(self.config, self.engine)[1]
+
+    @property
+    def first_epoch(self) -> int:
+        """How many epochs were complete when this run began."""
+        return 0 if self.source is None else self.source.state.epoch
+
+
+def set_up(config: Config, engine: Engine) -> Job:
+    """Everything before the first step. Raises UserError, the same on all ranks."""
+    engine.check_equal("the job (--config, --set)", job_file.digest(config))
+    folder = Path(config.output)
+    found = None
+    with engine.agreed():
+        if engine.rank == 0:
+            check_writable(folder)
+            found = resume.find(config, folder)
+    source = resume.share(engine, found)
+    _, workers = _place(config, engine)
+    first_step = resume.start_step(source, config, workers)
+    if source is not None:
+        resume.warn_of_changes(source, config, workers)
+    data, steps, model = load_and_build(config, engine, first_step=first_step)
+    _warm_up(config, engine, source, data, model)
+    best_weights = None
+    if source is not None:
+        best_weights = resume.restore(engine, source, model)
+        logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
+    if model.ooodist.needs_plan:
+        logger.info("planning: measuring the model and the network")
+        left = config.epochs - (0 if source is None else source.state.epoch)
+        model.ooodist.plan(next(iter(data.train)), max(0, left) * steps)
+    if source is not None and source.state.selection is not None:
+        model.ooodist.restore_selection(source.state.selection)
+    if engine.rank == 0:
+        model.ooodist.write_plan(folder)
+        (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
+    return Job(config, engine, folder, source, data, model, steps, first_step, best_weights)
+
+
+def load_and_build(
+    config: Config, engine: Engine, *, first_step: int = 0
+) -> tuple[Data, int, keras.Model]:
+    """The data, the steps of an epoch, and the model. Raises UserError, the same on all ranks.
+
+    Args:
+        first_step: of the stream of samples.
+    """
+    with engine.agreed():
+        if config.parallel is not None:
+            from ooodist.pipeline.ranks import check_started  # imports mpi4py
+
+            check_started(engine.size, config.parallel.pipeline, config.parallel.data)
+        worker, workers = _place(config, engine)
+        processes = engine.size // workers
+        data = data_kinds.load(
+            config.data,
+            batch=config.batch,
+            rank=worker,
+            size=workers,
+            seed=config.seed,
+            start_step=first_step,
+            evaluator=engine.rank % processes,
+            evaluators=processes,
+        )
+        steps = _steps_per_epoch(config, data)
+    plan = None
+    if config.order.plan is not None:
+        plan = planning.read_plan(Path(config.order.plan), engine).plan
+    with engine.agreed():
+        model = _build(config, engine, data, plan)
+    return data, steps, model
+
+
+def _warm_up(
+    config: Config, engine: Engine, source: resume.Source | None, data: Data, model: keras.Model
+) -> None:
+    """Starts the model from one of the zoo, or goes on with one that was started so."""
+    state = None if source is None else source.state.warm_start
+    if state is None and (source is not None or config.warmup is None):
+        return
+    from ooodist.job import warm_start as warm_job  # imports gRPC
+
+    if state is None:
+        warm_job.start(config, engine, data, model)
+    else:
+        warm_job.resume(state, model)
+
+
+def check_writable(folder: Path) -> None:
+    """Makes the folder if need be. Raises UserError if nothing can be written there."""
+    probe = folder / f"{INCOMPLETE_PREFIX}probe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"output is {folder}, where nothing can be written ({error.strerror}); "
+            "give a folder that can be written to, as --output DIR"
+        ) from error
+
+
+def _steps_per_epoch(config: Config, data: Data) -> int:
+    steps = config.steps_per_epoch or data.steps_per_epoch
+    whole = steps - steps % config.accumulate
+    if whole == 0:
+        raise UserError(
+            f"accumulate is {config.accumulate}, but an epoch has only {steps} steps; "
+            "lower accumulate or batch, or raise steps_per_epoch"
+        )
+    if whole != steps:
+        logger.info("an epoch is %d steps, not %d: whole updates only", whole, steps)
+    return whole
+
+
+def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> keras.Model:
+    keras.config.set_dtype_policy(config.precision)
+    # Layers draw the seeds of their generators here: every rank makes the same model.
+    keras.utils.set_random_seed(config.seed)
+    model = models.build(config.model, data)
+    keras.utils.set_random_seed(config.seed + _place(config, engine)[0])
+    loss = keras_objects.make_loss(config.loss, data.task)
+    metrics = keras_objects.make_metrics(config.metrics, data.task)
+    _check_monitor(config, data, metrics, model)
+    _check_fit_data(config, data, model, loss, metrics)
+    model.compile(
+        optimizer=keras_objects.make_optimizer(config.optimizer),
+        loss=loss,
+        metrics=metrics,
+        jit_compile=False,
+    )
+    if config.checkpoint.every_epochs:
+        _check_can_be_saved(model)
+    model = _distribute(config, model, plan)
+    model.ooodist.data_is_shared_out = True  # by ooodist.data
+    return model
+
+
+def _place(config: Config, engine: Engine) -> tuple[int, int]:
+    """Which worker this rank belongs to, of how many; a pipeline is one worker."""
+    if config.parallel is None:
+        return engine.rank, engine.size
+    return engine.rank // config.parallel.pipeline, config.parallel.data
+
+
+def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.Model:
+    if config.parallel is not None:
+        from ooodist.job.pipelined import pipelined  # imports mpi4py
+
+        return pipelined(
+            model,
+            stall_limit=config.stall_limit,
+            planning=config.planning,
+            elastic=config.elastic,
+            **vars(config.parallel),
+        )
+    exchange = {
+        key: value
+        for key, value in yaml_dataclass.plain(config.exchange).items()
+        if value is not None
+    }
+    return distribute(
+        model,
+        order=config.order.name if plan is None else plan,
+        k=config.order.k,
+        steps_per_launch=config.steps_per_launch,
+        accumulate=config.accumulate,
+        planning=config.planning,
+        elastic=config.elastic,
+        sum_rows=True,  # the job trains alike with any number of workers
+        **exchange,
+    )
+
+
+def _check_monitor(
+    config: Config, data: Data, metrics: list[keras.metrics.Metric], model: keras.Model
+) -> None:
+    if config.early_stopping is None or type(model).train_step is not keras.Model.train_step:
+        return  # a train_step of the user's own may log anything
+    monitor = config.early_stopping.monitor
+    names = ["loss", *(metric.name for metric in metrics)]
+    if data.validation is not None:
+        names += [f"val_{name}" for name in names]
+    if monitor not in names:
+        near = yaml_dataclass.did_you_mean(monitor, names)
+        raise UserError(
+            f"early_stopping.monitor is {monitor}{near}; it must be one of {', '.join(names)}"
+            + ("" if data.validation is not None else " (there is no validation data)")
+        )
+
+
+def _check_fit_data(
+    config: Config,
+    data: Data,
+    model: keras.Model,
+    loss: keras.losses.Loss,
+    metrics: list[keras.metrics.Metric],
+) -> None:
+    """Traces the loss and the metrics on the labels and the outputs, as far as shapes are known.
+
+    Raises:
+        UserError: one of them fails.
+    """
+    known = getattr(model, "outputs", None)  # None: subclassed
+    if known is None or type(model).train_step is not keras.Model.train_step:
+        return  # a step of the user's own may do anything with them
+    outputs = [tf.TensorSpec(output.shape, output.dtype) for output in known]
+    _, y = data.train.element_spec
+    labels = tf.nest.flatten(y)
+    if len(labels) != len(outputs):
+        raise UserError(
+            f"model {model.name} has {len(outputs)} outputs, and data {config.data.name} has "
+            f"{len(labels)} labels a sample; there must be one for each"
+        )
+    parts: list[tuple[str, Callable[..., Any]]] = [("loss", loss)]
+    if len(outputs) == 1:
+        for metric in metrics:
+            copy = type(metric).from_config(metric.get_config())  # its state counts for nothing
+            parts.append((f"metrics: {metric.name}", copy.update_state))
+    for name, compute in parts:
+        for label, output in zip(labels, outputs, strict=True):
+            try:
+                tf.function(compute, autograph=False).get_concrete_function(label, output)
+            except Exception as error:
+                raise UserError(
+                    f"{name} cannot be computed for the labels of data {config.data.name} "
+                    f"({label.dtype.name} {label.shape}) and the outputs of model {model.name} "
+                    f"({output.dtype.name} {output.shape}): {brief(error)}; give another, or mend "
+                    "the labels"
+                ) from error
+
+
+def _check_can_be_saved(model: keras.Model) -> None:
+    try:
+        keras.saving.serialize_keras_object(model)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise UserError(
+            f"model {model.name} cannot be saved as a Keras file, so it cannot have checkpoints "
+            f"({str(error).strip().splitlines()[0]}); give its classes a get_config method, or "
+            "set checkpoint.every_epochs to 0"
+        ) from error

@@ -1,0 +1,273 @@
+"""One training job on one rank: set up, train, report.
+
+What fails on all ranks alike ends each with the same message. What fails on one rank while it
+trains ends that rank at once, and the others in their next exchange.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import keras
+
+from ooodist import engines
+from ooodist.config.job import Config
+from ooodist.engines.base import Engine
+from ooodist.engines.settings import BYTEPS_CREDIT
+from ooodist.errors import SharedError, UserError, brief
+from ooodist.job import causes
+from ooodist.job.preparation import Job, set_up
+from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
+from ooodist.planner.data_parallel import plan as plans
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.report.data_parallel.trace import Trace
+from ooodist.report.pipeline.trace import PipelineTrace
+from ooodist.step.finite import check_weights
+from ooodist.trainer import checkpoint, resume
+from ooodist.trainer.callbacks import (
+    Best,
+    EpochLog,
+    SaveCheckpoints,
+    SeedEachEpoch,
+    StopOnInvalidLoss,
+)
+from ooodist.trainer.progress import Progress, StepTimer
+from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog
+from ooodist.transfer import provenance
+from ooodist.util import yaml_dataclass
+
+logger = logging.getLogger("ooodist")
+
+USER_ERROR_CODE = 2
+CRASH_CODE = 1
+INTERRUPTED_CODE = 130
+LINGER_SECONDS = 1.0  # before a rank ends: others may still be receiving what it last sent
+
+
+def run(config: Config) -> int:
+    """Runs the job; returns the exit code, or ends the process where others may not come along."""
+    started = time.monotonic()
+    return on_all_ranks(config, lambda engine: train(set_up(config, engine), started))
+
+
+def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
+    """Does the same on the ranks of a job, which end together.
+
+    Args:
+        config: of the job; says which engine.
+        work: with the engine.
+
+    Returns:
+        the exit code, unless the process ended because others may not come along.
+    """
+    try:
+        plan = _plan_of_file(config)
+        engine = engines.init(
+            config.engine if config.parallel is None else "mpi",
+            workers=_wanted_size(config),
+            stall_limit=FIRST_TIME_FACTOR * config.stall_limit,
+            planned=config.order.is_a_plan,
+            partition_bytes=plan.partition_bytes if plan else None,
+            pieces_in_flight=plan.credit if plan and plan.by_urgency else BYTEPS_CREDIT,
+        )
+    except UserError as error:
+        _print_error(str(error))
+        return USER_ERROR_CODE
+    logger.setLevel(logging.WARNING if engine.rank else logging.INFO)
+    try:
+        work(engine)
+        engines.shutdown()
+    except KeyboardInterrupt:
+        _end("interrupted", INTERRUPTED_CODE)
+    except Exception as error:
+        _explain(error, config, engine)
+    return 0
+
+
+def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
+    """Ends this process with one message, or with the traceback of what nobody knows better."""
+    if isinstance(error, SharedError) and engine.rank:
+        time.sleep(LINGER_SECONDS)  # rank 0 prints it
+        engines.abort(USER_ERROR_CODE)
+    if isinstance(error, UserError):
+        _end(str(error), USER_ERROR_CODE)
+    if cause := causes.find(error, config):
+        _end(f"rank {engine.rank}: {cause}", USER_ERROR_CODE)
+    if causes.is_of_another_rank(error):
+        what = f"rank {engine.rank} ends, as another rank is gone; that rank says why"
+        _end(f"{what} ({brief(error):.200})", CRASH_CODE)
+    traceback.print_exc()
+    engines.abort(CRASH_CODE)
+
+
+def _wanted_size(config: Config) -> int | None:
+    """How many processes there must be, as far as the engine is to check it."""
+    if config.parallel is None:
+        return config.workers
+    return 1 if config.parallel.ranks == 1 else None  # preparation.py says it better
+
+
+def _plan_of_file(config: Config) -> Plan | None:
+    """The engine must know some of it before it starts."""
+    return None if config.order.plan is None else plans.read(Path(config.order.plan))
+
+
+def _end(message: str, code: int) -> NoReturn:
+    _print_error(message)
+    time.sleep(LINGER_SECONDS)
+    engines.abort(code)
+
+
+def _print_error(message: str) -> None:
+    # One write, or the lines of two ranks get mixed up.
+    sys.stderr.write(f"ooodist: error: {message}\n")
+    sys.stderr.flush()
+
+
+def train(job: Job, started: float) -> None:
+    """Trains, evaluates, and prints on rank 0 what came out. ``started``: time.monotonic()."""
+    config, engine = job.config, job.engine
+    timer = StepTimer()
+    # A pipeline knows better what it waits for, and says so after its own limit.
+    patience = config.stall_limit * (1 if config.parallel is None else 2)
+    watchdog = Watchdog(patience, engine.rank, engine.name)
+    best = _best(job)
+    history = [] if job.source is None else job.source.state.history
+    epoch_log = EpochLog(history, _file(job, CSV_NAME, wanted=config.report.csv))
+    epochs = config.epochs
+    if best is not None and best.has_stopped():
+        epochs = job.first_epoch
+    if job.first_epoch >= epochs:
+        logger.info("nothing is left to train after epoch %d", job.first_epoch)
+    callbacks = [
+        StopOnInvalidLoss(),
+        SeedEachEpoch(config.seed, job.worker),
+        *([best] if best is not None else []),
+        epoch_log,
+        *_savers(job, best, epoch_log, epochs),
+        timer,
+        *_reports(job, timer, epochs),
+        watchdog,
+    ]
+    result = {}
+    watchdog.start()
+    try:
+        job.model.fit(
+            job.data.train,
+            epochs=epochs,
+            initial_epoch=min(job.first_epoch, epochs),
+            steps_per_epoch=job.steps_per_epoch,
+            validation_data=job.data.validation,
+            callbacks=callbacks,
+            shuffle=False,  # the stream is shuffled already
+            verbose=0,
+        )
+        if job.data.validation is not None:
+            result = job.model.evaluate(
+                job.data.validation, return_dict=True, verbose=0, callbacks=[watchdog]
+            )
+    finally:  # who has called this may live on
+        watchdog.stop()
+    registered = None
+    check_weights(job.model)
+    if config.warmup is not None and config.warmup.register:
+        from ooodist.job import warm_start as warm_job  # imports gRPC
+
+        registered = warm_job.register(config, engine, job.data, job.model, result)
+    if engine.rank == 0:
+        if config.checkpoint.every_epochs:
+            job.model.save(job.folder / MODEL_NAME)
+        job.model.ooodist.write_plan(job.folder)
+        job.model.ooodist.write_report(job.folder)
+        seconds = time.monotonic() - started
+        print(summary(job, result, best, timer.median(), seconds, registered), flush=True)
+
+
+def _best(job: Job) -> Best | None:
+    """What finds the best epoch, and ends the run early where that is wanted."""
+    config = job.config
+    if config.early_stopping is not None:
+        best = Best(**yaml_dataclass.plain(config.early_stopping))
+    elif job.data.validation is not None and config.checkpoint.every_epochs:
+        best = Best(monitor="val_loss", patience=Best.NEVER)
+    else:
+        return None
+    state = None if job.source is None else job.source.state.best
+    if state is not None and state["monitor"] == best.monitor:
+        best.restore(state, job.best_weights)
+    return best
+
+
+def _file(job: Job, name: str, *, wanted: bool) -> Path | None:
+    """Where rank 0 writes something; None on the other ranks and where it is not wanted."""
+    return job.folder / name if wanted and job.engine.rank == 0 else None
+
+
+def _savers(
+    job: Job, best: Best | None, epoch_log: EpochLog, epochs: int
+) -> list[keras.callbacks.Callback]:
+    config = job.config.checkpoint
+    if not config.every_epochs:
+        return []
+
+    def state(epoch: int) -> checkpoint.State:
+        variables, fingerprint = checkpoint.describe(job.model)
+        return checkpoint.State(
+            epoch=epoch,
+            step=job.first_step + (epoch - job.first_epoch) * job.steps_per_epoch,
+            seed=job.config.seed,
+            size=job.workers,
+            batch=job.config.batch,
+            config=yaml_dataclass.plain(job.config),
+            variables=variables,
+            fingerprint=fingerprint,
+            history=epoch_log.history,
+            best=None if best is None else best.state(),
+            selection=job.model.ooodist.selection(),
+            warm_start=provenance.plain_of(job.model),
+            versions=resume.versions(),
+        )
+
+    return [
+        SaveCheckpoints(
+            _file(job, "", wanted=True),
+            state,
+            best,
+            epochs=epochs,
+            every=config.every_epochs,
+            keep=config.keep,
+            agree=job.engine.agree,
+        )
+    ]
+
+
+def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:
+    """What rank 0 shows and writes for people."""
+    report = job.config.report
+    traces: list[keras.callbacks.Callback] = []
+    if report.trace and job.config.parallel is not None:
+        traces.append(PipelineTrace(job.folder, report.trace))
+    elif report.trace and job.engine.rank == 0:
+        traces.append(Trace(job.folder, report.trace))
+    if job.engine.rank:
+        return traces
+    callbacks: list[keras.callbacks.Callback] = [
+        Progress(
+            timer,
+            global_batch=job.config.batch * job.workers,
+            epochs=epochs,
+            steps_per_epoch=job.steps_per_epoch,
+        )
+    ]
+    if report.tensorboard:
+        log_folder = str(job.folder / TENSORBOARD_NAME)
+        callbacks.append(
+            keras.callbacks.TensorBoard(log_folder, update_freq="epoch", write_graph=False)
+        )
+    return [*callbacks, *traces]

@@ -1,0 +1,124 @@
+"""What a finished job prints: what was trained, how well, how fast, and where its files are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ooodist.data_parallel.planned_model import PlannedModel
+from ooodist.job.preparation import CONFIG_NAME, Job
+from ooodist.planner.pipeline.plan import AUTO
+from ooodist.report.data_parallel import trace
+from ooodist.trainer import checkpoint
+from ooodist.trainer.callbacks import Best
+from ooodist.trainer.progress import duration
+from ooodist.transfer.provenance import start_of
+
+CSV_NAME = "history.csv"
+MODEL_NAME = "model.keras"
+TENSORBOARD_NAME = "tensorboard"
+SELECTION_NAME = "selection.png"  # of elastic training, as written by report/elastic_figure.py
+
+
+def summary(
+    job: Job,
+    result: Mapping[str, float],
+    best: Best | None,
+    step_seconds: float | None,
+    total_seconds: float,
+    registered: str | None = None,
+) -> str:
+    """The text, of a line for each fact.
+
+    Args:
+        result: of the final evaluation.
+        step_seconds: median of a step; None where too few were run to tell.
+        total_seconds: from the start of the job, without the imports.
+        registered: id of the model in the zoo; None if it was not added to one.
+    """
+    config, engine = job.config, job.engine
+    model = f"{job.model.name}, {job.model.count_params():,} parameters"
+    facts = [
+        ("trained", f"{model}, on {job.data.description}"),
+        ("workers", f"{job.workers} (engine {engine.name}), batch {config.batch} each"),
+        _how(job),
+        *_elastic(job),
+        *_warm_start(job),
+    ]
+    if result:
+        values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
+        facts.append(("validation", values))
+    if step_seconds:
+        samples = config.batch * job.workers / step_seconds
+        speed = f"{step_seconds * 1000:.1f} ms a step (median), {samples:.0f} samples/s"
+        facts.append(("speed", speed))
+    facts.append(("time", f"{duration(total_seconds)} in all"))
+    if saved := checkpoint.epochs(job.folder):
+        facts.append(("checkpoint", str(job.folder / checkpoint.file_name(saved[-1]))))
+    facts += [(_KIND_OF_FILE[name], str(job.folder / name)) for name in _files(job)]
+    if registered is not None and config.warmup is not None:
+        facts.append(("registered", f"{registered} in {config.warmup.zoo}"))
+    if best is not None and best.best is not None and (job.folder / checkpoint.BEST_NAME).exists():
+        note = f"epoch {best.best_epoch + 1}, {best.monitor} {best.best:.4f}"
+        facts.append(("best", f"{job.folder / checkpoint.BEST_NAME} ({note})"))
+    return "\n".join(f"{name:<13}{value}" for name, value in facts)
+
+
+def _how(job: Job) -> tuple[str, str]:
+    """The order of the work, in a few words."""
+    parallel, order = job.config.parallel, job.config.order
+    if parallel is not None:
+        schedule = job.model.ooodist.fastest.schedule
+        of_auto = f"{AUTO}: " if parallel.schedule == AUTO and schedule.name != AUTO else ""
+        pipelines = f"{parallel.data} of " if parallel.data > 1 else ""
+        return (
+            "pipeline",
+            f"{pipelines}{schedule.stages} stages on {schedule.ranks} ranks, "
+            f"{schedule.microbatches} micro-batches, schedule {of_auto}{schedule.name}",
+        )
+    name = order.name if order.k is None else f"first_k, k = {order.k}"
+    joint = job.model.ooodist
+    if isinstance(joint, PlannedModel):
+        if joint.tried is None:
+            return "order", f"{name}: the default, as the training was too short to plan for"
+        name = f"{name}: {joint.tried}, the fastest of those tried"
+    steps = joint.steps_per_launch
+    return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} a launch"
+
+
+def _elastic(job: Job) -> list[tuple[str, str]]:
+    """What elastic training did, if it was that."""
+    config, state = job.config.elastic, job.model.ooodist.selection()
+    if config is None or state is None:
+        return []
+    renewals = state["renewals"]
+    changed = sum(renewal["changed"] for renewal in renewals)
+    return [
+        (
+            "elastic",
+            f"rho {config.rho:g}, selected by {config.select} {len(renewals)} times, "
+            f"{changed} times otherwise than before",
+        )
+    ]
+
+
+def _warm_start(job: Job) -> list[tuple[str, str]]:
+    """Where the start weights came from, if a zoo was asked."""
+    start = start_of(job.model)
+    if start is None:
+        return [] if job.config.warmup is None else [("warm start", "none: it started cold")]
+    share = f"{100 * start.carried:.0f} % of the parameters"
+    return [("warm start", f"{start.parent}, score {start.score:.2f}, {share} from there")]
+
+
+_KIND_OF_FILE = {
+    MODEL_NAME: "model",
+    CSV_NAME: "log",
+    TENSORBOARD_NAME: "tensorboard",
+    trace.FILE_NAME: "trace",
+    SELECTION_NAME: "selection",
+    CONFIG_NAME: "job file",
+}
+
+
+def _files(job: Job) -> list[str]:
+    return [name for name in _KIND_OF_FILE if (job.folder / name).exists()]

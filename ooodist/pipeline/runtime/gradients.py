@@ -1,0 +1,144 @@
+"""The gradients of a rank's stages: added up over micro-batches, stages and replicas.
+
+::
+
+    last W of a tensor --> sum over its owners (peers in other pipelines; other stages that share
+    the weight) --> update
+
+A weight that stages of several ranks share (tied embeddings) is kept by all of them. Each gets the
+sum of all gradients and makes the same update, so that they stay alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.runtime.transport import Message, Transport
+from ooodist.pipeline.stages import Stage
+
+
+class Gradients:
+    """Of the weights that this rank trains.
+
+    Args:
+        stages: all of the model.
+        rank_of: the position of each.
+        ranks: of the job; all of them make one.
+        transport: moves the sums.
+
+    Attributes:
+        accumulators: by the path of the weight; stages add to them.
+        owners: of all weights, the positions at which they are, by path.
+        variables: those of this rank that are trained, in the order of the model.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], rank_of: Sequence[int], ranks: Ranks, transport: Transport
+    ) -> None:
+        self.accumulators: dict[str, tf.Variable] = {}
+        self.owners = owners_of(stages, rank_of)
+        self._replicas = ranks.replicas
+        self._transport = transport
+        own: dict[str, keras.Variable] = {}
+        uses: dict[str, int] = {}
+        for stage, position in zip(stages, rank_of, strict=True):
+            if position == ranks.position:
+                for variable in stage.model.trainable_variables:
+                    own.setdefault(variable.path, variable)
+                    uses[variable.path] = uses.get(variable.path, 0) + 1
+        self._own = own
+        self.variables = list(own.values())
+        self._uses = uses  # stages of this rank that have the weight
+        # In the same order on all ranks, as MPI wants.
+        groups = sorted({self.owners[path] for path in self.owners})
+        communicators = {group: ranks.those_at(group) for group in groups}
+        self._those = {path: communicators[self.owners[path]] for path in own}
+        self._left: dict[str, int] = {}
+        self._sums: dict[str, Message] = {}
+        self._zero = tf.zeros([])
+        self.select(None)
+
+    def select(self, weights: Collection[str] | None) -> None:
+        """Sums are those of these weights alone from now on; None: of all. All ranks say the same.
+
+        Args:
+            weights: paths.
+        """
+        self.variables = [
+            variable for path, variable in self._own.items() if weights is None or path in weights
+        ]
+        # In one call each: a call for every sum takes longer than the update of a small model.
+        self._read_all = tf.function(self._read, autograph=False)
+        self._clear_all = tf.function(self._clear, autograph=False)
+
+    def begin(self) -> None:
+        """Begins a step."""
+        self._left = dict(self._uses)
+        self._sums.clear()
+
+    def stage_is_done(self, variables: Iterable[keras.Variable]) -> None:
+        """All micro-batches of a stage have added to these; sums begin that can."""
+        for variable in variables:
+            self._left[variable.path] -= 1
+            # Ranks with other stages come to a shared weight in another order: it goes last.
+            if not self._left[variable.path] and len(self.owners[variable.path]) == 1:
+                self._begin_sum(variable.path)
+
+    def sums(self) -> list[tf.Tensor]:
+        """The gradients of ``variables``, over all stages, and the mean over the replicas.
+
+        Raises:
+            Stalled: another rank does not come to it.
+        """
+        for path in sorted(variable.path for variable in self.variables):  # as on the other ranks
+            if len(self.owners[path]) > 1:
+                self._begin_sum(path)
+        found = self._read_all()
+        for path, message in self._sums.items():
+            self._transport.wait(message)
+            total = tf.convert_to_tensor(message.arrays[0], found[path].dtype)
+            found[path] = total / self._replicas if self._replicas > 1 else total
+        return [found[variable.path] for variable in self.variables]
+
+    def _read(self) -> dict[str, tf.Tensor]:
+        return {v.path: self.accumulators[v.path].read_value() for v in self.variables}
+
+    def clear(self) -> None:
+        """Sets the accumulators to zero."""
+        self._clear_all(self._zero)
+
+    def _clear(self, zero: tf.Tensor) -> None:
+        # Of an argument: zeros that TensorFlow knows beforehand it would keep, beside the sums. And
+        # one after the other, or all would be there beside the sums for a moment.
+        done: list[tf.Operation] = []
+        for variable in self.variables:
+            accumulator = self.accumulators[variable.path]
+            with tf.control_dependencies(done):
+                zeros = tf.fill(accumulator.shape, tf.cast(zero, accumulator.dtype))
+                done = [accumulator.assign(zeros, read_value=False)]
+
+    def _begin_sum(self, path: str) -> None:
+        communicator = self._those[path]
+        if communicator.size > 1:
+            accumulator = self.accumulators[path]
+            array = np.asarray(accumulator.numpy(), dtype=_summed_as(accumulator))  # a copy
+            self._sums[path] = self._transport.sum(f"the sum of {path}", communicator, array)
+
+
+def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """The positions that have each trained weight, by its path."""
+    owners: dict[str, set[int]] = {}
+    for stage, position in zip(stages, rank_of, strict=True):
+        for variable in stage.model.trainable_variables:
+            owners.setdefault(variable.path, set()).add(position)
+    return {path: tuple(sorted(positions)) for path, positions in owners.items()}
+
+
+def _summed_as(variable: tf.Variable) -> np.dtype:
+    """MPI does not add up the short floats."""
+    return np.dtype(np.float64 if variable.dtype == tf.float64 else np.float32)

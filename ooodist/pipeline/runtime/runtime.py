@@ -1,0 +1,213 @@
+"""Carries out a schedule on one rank: exactly its actions, in its order.
+
+Receives are posted some messages ahead; what a stage sends goes on its way while the next action is
+computed (see transport.py). Where two stages that follow each other are on one rank, they hand over
+directly.
+
+What is computed, and what is between stages, is somebody else's: TensorFlow's (work.py,
+boundary.py), or a wait (emulation.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ooodist.pipeline.runtime.tags import check_tags, message_tags
+from ooodist.pipeline.runtime.transport import Message, Transport
+from ooodist.planner.pipeline.actions import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    RECEIVE_BACKWARD,
+    RECEIVE_FORWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+    with_transfers,
+)
+from ooodist.planner.pipeline.costs import RECEIVES_AHEAD
+
+MadeOf = tuple[int, str, int]  # stage that needs it, FORWARD or INPUT_GRADIENT, micro-batch
+
+
+class Work(Protocol):
+    """What a rank computes for one of its stages."""
+
+    def forward(self, microbatch: int, received: Sequence[Any]) -> Sequence[Any]:
+        """From what the stage before has sent (nothing for the first one) to what this sends."""
+
+    def input_gradient(self, microbatch: int, received: Sequence[Any]) -> Sequence[Any]:
+        """From the gradients of what this stage has sent (nothing for the last one) to those of
+        what it has received."""
+
+    def weight_gradient(self, microbatch: int) -> None:
+        """Any time after the input gradient."""
+
+
+class Boundary(Protocol):
+    """What goes from a stage to the next (FORWARD), and back (INPUT_GRADIENT)."""
+
+    def places(self, kind: str) -> Sequence[Any]:
+        """Arrays, or other memory that MPI takes, into which such a message can be received."""
+
+    def pack(self, kind: str, values: Sequence[Any]) -> Sequence[Any]:
+        """The arrays of a message; they stay as they are."""
+
+    def unpack(self, kind: str, arrays: Sequence[Any]) -> Sequence[Any]:
+        """The values of a message, whose arrays are not used by anybody else."""
+
+    def link_seconds(self, kind: str) -> float:
+        """That a message takes on an emulated link; 0 where links are real."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An action that was carried out.
+
+    Attributes:
+        action: which.
+        start, end: seconds, from the beginning of the step.
+        waited: of these, seconds without anything to do.
+    """
+
+    action: Action
+    start: float
+    end: float
+    waited: float
+
+
+class Runtime:
+    """One rank of a pipeline.
+
+    Args:
+        schedule: of all ranks.
+        transport: to the other ranks; its rank is the one of the schedule.
+        works: of this rank's stages, by number.
+        boundaries: behind each stage but the last.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        transport: Transport,
+        works: Mapping[int, Work],
+        boundaries: Sequence[Boundary],
+    ) -> None:
+        self._schedule = schedule
+        self._transport = transport
+        self._works = works
+        self._boundaries = boundaries
+        self._first_trained = schedule.first_trained
+        self._actions = with_transfers(schedule).actions[transport.rank]
+        self._receives = [a for a in self._actions if a.kind in (RECEIVE_FORWARD, RECEIVE_BACKWARD)]
+        self._there: dict[MadeOf, Sequence[Any]] = {}
+        self._posted: list[Message] = []
+        self._next_receive = 0
+        self._tags = message_tags(schedule)
+        check_tags(self._tags, transport.largest_tag)
+        self._do: dict[str, Callable[[Action], float]] = {
+            FORWARD: self._forward,
+            INPUT_GRADIENT: self._input_gradient,
+            WEIGHT_GRADIENT: self._weight_gradient,
+            BACKWARD: self._backward,
+            SEND_FORWARD: self._send,
+            SEND_BACKWARD: self._send,
+            RECEIVE_FORWARD: self._receive,
+            RECEIVE_BACKWARD: self._receive,
+        }
+
+    def step(self) -> list[Ran]:
+        """All micro-batches of a step, to the sums of the weight gradients; no update.
+
+        Returns:
+            what was done when.
+
+        Raises:
+            Stalled: a message did not come.
+        """
+        self._next_receive = 0
+        begin = time.perf_counter()
+        for _ in range(RECEIVES_AHEAD):
+            self._post_receive()
+        ran = []
+        for action in self._actions:
+            start = time.perf_counter()
+            waited = self._do[action.kind](action)
+            ran.append(Ran(action, start - begin, time.perf_counter() - begin, waited))
+        self._transport.flush()
+        return ran
+
+    # Computing
+
+    def _forward(self, action: Action) -> float:
+        stage, _, microbatch = action
+        received = self._there.pop((stage, FORWARD, microbatch), ())
+        sent = self._works[stage].forward(microbatch, received)
+        if stage < self._schedule.stages - 1:
+            self._there[stage + 1, FORWARD, microbatch] = sent
+        return 0.0
+
+    def _input_gradient(self, action: Action) -> float:
+        stage, _, microbatch = action
+        received = self._there.pop((stage, INPUT_GRADIENT, microbatch), ())
+        gradients = self._works[stage].input_gradient(microbatch, received)
+        if stage > self._first_trained:  # nobody before that one needs gradients
+            self._there[stage - 1, INPUT_GRADIENT, microbatch] = gradients
+        return 0.0
+
+    def _weight_gradient(self, action: Action) -> float:
+        self._works[action.stage].weight_gradient(action.microbatch)
+        return 0.0
+
+    def _backward(self, action: Action) -> float:
+        self._input_gradient(action)
+        return self._weight_gradient(action)
+
+    # Messages
+
+    def _send(self, action: Action) -> float:
+        stage, kind, microbatch = action
+        to, made = (stage + 1, FORWARD) if kind == SEND_FORWARD else (stage - 1, INPUT_GRADIENT)
+        boundary = self._boundaries[min(stage, to)]
+        self._transport.send(
+            str(action),
+            self._schedule.rank_of[to],
+            self._tag(to, made, microbatch),
+            boundary.pack(made, self._there.pop((to, made, microbatch))),
+            link_seconds=boundary.link_seconds(made),
+        )
+        return 0.0
+
+    def _receive(self, action: Action) -> float:
+        message = self._posted.pop(0)
+        self._post_receive()
+        waited = self._transport.wait(message)
+        _, made, boundary = self._what(action)
+        self._there[action.stage, made, action.microbatch] = boundary.unpack(made, message.arrays)
+        return waited
+
+    def _post_receive(self) -> None:
+        if self._next_receive == len(self._receives):
+            return
+        action = self._receives[self._next_receive]
+        self._next_receive += 1
+        of, made, boundary = self._what(action)
+        peer = self._schedule.rank_of[of]
+        tag = self._tag(action.stage, made, action.microbatch)
+        places = boundary.places(made)
+        self._posted.append(self._transport.receive(str(action), peer, tag, places))
+
+    def _what(self, action: Action) -> tuple[int, str, Boundary]:
+        """Of a receive: the stage that sends, what it sends, and what is between the two."""
+        if action.kind == RECEIVE_FORWARD:
+            return action.stage - 1, FORWARD, self._boundaries[action.stage - 1]
+        return action.stage + 1, INPUT_GRADIENT, self._boundaries[action.stage]
+
+    def _tag(self, stage: int, made: str, microbatch: int) -> int:
+        """The same on both sides; steps that follow each other share it, and keep their order."""
+        return self._tags[stage, made].start + microbatch

@@ -1,0 +1,38 @@
+"""Numbers by which MPI tells the messages of a step apart."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, Schedule
+
+Tags = Mapping[tuple[int, str], range]
+
+
+def message_tags(schedule: Schedule) -> Tags:
+    """For what a stage needs, and of which kind, the tags of its micro-batches.
+
+    They differ among the messages that one rank sends another; other pairs have the same ones.
+    """
+    tags: dict[tuple[int, str], range] = {}
+    next_tags: Counter[tuple[int, int]] = Counter()
+    rank_of = schedule.rank_of
+    for before, behind in itertools.pairwise(range(schedule.stages)):
+        for of, to, made in ((before, behind, FORWARD), (behind, before, INPUT_GRADIENT)):
+            pair = rank_of[of], rank_of[to]
+            tags[to, made] = range(next_tags[pair], next_tags[pair] + schedule.microbatches)
+            next_tags[pair] += schedule.microbatches
+    return tags
+
+
+def check_tags(tags: Tags, largest: int) -> None:
+    """Raises UserError if MPI has no tags as large as these."""
+    needed = max((those[-1] for those in tags.values()), default=0)
+    if needed > largest:
+        raise UserError(
+            f"two ranks send each other {needed + 1} messages a step, but this MPI tells only "
+            f"{largest + 1} apart; take fewer micro-batches, or fewer chunks a rank"
+        )

@@ -1,0 +1,136 @@
+"""The optimiser's step for the weights of one rank, as if it had those of all.
+
+What an optimiser makes of all gradients together, ranks agree on: the norm that ``global_clipnorm``
+limits, and whether all are finite where the loss is scaled. Where it is not scaled, gradients must
+be finite: see ``step/finite.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.optimizers import LossScaleOptimizer, Optimizer
+from mpi4py import MPI
+
+from ooodist.engines.mpi import wait
+from ooodist.errors import UserError
+from ooodist.step.finite import GradientSums
+
+
+class Update:
+    """Applies gradients to the weights of a rank.
+
+    Args:
+        optimizer: of the model; built for all its weights.
+        variables: those of this rank.
+        counted: whether each counts for the norm here; a weight that several ranks have counts on
+            one of them.
+        pipeline: the ranks that have the other weights.
+        updating: entered around the update while it is traced; None: nothing is.
+
+    Attributes:
+        not_finite: the path of a weight whose gradient in the last step was not finite, the first
+            in the order of the backward pass; None: there is none, or the loss is scaled.
+
+    Raises:
+        UserError: the optimiser accumulates gradients itself.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        variables: Sequence[keras.Variable],
+        counted: Sequence[bool],
+        pipeline: MPI.Comm,
+        updating: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        self._optimizer = optimizer
+        self._inner = optimizer
+        if isinstance(optimizer, LossScaleOptimizer):
+            self._inner = optimizer.inner_optimizer
+        if self._inner.gradient_accumulation_steps:
+            raise UserError(
+                "optimizer.gradient_accumulation_steps is "
+                f"{self._inner.gradient_accumulation_steps}, but the micro-batches of a pipeline "
+                "accumulate; leave it out, and raise batch and parallel.microbatches"
+            )
+        self._variables = list(variables)
+        self._counted = list(counted)
+        self._pipeline = pipeline
+        self._updating = updating or contextlib.nullcontext
+        self._needs_all = bool(self._inner.global_clipnorm) or self._inner is not optimizer
+        self.not_finite: str | None = None
+        self._sums = GradientSums()
+        self._look = tf.function(self._look_at, autograph=False)
+        self._apply = tf.function(self._apply_to, autograph=False)
+
+    @property
+    def loss_scale(self) -> float:
+        """By which gradients are larger than they are."""
+        if isinstance(self._optimizer, LossScaleOptimizer):
+            return float(self._optimizer.dynamic_scale.numpy())
+        return 1.0
+
+    def __call__(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Updates the weights; all ranks of the pipeline call it together."""
+        factor, finite = tf.ones([]), tf.constant(value=True)
+        if self._needs_all:
+            factor, finite = self._of_all(gradients)
+        code = int(self._apply(list(gradients), factor, finite))
+        self.not_finite = self._sums.checked[code - 1].weight if code else None
+
+    def _of_all(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """The factor that clips the norm of all ranks' gradients, and whether all are finite."""
+        mine = np.array([float(value) for value in self._look(list(gradients))])
+        everybody = np.empty_like(mine)
+        wait(self._pipeline.Iallreduce(mine, everybody, op=MPI.SUM))
+        squares, not_finite = everybody
+        factor = 1.0
+        limit = self._inner.global_clipnorm
+        if limit and not not_finite:
+            norm = np.sqrt(squares) / self.loss_scale
+            factor = limit * min(1 / norm, 1 / limit) if norm else 1.0
+        return tf.constant(factor, tf.float32), tf.constant(value=not not_finite)
+
+    def _look_at(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        counted = [g for g, counts in zip(gradients, self._counted, strict=True) if counts]
+        squares = [tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in counted]
+        strange = [tf.reduce_any(~tf.math.is_finite(g)) for g in gradients]
+        total = tf.add_n(squares) if squares else tf.zeros([], tf.float64)
+        any_strange = tf.reduce_any(tf.stack(strange)) if strange else tf.constant(value=False)
+        return total, tf.cast(any_strange, tf.float64)
+
+    def _apply_to(
+        self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, finite: tf.Tensor
+    ) -> tf.Tensor:
+        """The code of the gradients: see ``step/finite.py``."""
+        self._sums = GradientSums()
+        if self._inner is self._optimizer:
+            self._sums.add(0, [variable.path for variable in self._variables], gradients)
+        code = self._sums.code()
+        if self._inner.global_clipnorm:
+            gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+        with self._agreed(finite), self._updating():
+            self._optimizer.apply(gradients, self._variables)
+        if not self._variables:  # Keras does not count a step without gradients
+            self._optimizer.iterations.assign_add(tf.cast(finite, self._optimizer.iterations.dtype))
+        return code
+
+    @contextlib.contextmanager
+    def _agreed(self, finite: tf.Tensor) -> Iterator[None]:
+        """The optimiser takes over what all ranks have found."""
+        limit = self._inner.global_clipnorm
+        self._inner.global_clipnorm = None
+        if self._inner is not self._optimizer:
+            self._optimizer.check_finite = lambda _: finite
+        try:
+            yield
+        finally:
+            self._inner.global_clipnorm = limit
+            if self._inner is not self._optimizer:
+                del self._optimizer.check_finite

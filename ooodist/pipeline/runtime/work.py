@@ -1,0 +1,228 @@
+"""What a rank computes for one of its stages: F, B and W of each micro-batch.
+
+Between them it keeps what the next one needs, and not longer. Weight gradients are added up over
+the micro-batches of a step in place, so that memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ooodist.errors import UserError
+from ooodist.graph.cut import Kept, cut_stage
+from ooodist.pipeline.stages import Stage
+
+Loss = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
+
+
+class StageWork:
+    """One stage of a model that trains.
+
+    Args:
+        stage: of the model.
+        reads: of a micro-batch, what the stage reads of the model's inputs.
+        received: ... what it gets from the stage before it.
+        targets: ... what the loss compares with; empty but for the last stage.
+        loss: (outputs of the model, targets) -> the mean loss of a micro-batch, without what layers
+            add to it; None but for the last stage.
+        accumulators: by variable path; those of further stages of the rank are added.
+        trained: the variables that are trained, in the order of the model; None: all of the stage.
+        sends_gradients: whether the stage before wants gradients.
+        forward_only: neither B nor W will be asked for.
+        recompute: run F again in B instead of keeping what it makes.
+
+    Attributes:
+        loss_scale: by which the gradients are larger than they are.
+        on_outputs: is told each micro-batch's outputs, with their masks behind them, and targets;
+            for the last stage.
+        on_last_gradient: is called in a step after its last weight gradient.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        reads: Sequence[tf.TensorSpec],
+        received: Sequence[tf.TensorSpec],
+        targets: Sequence[tf.TensorSpec],
+        loss: Loss | None,
+        accumulators: dict[str, tf.Variable],
+        *,
+        trained: Sequence[keras.Variable] | None = None,
+        sends_gradients: bool = True,
+        forward_only: bool = False,
+        recompute: bool = False,
+    ) -> None:
+        self.stage = stage
+        self.loss_scale = 1.0
+        self.on_outputs: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], None] | None = None
+        self.on_last_gradient: Callable[[], None] | None = None
+        self._loss = loss
+        self._received = tuple(received)
+        self._num_inputs = len(reads) + len(received)
+        self.variables = stage.model.trainable_variables if trained is None else list(trained)
+        self._sends_gradients = sends_gradients
+        self._is_forward_only = forward_only
+        for variable in self.variables:
+            if variable.path not in accumulators:
+                zeros = tf.zeros(variable.shape, variable.dtype)
+                accumulators[variable.path] = tf.Variable(zeros, trainable=False)
+        self._cut = cut_stage(
+            self._compute,
+            [*reads, *received, *targets],
+            [variable.value for variable in self.variables],
+            [accumulators[variable.path] for variable in self.variables],
+            input_gradients=sends_gradients,
+            recompute=recompute,
+        )
+        self._microbatches = 0
+        self._data: dict[int, Sequence[tf.Tensor]] = {}
+        self._targets: dict[int, Sequence[tf.Tensor]] = {}
+        self._losses: list[tf.Tensor] = []
+        self._kept: dict[int, Kept] = {}
+        self._for_weights: dict[int, list[tf.Tensor]] = {}
+        self._seeds: dict[int, list[tf.Tensor]] = {}
+        self._gradients_left = 0
+
+    @property
+    def kept_bytes(self) -> tuple[int, int, int]:
+        """Of a micro-batch: from F to B, from F to W, and from B to W."""
+        return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """What F makes for others alone, and does not keep for B or W."""
+        return self._cut.output_bytes
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The most that an action needs besides, for itself while it runs."""
+        return self._cut.workspace_bytes
+
+    @property
+    def mean_loss(self) -> float:
+        """What the stage has added to the mean loss of the step."""
+        return sum(float(loss) for loss in self._losses) / self._microbatches
+
+    def begin(
+        self,
+        data: Sequence[Sequence[tf.Tensor]],
+        targets: Sequence[Sequence[tf.Tensor]] = (),
+    ) -> None:
+        """Begins a step, whose loss is the mean of those of its micro-batches.
+
+        Args:
+            data: of each micro-batch, what the stage reads.
+            targets: of each, what the loss compares with.
+        """
+        self._data, self._targets = dict(enumerate(data)), dict(enumerate(targets))
+        self._microbatches = len(data)
+        self._losses.clear()
+        self._gradients_left = self._microbatches
+
+    def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What the stage sends; of the last one, the outputs of the model."""
+        # Used once: what B and W need of it is kept.
+        targets = self._targets.pop(microbatch) if self._loss is not None else ()
+        inputs = [*self._data.pop(microbatch), *received, *targets]
+        outputs, kept = self._cut.forward(inputs)
+        *sent, loss = outputs
+        self._losses.append(loss)
+        if self._is_forward_only:
+            return sent
+        self._kept[microbatch] = kept
+        self._seeds[microbatch] = [tf.constant(self.loss_scale / self._microbatches, loss.dtype)]
+        if self._loss is not None:  # the outputs are for the metrics: no gradient comes for them
+            zeros = [tf.zeros_like(output) for output in sent if output.dtype.is_floating]
+            self._seeds[microbatch] = [*zeros, *self._seeds[microbatch]]
+            if self.on_outputs is not None:
+                self.on_outputs(sent, targets)
+        return sent
+
+    def input_gradient(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The gradients of what the stage has received, as far as it is of floating point.
+
+        Args:
+            microbatch: its number in the step.
+            received: the gradients of what it has sent.
+        """
+        kept = self._kept.pop(microbatch)
+        seeds = [*received, *self._seeds.pop(microbatch)]
+        gradients, made = self._cut.input_gradient(seeds, kept.for_input)
+        self._kept[microbatch] = Kept([], kept.for_weights)
+        self._for_weights[microbatch] = made
+        if not self._sends_gradients:
+            return []
+        return [
+            tf.zeros(spec.shape, spec.dtype) if gradient is None else gradient
+            for spec, gradient in zip(
+                self._received, gradients[len(self.stage.reads) : self._num_inputs], strict=True
+            )
+            if spec.dtype.is_floating
+        ]
+
+    def weight_gradient(self, microbatch: int) -> None:
+        """Adds the gradients of the weights to the accumulators."""
+        kept = self._kept.pop(microbatch)
+        self._cut.weight_gradient(kept.for_weights, self._for_weights.pop(microbatch))
+        self._gradients_left -= 1
+        if not self._gradients_left and self.on_last_gradient is not None:
+            self.on_last_gradient()
+
+    def _compute(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        """The stage, as it is cut: what it sends, and at the end what it adds to the loss."""
+        inputs, targets = tensors[: self._num_inputs], tensors[self._num_inputs :]
+        num_reads = len(self.stage.reads)
+        read = [tf.stop_gradient(tensor) for tensor in inputs[:num_reads]]
+        sent = self.stage.run([*read, *inputs[num_reads:]], training=True)
+        added = [tf.cast(loss, tf.float32) for loss in self.stage.model.losses]
+        if self._loss is None:
+            return [*sent, tf.add_n(added) if added else tf.zeros([])]
+        outputs = sent[: len(self.stage.sent)]  # with their masks, as Keras wants them
+        loss = tf.cast(self._loss(outputs, targets), tf.float32)
+        return [*map(tf.stop_gradient, sent), tf.add_n([loss, *added])]
+
+
+def in_structure(model: keras.Model, outputs: Sequence[tf.Tensor]) -> Any:
+    """The outputs of a model as it returns them: one, or a list or dictionary of several."""
+    if isinstance(model, keras.Sequential):
+        return outputs[0]
+    return tf.nest.pack_sequence_as(model.output, list(outputs))
+
+
+def compiled_loss(model: keras.Model, targets: Any) -> Loss:
+    """The loss that a model was compiled with, without what its layers add to it.
+
+    Args:
+        model: the whole one.
+        targets: (y,) or (y, sample_weight) as the data has them; their structure counts.
+    """
+
+    def loss(outputs: Sequence[tf.Tensor], flat_targets: Sequence[tf.Tensor]) -> tf.Tensor:
+        y, *weights = tf.nest.pack_sequence_as(targets, flat_targets)
+        predicted = in_structure(model, outputs)
+        value = model.compute_loss(
+            y=y, y_pred=predicted, sample_weight=weights[0] if weights else None, training=True
+        )
+        # It has added what all layers add; each stage adds its own.
+        added = [tf.cast(each, value.dtype) for each in model.losses]
+        return value - tf.add_n(added) if added else value
+
+    return loss
+
+
+def check_losses(stages: Sequence[Stage]) -> None:
+    """Raises UserError if what a layer adds to the loss would be added by several stages."""
+    seen: dict[int, int] = {}
+    for stage in stages:
+        for layer in stage.model.layers:
+            first = seen.setdefault(id(layer), stage.number)
+            if first != stage.number and layer.losses:
+                raise UserError(
+                    f"layer {layer.name} adds to the loss (a regularizer?) and is called in stages "
+                    f"{first} and {stage.number}: split the model so that all its calls are in one "
+                    "stage, or take the regularizer away"
+                )

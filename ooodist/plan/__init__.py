@@ -1,0 +1,1 @@
+"""``python -m ooodist.plan``: plans a job without training it."""

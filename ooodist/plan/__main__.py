@@ -1,0 +1,241 @@
+"""``python -m ooodist.plan``: plan a job, predict, draw; trains nothing; ``--help`` shows how."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ooodist.config import job as job_file
+from ooodist.config.job import Config, PlanningConfig
+from ooodist.engines import detect
+from ooodist.engines.settings import planned_credits
+from ooodist.errors import UserError
+from ooodist.plan import pipelines as plan_pipeline
+from ooodist.plan.options import (
+    DEFAULT_ENGINE,
+    DEFAULT_LATENCY,
+    DEFAULT_OUTPUT,
+    DESCRIBED_ENGINES,
+    FOLDER_NAME,
+    parse,
+    parse_memory,
+    whole_number,
+)
+from ooodist.planner.cluster import describe_network, parse_bandwidth, parse_latency
+from ooodist.planner.costs import StepCosts
+from ooodist.planner.data_parallel.search import Limits
+from ooodist.report.data_parallel.plan_table import Cluster, Subject
+from ooodist.util import yaml_dataclass
+
+USER_ERROR_CODE = 2
+
+logger = logging.getLogger("ooodist")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Plans what a command line asks for and returns the exit code."""
+    try:
+        options = parse(arguments)
+        if options.costs is not None:
+            _check_nothing_is_measured(options)
+            plan_pipeline.check_kind_of_costs(options)
+            return plan_pipeline.plan_costs(options) if options.pipeline else _plan_costs(options)
+        if options.pipeline:
+            plan_pipeline.check_options(options)
+        config = _config(options)
+        if plan_pipeline.is_asked_for(options, config):
+            return plan_pipeline.plan_job(options, config)
+        output = Path(options.output or Path(config.output) / FOLDER_NAME)
+        clusters = _described_clusters(options, config.engine)
+        config = _config_to_measure(config, is_described=bool(clusters))
+    except UserError as error:
+        return _wrong(error)
+    # Later, because it imports TensorFlow, which takes seconds.
+    from ooodist.job import measurement
+
+    code, measured = measurement.run(config, output)
+    if measured is None:  # it failed, or this is not rank 0
+        return code
+    profile = measured.profile
+    subject = Subject(measured.title, profile.costs, profile.model)
+    limits = _as_trained(measured.limits, clusters)
+    try:
+        _plan(subject, clusters or [Cluster(profile.network)], limits, output)
+    except UserError as error:
+        return _wrong(error)
+    return 0
+
+
+def _plan(subject: Subject, clusters: Sequence[Cluster], limits: Limits, output: Path) -> None:
+    # Later, because it imports Matplotlib, for which mistakes need not wait.
+    from ooodist.report.data_parallel.planned import plan_clusters
+
+    logger.setLevel(logging.INFO)
+    print(plan_clusters(subject, clusters, limits, output), flush=True)
+
+
+def _wrong(error: UserError) -> int:
+    print(f"ooodist: error: {error}", file=sys.stderr)
+    return USER_ERROR_CODE
+
+
+def _check_nothing_is_measured(options: argparse.Namespace) -> None:
+    """Raises UserError for options of measuring a job, which have no meaning with --costs."""
+    given = [
+        name
+        for name, value in (
+            ("--config", options.config),
+            ("--set", options.overrides),
+            ("--profile", options.profile),
+        )
+        if value
+    ]
+    if given:
+        raise UserError(
+            f"--costs {options.costs} takes the place of measuring a job, so {given[0]} has no "
+            "meaning; leave out the one or the other"
+        )
+
+
+def _plan_costs(options: argparse.Namespace) -> int:
+    clusters = _described_clusters(options, "auto")
+    if not clusters:
+        raise UserError(
+            f"--costs {options.costs} says nothing of the network; describe it, as "
+            "--workers 64 --bandwidth 10Gbit --latency 30us"
+        )
+    planning = _planning(options, PlanningConfig())
+    limits = Limits(
+        memory_bytes=planning.memory_bytes, max_steps_per_launch=planning.max_steps_per_launch
+    )
+    subject = Subject(options.costs.stem, read_costs(options.costs))
+    output = Path(options.output or DEFAULT_OUTPUT)
+    _plan(subject, clusters, _as_trained(limits, clusters), output)
+    return 0
+
+
+def _as_trained(limits: Limits, described: Sequence[Cluster]) -> Limits:
+    """The limits, with the credits that a training on the described clusters could carry out."""
+    if not described or described[0].network.by_urgency:  # its engine is started with the plan's
+        return limits
+    return replace(limits, credits=planned_credits(described[0].network.engine))
+
+
+def _config(options: argparse.Namespace) -> Config:
+    config = job_file.load(options.config, options.overrides)
+    if not plan_pipeline.is_asked_for(options, config):  # which reads them by itself
+        config = replace(config, planning=_planning(options, config.planning))
+    if options.steps_per_launch is not None:
+        config = replace(config, steps_per_launch=None)  # the option takes the place of the key
+    if options.engine is not None:
+        config = replace(config, engine=options.engine)
+    return config
+
+
+def _config_to_measure(config: Config, *, is_described: bool) -> Config:
+    """The job, on the engine that it is measured on.
+
+    Raises UserError if this process was started in another way than that needs.
+    """
+    if not is_described:
+        name, reason = detect.choose(config.engine, os.environ, config.workers)
+        if name == "local":
+            raise UserError(
+                f"there is nothing to plan for one worker (engine local: {reason}); start the "
+                "workers with a launcher, as python launch/local.py -np 2 --engine horovod -- "
+                "python -m ooodist.plan …, or describe a cluster, as --workers 64 "
+                "--bandwidth 10Gbit --latency 30us"
+            )
+        return config
+    name, reason = detect.detect(os.environ)
+    if name != "local":
+        raise UserError(
+            f"--workers describes a cluster, but this process was started for engine {name} "
+            f"({reason}); leave --workers and --bandwidth out to plan for the workers that were "
+            "started, or start it with plain python"
+        )
+    return replace(config, engine="local", workers=None)
+
+
+def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluster]:
+    """What --workers, --hosts and the other options describe; empty without them."""
+    given = {
+        "--workers": options.workers,
+        "--hosts": options.hosts,
+        "--bandwidth": options.bandwidth,
+        "--devices": options.devices,
+        "--inside": options.inside,
+        "--latency": options.latency,
+        "--servers": options.servers,
+    }
+    if not any(given.values()):
+        return []
+    if options.workers and options.hosts:
+        raise UserError("--workers and --hosts both say how large the cluster is; give one of them")
+    size = "--hosts" if options.hosts or options.devices else "--workers"
+    for name in (size, "--bandwidth"):
+        if not given[name]:
+            other = next(option for option, value in given.items() if value)
+            raise UserError(
+                f"{other} describes a cluster, which needs {name} as well; give "
+                "--workers 64 --bandwidth 10Gbit --latency 30us, or none of them"
+            )
+    devices = whole_number(options.devices or "1", "--devices", least=1)
+    if (devices > 1) != bool(options.inside):
+        raise UserError(
+            f"--devices is {devices} and --inside {options.inside or 'not given'}; hosts with "
+            "several devices have links inside, as --devices 8 --inside 1600Gbit"
+        )
+    inside = parse_bandwidth(options.inside, "--inside") if options.inside else None
+    chosen = options.engine or (engine if engine in DESCRIBED_ENGINES else DEFAULT_ENGINE)
+    latency = options.latency or DEFAULT_LATENCY
+    latency_seconds = parse_latency(latency, "--latency")
+    servers = None
+    if options.servers is not None:
+        servers = whole_number(options.servers, "--servers", least=1)
+    least = 2 if devices == 1 else 1
+    clusters = []
+    for bandwidth in options.bandwidth:
+        bits_per_second = parse_bandwidth(bandwidth, "--bandwidth")
+        for number in given[size]:
+            network = describe_network(
+                chosen,
+                devices * whole_number(number, size, least=least),
+                bits_per_second,
+                latency_seconds,
+                servers=servers,
+                devices=devices,
+                inside=inside,
+            )
+            clusters.append(Cluster(network, bandwidth, latency, servers, devices))
+    return clusters
+
+
+def _planning(options: argparse.Namespace, planning: PlanningConfig) -> PlanningConfig:
+    """The settings with what the options say."""
+    if options.profile:
+        planning = replace(planning, profile_anew=True)
+    if options.memory is not None:
+        planning = replace(planning, memory_bytes=parse_memory(options.memory))
+    if options.steps_per_launch is not None:
+        most = whole_number(options.steps_per_launch, "--steps-per-launch", least=1)
+        planning = replace(planning, max_steps_per_launch=most)
+    return planning
+
+
+def read_costs(file: Path) -> StepCosts:
+    """The costs of a YAML file. Raises UserError."""
+    costs: StepCosts = yaml_dataclass.read_file(StepCosts, file, "--costs")
+    return costs
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="ooodist: %(message)s")
+    # TensorFlow's notes on its build; warnings and errors stay.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    sys.exit(main(sys.argv[1:]))

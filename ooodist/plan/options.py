@@ -1,0 +1,148 @@
+"""The options of ``python -m ooodist.plan``, and what their words stand for."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.plan import AUTO, NAMES
+
+EXAMPLES = """\
+examples:
+  # this job on the workers that a launcher starts: measures the model and the network, and plans
+  python launch/local.py -np 2 --engine horovod -- python -m ooodist.plan --config job.yaml
+  horovodrun -np 2 python -m ooodist.plan --config job.yaml --output plans
+  # ... which the training then carries out
+  horovodrun -np 2 python -m ooodist.train --config job.yaml --plan plans/plan.yaml
+
+  # this job on a cluster that one does not have: measures the model here, describes the network
+  python -m ooodist.plan --config job.yaml --workers 64 --bandwidth 10Gbit --latency 30us
+  python -m ooodist.plan --config job.yaml --workers 16 --bandwidth 25Gbit \\
+      --engine byteps --servers 16 --memory 12GiB
+
+  # two hosts with eight devices each, that exchange gradients inside the host first
+  python -m ooodist.plan --config job.yaml --hosts 2 --devices 8 --inside 1600Gbit \\
+      --bandwidth 100Gbit
+
+  # many clusters, from costs that were measured before (costs.yaml is among the output)
+  python -m ooodist.plan --costs plans/costs.yaml --workers 2 8 64 --bandwidth 10Gbit 100Gbit
+
+  # the pipeline that the job's key parallel describes: measures the layers here, and shows all
+  # schedules side by side; in one process, started without a launcher
+  python -m ooodist.plan --config job.yaml --bandwidth 10Gbit --output plans
+  # ... of which the training then takes the best
+  mpirun -np 4 python -m ooodist.train --config job.yaml --set parallel.schedule=plans/schedule.csv
+
+  # pipelines from the costs of layers that were measured before, or written by hand
+  python -m ooodist.plan --costs layers.yaml --pipeline 4 --microbatches 8 --memory 12GiB
+  python -m ooodist.plan --costs layers.yaml --pipeline 4 8 --microbatches 8 16 32 --chunks 1 2 \\
+      --schedule auto 1f1b zb_h1
+
+exit code: 0 when the plans are written, 2 for what you can put right, 1 for anything else.
+"""
+
+ALL = "all"
+DESCRIBED_ENGINES = ("horovod", "byteps", "collective")
+DEFAULT_ENGINE = "horovod"  # of a described cluster
+DEFAULT_LATENCY = "50us"  # of described links: two hosts and a switch between them
+DEFAULT_OUTPUT = "runs/plan"  # where there is no job that has one
+FOLDER_NAME = "plan"  # in the output of a job
+_POWER_OF_TWO = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+_MEMORY = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_POWER_OF_TWO)})")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; their words are not looked at. Raises UserError."""
+    parser = _Parser(
+        prog="python -m ooodist.plan",
+        description="Measure a job, plan its order and exchanges, or the schedule of its pipeline, "
+        "predict and draw. No training.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", type=Path, help="YAML file of the job")
+    add(
+        "--set",
+        metavar="KEY=VALUE",
+        dest="overrides",
+        action="append",
+        default=[],
+        help="override a key of the job, as batch=32; may be repeated",
+    )
+    add("--profile", action="store_true", help="measure anew, even if there is a profile that fits")
+    add(
+        "--costs",
+        metavar="FILE",
+        type=Path,
+        help="costs of a step, or for a pipeline of layers, instead of measuring a job",
+    )
+    add(
+        "--bandwidth",
+        metavar="RATE",
+        nargs="+",
+        help="of each host's link, as 10Gbit; in a pipeline of the links between ranks",
+    )
+    add("--latency", metavar="TIME", help=f"from host to host (default: {DEFAULT_LATENCY})")
+    add("--memory", metavar="SIZE", help="that a worker may use, as 12GiB (default: any)")
+    add("--output", metavar="DIR", help=f"for the files (default: the job's output/{FOLDER_NAME})")
+
+    add = parser.add_argument_group("data parallel").add_argument
+    add("--workers", metavar="N", nargs="+", help="describe a cluster of so many workers")
+    add("--hosts", metavar="H", nargs="+", help="describe a cluster of so many hosts instead")
+    add("--devices", metavar="D", help="of each host, a worker each (default: 1)")
+    add("--inside", metavar="RATE", help="of a device's link to the others of its host")
+    add(
+        "--engine",
+        choices=DESCRIBED_ENGINES,
+        help="by default as the job says; else as the process was launched, or for a described "
+        f"cluster {DEFAULT_ENGINE}",
+    )
+    add(
+        "--servers",
+        metavar="S",
+        help="BytePS: on so many hosts of their own (default: with the workers)",
+    )
+    add("--steps-per-launch", metavar="MOST", help="that may be traced into one function")
+
+    add = parser.add_argument_group("pipelines; by default as the job's parallel says").add_argument
+    add("--pipeline", metavar="P", nargs="+", help="ranks")
+    add("--microbatches", metavar="M", nargs="+", help="of a step")
+    add("--chunks", metavar="V", nargs="+", help="stages of a rank (default: as usual)")
+    add(
+        "--schedule",
+        metavar="NAME",
+        nargs="+",
+        help=f"{AUTO}, {', '.join(NAMES)}, files as schedule.csv (default: {ALL} with a name)",
+    )
+    return parser.parse_args(arguments)
+
+
+def parse_memory(text: str) -> int:
+    """Bytes from text such as ``12GiB``. Raises UserError."""
+    found = _MEMORY.fullmatch(text.strip())
+    if not found or not float(found[1]):
+        raise UserError(
+            f"--memory is {text}; it must be a number and one of {', '.join(_POWER_OF_TWO)}, as "
+            "12GiB"
+        )
+    return int(float(found[1]) * 2 ** _POWER_OF_TWO[found[2]])
+
+
+def whole_number(text: str, name: str, *, least: int) -> int:
+    """Raises UserError, in which ``name`` names the option."""
+    if not text.isdecimal() or int(text) < least:
+        raise UserError(f"{name} is {text}; it must be a whole number of at least {least}")
+    return int(text)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors are like all others: one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; python -m ooodist.plan --help shows what there is")

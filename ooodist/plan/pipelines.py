@@ -1,0 +1,261 @@
+"""The pipelines of ``python -m ooodist.plan``: from costs of layers, or of a job."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ooodist.config.job import Config, ParallelConfig
+from ooodist.engines import detect
+from ooodist.errors import UserError
+from ooodist.plan.options import (
+    ALL,
+    DEFAULT_LATENCY,
+    DEFAULT_OUTPUT,
+    FOLDER_NAME,
+    parse_memory,
+    whole_number,
+)
+from ooodist.planner.cluster import parse_bandwidth, parse_latency
+from ooodist.planner.pipeline.layer_costs import (
+    LayerCost,
+    Link,
+    ModelCosts,
+    merged,
+    read_model_costs,
+)
+from ooodist.planner.pipeline.plan import AUTO, NAMES, chunks_of_split
+from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
+from ooodist.util import yaml_dataclass
+
+if TYPE_CHECKING:
+    from ooodist.engines.base import Engine  # imports TensorFlow
+
+logger = logging.getLogger("ooodist")
+
+
+def is_asked_for(options: argparse.Namespace, config: Config) -> bool:
+    """Whether a pipeline is to be planned for a job.
+
+    Raises UserError for options of pipelines where there is none.
+    """
+    if options.pipeline or (config.parallel is not None and config.parallel.pipeline > 1):
+        return True
+    _refuse_without_pipeline(options)
+    return False
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raises UserError for options of data parallel training."""
+    given = {
+        "--workers": options.workers,
+        "--servers": options.servers,
+        "--steps-per-launch": options.steps_per_launch,
+        "--engine": options.engine,
+    }
+    for name, value in given.items():
+        if value:
+            raise UserError(
+                f"{name} is of data parallel training, and this is a pipeline, whose ranks are "
+                "--pipeline or parallel.pipeline; leave the one or the other out"
+            )
+
+
+def check_kind_of_costs(options: argparse.Namespace) -> None:
+    """Raises UserError unless the file has costs of layers with --pipeline, of a step without."""
+    value = yaml_dataclass.parse_file(options.costs, "--costs")
+    if not isinstance(value, dict):
+        return  # whoever reads it says what is wrong
+    if "layers" in value and not options.pipeline:
+        raise UserError(
+            f"--costs {options.costs} has the costs of layers, which are for pipelines; give "
+            "--pipeline 4 --microbatches 8, or a file with the costs of a step (forward, backward, "
+            "weights)"
+        )
+    if "layers" not in value and "backward" in value and options.pipeline:
+        raise UserError(
+            f"--costs {options.costs} has the costs of a step of data parallel training, but "
+            "--pipeline needs those of layers (key layers), which planning a pipeline with "
+            "--config measures; leave --pipeline out, or give such a file"
+        )
+    if not options.pipeline:
+        _refuse_without_pipeline(options)
+
+
+def plan_costs(options: argparse.Namespace) -> int:
+    """Plans from the costs of a file and returns the exit code. Raises UserError."""
+    check_options(options)
+    settings = _settings(options, ParallelConfig())
+    names = _names(options, ParallelConfig())
+    costs = read_model_costs(options.costs)
+    costs = _described(options, costs, costs.memory_limit)
+    subject = PipelineSubject(
+        options.costs.stem, {setting.microbatches: costs for setting in settings}
+    )
+    return _plan(subject, settings, names, Path(options.output or DEFAULT_OUTPUT))
+
+
+def plan_job(options: argparse.Namespace, config: Config) -> int:
+    """Measures the layers of a job, plans, and returns the exit code. Raises UserError."""
+    check_options(options)
+    parallel = config.parallel or ParallelConfig()
+    settings = _settings(options, parallel)
+    names = _names(options, parallel)
+    for setting in settings:
+        if config.batch % setting.microbatches:
+            raise UserError(
+                f"batch is {config.batch}, which cannot be split into {setting.microbatches} "
+                "micro-batches of one size; make batch a multiple of them, as with --set batch="
+                f"{setting.microbatches * max(1, config.batch // setting.microbatches)}"
+            )
+    empty = ModelCosts((), recompute=parallel.recompute)
+    described = _described(options, empty, parallel.memory_bytes)
+    name, reason = detect.detect(os.environ)
+    if name != "local":
+        raise UserError(
+            f"a pipeline is planned in one process, but this one was started for engine {name} "
+            f"({reason}); start it with plain python"
+        )
+    output = Path(options.output or Path(config.output) / FOLDER_NAME)
+    numbers = dict.fromkeys(setting.microbatches for setting in settings)
+    alone = replace(config, engine="local", workers=None, parallel=None)
+    code, title, measured = _measure(alone, parallel.split, list(numbers), output)
+    if code:
+        return code
+    costs = {number: replace(described, layers=layers) for number, layers in measured.items()}
+    subject = PipelineSubject(title, costs, config.batch, parallel.data)
+    return _plan(subject, settings, names, output)
+
+
+def _measure(
+    config: Config, split: Sequence[str] | None, numbers: Sequence[int], output: Path
+) -> tuple[int, str, dict[int, tuple[LayerCost, ...]]]:
+    """The exit code, the model in a few words, and what its layers cost.
+
+    Args:
+        config: of a job for one process.
+        split: layers with which stages begin, which are then measured as one; None: every layer.
+        numbers: of micro-batches, for each of which the layers are measured.
+        output: where is going to be written.
+    """
+    # Later, because they import TensorFlow, which takes seconds.
+    from ooodist.job.preparation import check_writable, load_and_build
+    from ooodist.job.run import on_all_ranks
+    from ooodist.pipeline.measure import measure_layers
+    from ooodist.pipeline.stages import calls_of, parts_of_split
+
+    titles: list[str] = []
+    measured: dict[int, tuple[LayerCost, ...]] = {}
+
+    def work(engine: Engine) -> None:
+        check_writable(output)
+        data, _, model = load_and_build(config, engine)
+        batch = next(iter(data.train))
+        titles.append(f"{model.name}, batch {config.batch}")
+        parts = None if split is None else parts_of_split(calls_of(model), split)
+        for number in numbers:
+            logger.info("measuring the layers of %s for m=%d", model.name, number)
+            layers = measure_layers(model, batch, number)
+            measured[number] = layers if parts is None else merged(layers, parts)
+
+    code = on_all_ranks(config, work)
+    return code, "".join(titles), measured
+
+
+def _plan(
+    subject: PipelineSubject, settings: Sequence[Setting], names: Sequence[str], output: Path
+) -> int:
+    # Later, because it imports Matplotlib, for which mistakes need not wait.
+    from ooodist.report.pipeline.planned import plan_pipelines
+
+    logger.setLevel(logging.INFO)
+    print(plan_pipelines(subject, settings, names, output), flush=True)
+    return 0
+
+
+def _settings(options: argparse.Namespace, parallel: ParallelConfig) -> list[Setting]:
+    """What the options say, or else the job."""
+    ranks = _numbers(options.pipeline, "--pipeline") or [parallel.pipeline]
+    microbatches = _numbers(options.microbatches, "--microbatches")
+    if not microbatches and parallel.pipeline > 1:
+        microbatches = [parallel.microbatches]
+    if not microbatches:
+        raise UserError(
+            "--pipeline needs --microbatches as well, into which a batch is split; give "
+            "--pipeline 4 --microbatches 8"
+        )
+    chunks: Sequence[int | None] = _numbers(options.chunks, "--chunks") or [parallel.chunks]
+    if parallel.split is None:
+        return [Setting(*each) for each in product(ranks, microbatches, chunks)]
+    if options.chunks:
+        raise UserError(
+            f"--chunks is {' '.join(options.chunks)}, but parallel.split says what the stages are; "
+            "leave the one or the other out"
+        )
+    stages = len(parallel.split) + 1
+    return [
+        Setting(rank, number, chunks_of_split(stages, rank))
+        for rank, number in product(ranks, microbatches)
+    ]
+
+
+def _numbers(words: Sequence[str] | None, name: str) -> list[int]:
+    """Each once; none without words."""
+    return list(dict.fromkeys(whole_number(word, name, least=1) for word in words or ()))
+
+
+def _names(options: argparse.Namespace, parallel: ParallelConfig) -> list[str]:
+    """Of the schedules; without options all, and a file that the job has."""
+    names: list[str] = options.schedule or [ALL, parallel.schedule]
+    for name in names:
+        if name not in (ALL, AUTO, *NAMES) and not name.endswith(".csv"):
+            near = yaml_dataclass.did_you_mean(name, [ALL, AUTO, *NAMES])
+            raise UserError(
+                f"--schedule is {name}{near}; it must be {ALL}, {AUTO}, some of "
+                f"{', '.join(NAMES)}, or a file as schedule.csv"
+            )
+    every = [(*NAMES, AUTO) if name == ALL else (name,) for name in names]
+    return list(dict.fromkeys(name for each in every for name in each))
+
+
+def _described(options: argparse.Namespace, costs: ModelCosts, limit: int | None) -> ModelCosts:
+    """The costs with the links and the memory limit of the options; else with this limit."""
+    if options.memory is not None:
+        limit = parse_memory(options.memory)
+    if options.latency is not None and options.bandwidth is None:
+        raise UserError(
+            "--latency describes links, which need --bandwidth as well; give --bandwidth 10Gbit "
+            "--latency 30us, or none of them"
+        )
+    if options.bandwidth is None:
+        return replace(costs, memory_limit=limit)
+    if len(options.bandwidth) > 1:
+        raise UserError(
+            f"--bandwidth is {' '.join(options.bandwidth)}, but a pipeline is planned for links of "
+            "one kind; give one"
+        )
+    link = Link(
+        parse_latency(options.latency or DEFAULT_LATENCY, "--latency"),
+        8.0 / parse_bandwidth(options.bandwidth[0], "--bandwidth"),
+    )
+    return replace(costs, link=link, memory_limit=limit)
+
+
+def _refuse_without_pipeline(options: argparse.Namespace) -> None:
+    given = {
+        "--microbatches": options.microbatches,
+        "--chunks": options.chunks,
+        "--schedule": options.schedule,
+    }
+    for name, value in given.items():
+        if value:
+            raise UserError(
+                f"{name} is of a pipeline, and there is none; give --pipeline 4 as well, or a job "
+                "with parallel.pipeline"
+            )

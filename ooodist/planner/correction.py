@@ -1,0 +1,131 @@
+"""What training steps take corrects what was measured for planning them.
+
+A profile is measured piece by piece, which errs where workers share the cores of a machine: an
+exchange that waits for a busy core is fast where it meets an idle one. Whole steps that were
+trained with known plans tell by how much, in two factors: of all that computes, and of all that
+exchanges::
+
+    measured   default 27 ms
+    simulated  default 56 ms, planned 30 ms   as the profile says
+    corrected  default 28 ms, planned 18 ms   exchanges count 0.4 times
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.simulate import Simulator
+
+# Standard deviations of the factors' logarithms, where less and where more than 1. Computing was
+# measured with nothing else to do, and exchanges beside a computation that keeps all cores busy.
+COMPUTE_ERRORS = 0.1, 0.3
+EXCHANGE_ERRORS = 0.7, 0.2
+GRID = 0.5  # standard deviations
+STEP_ERROR = 0.03  # of the logarithms of steps that were timed
+NETWORK_SECONDS = (
+    "latency",
+    "fixed",
+    "seconds_per_byte",
+    "pull_seconds_per_byte",
+    "cpu_seconds_per_byte",
+    "cpu_seconds_per_exchange",
+    "cpu_seconds_per_copied_byte",
+)
+
+
+class Observed(NamedTuple):
+    """Steps that were trained.
+
+    Attributes:
+        plan: with which.
+        seconds: that a step took.
+    """
+
+    plan: Plan
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Correction:
+    """How many times as long things take as the profile says.
+
+    Attributes:
+        compute: units, updates, and the start of a launch.
+        exchange: exchanges, and what they cost the processor.
+    """
+
+    compute: float = 1.0
+    exchange: float = 1.0
+
+    def costs(self, costs: StepCosts) -> StepCosts:
+        """Corrected; tracing is no part of steps, and takes as long as before."""
+        return replace(
+            costs,
+            forward=tuple(
+                replace(unit, seconds=unit.seconds * self.compute) for unit in costs.forward
+            ),
+            backward=tuple(
+                replace(unit, seconds=unit.seconds * self.compute) for unit in costs.backward
+            ),
+            weights=tuple(
+                replace(weight, update_seconds=weight.update_seconds * self.compute)
+                for weight in costs.weights
+            ),
+            middle_seconds=costs.middle_seconds * self.compute,
+            launch_seconds=costs.launch_seconds * self.compute,
+        )
+
+    def network(self, network: Network) -> Network:
+        """Corrected."""
+        seconds = {name: getattr(network, name) * self.exchange for name in NETWORK_SECONDS}
+        return replace(network, **seconds)
+
+
+def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) -> Correction:
+    """The most probable correction, after such steps.
+
+    The factors and the errors of the steps are taken to be independent and log-normal, each side
+    of the factors with a deviation of its own; so what is most probable has the least sum of
+    squared logarithms, each by its standard deviation.
+
+    Args:
+        costs, network: as they were measured.
+        observed: steps that were trained; none: nothing is to be corrected.
+
+    Source: maximum a posteriori estimation, e.g. Bishop, "Pattern Recognition and Machine
+    Learning", section 1.2.5.
+    """
+    if not observed:
+        return Correction()
+
+    def surprise(deviations: Iterable[float]) -> float:
+        made = correction(*deviations)
+        simulator = Simulator(made.costs(costs), made.network(network))
+        errors = [
+            math.log(simulator.step_seconds(each.plan) / each.seconds) / STEP_ERROR
+            for each in observed
+        ]
+        return math.hypot(*deviations, *errors)
+
+    from scipy.optimize import minimize  # takes half a second, which jobs without a plan save
+
+    # A plan's seconds have corners, where one thing begins to hide another, so there are several
+    # minima: the best point of a grid is near the lowest, which Nelder and Mead's search finds.
+    x, y = min(itertools.product(np.arange(-3, 3.1, GRID), repeat=2), key=surprise)
+    simplex = (x, y), (x + GRID, y), (x, y + GRID)
+    options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3}
+    return correction(*minimize(surprise, (x, y), method="Nelder-Mead", options=options).x)
+
+
+def correction(compute: float, exchange: float) -> Correction:
+    """That of such deviations, in standard deviations: 0 for both is none."""
+    pairs = (compute, COMPUTE_ERRORS), (exchange, EXCHANGE_ERRORS)
+    return Correction(*(math.exp(number * errors[int(number > 0)]) for number, errors in pairs))

@@ -1,0 +1,142 @@
+"""Plans from a few settings, and the best settings: where the search begins.
+
+A plan of this family defers the dW of the first k layers, exchanges gradients as they become
+ready or by priority, joins small ones and splits large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ooodist.planner.data_parallel.exchanges import arrange, most_urgent_first, ready_order
+from ooodist.planner.data_parallel.named import priority_sequence
+from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
+from ooodist.planner.data_parallel.simulate import Simulator
+
+BUCKET_BYTES = (0, *(1 << exponent for exponent in range(16, 31, 2)))
+CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
+LEAST_GAIN = 1e-4  # of the score, for which a setting is changed
+MOST_K = 32  # how many values of k are tried at most, in even distances
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a plan of the family is made from.
+
+    Attributes:
+        k: as in reverse first-k.
+        by_priority: exchanges go in the order that strict priority yields; else in the order in
+            which gradients become ready.
+        bucket_bytes: gradients that become ready one after the other travel together up to this.
+        piece_bytes: into which pieces exchanges are split, by the engine if it picks by urgency;
+            None: not at all.
+        credit: how many may be in flight.
+    """
+
+    k: int
+    by_priority: bool
+    bucket_bytes: int
+    piece_bytes: int | None
+    credit: int | None
+
+
+class Family:
+    """The plans of one model and network.
+
+    Args:
+        simulator: of the step's costs and network.
+        credits: that may be used.
+        partitions: sizes of pieces that may be used, if the engine picks by urgency.
+    """
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        credits: Sequence[int | None],
+        partitions: Sequence[int],
+    ) -> None:
+        costs, network = simulator.costs, simulator.network
+        self._costs = costs
+        self._network = network
+        layers = len(movable_layers(costs))
+        values = min(layers, MOST_K)
+        self._ks = sorted({layers * i // values for i in range(values + 1)}) if values else [0]
+        self._pieces: Sequence[int | None] = partitions if network.by_urgency else CHUNK_BYTES
+        self._credits = credits
+        self._simulator = simulator
+        self._orders: dict[int, tuple[str, ...]] = {}
+        self._exchanges_of: dict[Settings, tuple[PlannedExchange, ...]] = {}
+
+    def starts(self) -> list[Settings]:
+        """Where to begin: as gradients become ready, and by priority."""
+        return [
+            Settings(0, by_priority, 0, self._pieces[0], self._credits[-1])
+            for by_priority in (False, True)
+        ]
+
+    def plan(self, settings: Settings, steps_per_launch: int) -> Plan:
+        """The plan that the settings describe."""
+        by_urgency = self._network.by_urgency
+        if settings not in self._exchanges_of:
+            self._exchanges_of[settings] = self._exchanges(settings)
+        return Plan(
+            name="planned",
+            order=self._order(settings.k),
+            exchanges=self._exchanges_of[settings],
+            credit=settings.credit,
+            by_urgency=by_urgency,
+            partition_bytes=settings.piece_bytes if by_urgency else None,
+            steps_per_launch=steps_per_launch,
+            engine=self._network.engine,
+            workers=self._network.workers,
+        )
+
+    def improve(
+        self, settings: Settings, steps_per_launch: int, score: Callable[[Plan], float]
+    ) -> Settings:
+        """The best settings that changing one at a time leads to; a smaller score is better."""
+        best = score(self.plan(settings, steps_per_launch))
+        tried = {settings: best}
+        improved = True
+        while improved:
+            improved = False
+            for field in range(len(self._varied(settings))):
+                for other in self._varied(settings)[field]:
+                    if other not in tried:
+                        tried[other] = score(self.plan(other, steps_per_launch))
+                    value = tried[other]
+                    if value < best * (1 - LEAST_GAIN):
+                        settings, best, improved = other, value, True
+        return settings
+
+    def _varied(self, settings: Settings) -> list[list[Settings]]:
+        """The settings with another value of one, for each of them."""
+        return [
+            [replace(settings, k=k) for k in self._ks],
+            [replace(settings, by_priority=by_priority) for by_priority in (False, True)],
+            [replace(settings, bucket_bytes=size) for size in BUCKET_BYTES],
+            [replace(settings, piece_bytes=size) for size in self._pieces],
+            [replace(settings, credit=credit) for credit in self._credits],
+        ]
+
+    def _order(self, k: int) -> tuple[str, ...]:
+        if k not in self._orders:
+            self._orders[k] = first_k_order(self._costs, k)
+        return self._orders[k]
+
+    def _exchanges(self, settings: Settings) -> tuple[PlannedExchange, ...]:
+        costs, network = self._costs, self._network
+        order = self._order(settings.k)
+        exchanges = arrange(
+            costs,
+            ready_order(costs, order),
+            bucket_bytes=settings.bucket_bytes,
+            chunk_bytes=None if network.by_urgency else settings.piece_bytes,
+        )
+        if not settings.by_priority:
+            return exchanges
+        if network.by_urgency:
+            return most_urgent_first(costs, exchanges)
+        return priority_sequence(costs, network, order, exchanges, settings.credit, self._simulator)

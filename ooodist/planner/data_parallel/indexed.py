@@ -1,0 +1,308 @@
+"""Costs and plans with numbers in place of names, as the simulator's loop wants them.
+
+Turning names into numbers is also where costs and plans that do not fit each other are refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ooodist.errors import UserError
+from ooodist.planner.costs import Network, StepCosts, WeightCost
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, split_evenly
+
+MOST_KNOWN = 100_000  # exchanges that are kept in numbers
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+
+
+class Piece(NamedTuple):
+    """What passes the network at one time: an exchange, or what the engine splits off of it.
+
+    Attributes:
+        push_seconds, pull_seconds: that it occupies the first and the second lane.
+        cpu_seconds: that it takes from the compute stream, if that has work.
+    """
+
+    num_bytes: int
+    push_seconds: float
+    pull_seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class IndexedPlan:
+    """A plan for one step, in numbers.
+
+    Attributes:
+        order: numbers of the backward units.
+        ready_after: of each weight: its gradient is ready when so many units of the order have run.
+        handed_over: the exchanges that the step hands to the network: item 0 before the backward
+            pass, item i when its i-th unit has run. Exchanges have their place in the plan as
+            their number.
+        weights: of each exchange.
+        pieces: of each exchange.
+        num_parts: of each weight: how many exchanges must arrive before it can be updated.
+    """
+
+    order: list[int]
+    ready_after: list[int]
+    handed_over: list[list[int]]
+    weights: list[tuple[int, ...]]
+    pieces: list[tuple[Piece, ...]]
+    num_parts: list[int]
+
+
+class _IndexedOrder(NamedTuple):
+    names: tuple[str, ...] | None
+    order: list[int]
+    ready_after: list[int]
+
+
+class _IndexedExchange(NamedTuple):
+    weights: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+
+class IndexedCosts:
+    """Costs in numbers: units and weights have their place in ``costs`` as their number.
+
+    Attributes:
+        forward: seconds of each F unit, and the weights that it waits for.
+        forward_seconds: of all F units.
+        middle_seconds: between the passes.
+        backward_seconds: of each backward unit, in stock order.
+        update_seconds: of each weight.
+        all_awaited: each weight is waited for by an F unit, so that a forward pass does not end
+            before all that was exchanged before it has arrived.
+
+    Raises:
+        UserError: a name is there twice, or names nothing.
+    """
+
+    def __init__(self, costs: StepCosts, network: Network) -> None:
+        self._costs = costs
+        self._network = network
+        self._unit_of = _numbered("unit", (unit.name for unit in costs.backward))
+        _numbered("unit", (unit.name for unit in (*costs.forward, *costs.backward)))
+        self._weight_of = _numbered("weight", (weight.name for weight in costs.weights))
+        _check_names(costs)
+        self.update_seconds = [weight.update_seconds for weight in costs.weights]
+        self.backward_seconds = [unit.seconds for unit in costs.backward]
+        self.middle_seconds = costs.middle_seconds
+        self.forward = [
+            (unit.seconds, tuple(self._weight_of[name] for name in unit.weights))
+            for unit in costs.forward
+        ]
+        awaited = {weight for unit in costs.forward for weight in unit.weights}
+        self.all_awaited = len(awaited) == len(costs.weights)
+        self._needs = [tuple(self._unit_of[name] for name in unit.needs) for unit in costs.backward]
+        self._weights_of_unit = [
+            tuple(self._weight_of[name] for name in unit.weights) for unit in costs.backward
+        ]
+        self.forward_seconds = sum(unit.seconds for unit in costs.forward)
+        # Plans that are searched share most of their exchanges, and often the order.
+        self._last_order: _IndexedOrder | None = None
+        self._exchanges: dict[tuple[object, ...], _IndexedExchange] = {}
+        self._part_bytes: dict[tuple[str, int], list[int]] = {}
+        self._pieces: dict[tuple[int, int | None, int], tuple[Piece, ...]] = {}
+
+    def index(self, plan: Plan) -> IndexedPlan:
+        """The plan in numbers. Raises UserError if it does not fit the costs."""
+        order, ready_after = self._index_order(plan)
+        handed_over: list[list[int]] = [[] for _ in range(len(order) + 1)]
+        if self._network.workers == 1:
+            # Nothing is exchanged: a gradient has arrived when it is ready.
+            for weight, place in enumerate(ready_after):
+                handed_over[place].append(weight)
+            count = len(ready_after)
+            alone: list[tuple[int, ...]] = [(weight,) for weight in range(count)]
+            free = (Piece(0, 0.0, 0.0, 0.0),)
+            return IndexedPlan(order, ready_after, handed_over, alone, [free] * count, [1] * count)
+        weights, pieces = self._index_exchanges(plan)
+        latest = 0
+        for number, members in enumerate(weights):
+            place = ready_after[members[0]]
+            if len(members) > 1:
+                place = max([ready_after[weight] for weight in members])
+            if not plan.by_urgency:
+                # In sequence none is handed over before those ahead of it.
+                place = latest = max(latest, place)
+            handed_over[place].append(number)
+        parts = self._num_parts(plan, weights)
+        return IndexedPlan(order, ready_after, handed_over, weights, pieces, parts)
+
+    def exchange_bytes(self, exchange: PlannedExchange) -> int:
+        """Bytes of an exchange. Raises UserError if its weight cannot be split like that."""
+        weights = [self._costs.weights[self._weight_of[name]] for name in exchange.weights]
+        if exchange.parts == 1:
+            return sum([weight.num_bytes for weight in weights])
+        key = (weights[0].name, exchange.parts)
+        if key not in self._part_bytes:
+            self._part_bytes[key] = part_bytes(weights[0], exchange.parts)
+        return self._part_bytes[key][exchange.part]
+
+    def pieces(
+        self, num_bytes: int, partition_bytes: int | None, num_copies: int = 0
+    ) -> tuple[Piece, ...]:
+        """The pieces in which the engine sends an exchange: all of them full but the last."""
+        key = (num_bytes, partition_bytes, num_copies)
+        if key not in self._pieces:
+            most = partition_bytes or max(1, num_bytes)
+            full, rest = divmod(num_bytes, most)
+            sizes = [most] * full + ([rest] if rest or not full else [])
+            self._pieces[key] = tuple(self._piece(size, num_copies) for size in sizes)
+        return self._pieces[key]
+
+    def _piece(self, num_bytes: int, num_copies: int) -> Piece:
+        network = self._network
+        cpu_seconds_per_byte = (
+            network.cpu_seconds_per_byte + num_copies * network.cpu_seconds_per_copied_byte
+        )
+        return Piece(
+            num_bytes,
+            network.fixed + num_bytes * network.seconds_per_byte,
+            num_bytes * network.pull_seconds_per_byte,
+            network.cpu_seconds_per_exchange + num_bytes * cpu_seconds_per_byte,
+        )
+
+    def check_order(self, plan: Plan) -> None:
+        """Raises UserError unless the plan's order has each backward unit behind its needs."""
+        self._index_order(plan)
+
+    def _index_order(self, plan: Plan) -> tuple[list[int], list[int]]:
+        """Numbers of the backward units in the plan's order, and ``ready_after``."""
+        known = self._last_order
+        if known is not None and known.names is plan.order:
+            return known.order, known.ready_after
+        count = len(self._unit_of)
+        names = self._unit_of if plan.order is None else plan.order
+        try:
+            order = [self._unit_of[name] for name in names]
+        except KeyError as error:
+            raise UserError(
+                f"plan {plan.name}: there is no backward unit {error.args[0]} in the costs; "
+                "plan anew for this model"
+            ) from error
+        done = [False] * count
+        ready_after = [0] * len(self._costs.weights)
+        for place, unit in enumerate(order, start=1):
+            for needed in self._needs[unit]:
+                if not done[needed]:
+                    raise self._needs_more(plan, unit, done)
+            done[unit] = True
+            for weight in self._weights_of_unit[unit]:
+                ready_after[weight] = place
+        if len(order) != count or not all(done):
+            raise UserError(
+                f"plan {plan.name}: the order has {len(order)} units, {len(set(order))} of them "
+                f"different; it must have each of the {count} backward units of the costs once"
+            )
+        self._last_order = _IndexedOrder(plan.order, order, ready_after)
+        return order, ready_after
+
+    def _needs_more(self, plan: Plan, unit: int, done: Sequence[bool]) -> UserError:
+        cost = self._costs.backward[unit]
+        missing = [name for name in cost.needs if not done[self._unit_of[name]]]
+        return UserError(
+            f"plan {plan.name}: {cost.name} stands before {', '.join(missing)}, which it needs; "
+            "put it behind"
+        )
+
+    def _index_exchanges(self, plan: Plan) -> tuple[list[tuple[int, ...]], list[tuple[Piece, ...]]]:
+        """Weights and pieces of each exchange."""
+        if len(self._exchanges) > MOST_KNOWN:
+            self._exchanges.clear()
+        known = self._exchanges
+        found = []
+        for exchange in plan.exchanges:
+            key = (exchange.weights, exchange.part, exchange.parts, plan.partition_bytes)
+            indexed = known.get(key)
+            if indexed is None:
+                indexed = known[key] = self._index_exchange(plan, exchange)
+            found.append(indexed)
+        return [each.weights for each in found], [each.pieces for each in found]
+
+    def _index_exchange(self, plan: Plan, exchange: PlannedExchange) -> _IndexedExchange:
+        try:
+            weights = tuple([self._weight_of[name] for name in exchange.weights])
+        except KeyError as error:
+            raise UserError(
+                f"plan {plan.name}: there is no weight {error.args[0]} in the costs; "
+                "plan anew for this model"
+            ) from error
+        num_bytes = self.exchange_bytes(exchange)
+        return _IndexedExchange(
+            weights, self.pieces(num_bytes, plan.partition_bytes, exchange.num_copies)
+        )
+
+    def _num_parts(self, plan: Plan, weights: list[tuple[int, ...]]) -> list[int]:
+        expected = [1] * len(self._weight_of)
+        found = [0] * len(self._weight_of)
+        for exchange, members in zip(plan.exchanges, weights, strict=True):
+            for weight in members:
+                found[weight] += 1
+                expected[weight] = exchange.parts
+        if found != expected:
+            name = next(
+                weight.name
+                for weight, one, other in zip(self._costs.weights, found, expected, strict=True)
+                if one != other
+            )
+            raise UserError(
+                f"plan {plan.name}: the parts of {name} are not each exchanged once; "
+                "each weight of the costs needs one exchange, or one for each of its parts"
+            )
+        return found
+
+
+def part_bytes(weight: WeightCost, parts: int) -> list[int]:
+    """Bytes of each part of a gradient. Raises UserError if it cannot be split into so many."""
+    if weight.dtype not in ITEM_BYTES:
+        raise UserError(
+            f"the gradient of {weight.name} is of type {weight.dtype} and cannot be split into "
+            f"{parts} parts; only {', '.join(ITEM_BYTES)} can"
+        )
+    item_bytes = ITEM_BYTES[weight.dtype]
+    try:
+        sizes = split_evenly(weight.num_bytes // item_bytes, item_bytes, parts)
+    except ValueError as error:
+        raise UserError(
+            f"the gradient of {weight.name} has {weight.num_bytes} bytes, too few for {parts} "
+            "parts; give it fewer"
+        ) from error
+    return [size * item_bytes for size in sizes]
+
+
+def _numbered(what: str, names: Iterable[str]) -> dict[str, int]:
+    listed = list(names)
+    for name, count in Counter(listed).items():
+        if count > 1:
+            raise UserError(f"costs: {what} {name} is there {count} times; names must be unique")
+    return {name: number for number, name in enumerate(listed)}
+
+
+def _check_names(costs: StepCosts) -> None:
+    """Raises UserError for a reference to a unit or a weight that is not there."""
+    weights = {weight.name for weight in costs.weights}
+    forward = {unit.name for unit in costs.forward}
+    backward = {unit.name for unit in costs.backward}
+    gradients: set[str] = set()
+    for units, names in ((costs.forward, forward), (costs.backward, backward)):
+        for unit in units:
+            if unknown := {*unit.weights} - weights:
+                raise UserError(f"costs: {unit.name} has unknown weights {sorted(unknown)}")
+            if unknown := {*unit.needs} - names:
+                raise UserError(f"costs: {unit.name} needs unknown units {sorted(unknown)}")
+    for unit in costs.backward:
+        if again := gradients & {*unit.weights}:
+            raise UserError(
+                f"costs: {unit.name} completes the gradients of {sorted(again)}, which another "
+                "unit completes; name each weight in one backward unit"
+            )
+        gradients |= {*unit.weights}
+    for tensor in costs.tensors:
+        if unknown := {tensor.made_by, *tensor.used_by} - forward - backward:
+            raise UserError(f"costs: a tensor is kept for unknown units {sorted(unknown)}")

@@ -1,0 +1,148 @@
+"""The loop of the simulator: a launch is played through, as simulate.py's docstring says.
+
+Most steps need not be played. Where each weight is waited for by an F unit, nothing is under way
+when a forward pass has ended, so that the steps of a launch differ only in what follows their
+backward pass, which is the next forward pass or the end::
+
+    F1 F2 F3   X3 X2 W1 W2 W3 ..uF1 ....uF2 ....uF3   X3 X2 W1 W2 W3 ..u.......u.......u
+    once       as often as there are steps but one    once
+"""
+
+from __future__ import annotations
+
+import math
+
+from ooodist.planner.costs import Network
+from ooodist.planner.data_parallel.indexed import IndexedCosts, IndexedPlan
+from ooodist.planner.data_parallel.lanes import make_lanes
+from ooodist.planner.data_parallel.plan import Plan
+
+
+class Launch:
+    """One launch as it is played through; times are seconds from its start.
+
+    Attributes:
+        lanes: the network, with what has passed it.
+        recorded: (step, kind, number, start, end) of all that the compute stream does; None: it
+            is not recorded, which is faster.
+    """
+
+    def __init__(
+        self,
+        costs: IndexedCosts,
+        plan: IndexedPlan,
+        settings: Plan,
+        network: Network,
+        recorded: list[tuple[int, str, int, float, float]] | None = None,
+    ) -> None:
+        self.recorded = recorded
+        self.lanes = make_lanes(network, settings, plan.pieces)
+        self._costs = costs
+        self._plan = plan
+        self._steps = settings.steps_per_launch
+        self._backward_seconds = [costs.backward_seconds[unit] for unit in plan.order]
+        self._parts_left: list[list[int]] = []  # of each weight, by the step
+        self._steps_applied = [0] * len(plan.num_parts)
+        self._taken = 0  # arrivals that the compute stream has dealt with
+        self._next_end = math.inf  # when the next of them is complete
+        self._idle_until = -math.inf  # when the last idle time has ended
+        self._idle_seconds = 0.0  # what is left of it for the CPU time of exchanges
+
+    def play(self) -> float:
+        """When the last update has ended."""
+        now = 0.0
+        for step in range(self._steps):
+            now = self._forward(step, now)
+            now = self._backward(step, now)
+        return self._end(now)
+
+    def repeat(self) -> float | None:
+        """The same after playing a single step, if all are alike; else None."""
+        if not self._costs.all_awaited:
+            return None
+        start = self._forward(0, 0.0)
+        backward_end = self._backward(0, start)
+        if self._steps == 1:
+            return self._end(backward_end)
+        before = self._taken, self._next_end, self._idle_until, self._idle_seconds
+        parts_left = self._parts_left[0].copy()
+        forward_end = self._forward(1, backward_end)
+        if self._idle_until >= forward_end:
+            return None  # units that take no time: the idle time reaches into the backward pass
+        self._taken, self._next_end, self._idle_until, self._idle_seconds = before
+        self._parts_left[0] = parts_left
+        return self._end(backward_end) + (self._steps - 1) * (forward_end - start)
+
+    def _forward(self, step: int, now: float) -> float:
+        """When the forward pass that begins now ends."""
+        applied, recorded = self._steps_applied, self.recorded
+        if not step and recorded is None:  # there is nothing to wait for
+            return now + self._costs.forward_seconds
+        for number, (seconds, weights) in enumerate(self._costs.forward):
+            for weight in weights:
+                while applied[weight] < step:
+                    now = self._idle(now)
+            start = now
+            now += seconds
+            if recorded is not None:
+                recorded.append((step, "F", number, start, now))
+            if self._next_end <= now:
+                now = self._settle(now)
+        return now
+
+    def _backward(self, step: int, now: float) -> float:
+        """When the middle of the step and its backward pass, which begin now, end."""
+        lanes, recorded, handed_over = self.lanes, self.recorded, self._plan.handed_over
+        self._parts_left.append(self._plan.num_parts.copy())
+        for number, seconds in enumerate((self._costs.middle_seconds, *self._backward_seconds)):
+            start = now
+            now += seconds
+            if recorded is not None:
+                unit = ("backward", number - 1) if number else ("middle", 0)
+                recorded.append((step, *unit, start, now))
+            if handed_over[number]:
+                lanes.hand_over(step, handed_over[number], now)
+                self._next_end = lanes.next_end(self._taken, now)
+            if self._next_end <= now:
+                now = self._settle(now)
+        return now
+
+    def _end(self, now: float) -> float:
+        """When all that is under way has been dealt with."""
+        while self._next_end < math.inf:
+            now = self._idle(now)
+        return now
+
+    def _idle(self, now: float) -> float:
+        """When the next arrival, and those that come meanwhile, have been dealt with."""
+        self._idle_until = self._next_end
+        self._idle_seconds = self._next_end - now
+        return self._settle(self._next_end)
+
+    def _settle(self, now: float) -> float:
+        """When all that has arrived by then has been dealt with."""
+        lanes, weights_of = self.lanes, self._plan.weights
+        update_seconds, recorded = self._costs.update_seconds, self.recorded
+        taken, next_end = self._taken, self._next_end
+        while next_end <= now:
+            end, _, piece, step, exchange, is_last = lanes.arrivals[taken]
+            cpu_seconds = piece.cpu_seconds
+            if cpu_seconds and end <= self._idle_until:
+                free = min(cpu_seconds, self._idle_seconds)
+                self._idle_seconds -= free
+                cpu_seconds -= free
+            now += cpu_seconds
+            if is_last:
+                parts_left = self._parts_left[step]
+                for weight in weights_of[exchange]:
+                    parts_left[weight] -= 1
+                    if not parts_left[weight]:  # it is complete, and updated
+                        start = now
+                        now += update_seconds[weight]
+                        self._steps_applied[weight] += 1
+                        if recorded is not None:
+                            recorded.append((step, "update", weight, start, now))
+            taken += 1
+            next_end = lanes.next_end(taken, now)
+        self._taken, self._next_end = taken, next_end
+        return now

@@ -1,0 +1,230 @@
+"""Improves a plan by small changes: moving a dW, moving, splitting and joining exchanges."""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+from ooodist.planner.costs import StepCosts
+from ooodist.planner.data_parallel.exchanges import OrderFor, parts_of
+from ooodist.planner.data_parallel.orders import Moves, is_legal, moved, stock_order
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
+
+HOW_OFTEN = (10, 3, 3, 0.3, 2)  # an exchange moves, splits, joins, another credit, a dW moves
+MOST_DRAWS = 8  # of changes, where those that were drawn change nothing
+LEAST_PART_BYTES = 1 << 19  # smaller parts cost more than they bring
+NUM_LOSSES = 50  # changes for the worse that are looked at before the walk accepts one
+MOST_UNDONE = 128  # into about how many groups what is to be undone is divided at most
+HOT = 0.3  # how much worse a plan may become at first, of the median of these
+COLD = 1e-2  # and in the end, of that
+
+
+class LocalSearch:
+    """Small changes of plans that keep them legal, and which of them to keep.
+
+    Args:
+        costs: of the step.
+        credits: that a plan may have.
+        score: of a plan; less is better.
+        rng: draws the changes.
+    """
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        credits: Sequence[int | None],
+        score: Callable[[Plan], float],
+        rng: random.Random,
+    ) -> None:
+        self._costs = costs
+        self._stock = stock_order(costs)
+        self._place = {name: index for index, name in enumerate(self._stock)}
+        self._weights = {weight.name: weight for weight in costs.weights}
+        self._moves = Moves(costs)
+        self._order_for = OrderFor(costs)
+        self._credits = credits
+        self._score = score
+        self._rng = rng
+
+    def improve(self, plan: Plan, changes: int, *, follow: bool) -> Plan:
+        """The best plan that a walk of so many random changes finds, by simulated annealing.
+
+        Args:
+            plan: where it begins; it is returned if nothing better is found.
+            changes: how many are tried.
+            follow: the backward units are always in the order that is best for the sequence of
+                exchanges (see OrderFor in exchanges.py), so that only that is searched. Else both
+                are, which is more than needed without limits and priorities.
+        """
+        best, best_score = plan, self._score(plan)
+        if follow:
+            plan = self._followed(plan)
+        score = self._score(plan)
+        losses: list[float] = []  # of the first changes for the worse: how much a change can do
+        hot = 0.0
+        for index in range(changes):
+            worst = score - hot * COLD ** (index / changes) * math.log(1 - self._rng.random())
+            changed = self._changed(plan, follow=follow)
+            if follow:
+                changed = self._followed(changed)
+            value = self._score(changed)
+            if score < value < math.inf and len(losses) < NUM_LOSSES:
+                losses.append(value - score)
+                hot = HOT * median(losses) if len(losses) == NUM_LOSSES else 0.0
+            if value <= worst:
+                plan, score = changed, value
+                if score < best_score:
+                    best, best_score = plan, score
+        return best
+
+    def _followed(self, plan: Plan) -> Plan:
+        return replace(plan, order=self._order_for.sequence(plan.exchanges))
+
+    def simplify(self, plan: Plan, worst: float) -> Plan:
+        """The plan with fewer splits and deferrals, as far as its score does not exceed ``worst``.
+
+        What a prediction gains by a hair, noise takes away; and each exchange and each deferral
+        costs something that the model does not know.
+        """
+        split = list(dict.fromkeys(e.weights[0] for e in plan.exchanges if e.parts > 1))
+        plan = self._undo(plan, split, _whole, worst)
+        return self._undo(plan, self._moves.movable, self._undeferred, worst)
+
+    def _undo(
+        self,
+        plan: Plan,
+        names: Sequence[str],
+        undo: Callable[[Plan, Sequence[str]], Plan],
+        worst: float,
+    ) -> Plan:
+        """The plan with as many of these undone as the score allows: all, or some of each half."""
+        undone = undo(plan, names)
+        if undone == plan:
+            return plan
+        if self._score(undone) <= worst:
+            return undone
+        if len(names) <= max(1, len(self._stock) // MOST_UNDONE):
+            return plan
+        half = len(names) // 2
+        plan = self._undo(plan, names[:half], undo, worst)
+        return self._undo(plan, names[half:], undo, worst)
+
+    def _undeferred(self, plan: Plan, names: Sequence[str]) -> Plan:
+        """Each of these units right behind all that stock order has before it, if that is legal."""
+        order = plan.order or self._stock
+        chosen = set(names)
+        others = [name for name in order if name not in chosen]
+        least = [self._place[name] for name in others]  # of this one and those behind it
+        for index in reversed(range(len(least) - 1)):
+            least[index] = min(least[index], least[index + 1])
+        changed: list[str] = []
+        start = 0
+        for name in sorted(chosen, key=self._place.__getitem__):
+            end = bisect_left(least, self._place[name])
+            changed += (*others[start:end], name)
+            start = end
+        changed += others[start:]
+        if tuple(changed) == order or not is_legal(self._costs, changed):
+            return plan
+        return replace(plan, order=tuple(changed))
+
+    def _changed(self, plan: Plan, *, follow: bool) -> Plan:
+        """The plan with one change, or as it is if none of those that were drawn is possible."""
+        kinds = [self._move_exchange, self._split, self._join, self._set_credit]
+        if not follow:
+            kinds.append(self._move_unit)
+        for _ in range(MOST_DRAWS):
+            (kind,) = self._rng.choices(kinds, HOW_OFTEN[: len(kinds)])
+            changed = kind(plan)
+            if changed != plan:
+                return changed
+        return plan
+
+    def _move_exchange(self, plan: Plan) -> Plan:
+        """To any place or near by; sometimes with some that follow, or all of the same weight."""
+        exchanges = list(plan.exchanges)
+        start = self._rng.randrange(len(exchanges))
+        end = start + 1
+        which = self._rng.random()
+        if which < 0.3:
+            end = min(start + self._rng.randint(2, 8), len(exchanges))
+        elif which < 0.6:
+            while end < len(exchanges) and exchanges[end].weights == exchanges[start].weights:
+                end += 1
+        block = exchanges[start:end]
+        del exchanges[start:end]
+        place = self._rng.randint(0, len(exchanges))
+        if self._rng.random() < 0.5:
+            place = min(max(start + self._rng.randint(-3, 3), 0), len(exchanges))
+        exchanges[place:place] = block
+        return replace(plan, exchanges=tuple(exchanges))
+
+    def _move_unit(self, plan: Plan) -> Plan:
+        if not self._moves.movable:
+            return plan
+        order = plan.order or self._stock
+        name = self._rng.choice(self._moves.movable)
+        place = self._rng.choice(self._moves.room(order, name))
+        return replace(plan, order=moved(order, name, place))
+
+    def _split(self, plan: Plan) -> Plan:
+        """A bucket into two, or the parts of a gradient into twice as many."""
+        index = self._rng.randrange(len(plan.exchanges))
+        chosen = plan.exchanges[index]
+        if len(chosen.weights) > 1:
+            cut = self._rng.randrange(1, len(chosen.weights))
+            halves = [PlannedExchange(chosen.weights[:cut]), PlannedExchange(chosen.weights[cut:])]
+            return _with(plan, index, index + 1, halves)
+        weight = self._weights[chosen.weights[0]]
+        parts = min(chosen.parts * 2, weight.num_bytes // LEAST_PART_BYTES)
+        if plan.by_urgency or parts <= chosen.parts:  # by urgency, the engine splits by itself
+            return plan
+        return self._with_parts(plan, weight.name, parts)
+
+    def _join(self, plan: Plan) -> Plan:
+        """Two neighbours into a bucket, or the parts of a gradient into half as many."""
+        index = self._rng.randrange(len(plan.exchanges))
+        first, *others = plan.exchanges[index : index + 2]
+        if first.parts > 1:
+            return self._with_parts(plan, first.weights[0], first.parts // 2)
+        dtype = self._weights[first.weights[0]].dtype
+        for second in others:
+            if second.parts == 1 and self._weights[second.weights[0]].dtype == dtype:
+                bucket = PlannedExchange(first.weights + second.weights)
+                return _with(plan, index, index + 2, [bucket])
+        return plan
+
+    def _set_credit(self, plan: Plan) -> Plan:
+        return replace(plan, credit=self._rng.choice(self._credits))
+
+    def _with_parts(self, plan: Plan, weight: str, parts: int) -> Plan:
+        """Each part of a gradient is replaced, where it stands, by those that begin within it."""
+        new = parts_of(self._weights[weight], parts)
+        exchanges: list[PlannedExchange] = []
+        for exchange in plan.exchanges:
+            if exchange.weights == (weight,):
+                old = exchange.parts
+                exchanges += [e for e in new if e.part * old // len(new) == exchange.part]
+            else:
+                exchanges.append(exchange)
+        return replace(plan, exchanges=tuple(exchanges))
+
+
+def _with(plan: Plan, start: int, end: int, exchanges: Sequence[PlannedExchange]) -> Plan:
+    """The plan with other exchanges in these places."""
+    return replace(plan, exchanges=(*plan.exchanges[:start], *exchanges, *plan.exchanges[end:]))
+
+
+def _whole(plan: Plan, weights: Sequence[str]) -> Plan:
+    """The plan with these gradients in one part, which goes where their first part went."""
+    chosen = set(weights)
+    exchanges = [
+        PlannedExchange(exchange.weights) if exchange.weights[0] in chosen else exchange
+        for exchange in plan.exchanges
+        if exchange.part == 0 or exchange.weights[0] not in chosen
+    ]
+    return replace(plan, exchanges=tuple(exchanges))

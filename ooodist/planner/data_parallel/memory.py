@@ -1,0 +1,116 @@
+"""Memory over time: what units keep for others, and gradients until their weights are updated.
+
+A tensor is alive from the end of the unit that makes it to the end of the last that reads it. One
+that no unit reads is a gradient: it is alive until all weights whose gradients its unit completes
+have been updated (all weights of the step, if it completes none). When a unit ends, both what it
+has made and what it was the last to read are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ooodist.planner.costs import StepCosts
+from ooodist.planner.data_parallel.plan import Plan
+
+Moments = npt.NDArray[np.int64]
+
+
+class Span(Protocol):
+    """What :class:`ooodist.planner.data_parallel.simulate.UnitSpan` has of use here."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def end(self) -> float: ...
+
+
+class Memory:
+    """How much memory the launches of one model need."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        weights_of = {unit.name: unit.weights for unit in costs.backward}
+        every = tuple(weight.name for weight in costs.weights)
+        # What ends the life of each tensor: units that read it, or updates of weights.
+        self._updates = [
+            () if tensor.used_by else weights_of.get(tensor.made_by) or every
+            for tensor in costs.tensors
+        ]
+
+    def track(self, spans: Sequence[Span]) -> list[tuple[float, int]]:
+        """(time, bytes alive from then on), ``base_bytes`` included, of a launch's spans.
+
+        When a unit ends there can be two items of one time: first comes what it has made, then
+        goes what is not needed any more.
+        """
+        unit_at: dict[tuple[int, str], int] = {}
+        update_at: dict[tuple[int, str], int] = {}
+        for moment, span in enumerate(spans):
+            (update_at if span.kind == "update" else unit_at)[span.step, span.name] = moment
+        lives = []
+        for step in range(1 + max((span.step for span in spans), default=-1)):
+            for tensor, weights in zip(self._costs.tensors, self._updates, strict=True):
+                birth = unit_at[step, tensor.made_by]
+                reads = [unit_at[step, name] for name in tensor.used_by]
+                updates = [update_at[step, name] for name in weights]
+                lives.append((birth, max([birth, *reads, *updates]), tensor.num_bytes))
+        changes = _changes(*_columns(lives), len(spans))
+        alive = np.cumsum(changes) + self._costs.base_bytes
+        moments = np.flatnonzero(changes)
+        ends = [(spans[moment // 2].end, int(alive[moment])) for moment in moments.tolist()]
+        return [(0.0, self._costs.base_bytes), *ends]
+
+    def peak_bytes(self, plan: Plan) -> int:
+        """The most bytes that are alive at one time in a launch, however slow the network is.
+
+        A gradient then lives until the next step's first F unit that waits for its weight, or,
+        where none does, to the end of the launch.
+        """
+        costs = self._costs
+        forward = [unit.name for unit in costs.forward]
+        order = plan.order or [unit.name for unit in costs.backward]
+        moment_of = {name: moment for moment, name in enumerate((*forward, *order))}
+        step_length = len(moment_of)
+        waits: dict[str, int] = {}
+        for moment, unit in enumerate(costs.forward):
+            for weight in unit.weights:
+                waits.setdefault(weight, moment)
+        end = step_length * plan.steps_per_launch - 1
+        lives = []
+        for tensor, weights in zip(costs.tensors, self._updates, strict=True):
+            birth = moment_of[tensor.made_by]
+            reads = [moment_of[name] for name in tensor.used_by]
+            # An update runs before the F unit: at the latest right after the unit before it.
+            updates = [step_length + waits[name] - 1 if name in waits else end for name in weights]
+            lives.append((birth, max([birth, *reads, *updates]), tensor.num_bytes))
+        births, deaths, sizes = _columns(lives)
+        starts = np.arange(plan.steps_per_launch)[:, None] * step_length
+        changes = _changes(
+            (starts + births).ravel(),
+            np.minimum(starts + deaths, end).ravel(),
+            np.tile(sizes, plan.steps_per_launch),
+            end + 1,
+        )
+        return costs.base_bytes + int(np.cumsum(changes).max(initial=0))
+
+
+def _columns(lives: list[tuple[int, int, int]]) -> tuple[Moments, Moments, Moments]:
+    births, deaths, sizes = np.array(lives, dtype=np.int64).reshape(-1, 3).T
+    return births, deaths, sizes
+
+
+def _changes(births: Moments, deaths: Moments, sizes: Moments, num_moments: int) -> Moments:
+    """Bytes that come (items 0, 2, 4, ...) and go (1, 3, 5, ...) at each moment."""
+    changes = np.zeros(2 * num_moments, dtype=np.int64)
+    np.add.at(changes, 2 * births, sizes)
+    np.add.at(changes, 2 * deaths + 1, -sizes)
+    return changes

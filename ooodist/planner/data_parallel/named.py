@@ -1,0 +1,309 @@
+"""Plans with a name, to compare with: stock, tuned, the default, first-k and strict priority."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel.exchanges import arrange, fused, most_urgent_first, ready_order
+from ooodist.planner.data_parallel.orders import first_k_order, movable_layers, stock_order
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
+from ooodist.planner.data_parallel.simulate import Simulator
+
+PARTITION_BYTES = 4_096_000  # BytePS's default
+BUCKET_BYTES = 1 << 20  # in which gradients travel without a plan
+MOST_K = 32  # of reverse first-k, that are compared at first
+NEARER = 4  # how much closer those are that are compared next
+CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
+EQUAL_DIGITS = 10  # of seconds: what differs less is equal but for rounding
+TUNED_BYTES = tuple(1 << exponent for exponent in range(20, 32))  # of buckets: the usual, and more
+
+
+def stock_plan(
+    costs: StepCosts,
+    network: Network,
+    *,
+    steps_per_launch: int = 1,
+    partition_bytes: int = PARTITION_BYTES,
+) -> Plan:
+    """What an engine's own wrappers do: every gradient is exchanged when it is ready.
+
+    Horovod joins those that are ready at one time; with others each travels by itself.
+    No order is imposed on the backward units. Engines that pick by urgency are given the
+    variables in the order of the model, the first layer's as the most urgent, and no limit of
+    what is in flight, so that they send what is ready. With more than one step a launch it is
+    stock without the barrier between steps.
+
+    Args:
+        costs, network: of the step.
+        steps_per_launch: steps that are traced into one function.
+        partition_bytes: into which pieces an engine that picks by urgency splits exchanges.
+    """
+    weights = [weight.name for weight in costs.weights]
+    if not network.by_urgency:
+        weights = list(ready_order(costs, None))
+    plan = Plan(
+        name="stock",
+        order=None,
+        exchanges=(
+            fused(costs, network) if network.engine == "horovod" else arrange(costs, weights)
+        ),
+        steps_per_launch=steps_per_launch,
+    )
+    return _for_network(plan, network, partition_bytes)
+
+
+def tuned_plan(
+    costs: StepCosts,
+    network: Network,
+    *,
+    steps_per_launch: int = 1,
+    credits: Sequence[int | None] = CREDITS,
+    partitions: Sequence[int] = (PARTITION_BYTES,),
+) -> Plan:
+    """Stock with the engine's own settings at their best in simulation; the first of equals.
+
+    For BytePS the credit and the size of its pieces; for others the size of the buckets in which
+    neighbours travel together, and for Horovod the fusion threshold besides.
+
+    Args:
+        costs, network: of the step.
+        steps_per_launch: steps that are traced into one function.
+        credits, partitions: that an engine that picks by urgency may have.
+    """
+    stock = replace(stock_plan(costs, network, steps_per_launch=steps_per_launch), name="tuned")
+    plans = [stock]
+    if network.by_urgency:
+        plans = [
+            replace(stock, credit=credit, partition_bytes=size)
+            for credit in credits
+            for size in partitions
+        ]
+    else:
+        ready = ready_order(costs, None)
+        joined = [arrange(costs, ready, bucket_bytes=size) for size in TUNED_BYTES]
+        if network.engine == "horovod":
+            joined += [fused(costs, network, threshold=size) for size in TUNED_BYTES]
+        plans += [replace(stock, exchanges=exchanges) for exchanges in joined]
+    return min(plans, key=Simulator(costs, network).step_seconds)
+
+
+def default_plan(costs: StepCosts, network: Network, *, steps_per_launch: int = 1) -> Plan:
+    """What ooodist does without a plan: stock, with small gradients in buckets.
+
+    Args:
+        costs, network: of the step.
+        steps_per_launch: steps that are traced into one function.
+    """
+    exchanges = arrange(costs, ready_order(costs, None), bucket_bytes=BUCKET_BYTES)
+    plan = Plan("default", None, exchanges, steps_per_launch=steps_per_launch)
+    return _for_network(plan, network, PARTITION_BYTES)
+
+
+def first_k_plan(
+    costs: StepCosts,
+    network: Network,
+    k: int,
+    *,
+    steps_per_launch: int = 1,
+    partition_bytes: int = PARTITION_BYTES,
+) -> Plan:
+    """Reverse first-k: see :func:`ooodist.planner.data_parallel.orders.first_k_order`.
+
+    Gradients are exchanged in the order in which they become ready. Raises UserError if k is out
+    of range.
+    """
+    order = first_k_order(costs, k)
+    exchanges = arrange(costs, ready_order(costs, order))
+    plan = Plan("first_k", order, exchanges, steps_per_launch=steps_per_launch)
+    return _for_network(plan, network, partition_bytes)
+
+
+def best_first_k(
+    costs: StepCosts,
+    network: Network,
+    *,
+    steps_per_launch: int = 1,
+    memory_bytes: int | None = None,
+    partition_bytes: int = PARTITION_BYTES,
+    simulator: Simulator | None = None,
+) -> Plan:
+    """The :func:`first_k_plan` that is fastest in simulation; the least k of equals.
+
+    Over every k, or where there are many of them over so many in even distances, and then over
+    those near the best, each with the exchanges that are best for it: see :func:`bucket_sizes`.
+    With ``memory_bytes``, over those that fit; k = 0, which is stock order, counts always.
+    ``simulator``: of these costs and network, if there is one.
+    """
+    simulator = simulator or Simulator(costs, network)
+    sizes = bucket_sizes(costs, network, steps_per_launch, simulator)
+    plans: dict[int, Plan] = {}
+    seconds: dict[int, float] = {}
+
+    def score(k: int) -> tuple[float, int]:
+        if k not in plans:
+            plan = first_k_plan(
+                costs,
+                network,
+                k,
+                steps_per_launch=steps_per_launch,
+                partition_bytes=partition_bytes,
+            )
+            fits = not k or memory_bytes is None or simulator.peak_bytes(plan) <= memory_bytes
+            plans[k] = _with_best_exchanges(plan, costs, simulator, sizes) if fits else plan
+            took = simulator.step_seconds(plans[k]) if fits else math.inf
+            seconds[k] = round(took, EQUAL_DIGITS)
+        return seconds[k], k
+
+    most = len(movable_layers(costs))
+    distance = -(-(most + 1) // MOST_K)
+    best = min({*range(0, most + 1, distance), most}, key=score)
+    while distance > 1:
+        nearest, distance = distance, -(-distance // NEARER)
+        near = range(max(0, best - nearest), min(most, best + nearest) + 1, distance)
+        best = min({best, *near}, key=score)
+    return plans[best]
+
+
+def bucket_sizes(
+    costs: StepCosts, network: Network, steps_per_launch: int, simulator: Simulator | None = None
+) -> tuple[int, ...]:
+    """0, which is no buckets, and the size of buckets that is best for stock order, if any is.
+
+    An engine that picks by urgency has no buckets of its own. ``simulator``: of these costs and
+    network, if there is one.
+    """
+    if network.by_urgency or network.workers == 1:
+        return (0,)
+    stock = first_k_plan(costs, network, 0, steps_per_launch=steps_per_launch)
+    ready = ready_order(costs, stock.order)
+    seconds = (simulator or Simulator(costs, network)).step_seconds
+    best = min(
+        (0, *TUNED_BYTES),
+        key=lambda size: seconds(
+            replace(stock, exchanges=arrange(costs, ready, bucket_bytes=size))
+        ),
+    )
+    return (0, best) if best else (0,)
+
+
+def _with_best_exchanges(
+    plan: Plan, costs: StepCosts, simulator: Simulator, sizes: Sequence[int]
+) -> Plan:
+    """With gradients as they become ready in buckets of one of these sizes, or as Horovod does."""
+    if simulator.network.by_urgency:
+        return plan
+    ready = ready_order(costs, plan.order)
+    exchanges = [arrange(costs, ready, bucket_bytes=size) for size in sizes]
+    if plan.engine == "horovod":
+        exchanges.append(fused(costs, simulator.network, order=plan.order))
+    return min((replace(plan, exchanges=each) for each in exchanges), key=simulator.step_seconds)
+
+
+def priority_plan(
+    costs: StepCosts,
+    network: Network,
+    *,
+    chunk_bytes: int = PARTITION_BYTES,
+    bucket_bytes: int = 0,
+    credit: int | None = 1,
+    steps_per_launch: int = 1,
+) -> Plan:
+    """Strict priority: of the chunks that are ready, the one that is needed first goes first.
+
+    The backward units keep stock order. An engine that picks by urgency does it by itself, with
+    ``chunk_bytes`` as the size of its pieces. For others, it is the sequence that such an engine
+    yields in simulation, kept for every step.
+
+    Args:
+        costs, network: of the step.
+        chunk_bytes: gradients that are larger travel in parts of about this size.
+        bucket_bytes: instead of that, those that become ready one after the other travel together
+            up to this size; 0: they do not, and an engine that picks by urgency has no buckets.
+        credit: how many may be in flight: with more, the lane is busier and priority less strict.
+        steps_per_launch: steps that are traced into one function.
+
+    Source: Peng et al., "A generic communication scheduler for distributed DNN training
+    acceleration" (ByteScheduler), SOSP 2019; Jayarajan et al., "Priority-based parameter
+    propagation for distributed DNN training" (P3), MLSys 2019.
+    """
+    weights = [weight.name for weight in costs.weights]
+    order = stock_order(costs)
+    if network.by_urgency:
+        exchanges = most_urgent_first(costs, arrange(costs, weights))
+    else:
+        if bucket_bytes:
+            pieces = arrange(costs, ready_order(costs, order), bucket_bytes=bucket_bytes)
+        else:
+            pieces = arrange(costs, weights, chunk_bytes=chunk_bytes)
+        exchanges = priority_sequence(costs, network, order, pieces, credit)
+    plan = Plan("priority", order, exchanges, credit=credit, steps_per_launch=steps_per_launch)
+    return _for_network(plan, network, chunk_bytes)
+
+
+def best_priority(
+    costs: StepCosts,
+    network: Network,
+    *,
+    chunk_bytes: int = PARTITION_BYTES,
+    credits: Sequence[int | None] = CREDITS,
+    steps_per_launch: int = 1,
+    simulator: Simulator | None = None,
+) -> Plan:
+    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
+
+    In chunks, or in the buckets that are best for stock order. ``simulator``: of these costs and
+    network, if there is one.
+    """
+    simulator = simulator or Simulator(costs, network)
+    plans = [
+        priority_plan(
+            costs,
+            network,
+            chunk_bytes=chunk_bytes,
+            bucket_bytes=size,
+            credit=credit,
+            steps_per_launch=steps_per_launch,
+        )
+        for size in bucket_sizes(costs, network, steps_per_launch, simulator)
+        for credit in credits
+    ]
+    return min(plans, key=simulator.step_seconds)
+
+
+def priority_sequence(
+    costs: StepCosts,
+    network: Network,
+    order: Sequence[str] | None,
+    exchanges: Sequence[PlannedExchange],
+    credit: int | None,
+    simulator: Simulator | None = None,
+) -> tuple[PlannedExchange, ...]:
+    """The order in which exchanges begin if the one that is needed first always goes first.
+
+    That of a step in the middle of a launch, where the exchanges of the step before compete.
+    ``simulator``: of these costs and network, if there is one.
+    """
+    urgent_first = most_urgent_first(costs, exchanges)
+    if network.workers == 1:  # nothing is exchanged
+        return urgent_first
+    urgent = Plan(
+        name="priority",
+        order=None if order is None else tuple(order),
+        exchanges=urgent_first,
+        credit=credit,
+        by_urgency=True,
+    )
+    return tuple((simulator or Simulator(costs, network)).entry_order(urgent))
+
+
+def _for_network(plan: Plan, network: Network, partition_bytes: int) -> Plan:
+    return replace(
+        plan,
+        by_urgency=network.by_urgency,
+        partition_bytes=partition_bytes if network.by_urgency else None,
+        engine=network.engine,
+        workers=network.workers,
+    )

@@ -1,0 +1,118 @@
+"""Orders of the backward units of a described step, and moving a unit within one.
+
+An order is a list of unit names; it is legal if it has every unit once and none before a unit
+that it needs. The same orders for a traced graph are in :mod:`ooodist.graph.order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ooodist.errors import UserError
+from ooodist.planner.costs import StepCosts, UnitCost
+
+
+def stock_order(costs: StepCosts) -> tuple[str, ...]:
+    """Layer after layer from the loss down, each dX followed by the dW of its layer."""
+    return tuple(unit.name for unit in costs.backward)
+
+
+def movable_layers(costs: StepCosts) -> list[list[UnitCost]]:
+    """The layers whose weight gradient first-k can defer, from the input up.
+
+    A layer is the dW units that wait for the same dX units. An early part of a weight with
+    several uses completes nothing, so it belongs to none; nor does a dW that others need.
+    """
+    needed = {name for unit in costs.backward for name in unit.needs}
+    waits_for: dict[str, int] = {}  # how far down the dX path a unit's last input is
+    path = 0
+    layers: dict[int, list[UnitCost]] = {}
+    for unit in costs.backward:
+        if unit.kind == "dX":
+            path += 1
+            waits_for[unit.name] = path
+            continue
+        place = max((waits_for[name] for name in unit.needs), default=0)
+        waits_for[unit.name] = place
+        if unit.weights and unit.name not in needed:
+            layers.setdefault(place, []).append(unit)
+    return [layers[place] for place in sorted(layers, reverse=True)]
+
+
+def first_k_order(costs: StepCosts, k: int) -> tuple[str, ...]:
+    """Reverse first-k: the dW of the first k layers last, the first layer's foremost.
+
+    Args:
+        costs: whose backward units are ordered.
+        k: 0 (stock order) to the number of :func:`movable_layers`.
+
+    Raises:
+        UserError: k is out of range.
+
+    Source: Oh et al., EuroSys 2022, section 5.1 ("reverse first-k scheduling").
+    """
+    layers = movable_layers(costs)
+    if not 0 <= k <= len(layers):
+        raise UserError(
+            f"order: first_k has k = {k}, but this model has {len(layers)} layers whose weight "
+            f"gradient can be moved; choose k from 0 to {len(layers)}"
+        )
+    late = [unit.name for layer in layers[:k] for unit in layer]
+    deferred = set(late)
+    return (*(unit.name for unit in costs.backward if unit.name not in deferred), *late)
+
+
+def is_legal(costs: StepCosts, order: Sequence[str]) -> bool:
+    """Whether an order has each backward unit once, and each behind those that it needs."""
+    if sorted(order) != sorted(unit.name for unit in costs.backward):
+        return False
+    place = {name: index for index, name in enumerate(order)}
+    return all(place[need] < place[unit.name] for unit in costs.backward for need in unit.needs)
+
+
+class Moves:
+    """Where a unit of an order can be moved.
+
+    Attributes:
+        movable: names of the dW units; the dX path stays as it is.
+    """
+
+    def __init__(self, costs: StepCosts) -> None:
+        self.movable = tuple(unit.name for unit in costs.backward if unit.kind == "dW")
+        self._needs = {unit.name: set(unit.needs) for unit in costs.backward}
+        self._needed_by: dict[str, set[str]] = {name: set() for name in self._needs}
+        for name, needs in self._needs.items():
+            for needed in needs:
+                self._needed_by[needed].add(name)
+
+    def room(self, order: Sequence[str], name: str) -> range:
+        """Where a unit can stand in a legal order once it is taken out of it, never empty."""
+        others = [other for other in order if other != name]
+        first, last = 0, len(others)
+        for index, other in enumerate(others):
+            if other in self._needs[name]:
+                first = index + 1
+            elif other in self._needed_by[name]:
+                last = index
+                break
+        return range(first, last + 1)
+
+
+def moved(items: Iterable[str], name: str, place: int) -> tuple[str, ...]:
+    """The items, one of them taken out and put in where ``place`` says."""
+    others = [item for item in items if item != name]
+    others.insert(place, name)
+    return tuple(others)
+
+
+def num_deferred(costs: StepCosts, order: Sequence[str] | None) -> int:
+    """How many units stand behind others that stock order has behind them; None is stock order."""
+    if order is None:
+        return 0
+    stock = {unit.name: index for index, unit in enumerate(costs.backward)}
+    deferred, latest = 0, -1
+    for name in order:
+        if stock[name] < latest:
+            deferred += 1
+        latest = max(latest, stock[name])
+    return deferred

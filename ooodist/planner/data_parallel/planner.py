@@ -1,0 +1,272 @@
+"""Searches the plan whose steps take the least time.
+
+It begins with the plans that have a name (stock, tuned, first-k, strict priority), improves
+settings one at a time (candidates.py), then changes the best at random (local_search.py), and keeps
+the best of all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from ooodist.errors import UserError
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel.candidates import Family
+from ooodist.planner.data_parallel.local_search import LocalSearch
+from ooodist.planner.data_parallel.named import (
+    CREDITS,
+    PARTITION_BYTES,
+    best_first_k,
+    best_priority,
+    stock_plan,
+    tuned_plan,
+)
+from ooodist.planner.data_parallel.orders import num_deferred
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.progress import Progress, WatchedSimulator
+from ooodist.util.yaml_dataclass import Range
+
+MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
+FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
+MOST_WORK = 22_000_000  # units and weights in all plans of the search at random
+OTHER_PLANS = 350  # that are simulated besides, about, for each number of steps that is tried
+SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
+ROUNDING = 1e-9  # scores that differ by less are equal
+LOAD_PENALTY = 1e-5  # of the score, for each unit of load: see Planner._load
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Within what a plan is searched.
+
+    Attributes:
+        memory_bytes: that a worker has; None: any number.
+        max_steps_per_launch: the most that are traced into one function; 1, 2, 4, ... are tried.
+        steps_per_launch: the only number that is tried; None: up to the most.
+        total_steps: that will be trained: tracing a longer launch must be worth its time. None:
+            so many that tracing does not count; the shortest launch within 1 % of the best is
+            taken.
+        credits: that may be used; None stands for any number of exchanges in flight. A single
+            one where the engine's is set already, or where it allows no other. Stock and tuned
+            have any number in any case, where the engine does not pick by urgency: it is what
+            that does.
+        partitions: bytes of the pieces into which an engine that picks by urgency may split
+            exchanges. A single one where the engine's is set already.
+        evaluations: of the search at random, or fewer for more than about 200 layers; with the
+            seed, they determine its result.
+    """
+
+    memory_bytes: Annotated[int, Range(0)] | None = None
+    max_steps_per_launch: Annotated[int, Range(1)] = 8
+    steps_per_launch: Annotated[int, Range(1)] | None = None
+    total_steps: Annotated[int, Range(1)] | None = None
+    credits: tuple[int | None, ...] = CREDITS
+    partitions: tuple[int, ...] = (PARTITION_BYTES, 1 << 20, 1 << 21, 1 << 23, 1 << 24)
+    evaluations: Annotated[int, Range(0)] = 20000
+
+
+class Planner:
+    """The search for one model and network.
+
+    Attributes:
+        evaluations: plans of the search at random.
+    """
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        network: Network,
+        limits: Limits,
+        progress: Progress | None = None,
+    ) -> None:
+        self._costs = costs
+        self._network = network
+        self._limits = limits
+        self._bytes = {weight.name: weight.num_bytes for weight in costs.weights}
+        most = min(limits.max_steps_per_launch, limits.total_steps or limits.max_steps_per_launch)
+        self._steps = [1 << i for i in range(most.bit_length())]  # 1, 2, 4, ... up to most
+        if limits.steps_per_launch is not None:
+            self._steps = [limits.steps_per_launch]
+        size = len(costs.forward + costs.backward) + len(costs.weights)
+        self.evaluations = min(limits.evaluations, MOST_WORK // max(1, size))
+        expected = self.evaluations + OTHER_PLANS * len(self._steps)
+        self._simulator = WatchedSimulator(costs, network, expected, progress)
+        self._named: dict[int, dict[str, Plan]] = {}
+
+    def named(self, steps_per_launch: int) -> dict[str, Plan]:
+        """Stock, tuned, the best first-k and the best priority, as the limits allow them."""
+        if steps_per_launch not in self._named:  # many plans are simulated for them
+            self._named[steps_per_launch] = self._find_named(steps_per_launch)
+        return self._named[steps_per_launch]
+
+    def _find_named(self, steps_per_launch: int) -> dict[str, Plan]:
+        costs, network, limits = self._costs, self._network, self._limits
+        usual = PARTITION_BYTES in limits.partitions
+        partition_bytes = PARTITION_BYTES if usual else limits.partitions[0]
+        plans = (
+            stock_plan(
+                costs, network, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+            ),
+            tuned_plan(
+                costs,
+                network,
+                steps_per_launch=steps_per_launch,
+                credits=limits.credits,
+                partitions=limits.partitions,
+            ),
+            best_first_k(
+                costs,
+                network,
+                steps_per_launch=steps_per_launch,
+                memory_bytes=limits.memory_bytes,
+                partition_bytes=partition_bytes,
+                simulator=self._simulator,
+            ),
+            best_priority(
+                costs,
+                network,
+                chunk_bytes=partition_bytes,
+                credits=limits.credits,
+                steps_per_launch=steps_per_launch,
+                simulator=self._simulator,
+            ),
+        )
+        other = limits.credits[-1]
+        # These engines start all that is ready; the others' credit is one of their settings.
+        as_it_comes = () if network.by_urgency else ("stock", "tuned")
+        return {
+            plan.name: plan
+            if plan.name in as_it_comes or plan.credit in limits.credits
+            else replace(plan, credit=other)
+            for plan in plans
+        }
+
+    def best_named(self) -> list[Plan]:
+        """Each of these with as many steps a launch as are best for it."""
+        return [
+            self.named(self._fewest_steps(scores))[name]
+            for name, scores in self._named_scores().items()
+            if min(scores.values()) < float("inf")  # it fits into memory
+        ]
+
+    def _named_scores(self) -> dict[str, dict[int, float]]:
+        """Of each plan with a name, by the steps of a launch."""
+        return {
+            name: {steps: self._score(self.named(steps)[name]) for steps in self._steps}
+            for name in self.named(self._steps[0])
+        }
+
+    def search(self, seed: int) -> Plan:
+        """The plan. Raises UserError if none fits into memory."""
+        watched = self._simulator
+        watched.phase = "plans with a name"
+        watched.stock_seconds = watched.step_seconds(stock_plan(self._costs, self._network))
+        pool = [plan for steps in self._steps for plan in self.named(steps).values()]
+        self._check_memory(pool)
+        if self._network.workers > 1 and self._costs.weights:
+            watched.phase = "one setting after the other"
+            family = Family(watched, self._limits.credits, self._limits.partitions)
+            for steps in sorted({min(steps, MOST_SEARCHED_STEPS) for steps in self._steps}):
+                pool += [
+                    family.plan(family.improve(start, steps, self._loaded_score), steps)
+                    for start in family.starts()
+                ]
+            watched.phase = "random changes"
+            steps = min(self._pick(pool).steps_per_launch, MOST_SEARCHED_STEPS)
+            pool += self._walk(pool, steps, random.Random(seed))
+        return replace(self._pick(pool), name="planned")
+
+    def _walk(self, pool: Iterable[Plan], steps: int, rng: random.Random) -> list[Plan]:
+        """What random changes make of the best of the pool, and that made simpler."""
+        score = self._loaded_score
+        local = LocalSearch(self._costs, self._limits.credits, score, rng)
+        plans = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
+        starts = sorted(plans, key=score)[:2]
+        follow = not self._network.by_urgency  # the way that suits the engine
+        ways = [(plan, way) for way in (follow, not follow) for plan in starts]
+        if self.evaluations < self._limits.evaluations:  # so many layers that one walk is short
+            ways = ways[:1]
+        found = [local.improve(plan, self.evaluations // 8, follow=way) for plan, way in ways]
+        best = min(found, key=score)
+        rest = self.evaluations - len(found) * (self.evaluations // 8)
+        for way, twelfths in ((follow, 5), (follow, 5), (not follow, 2)):
+            best = local.improve(best, rest * twelfths // 12, follow=way)
+        self._simulator.phase = "making the best simpler"
+        return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
+
+    def _score(self, plan: Plan) -> float:
+        """Seconds of a step, with its share of the tracing; infinite if memory is short."""
+        memory = self._limits.memory_bytes
+        if memory is not None and self._simulator.peak_bytes(plan) > memory:
+            return float("inf")
+        seconds = self._simulator.step_seconds(plan)
+        if self._limits.total_steps is not None:
+            tracing = self._costs.trace_seconds * plan.steps_per_launch
+            seconds += tracing / self._limits.total_steps
+        self._simulator.best_seconds = min(seconds, self._simulator.best_seconds)
+        return seconds
+
+    def _loaded_score(self, plan: Plan) -> float:
+        """The score, a little worse for load: else the search would not see it at all."""
+        return self._score(plan) * (1 + LOAD_PENALTY * self._load(plan))
+
+    def _load(self, plan: Plan) -> float:
+        """What the model counts too little: the exchanges, and MiB copied for buckets and parts."""
+        copied = sum(
+            self._bytes[weight] / exchange.parts
+            for exchange in plan.exchanges
+            if exchange.parts > 1 or len(exchange.weights) > 1
+            for weight in exchange.weights
+        )
+        return len(plan.exchanges) + copied / (1 << 20)
+
+    def _pick(self, pool: Iterable[Plan]) -> Plan:
+        """The simplest of the best plans of the pool, with no more steps a launch than it needs.
+
+        It is never slower than a named plan with as many steps a launch, or with those that are
+        best for it.
+        """
+        distinct = dict.fromkeys(_with_steps(plan, 1) for plan in pool)
+        scores = {
+            steps: {plan: self._score(plan) for plan in (_with_steps(p, steps) for p in distinct)}
+            for steps in self._steps
+        }
+        lowest = {steps: min(scores[steps].values()) for steps in self._steps}
+        by_name = self._named_scores().values()
+        best_named = min(scores[self._fewest_steps(scores)] for scores in by_name)
+        steps = self._fewest_steps(lowest, best_named)
+        worst = min(
+            lowest[steps] * (1 + SIMPLER_TOLERANCE),
+            best_named,
+            *(scores[steps] for scores in by_name),
+        )
+        worst *= 1 + ROUNDING
+        good = [plan for plan, score in scores[steps].items() if score <= worst]
+        return min(good, key=self._complexity)
+
+    def _fewest_steps(self, scores: Mapping[int, float], worst: float = float("inf")) -> int:
+        """The fewest steps a launch whose score is about the best, and no worse than ``worst``."""
+        tolerance = FEWER_STEPS_TOLERANCE if self._limits.total_steps is None else 0.0
+        limit = min(worst, min(scores.values()) * (1 + tolerance))
+        return min(steps for steps, score in scores.items() if score <= limit)
+
+    def _complexity(self, plan: Plan) -> tuple[bool, float]:
+        return plan.name != "stock", self._load(plan) + num_deferred(self._costs, plan.order)
+
+    def _check_memory(self, plans: Iterable[Plan]) -> None:
+        memory = self._limits.memory_bytes
+        if memory is None:
+            return
+        least = min(self._simulator.peak_bytes(plan) for plan in plans)
+        if least > memory:
+            raise UserError(
+                f"memory: a worker has {memory} bytes, but a step needs at least {least}, with "
+                "nothing deferred; give it that much, or make the batch smaller"
+            )
+
+
+def _with_steps(plan: Plan, steps: int) -> Plan:
+    return replace(plan, steps_per_launch=steps, predicted=None)

@@ -1,0 +1,125 @@
+"""Plans for people and for training: the best one, those to try, and those to compare it with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel.bound import lower_bound
+from ooodist.planner.data_parallel.named import stock_plan
+from ooodist.planner.data_parallel.plan import Plan, Prediction
+from ooodist.planner.data_parallel.planner import Limits, Planner
+from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.progress import Progress
+
+__all__ = ["Limits", "comparison", "make_plan", "plans_to_try", "predicted"]
+
+TRIED = 0.5  # how much slower in simulation a plan with a name may be, to be tried
+MOST_TRIED = 3  # each must be traced, which takes seconds
+
+
+def make_plan(
+    costs: StepCosts,
+    network: Network,
+    *,
+    limits: Limits | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Plan:
+    """The best plan found: in simulation never slower than those with a name.
+
+    These count as far as they are within the limits, with the k and the credit that are best, and
+    with as many steps a launch as are best for them, or as this plan has. Of plans that are about
+    equal the simplest is taken.
+
+    Args:
+        costs, network: of the step.
+        limits: within which it is searched.
+        seed: of the search at random.
+        progress: is told how far the search is.
+
+    Returns:
+        a plan with its prediction, and with no model: that is for the caller to name.
+
+    Raises:
+        UserError: no plan fits into ``limits.memory_bytes``.
+    """
+    planned = Planner(costs, network, limits or Limits(), progress).search(seed)
+    return predicted(planned, costs, network)
+
+
+def plans_to_try(
+    costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
+) -> list[Plan]:
+    """The planned one, and those with a name that may well be as fast: for a trial in training.
+
+    Where workers share the cores of a machine, the simulator errs by as much as ``TRIED``, so that
+    plans which differ by less are equal before they were tried. At most ``MOST_TRIED``, the
+    fastest in simulation first.
+
+    Raises:
+        UserError: no plan fits into ``limits.memory_bytes``.
+    """
+    planner = Planner(costs, network, limits or Limits())
+    planned = planner.search(seed)
+    plans = sorted(
+        (predicted(plan, costs, network) for plan in (planned, *planner.best_named())), key=_seconds
+    )
+    distinct: dict[Plan, Plan] = {}
+    for plan in plans:
+        distinct.setdefault(replace(plan, name="", predicted=None), plan)
+    worst = (1 + TRIED) * _seconds(plans[0])
+    return [plan for plan in distinct.values() if _seconds(plan) <= worst][:MOST_TRIED]
+
+
+def comparison(
+    costs: StepCosts,
+    network: Network,
+    *,
+    limits: Limits | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Plan]:
+    """The plans that people compare, by name, each with its prediction.
+
+    ``stock`` is the engine as it comes, ``tuned`` with its own settings at their best; these and
+    ``first_k`` (with the best k) have one step a launch. ``barrier_removed``, which is stock in all
+    else, and ``priority`` (with the best credit) have as many as ``planned``. So what the order
+    brings and what the removed barrier brings can be told apart.
+
+    Raises:
+        UserError: no plan fits into ``limits.memory_bytes``.
+    """
+    planner = Planner(costs, network, limits or Limits(), progress)
+    planned = planner.search(seed)
+    alone, together = planner.named(1), planner.named(planned.steps_per_launch)
+    plans = {
+        "stock": alone["stock"],
+        "tuned": alone["tuned"],
+        "barrier_removed": replace(together["stock"], name="barrier_removed"),
+        "first_k": alone["first_k"],
+        "priority": together["priority"],
+        "planned": planned,
+    }
+    return {name: predicted(plan, costs, network) for name, plan in plans.items()}
+
+
+def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
+    """The plan with what the simulator says of it.
+
+    Raises:
+        UserError: the plan does not fit the costs.
+    """
+    simulator = Simulator(costs, network)
+    prediction = Prediction(
+        step_seconds=simulator.step_seconds(plan),
+        lower_bound_seconds=lower_bound(costs, network, plan.steps_per_launch),
+        stock_seconds=simulator.step_seconds(stock_plan(costs, network)),
+        peak_bytes=simulator.peak_bytes(plan),
+    )
+    return replace(plan, predicted=prediction)
+
+
+def _seconds(plan: Plan) -> float:
+    assert plan.predicted is not None
+    return plan.predicted.step_seconds

@@ -1,0 +1,236 @@
+"""Whether a pipeline schedule can run, before anything starts; and the schedule as a grid.
+
+A schedule that cannot run is shown with its cells by rank and step, and the bad one marked::
+
+    step         4       5       6
+    rank 0  |   0B0     0W0     0B1
+    rank 1  |   1W0  >> 1B1 <<  1F1
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.actions import (
+    BACKWARD,
+    COMPUTE_KINDS,
+    FORWARD,
+    INPUT_GRADIENT,
+    RECEIVE_BACKWARD,
+    RECEIVE_FORWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    TRANSFER_KINDS,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+    with_transfers,
+)
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.simulate import kept_bytes
+
+SHOWN_STEPS = 4  # before and after the bad cell
+
+
+class ScheduleError(UserError):
+    """A schedule that cannot run.
+
+    Attributes:
+        rank: where.
+        step: number of the action in the rank's list; None: it is about the whole rank.
+    """
+
+    def __init__(self, schedule: Schedule, rank: int, step: int | None, message: str) -> None:
+        where = f"rank {rank}" if step is None else f"rank {rank}, step {step}"
+        cells = grid(schedule, rank, step or 0)
+        super().__init__(f"schedule {schedule.name}, {where}: {message}\n{cells}")
+        self.rank, self.step = rank, step
+
+
+def check(schedule: Schedule, costs: PipelineCosts | None = None) -> None:
+    """Raises ScheduleError unless the schedule can run.
+
+    Each stage does F, B and W (or F and BW) of each micro-batch once and on its own rank, and those
+    before the first one that trains F alone; no action needs what does not come, no order blocks,
+    and with costs, no rank keeps more than the memory limit. Transfers are checked if the schedule
+    has some, and otherwise those that it needs.
+    """
+    _check_complete(schedule)
+    has_transfers = any(a.kind in TRANSFER_KINDS for actions in schedule.actions for a in actions)
+    full = schedule if has_transfers else with_transfers(schedule)
+    if has_transfers:
+        _check_transfers(schedule)
+    _check_order(full)
+    if costs is not None:
+        costs.check(schedule.stages)
+        _check_memory(schedule, costs)
+
+
+def grid(schedule: Schedule, rank: int | None = None, step: int = 0) -> str:
+    """The steps of all ranks, a line a rank; with a rank, those around its step, marked."""
+    longest = max((len(actions) for actions in schedule.actions), default=0)
+    steps = range(longest)
+    if rank is not None:
+        steps = range(max(0, step - SHOWN_STEPS), min(longest, step + SHOWN_STEPS + 1))
+    rows = [["step", *map(str, steps)]]
+    for number, actions in enumerate(schedule.actions):
+        cells = [str(actions[at]) if at < len(actions) else "" for at in steps]
+        if number == rank and step in steps:
+            cells[step - steps.start] = f">> {cells[step - steps.start]} <<"
+        rows.append([f"rank {number}", *cells])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _check_complete(schedule: Schedule) -> None:
+    first = schedule.first_trained
+    for rank, actions in enumerate(schedule.actions):
+        seen: set[Action] = set()
+        for step, action in enumerate(actions):
+            stage, _, microbatch = action
+            if action in seen:
+                raise ScheduleError(schedule, rank, step, f"{action} comes twice")
+            seen.add(action)
+            if not (stage < schedule.stages and schedule.rank_of[stage] == rank):
+                raise ScheduleError(
+                    schedule, rank, step, f"{action} is of a stage that this rank does not have"
+                )
+            if microbatch >= schedule.microbatches:
+                raise ScheduleError(
+                    schedule,
+                    rank,
+                    step,
+                    f"{action} is of a micro-batch beyond the {schedule.microbatches} of a step",
+                )
+        for stage in range(schedule.stages):
+            if schedule.rank_of[stage] == rank:
+                _check_stage(schedule, rank, stage, seen, first)
+
+
+def _check_stage(schedule: Schedule, rank: int, stage: int, seen: set[Action], first: int) -> None:
+    """All of it is done that must be; ``first`` is the first stage that trains."""
+    if stage < first:
+        wanted: tuple[set[str], ...] = ({FORWARD},)
+        rule = "without any B or BW, it must do F alone"
+    else:
+        wanted = {FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT}, {FORWARD, BACKWARD}
+        rule = "it must do F, B and W, or F and BW"
+        if stage > first:
+            rule += f", as stage {first} before it trains"
+    for microbatch in range(schedule.microbatches):
+        kinds = {kind for kind in COMPUTE_KINDS if Action(stage, kind, microbatch) in seen}
+        if kinds not in wanted:
+            raise ScheduleError(
+                schedule,
+                rank,
+                None,
+                f"stage {stage} does {', '.join(sorted(kinds)) or 'nothing'} of micro-batch "
+                f"{microbatch}; {rule}",
+            )
+
+
+def _check_transfers(schedule: Schedule) -> None:
+    """Exactly those that are needed."""
+    needed = with_transfers(schedule)
+    for rank, (actions, those) in enumerate(zip(schedule.actions, needed.actions, strict=True)):
+        missing = Counter(those) - Counter(actions)
+        for action in missing:
+            raise ScheduleError(schedule, rank, None, f"{action} is missing")
+        extra = Counter(actions) - Counter(those)
+        for action in extra:
+            step = actions.index(action)
+            raise ScheduleError(schedule, rank, step, f"nobody waits for {action}")
+
+
+def _check_order(schedule: Schedule) -> None:
+    """Runs the actions, each when what it needs is done; a rank goes no further before that."""
+    combined = {a for actions in schedule.actions for a in actions if a.kind == BACKWARD}
+    done: set[Action] = set()
+    waiting: dict[Action, int] = {}
+    steps = [0] * schedule.ranks
+    ready = list(range(schedule.ranks))
+    while ready:
+        rank = ready.pop()
+        for action in schedule.actions[rank][steps[rank] :]:
+            needs = _needs(schedule, action, combined)
+            missing = next((need for need in needs if need not in done), None)
+            if missing is not None:
+                waiting[missing] = rank
+                break
+            done.add(action)
+            steps[rank] += 1
+            if action in waiting:
+                ready.append(waiting.pop(action))
+    if not waiting:
+        return
+    reasons = [
+        f"{schedule.actions[rank][steps[rank]]} of rank {rank} waits for {need}"
+        for need, rank in sorted(waiting.items(), key=lambda item: item[1])
+    ]
+    # A rank that waits for a later step of its own is to blame, rather than those that wait for it.
+    to_blame = [rank for need, rank in waiting.items() if need in schedule.actions[rank]]
+    rank = min(to_blame or waiting.values())
+    raise ScheduleError(schedule, rank, steps[rank], f"no rank can go on: {'; '.join(reasons)}")
+
+
+def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterator[Action]:
+    """The actions that must be done before, given those that do B and W as one."""
+    stage, kind, microbatch = action
+
+    def same_rank(other: int) -> bool:
+        return schedule.rank_of[other] == schedule.rank_of[stage]
+
+    def backward(of: int) -> Action:
+        both = Action(of, BACKWARD, microbatch)
+        return both if both in combined else Action(of, INPUT_GRADIENT, microbatch)
+
+    if kind == FORWARD and stage > 0:
+        if same_rank(stage - 1):
+            yield Action(stage - 1, FORWARD, microbatch)
+        else:
+            yield Action(stage, RECEIVE_FORWARD, microbatch)
+    elif kind in (INPUT_GRADIENT, BACKWARD):
+        yield Action(stage, FORWARD, microbatch)
+        if stage + 1 < schedule.stages:
+            if same_rank(stage + 1):
+                yield backward(stage + 1)
+            else:
+                yield Action(stage, RECEIVE_BACKWARD, microbatch)
+    elif kind == WEIGHT_GRADIENT:
+        yield Action(stage, INPUT_GRADIENT, microbatch)
+    elif kind == SEND_FORWARD:
+        yield Action(stage, FORWARD, microbatch)
+    elif kind == RECEIVE_FORWARD:
+        yield Action(stage - 1, SEND_FORWARD, microbatch)
+    elif kind == SEND_BACKWARD:
+        yield backward(stage)
+    elif kind == RECEIVE_BACKWARD:
+        yield Action(stage + 1, SEND_BACKWARD, microbatch)
+
+
+def _check_memory(schedule: Schedule, costs: PipelineCosts) -> None:
+    if costs.memory_limit is None:
+        return
+    for rank, kept in enumerate(kept_bytes(schedule, costs)):
+        for number, num_bytes in enumerate(kept):
+            if num_bytes > costs.memory_limit:
+                step = _step_of(schedule.actions[rank], number)
+                raise ScheduleError(
+                    schedule,
+                    rank,
+                    step,
+                    f"{schedule.actions[rank][step]} needs {num_bytes} bytes, and the memory limit "
+                    f"is {costs.memory_limit}: raise it, use fewer micro-batches in flight "
+                    "(another schedule) or smaller ones",
+                )
+
+
+def _step_of(actions: Sequence[Action], number: int) -> int:
+    """Where the action with this number, transfers not counted, stands among all."""
+    steps = [step for step, action in enumerate(actions) if action.kind in COMPUTE_KINDS]
+    return steps[number]

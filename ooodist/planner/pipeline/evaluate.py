@@ -1,0 +1,208 @@
+"""The step of many orders of the same actions, fast: all is numbers and lists.
+
+An action's number is (3 stage + kind) microbatches + microbatch, with kind 0 for F, 1 for B and 2
+for W. The times are those of :func:`ooodist.planner.pipeline.simulate.simulate_pipeline`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from ooodist.planner.pipeline.actions import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+)
+from ooodist.planner.pipeline.costs import PipelineCosts
+
+KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
+
+
+class Evaluator:
+    """For schedules with these stages, micro-batches and costs, in which B and W are apart.
+
+    Attributes:
+        size: how many actions a schedule has.
+        least_seconds: of a step; no order is faster.
+    """
+
+    def __init__(self, rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts) -> None:
+        costs.check(len(rank_of))
+        self._rank_of, self._microbatches = rank_of, microbatches
+        stages = len(rank_of)
+        ranks = max(rank_of) + 1
+        self.size = 3 * stages * microbatches
+        self._limit = costs.memory_limit
+        self._base = [0] * ranks
+        self._update = [0.0] * ranks
+        self._work = [0.0] * ranks  # seconds without waiting, with the update
+        self._bytes: list[tuple[int, int]] = []  # of number 3 stage + kind
+        # All else is of each action's number.
+        self._seconds: list[float] = []
+        self._arrival: list[float] = []  # of what it needs of another stage; infinite: not known
+        self._receiver: list[int] = []  # what waits for its result; -1: nothing
+        self._link: list[int] = []  # that the result takes; -1: the same rank
+        self._way: list[float] = []  # seconds on the link
+        for stage, cost in enumerate(costs.stages):
+            rank = rank_of[stage]
+            self._base[rank] += cost.base_bytes
+            self._update[rank] += cost.update
+            work = cost.seconds(FORWARD) + cost.seconds(BACKWARD)
+            self._work[rank] += microbatches * work + cost.update
+            for kind, name in enumerate(KINDS):
+                before, after = {0: (stage - 1, stage + 1), 1: (stage + 1, stage - 1)}.get(
+                    kind, (-1, -1)
+                )
+                link, receivers = -1, [-1] * microbatches
+                if 0 <= after < stages:
+                    first = (3 * after + kind) * microbatches
+                    receivers = list(range(first, first + microbatches))
+                    if rank_of[after] != rank:
+                        link = rank * ranks + rank_of[after]
+                way = cost.send_seconds if kind == 0 else cost.send_back_seconds
+                self._bytes.append(cost.kept_bytes(name))
+                self._seconds += [cost.seconds(name)] * microbatches
+                self._arrival += [math.inf if 0 <= before < stages else 0.0] * microbatches
+                self._receiver += receivers
+                self._link += [link] * microbatches
+                self._way += [way] * microbatches
+        self.least_seconds = self._least_seconds(costs)
+
+    def _least_seconds(self, costs: PipelineCosts) -> float:
+        """Each rank has all its work left when the first F comes to it, and a micro-batch has its
+        way through all stages and back."""
+        ranks, stages = self._rank_of, costs.stages
+        way = least = 0.0
+        for stage, cost in enumerate(stages):
+            if ranks.index(ranks[stage]) == stage:
+                least = max(least, way + self._work[ranks[stage]])
+            way += cost.forward
+            if stage + 1 < len(stages) and ranks[stage + 1] != ranks[stage]:
+                way += cost.send_seconds
+        for stage, cost in reversed(list(enumerate(stages))):
+            way += cost.input_gradient
+            if stage > 0 and ranks[stage - 1] != ranks[stage]:
+                way += cost.send_back_seconds
+        return max(least, way + stages[0].weight_gradient + self._update[ranks[0]])
+
+    def orders_of(self, schedule: Schedule) -> list[list[int]]:
+        """The numbers of its actions, of each rank."""
+        return [
+            [self._number(action) for action in actions if action.kind in KINDS]
+            for actions in schedule.actions
+        ]
+
+    def schedule_of(self, orders: Sequence[Sequence[int]]) -> Schedule:
+        """The schedule of such numbers."""
+        return Schedule(
+            "orders",
+            self._rank_of,
+            self._microbatches,
+            tuple(tuple(map(self._action, order)) for order in orders),
+        )
+
+    def _number(self, action: Action) -> int:
+        stage, kind, microbatch = action
+        return (3 * stage + KINDS.index(kind)) * self._microbatches + microbatch
+
+    def _action(self, number: int) -> Action:
+        rest, microbatch = divmod(number, self._microbatches)
+        stage, kind = divmod(rest, 3)
+        return Action(stage, KINDS[kind], microbatch)
+
+    def on_next_stage(self, number: int, *, upwards: bool) -> tuple[int, int] | None:
+        """The rank and number of the same action on the stage after it, or before it; or none."""
+        number += 3 * self._microbatches if upwards else -3 * self._microbatches
+        if 0 <= number < self.size:
+            return self._rank_of[number // (3 * self._microbatches)], number
+        return None
+
+    def keeps_order(self, order: Sequence[int], one: int, other: int) -> bool:
+        """Whether the action that was moved from the other place to this one has left none behind
+        that must come before it, nor passed one that must come after it.
+
+        These are of its micro-batch, and those of its kind of the micro-batches next to it: any
+        order is as fast when the first that a stage does is called micro-batch 0, and so on.
+        """
+        moved, m = order[one], self._microbatches
+        part, microbatch = divmod(moved, m)
+        kind = part % 3
+        if one < other:
+            passed = order[one + 1 : other + 1]
+            return (kind == 0 or moved - m not in passed) and (
+                microbatch == 0 or moved - 1 not in passed
+            )
+        passed = order[other:one]
+        return (kind == 2 or moved + m not in passed) and (
+            microbatch == m - 1 or moved + 1 not in passed
+        )
+
+    def in_turn(self, order: Sequence[int]) -> list[int]:
+        """The order with each stage's micro-batches in turn, which is as fast."""
+        parts = [number // self._microbatches for number in order]
+        turns = [itertools.count(part * self._microbatches) for part in range(len(self._bytes))]
+        return [next(turns[part]) for part in parts]
+
+    def fits(self, rank: int, order: Sequence[int]) -> bool:
+        """Whether a rank with this order keeps to the memory limit."""
+        if self._limit is None:
+            return True
+        kept = self._base[rank]
+        for number in order:
+            begin, end = self._bytes[number // self._microbatches]
+            if kept + begin > self._limit:
+                return False
+            kept += begin + end
+        return True
+
+    def step_seconds(self, orders: Sequence[Sequence[int]], most: float = math.inf) -> float:
+        """Of a step; infinite where ranks wait for each other.
+
+        Args:
+            orders: the numbers of each rank's actions.
+            most: of interest: if it takes longer, infinite may be returned instead.
+        """
+        receiver, seconds, link, way = self._receiver, self._seconds, self._link, self._way
+        arrival = self._arrival.copy()
+        link_free: dict[int, float] = {}
+        waiting: dict[int, int] = {}  # the rank, of an action that it cannot begin
+        at = [0] * len(orders)
+        time = [0.0] * len(orders)
+        # How long a rank may yet wait; a little more, as sums in another order differ a little.
+        patience = [most * (1 + 1e-9) - work for work in self._work]
+        ready = list(range(len(orders)))
+        while ready:
+            rank = ready.pop()
+            order = orders[rank]
+            now = time[rank]
+            for position in range(at[rank], len(order)):
+                number = order[position]
+                there = arrival[number]
+                if there > now:
+                    if there == math.inf:
+                        waiting[number] = rank
+                        at[rank] = position
+                        break
+                    patience[rank] -= there - now
+                    if patience[rank] < 0:
+                        return math.inf
+                    now = there
+                now += seconds[number]
+                target = receiver[number]
+                if target >= 0:
+                    sent = now
+                    if link[number] >= 0:
+                        sent = max(now, link_free.get(link[number], 0.0)) + way[number]
+                        link_free[link[number]] = sent
+                    arrival[target] = sent
+                    if target in waiting:
+                        ready.append(waiting.pop(target))
+            time[rank] = now
+        if waiting:
+            return math.inf
+        return max(end + update for end, update in zip(time, self._update, strict=True))

@@ -1,0 +1,211 @@
+"""Schedules that follow from costs: whoever is free does what is most urgent of what it can do.
+
+Gradient fast-forwarding, modulo allocation and push are rules of this kind (Oh et al., EuroSys'22):
+a rank computes and sends input gradients first and does weight gradients while it would wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import count
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.actions import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+    check_size,
+)
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.simulate import Links
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a rank prefers.
+
+    Attributes:
+        kinds: the most urgent first; F, B and W, or F and BW.
+        entering: at most so many micro-batches have begun and not ended on stage 0's rank; None:
+            any number.
+        ahead: of the last stage, at most so many more F than B are done; one more for each stage
+            before it; None: any number.
+        deep: of one kind, the earlier micro-batch comes first; else the earlier of a rank's stages
+            (the later one for B).
+    """
+
+    kinds: tuple[str, ...] = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
+    entering: int | None = None
+    ahead: int | None = None
+    deep: bool = True
+
+
+def list_schedule(
+    name: str, rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, rule: Rule
+) -> Schedule:
+    """The schedule that the rule makes with these costs.
+
+    Raises:
+        UserError: no stage, no micro-batch, costs of another number of stages, or not even one
+            micro-batch fits into the memory limit.
+    """
+    check_size(len(rank_of), microbatches)
+    costs.check(len(rank_of))
+    return _Making(name, rank_of, microbatches, costs, rule).schedule()
+
+
+class _Making:
+    """Runs the pipeline in time, and notes what each rank does."""
+
+    def __init__(
+        self,
+        name: str,
+        rank_of: tuple[int, ...],
+        microbatches: int,
+        costs: PipelineCosts,
+        rule: Rule,
+    ) -> None:
+        self._name, self._rank_of, self._microbatches = name, rank_of, microbatches
+        self._costs, self._rule = costs, rule
+        self._stages = len(rank_of)
+        self._ranks = max(rank_of) + 1
+        self._stages_of = [
+            [stage for stage in range(self._stages) if rank_of[stage] == rank]
+            for rank in range(self._ranks)
+        ]
+        self._backward = BACKWARD if BACKWARD in rule.kinds else INPUT_GRADIENT
+        self._urgency_of_kind = {kind: number for number, kind in enumerate(rule.kinds)}
+        self._kept = [
+            sum(costs.stages[stage].base_bytes for stage in stages) for stages in self._stages_of
+        ]
+        self._needed = [self._most_of_one(stage) for stage in range(self._stages)]
+        self._busy_until = [0.0] * self._ranks
+        self._links = Links(rank_of)
+        self._done: dict[tuple[int, str], int] = defaultdict(int)
+        # Micro-batches that a rank could do next, the first on top, of each stage and kind.
+        self._ready: list[dict[tuple[int, str], list[int]]] = [
+            {(stage, kind): [] for stage in stages for kind in rule.kinds}
+            for stages in self._stages_of
+        ]
+        self._actions: list[list[Action]] = [[] for _ in range(self._ranks)]
+        # What happens, in time: an action arrives at its rank (None: only that the rank is free).
+        self._events: list[tuple[float, int, int, Action | None]] = []
+        self._number = count()
+
+    def schedule(self) -> Schedule:
+        for microbatch in range(self._microbatches):
+            self._at(0.0, Action(0, FORWARD, microbatch))
+        while self._events:
+            now = self._events[0][0]
+            woken = set()
+            while self._events and self._events[0][0] <= now:  # all that is known by then
+                _, _, rank, action = heapq.heappop(self._events)
+                woken.add(rank)
+                if action is not None:
+                    stage, kind, microbatch = action
+                    heapq.heappush(self._ready[rank][stage, kind], microbatch)
+            for rank in sorted(woken):
+                if self._busy_until[rank] <= now:
+                    self._start_one(rank, now)
+        kinds = 2 if self._backward == BACKWARD else 3
+        if sum(map(len, self._actions)) < kinds * self._stages * self._microbatches:
+            raise UserError(
+                f"schedule {self._name}: a memory limit of {self._costs.memory_limit} bytes a rank "
+                "is too low for a single micro-batch: raise it, make micro-batches smaller, or use "
+                "more stages"
+            )
+        return Schedule(
+            self._name, self._rank_of, self._microbatches, tuple(map(tuple, self._actions))
+        )
+
+    def _start_one(self, rank: int, now: float) -> None:
+        allowed = [
+            (self._urgency_of(stage, kind, microbatches[0]), stage, kind)
+            for (stage, kind), microbatches in self._ready[rank].items()
+            if microbatches and self._allowed(rank, stage, kind)
+        ]
+        if not allowed:
+            return
+        _, stage, kind = min(allowed)
+        microbatch = heapq.heappop(self._ready[rank][stage, kind])
+        action = Action(stage, kind, microbatch)
+        self._actions[rank].append(action)
+        cost = self._costs.stages[stage]
+        end = now + cost.seconds(kind)
+        self._busy_until[rank] = end
+        self._done[stage, kind] += 1
+        self._kept[rank] += sum(cost.kept_bytes(kind))
+        if kind == FORWARD:
+            if stage + 1 < self._stages:
+                self._send(action, stage + 1, FORWARD, end, cost.send_seconds)
+            else:
+                self._at(end, Action(stage, self._backward, microbatch))
+        elif kind != WEIGHT_GRADIENT:
+            if kind == INPUT_GRADIENT:
+                self._at(end, Action(stage, WEIGHT_GRADIENT, microbatch))
+            if stage > 0:
+                self._send(action, stage - 1, self._backward, end, cost.send_back_seconds)
+        self._wake(end, rank)
+
+    def _allowed(self, rank: int, stage: int, kind: str) -> bool:
+        """Whether such an action may start now: memory, and the limits of the rule."""
+        if kind == WEIGHT_GRADIENT:
+            return True
+        if kind != FORWARD:
+            # Where it does not fit, earlier ones' W have to come first: a first one always fits.
+            return self._within(rank, self._costs.stages[stage].gradient_bytes)
+        begun, rule = self._done[stage, FORWARD], self._rule
+        if stage == 0 and rule.entering is not None:
+            ended = min(
+                self._done[each, BACKWARD] + self._done[each, WEIGHT_GRADIENT]
+                for each in self._stages_of[rank]
+            )
+            if begun - ended >= rule.entering:
+                return False
+        if rule.ahead is not None:
+            most = rule.ahead + self._stages - 1 - stage
+            if begun - self._done[stage, self._backward] >= most:
+                return False
+        return self._fits(rank, stage)
+
+    def _fits(self, rank: int, stage: int) -> bool:
+        """With this micro-batch here and at each later stage of the rank: then it can end."""
+        return self._within(rank, self._needed[stage])
+
+    def _most_of_one(self, stage: int) -> int:
+        """The most bytes that a micro-batch keeps at once from here on, on the rank of this stage,
+        if each W follows its B."""
+        kept = most = 0
+        for each in range(stage, self._stages):
+            if self._rank_of[each] == self._rank_of[stage]:
+                cost = self._costs.stages[each]
+                kept += cost.input_bytes + cost.weight_bytes
+                most = max(most, kept + cost.gradient_bytes)
+        return most
+
+    def _within(self, rank: int, more: int) -> bool:
+        limit = self._costs.memory_limit
+        return limit is None or self._kept[rank] + more <= limit
+
+    def _urgency_of(self, stage: int, kind: str, microbatch: int) -> tuple[int, int, int]:
+        depth = stage if kind == FORWARD else -stage
+        first = self._urgency_of_kind[kind]
+        if self._rule.deep:
+            return first, microbatch, -depth
+        return first, depth, microbatch
+
+    def _send(self, action: Action, stage: int, kind: str, end: float, seconds: float) -> None:
+        at = self._links.arrival(action.stage, stage, end, seconds)
+        self._at(at, Action(stage, kind, action.microbatch))
+
+    def _at(self, time: float, action: Action) -> None:
+        event = (time, next(self._number), self._rank_of[action.stage], action)
+        heapq.heappush(self._events, event)
+
+    def _wake(self, time: float, rank: int) -> None:
+        heapq.heappush(self._events, (time, next(self._number), rank, None))

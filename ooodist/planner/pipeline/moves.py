@@ -1,0 +1,114 @@
+"""Makes a pipeline schedule faster by moving actions among those of their ranks.
+
+Simulated annealing: a move is kept if the step gets no slower, and at first now and then although
+it does. Most moves are of one action. Where that alone makes others wait, or does not fit into
+memory, several move at once: the same micro-batch's on neighboring stages, or two of one rank::
+
+    stage 0   F0  F1  B0  F2  ...  W0             F0  F1  F2  B0  ...  W0
+    stage 1       F0  B0  F1  W0  F2  ...    ->       F0  B0  F1  F2  W0  ...
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+from ooodist.planner.pipeline.evaluate import Evaluator
+
+Orders = list[list[int]]  # the numbers of each rank's actions
+Move = tuple[int, int, int]  # of a rank's action, from a place to another
+
+FARTHEST = 6  # that an action moves
+HEAT = 0.05  # of the step, that it may become slower by at first
+MOST_STAGES = 4  # on which the same action moves
+HOW_OFTEN = (6, 2, 2)  # one action moves, one on several stages, two of a rank
+
+
+def improve(
+    orders: Sequence[Sequence[int]], evaluator: Evaluator, evaluations: int, seed: int
+) -> tuple[float, Orders]:
+    """The fastest orders on a random walk, and their seconds.
+
+    Args:
+        orders: where it begins; they fit into the memory limit.
+        evaluator: of such orders.
+        evaluations: the number of steps of the walk.
+        seed: the same one leads to the same orders.
+    """
+    now = [evaluator.in_turn(order) for order in orders]
+    seconds = evaluator.step_seconds(now)
+    best_seconds, best = seconds, [list(order) for order in now]
+    moves = _Moves(evaluator, random.Random(seed))
+    for step in range(evaluations):
+        heat = HEAT * seconds * (1 - step / evaluations) ** 2
+        most = seconds - heat * math.log(1 - moves.chance.random())
+        made = moves.make(now)
+        if made:
+            after = evaluator.step_seconds(now, most)
+            if after <= most:
+                seconds = after
+                if after < best_seconds:
+                    best_seconds, best = after, [list(order) for order in now]
+                    if best_seconds <= evaluator.least_seconds * (1 + 1e-9):
+                        break
+            else:
+                moves.undo(now, made)
+    return best_seconds, best
+
+
+class _Moves:
+    """Random moves that keep each F before its B before its W, and the memory limit."""
+
+    def __init__(self, evaluator: Evaluator, chance: random.Random) -> None:
+        self._evaluator, self.chance = evaluator, chance
+
+    def make(self, orders: Orders) -> list[Move]:
+        """Changes the orders. Returns what was moved; nothing if what was drawn is impossible."""
+        made: list[Move] = []
+        for rank, at, by in self._drawn(orders):
+            order = orders[rank]
+            to = max(0, min(len(order) - 1, at + by))
+            if to == at:
+                continue
+            order.insert(to, order.pop(at))
+            made.append((rank, at, to))
+            if not self._evaluator.keeps_order(order, to, at):
+                break
+        else:
+            if all(self._evaluator.fits(rank, orders[rank]) for rank in {m[0] for m in made}):
+                return made
+        self.undo(orders, made)
+        return []
+
+    @staticmethod
+    def undo(orders: Orders, made: Sequence[Move]) -> None:
+        for rank, at, to in reversed(made):
+            orders[rank].insert(at, orders[rank].pop(to))
+
+    def _drawn(self, orders: Orders) -> list[Move]:
+        """Of each rank's action, its place and how far it is to move."""
+        chance = self.chance
+        rank = chance.randrange(len(orders))
+        at = chance.randrange(len(orders[rank]))
+        by = self._distance()
+        (kind,) = chance.choices(range(3), HOW_OFTEN)
+        drawn = [(rank, at, by)]
+        if kind == 1:
+            upwards = chance.random() < 0.5
+            number = orders[rank][at]
+            for _ in range(chance.randint(1, MOST_STAGES - 1)):
+                following = self._evaluator.on_next_stage(number, upwards=upwards)
+                if following is None:
+                    break
+                rank, number = following
+                if number not in orders[rank]:  # of a stage that does not train
+                    break
+                drawn.append((rank, orders[rank].index(number), by))
+        elif kind == 2:
+            other = max(0, min(len(orders[rank]) - 1, at + self._distance()))
+            drawn.append((rank, other, self._distance()))
+        return drawn
+
+    def _distance(self) -> int:
+        return self.chance.choice((-1, 1)) * self.chance.randint(1, FARTHEST)

@@ -1,0 +1,323 @@
+"""From what layers cost to stages and their schedule, for a name, a file, or the best.
+
+::
+
+    layers --partition--> stages --place--> ranks --schedule--> actions
+
+Stages are placed on ranks in turn (0 1 2 3 0 1 2 3), or for ZB-V in the shape of a V
+(0 1 2 3 3 2 1 0).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline import check as pipeline_check
+from ooodist.planner.pipeline import schedules
+from ooodist.planner.pipeline.actions import Schedule, check_size, from_csv, trained_from
+from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
+from ooodist.planner.pipeline.layer_costs import ModelCosts, balanced_parts, stage_costs
+from ooodist.planner.pipeline.search import auto, best_known, fastest_named_seconds
+from ooodist.planner.pipeline.simulate import PipelineTimeline, simulate_pipeline
+from ooodist.util.yaml_dataclass import did_you_mean
+
+AUTO = "auto"
+Finder = Callable[[tuple[int, ...], int, PipelineCosts, int], Schedule]  # as auto, best_known
+Maker = Callable[[int, int, int, PipelineCosts], Schedule]  # of ranks, micro-batches, chunks, costs
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A named schedule: how it is made, and how many stages a rank may have."""
+
+    make: Maker
+    chunks: int  # by default
+    other_chunks: bool = False  # can it have another number
+
+
+_KINDS = {
+    "gpipe": _Kind(lambda p, m, v, _: schedules.gpipe(p, m, v), 1, other_chunks=True),
+    "1f1b": _Kind(lambda p, m, v, _: schedules.one_forward_one_backward(p, m), 1),
+    "interleaved": _Kind(lambda p, m, v, _: schedules.interleaved(p, m, v), 2, other_chunks=True),
+    "fast_forward": _Kind(lambda p, m, v, costs: schedules.fast_forward(p, m, costs), 1),
+    "modulo": _Kind(schedules.modulo, 2, other_chunks=True),
+    "push": _Kind(schedules.push, 2, other_chunks=True),
+    "zb_h1": _Kind(lambda p, m, v, _: schedules.zero_bubble_h1(p, m), 1),
+    "zb_h2": _Kind(lambda p, m, v, _: schedules.zero_bubble_h2(p, m), 1),
+    "zb_v": _Kind(lambda p, m, v, _: schedules.zero_bubble_v(p, m), 2),
+}
+NAMES = tuple(_KINDS)
+MOST_CHUNKS = 3  # for which is searched where the choice is ours
+FURTHER_STAGE = 0.05  # that another stage a rank costs: actions have costs besides, and are traced
+MOST_NAMED_CHUNKS = 8  # for which is searched if a schedule that has a name is faster than all that
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """Stages and what is done with them.
+
+    Attributes:
+        parts: the layers of each stage.
+        schedule: of all ranks.
+        costs: of the stages.
+    """
+
+    parts: tuple[range, ...]
+    schedule: Schedule
+    costs: PipelineCosts
+
+    @property
+    def timeline(self) -> PipelineTimeline:
+        """Of a simulated step."""
+        return simulate_pipeline(self.schedule, self.costs)
+
+
+def check_name(name: str, chunks: int | None, key: str = "parallel") -> None:
+    """Raises UserError unless there is a schedule of that name with so many stages a rank.
+
+    Args:
+        name: of NAMES, ``auto``, or a CSV file.
+        chunks: stages a rank; None: as usual.
+        key: where it was given.
+    """
+    if name == AUTO or _is_file(name):
+        return
+    if name not in _KINDS:
+        raise UserError(
+            f"{key}.schedule is {name}{did_you_mean(name, [AUTO, *NAMES])}; it must be {AUTO}, one "
+            f"of {', '.join(NAMES)}, or a file as schedule.csv"
+        )
+    kind = _KINDS[name]
+    if chunks not in (None, kind.chunks) and not kind.other_chunks:
+        raise UserError(
+            f"{key}.chunks is {chunks}, but the schedule {name} has {kind.chunks} "
+            f"stage{'s' if kind.chunks > 1 else ''} a rank; leave chunks out, or take another "
+            "schedule"
+        )
+
+
+def chunks_of_split(stages: int, ranks: int) -> int:
+    """Stages a rank, of as many as ``parallel.split`` makes. Raises UserError."""
+    if stages % ranks:
+        raise UserError(
+            f"parallel.split makes {stages} stages, but there are {ranks} ranks; every rank must "
+            "have as many stages as the others"
+        )
+    return stages // ranks
+
+
+def make_plans(
+    costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
+) -> Iterator[PipelinePlan]:
+    """The plans that a name stands for: one, or for ``auto`` one for each placement that may be the
+    best.
+
+    Args:
+        costs: of the layers.
+        ranks: of the pipeline.
+        microbatches: of a step.
+        name: as in :func:`check_name`.
+        chunks: stages a rank; None: as usual.
+
+    Raises:
+        UserError: too few layers, or nothing fits into the memory limit.
+    """
+    check_name(name, chunks)
+    check_size(ranks, microbatches)
+    if name != AUTO:
+        yield _plan(costs, ranks, microbatches, name, chunks)
+        return
+    refused: UserError | None = None
+    best = math.inf
+    for number in [chunks] if chunks else range(1, MOST_NAMED_CHUNKS + 1):
+        if best < math.inf and len(costs.layers) < ranks * number:
+            break
+        try:
+            splits = balanced_parts(costs, ranks, number, microbatches)
+        except UserError as error:
+            refused = refused or error
+            continue
+        for parts, rank_of in itertools.product(splits, _placements(ranks, number)):
+            stages = stage_costs(costs, parts)
+            is_searched = bool(chunks) or number <= MOST_CHUNKS
+            if not is_searched and fastest_named_seconds(rank_of, microbatches, stages) >= best:
+                continue
+            try:
+                plan = PipelinePlan(parts, auto(rank_of, microbatches, stages), stages)
+            except UserError as error:
+                refused = refused or error
+                continue
+            best = min(best, plan.timeline.step_seconds)
+            yield plan
+    if best == math.inf:
+        assert refused is not None
+        raise refused
+
+
+def make_plan(
+    costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
+) -> PipelinePlan:
+    """The fastest in simulation of :func:`make_plans`. Raises UserError."""
+    plans = make_plans(costs, ranks, microbatches, name, chunks)
+    return min(plans, key=lambda plan: plan.timeline.step_seconds)
+
+
+def first_plan(
+    costs: ModelCosts, ranks: int, microbatches: int, chunks: int | None = None
+) -> PipelinePlan:
+    """Stages to begin with, and the best known schedule for them; found at once.
+
+    With :func:`make_plan` for ``auto`` the search takes as long as it takes. Here each further
+    stage of a rank has to pay for itself, by ``FURTHER_STAGE`` of the step.
+
+    Args, Raises: as :func:`make_plans`.
+    """
+    check_size(ranks, microbatches)
+    refused: UserError | None = None
+    plans: list[tuple[float, PipelinePlan]] = []
+    for number in [chunks] if chunks else range(1, MOST_CHUNKS + 1):
+        try:
+            for parts in balanced_parts(costs, ranks, number, microbatches):
+                stages = stage_costs(costs, parts)
+                plan = placed(parts, stages, ranks, microbatches, AUTO, best_known)
+                more = 1 + FURTHER_STAGE * (number - 1)
+                plans.append((more * plan.timeline.step_seconds, plan))
+        except UserError as error:
+            refused = refused or error
+    if not plans:
+        assert refused is not None
+        raise refused
+    return min(plans, key=lambda each: each[0])[1]
+
+
+def placed(
+    parts: tuple[range, ...],
+    costs: PipelineCosts,
+    ranks: int,
+    microbatches: int,
+    name: str,
+    find: Finder = auto,
+) -> PipelinePlan:
+    """The plan for stages that are given.
+
+    Args:
+        parts: the layers of each stage.
+        costs: of the stages.
+        ranks, microbatches, name: as in :func:`make_plans`.
+        find: how a schedule is found where the name is ``auto``.
+
+    Raises:
+        UserError: the schedule has another number of stages, or does not fit into memory.
+    """
+    chunks = len(parts) // ranks
+    check_name(name, chunks)
+    if _is_file(name):
+        given = _read(Path(name), ranks, microbatches)
+        if given.stages != len(parts):
+            raise UserError(
+                f"parallel.schedule {name} has {given.stages} stages, but parallel.split makes "
+                f"{len(parts)}; change the one or the other"
+            )
+        return PipelinePlan(parts, given, costs)
+    if name == AUTO:
+        plans = [
+            PipelinePlan(parts, find(rank_of, microbatches, costs, 0), costs)
+            for rank_of in _placements(ranks, chunks)
+        ]
+        return min(plans, key=lambda plan: plan.timeline.step_seconds)
+    schedule = _KINDS[name].make(ranks, microbatches, chunks, costs)
+    pipeline_check.check(schedule, costs)
+    return PipelinePlan(parts, schedule, costs)
+
+
+def reschedule(
+    plan: PipelinePlan,
+    name: str,
+    costs: PipelineCosts,
+    first_trained: int = 0,
+    find: Finder = auto,
+) -> PipelinePlan:
+    """The same stages on the same ranks, with a schedule for other costs of theirs.
+
+    Args:
+        plan: with these stages; if the name is a file, its schedule is that of the file, in which
+            all stages train.
+        name: as in :func:`check_name`.
+        costs: of the stages, where all train.
+        first_trained: the stages before this one only run forward. The plan's costs are then those
+            of :func:`forward_only`.
+        find: how a schedule is found where the name is ``auto``.
+
+    Raises:
+        UserError: it does not fit into the memory limit, or there is no such stage.
+    """
+    schedule = plan.schedule
+    costs = forward_only(costs, first_trained)
+    if name == AUTO:
+        schedule = find(schedule.rank_of, schedule.microbatches, costs, first_trained)
+    elif not _is_file(name):
+        chunks = schedule.stages // schedule.ranks
+        schedule = _KINDS[name].make(schedule.ranks, schedule.microbatches, chunks, costs)
+    schedule = trained_from(schedule, first_trained)
+    pipeline_check.check(schedule, costs)
+    return replace(plan, schedule=schedule, costs=costs)
+
+
+def _plan(
+    costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None
+) -> PipelinePlan:
+    if _is_file(name):
+        number = _read(Path(name), ranks, microbatches).stages // ranks
+    else:
+        number = chunks or _KINDS[name].chunks
+    refused: UserError | None = None
+    for parts in balanced_parts(costs, ranks, number, microbatches):
+        try:
+            return placed(parts, stage_costs(costs, parts), ranks, microbatches, name)
+        except UserError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _read(file: Path, ranks: int, microbatches: int) -> Schedule:
+    """A checked schedule for so many ranks and micro-batches. Raises UserError."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"parallel.schedule {file} cannot be read: {error}") from error
+    schedule = from_csv(text, str(file))
+    if (schedule.ranks, schedule.microbatches) != (ranks, microbatches):
+        raise UserError(
+            f"parallel.schedule {file} is for {schedule.ranks} ranks and {schedule.microbatches} "
+            f"micro-batches, but pipeline is {ranks} and microbatches {microbatches}; change them, "
+            "or the file"
+        )
+    if schedule.stages % ranks:
+        raise UserError(
+            f"parallel.schedule {file} has {schedule.stages} stages on {ranks} ranks; every rank "
+            "must have as many as the others"
+        )
+    pipeline_check.check(schedule)
+    if schedule.first_trained > 0:  # else a stage that was forgotten would not train, unseen
+        raise UserError(
+            f"parallel.schedule {file} has no B or BW of stage 0; it must have those of all "
+            "stages, and a job leaves out what it does not need"
+        )
+    return schedule
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".csv")
+
+
+def _placements(ranks: int, chunks: int) -> Iterator[tuple[int, ...]]:
+    """The ranks of the stages."""
+    yield tuple(stage % ranks for stage in range(ranks * chunks))
+    if chunks == 2 and ranks > 1:
+        yield (*range(ranks), *reversed(range(ranks)))

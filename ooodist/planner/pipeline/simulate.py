@@ -1,0 +1,207 @@
+"""When each action of a pipeline schedule runs, and what it keeps in memory.
+
+A rank computes one action at a time, in its order, and waits until what it needs is there. A
+transfer begins when the result is there and the link is free, and takes nothing of the ranks; each
+pair of ranks has a link for each direction::
+
+    rank 0   F0  F1  .   .   B0  W0  B1  W1
+    rank 1   .   F0  B0  W0  F1  B1  W1
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.actions import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+    without_transfers,
+)
+from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
+
+Message = tuple[str, int, int]  # what is there: kind of action, stage and micro-batch it is for
+
+
+@dataclass(frozen=True)
+class Run:
+    """An action and when it ran, in seconds from the beginning of the step."""
+
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class PipelineTimeline:
+    """What a step does.
+
+    Attributes:
+        runs: of each rank, in order.
+        peak_bytes: of each rank, with what its stages keep all the time.
+        updates: seconds of the optimiser on each rank, after its last action.
+    """
+
+    runs: tuple[tuple[Run, ...], ...]
+    peak_bytes: tuple[int, ...]
+    updates: tuple[float, ...]
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first start to the last end, on all ranks."""
+        return max((run.end for runs in self.runs for run in runs), default=0.0)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step, at whose end the ranks wait for each other."""
+        ends = [runs[-1].end if runs else 0.0 for runs in self.runs]
+        return max(end + update for end, update in zip(ends, self.updates, strict=True))
+
+    @property
+    def spans(self) -> tuple[float, ...]:
+        """Seconds from the first start to the last end, of each rank."""
+        return tuple(runs[-1].end - runs[0].start if runs else 0.0 for runs in self.runs)
+
+    @property
+    def busy(self) -> tuple[float, ...]:
+        """Seconds in which each rank computes."""
+        return tuple(sum(run.end - run.start for run in runs) for runs in self.runs)
+
+    @property
+    def bubble(self) -> float:
+        """The share of the makespan in which ranks wait, on average over the ranks."""
+        total = self.makespan * len(self.runs)
+        return 1 - sum(self.busy) / total if total else 0.0
+
+
+class Links:
+    """When what is sent arrives; one message after the other, from each rank to each other."""
+
+    def __init__(self, rank_of: tuple[int, ...]) -> None:
+        self._rank_of = rank_of
+        self._free: dict[tuple[int, int], float] = defaultdict(float)
+
+    def arrival(self, source: int, target: int, at: float, seconds: float) -> float:
+        """Of what a stage has for another from ``at`` on, and takes ``seconds`` between ranks."""
+        link = self._rank_of[source], self._rank_of[target]
+        if link[0] == link[1]:
+            return at
+        self._free[link] = max(at, self._free[link]) + seconds
+        return self._free[link]
+
+
+class Deadlock(UserError):
+    """No rank can go on.
+
+    Attributes:
+        stuck: for each rank that has not come to its end, the number of its next action.
+    """
+
+    def __init__(self, message: str, stuck: dict[int, int]) -> None:
+        super().__init__(message)
+        self.stuck = stuck
+
+
+def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimeline:
+    """Runs a step of the schedule. Its transfers are those that it needs, at the costs' seconds.
+
+    Stages before the first one that trains cost what :func:`forward_only` says.
+
+    Raises:
+        Deadlock: ranks wait for each other, or for what nobody computes.
+        UserError: the costs are those of another number of stages.
+    """
+    costs.check(schedule.stages)
+    schedule = without_transfers(schedule)
+    first = schedule.first_trained
+    costs = forward_only(costs, first)
+    runs: list[list[Run]] = [[] for _ in schedule.actions]
+    there: dict[Message, float] = {}
+    links = Links(schedule.rank_of)
+    waiting: dict[Message, int] = {}
+
+    def arrive(kind: str, stage: int, microbatch: int, at: float) -> None:
+        message = kind, stage, microbatch
+        there[message] = at
+        if message in waiting:
+            ready.append(waiting.pop(message))
+
+    ready = list(range(schedule.ranks))
+    while ready:
+        rank = ready.pop()
+        actions = schedule.actions[rank]
+        time = runs[rank][-1].end if runs[rank] else 0.0
+        while len(runs[rank]) < len(actions):
+            action = actions[len(runs[rank])]
+            stage, kind, microbatch = action
+            needs = inputs_of(action, schedule.stages)
+            missing = next((message for message in needs if message not in there), None)
+            if missing is not None:
+                waiting[missing] = rank
+                break
+            cost = costs.stages[stage]
+            start = max([time, *(there[message] for message in needs)])
+            time = start + cost.seconds(kind)
+            runs[rank].append(Run(action, start, time))
+            if kind == FORWARD:
+                arrive("kept", stage, microbatch, time)
+                if stage + 1 < schedule.stages:
+                    at = links.arrival(stage, stage + 1, time, cost.send_seconds)
+                    arrive(FORWARD, stage + 1, microbatch, at)
+            elif kind in (INPUT_GRADIENT, BACKWARD):
+                arrive(WEIGHT_GRADIENT, stage, microbatch, time)
+                if stage > first:
+                    at = links.arrival(stage, stage - 1, time, cost.send_back_seconds)
+                    arrive(INPUT_GRADIENT, stage - 1, microbatch, at)
+    stuck = {
+        rank: len(runs[rank])
+        for rank, actions in enumerate(schedule.actions)
+        if len(runs[rank]) < len(actions)
+    }
+    if stuck:
+        named = "; ".join(
+            f"rank {rank} at {schedule.actions[rank][number]}" for rank, number in stuck.items()
+        )
+        raise Deadlock(f"schedule {schedule.name} stands still: {named}", stuck)
+    updates = [0.0] * schedule.ranks
+    for rank, cost in zip(schedule.rank_of, costs.stages, strict=True):
+        updates[rank] += cost.update
+    return PipelineTimeline(tuple(map(tuple, runs)), peak_bytes(schedule, costs), tuple(updates))
+
+
+def inputs_of(action: Action, stages: int) -> list[Message]:
+    """What must be there before an action can run."""
+    stage, kind, microbatch = action
+    if kind == FORWARD:
+        return [(FORWARD, stage, microbatch)] if stage > 0 else []
+    if kind == WEIGHT_GRADIENT:
+        return [(WEIGHT_GRADIENT, stage, microbatch)]
+    own: Message = ("kept", stage, microbatch)
+    return [own, (INPUT_GRADIENT, stage, microbatch)] if stage + 1 < stages else [own]
+
+
+def kept_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:
+    """For each rank, the most that it keeps during each of its actions.
+
+    It depends on the order of its actions alone, and not on when they run. Stages before the first
+    one that trains keep nothing for B and W.
+    """
+    costs = forward_only(costs, schedule.first_trained)
+    result = []
+    for actions in without_transfers(schedule).actions:
+        base = sum(costs.stages[stage].base_bytes for stage in {a.stage for a in actions})
+        changes = [costs.stages[stage].kept_bytes(kind) for stage, kind, _ in actions]
+        after = list(accumulate((begin + end for begin, end in changes), initial=base))
+        result.append(tuple(at + begin for at, (begin, _) in zip(after, changes, strict=False)))
+    return tuple(result)
+
+
+def peak_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[int, ...]:
+    """For each rank the most that it keeps."""
+    return tuple(max(kept, default=0) for kept in kept_bytes(schedule, costs))

@@ -1,0 +1,207 @@
+"""The list schedules of Zero Bubble for measured costs, one stage a rank.
+
+Qi et al., "Zero Bubble Pipeline Parallelism" (ICLR 2024), section 3.1, "The heuristic algorithm".
+A round gives each rank one B, and before it at most one F. W fills the gaps::
+
+    rank 0   F0  F1  F2  .   .   .   B0  F3  W0  B1  W1  ...
+    rank 1   .   F0  F1  .   B0  F2  W0  B1  F3  W1  ...
+    rank 2   .   .   F0  B0  F1  W0  B1  F2  W1  ...
+             |---- warm-up ------|
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ooodist.planner.pipeline.actions import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+    check_size,
+)
+from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.simulate import Links
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What costs alone do not decide.
+
+    Attributes:
+        late_first_backward: in the warm-up, a rank takes one more F although its first B then has
+            to wait; else only one after which it does not.
+        backward_first: a rank leaves out the F of a round where that would keep B waiting, unless
+            it would then be idle for longer than another rank has been.
+        fill_all: a gap that is shorter than W is always filled with W; else only where the rank
+            would then have been idle for longer than any other.
+    """
+
+    late_first_backward: bool
+    backward_first: bool
+    fill_all: bool
+
+
+def automatic(microbatches: int, costs: PipelineCosts) -> Iterator[Schedule]:
+    """The schedules of all choices.
+
+    They keep to the memory limit where one micro-batch fits into it.
+
+    Args:
+        microbatches: in a step.
+        costs: of the stages; stage i is on rank i.
+
+    Raises:
+        UserError: no stage or no micro-batch.
+    """
+    check_size(len(costs.stages), microbatches)
+    for choices in itertools.product((True, False), repeat=3):
+        yield _Making(microbatches, costs, Choices(*choices)).schedule()
+
+
+class _Making:
+    """Appends actions to ranks, and knows when each of them ends."""
+
+    def __init__(self, microbatches: int, costs: PipelineCosts, choices: Choices) -> None:
+        self._microbatches, self._costs, self._choices = microbatches, costs, choices
+        self._ranks = len(costs.stages)
+        self._links = Links(tuple(range(self._ranks)))
+        self._actions: list[list[Action]] = [[] for _ in range(self._ranks)]
+        self._now = [0.0] * self._ranks
+        self._idle = [0.0] * self._ranks  # since the first F
+        self._most_idle = 0.0
+        self._kept = [stage.base_bytes for stage in costs.stages]
+        self._done: dict[tuple[int, str], int] = defaultdict(int)  # of a rank and kind
+        # When what a rank needs from another for its F and B arrives, of each micro-batch.
+        self._arrivals: dict[tuple[int, str], list[float]] = defaultdict(list)
+
+    def schedule(self) -> Schedule:
+        self._warm_up()
+        for _ in range(1, self._microbatches):
+            self._round()
+        for rank in range(self._ranks):
+            while self._done[rank, WEIGHT_GRADIENT] < self._microbatches:
+                self._append(rank, WEIGHT_GRADIENT)
+        actions = tuple(map(tuple, self._actions))
+        return Schedule("zb_auto", tuple(range(self._ranks)), self._microbatches, actions)
+
+    def _warm_up(self) -> None:
+        """All F before the first B, and that."""
+        for rank in range(self._ranks):
+            self._append(rank, FORWARD)
+        more = [0] * self._ranks
+        arrival = 0.0  # of what the first B needs, as far as is known
+        for rank in reversed(range(self._ranks)):
+            stage, now, kept = self._costs.stages[rank], self._now[rank], self._kept[rank]
+            while rank + 1 < self._ranks and 1 + more[rank] < self._microbatches:
+                late = self._choices.late_first_backward
+                is_in_time = now < arrival if late else now + stage.forward <= arrival
+                if not is_in_time or not self._fits_forward(rank, kept):
+                    break
+                now += stage.forward
+                kept += stage.input_bytes + stage.weight_bytes
+                more[rank] += 1
+            arrival = max(now, arrival) + stage.input_gradient + stage.send_back_seconds
+        for before, rank in itertools.pairwise(range(self._ranks)):
+            # One less than the rank before, so that none waits for an F between two B.
+            has_all = 1 + more[rank] == self._microbatches
+            more[rank] = min(more[rank], more[before] if has_all else max(0, more[before] - 1))
+        for rank, number in enumerate(more):
+            for _ in range(number):
+                self._append(rank, FORWARD)
+        for rank in reversed(range(self._ranks)):
+            self._append(rank, INPUT_GRADIENT)
+
+    def _round(self) -> None:
+        """Another F where it is due, then another B, on each rank."""
+        # A rank that leaves out its F lets those before it leave out theirs.
+        due = itertools.takewhile(self._wants_forward, reversed(range(self._ranks)))
+        for rank in reversed(list(due)):
+            while not self._fits_forward(rank, self._kept[rank]) and self._weights_left(rank):
+                self._append(rank, WEIGHT_GRADIENT)
+            self._fill(rank, FORWARD)
+            self._append(rank, FORWARD)
+        for rank in reversed(range(self._ranks)):
+            while not self._fits_backward(rank) and self._weights_left(rank):
+                self._append(rank, WEIGHT_GRADIENT)
+            self._fill(rank, INPUT_GRADIENT)
+            if rank == 0 and self._done[0, FORWARD] == self._microbatches:
+                while self._weights_left(0):  # nobody waits for its B
+                    self._append(0, WEIGHT_GRADIENT)
+            self._append(rank, INPUT_GRADIENT)
+
+    def _wants_forward(self, rank: int) -> bool:
+        """Whether the F of this round is due before the B."""
+        begun = self._done[rank, FORWARD]
+        if begun == self._microbatches:
+            return False
+        behind = rank + 1
+        if not self._choices.backward_first or behind == self._ranks:
+            return True
+        if begun < self._done[behind, FORWARD] + 2:
+            return True
+        stage, other = self._costs.stages[rank], self._costs.stages[behind]
+        arrival = self._now[behind] + other.forward + other.input_gradient + other.send_back_seconds
+        if self._now[rank] >= arrival:
+            return False
+        end, kept = self._now[rank] + stage.forward, self._kept[rank]
+        for _ in range(self._weights_left(rank)):
+            if self._fits_forward(rank, kept):
+                break
+            end += stage.weight_gradient
+            kept -= stage.weight_bytes + stage.gradient_bytes
+        return end <= arrival or self._is_too_idle(rank, arrival)
+
+    def _fill(self, rank: int, kind: str) -> None:
+        """W until what the next action of this kind needs is there."""
+        if rank == (0 if kind == FORWARD else self._ranks - 1):
+            return
+        arrival = self._arrivals[rank, kind][self._done[rank, kind]]
+        seconds = self._costs.stages[rank].weight_gradient
+        while self._weights_left(rank) and self._now[rank] + seconds <= arrival:
+            self._append(rank, WEIGHT_GRADIENT)
+        if (
+            self._weights_left(rank)
+            and self._now[rank] < arrival
+            and (self._choices.fill_all or self._is_too_idle(rank, arrival))
+        ):
+            self._append(rank, WEIGHT_GRADIENT)
+
+    def _append(self, rank: int, kind: str) -> None:
+        microbatch, stage = self._done[rank, kind], self._costs.stages[rank]
+        arrivals = self._arrivals[rank, kind]
+        start = max(self._now[rank], arrivals[microbatch]) if arrivals else self._now[rank]
+        if self._done[rank, FORWARD]:
+            self._idle[rank] += start - self._now[rank]
+            self._most_idle = max(self._most_idle, self._idle[rank])
+        end = self._now[rank] = start + stage.seconds(kind)
+        self._kept[rank] += sum(stage.kept_bytes(kind))
+        self._actions[rank].append(Action(rank, kind, microbatch))
+        self._done[rank, kind] += 1
+        other = {FORWARD: rank + 1, INPUT_GRADIENT: rank - 1}.get(kind, -1)
+        if 0 <= other < self._ranks:
+            seconds = stage.send_seconds if kind == FORWARD else stage.send_back_seconds
+            self._arrivals[other, kind].append(self._links.arrival(rank, other, end, seconds))
+
+    def _is_too_idle(self, rank: int, until: float) -> bool:
+        """Whether it would have waited for longer than any other by then, if it did nothing."""
+        return self._idle[rank] + until - self._now[rank] > self._most_idle
+
+    def _weights_left(self, rank: int) -> int:
+        """How many W the rank could do."""
+        return self._done[rank, INPUT_GRADIENT] - self._done[rank, WEIGHT_GRADIENT]
+
+    def _fits_forward(self, rank: int, kept: int) -> bool:
+        """With room for its B, as no W may be left then."""
+        return self._is_within(kept + sum(self._costs.stages[rank].in_flight_bytes))
+
+    def _fits_backward(self, rank: int) -> bool:
+        return self._is_within(self._kept[rank] + self._costs.stages[rank].gradient_bytes)
+
+    def _is_within(self, num_bytes: int) -> bool:
+        limit = self._costs.memory_limit
+        return limit is None or num_bytes <= limit

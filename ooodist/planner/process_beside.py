@@ -1,0 +1,103 @@
+"""Work in a process of its own, so that the one that trains goes on meanwhile.
+
+    python -m MODULE FOLDER
+
+The module reads ``request.yaml`` in the folder and writes ``answer.yaml``; with the exit code 2,
+the last line of stderr says why there is none. It ends when nobody holds its stdin open any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ooodist.errors import UserError
+from ooodist.util import yaml_dataclass
+
+NICENESS = 19  # it takes what the training leaves
+USER_ERROR_CODE = 2
+REQUEST, ANSWER, ERRORS = "request.yaml", "answer.yaml", "errors.txt"
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+
+class ProcessBeside(Generic[Answer]):
+    """Work that is done beside this process, and ends with it at the latest.
+
+    Args:
+        module: whose ``main`` calls :func:`answer`.
+        request: a dataclass that says what is to be done.
+        kind: the dataclass of the answer.
+    """
+
+    def __init__(self, module: str, request: Any, kind: type[Answer]) -> None:
+        self._kind = kind
+        self._folder = tempfile.TemporaryDirectory(prefix="ooodist-search-")
+        folder = Path(self._folder.name)
+        text = yaml_dataclass.dump(yaml_dataclass.plain(request))
+        (folder / REQUEST).write_text(text, encoding="utf-8")
+        with (folder / ERRORS).open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def answer(self) -> Answer:
+        """Of work that has ended. Raises UserError if it failed."""
+        folder = Path(self._folder.name)
+        if self._process.returncode:
+            lines = (folder / ERRORS).read_text(encoding="utf-8", errors="replace").split("\n")
+            said = [line for line in lines if line]
+            raise UserError(said[-1] if said else f"exit code {self._process.returncode}")
+        found: Answer = yaml_dataclass.read_file(
+            self._kind, folder / ANSWER, "what the search found"
+        )
+        return found
+
+    def close(self) -> None:
+        """Ends it, if it has not ended, and removes its files."""
+        self._process.kill()
+        self._process.communicate()
+        self._folder.cleanup()
+
+
+def answer(folder: Path, kind: type[Request], work: Callable[[Request], Any]) -> int:
+    """Answers the request in the folder; the exit code. Called in the process beside.
+
+    Args:
+        folder: of the request and the answer.
+        kind: the dataclass of the request.
+        work: from the request to the answer, a dataclass. May raise UserError.
+    """
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # a launcher may have bound its parent to a core
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    request: Request = yaml_dataclass.read_file(kind, folder / REQUEST, "the request")
+    try:
+        found = work(request)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return USER_ERROR_CODE
+    text = yaml_dataclass.dump(yaml_dataclass.plain(found))
+    (folder / ANSWER).write_text(text, encoding="utf-8")
+    return 0
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()  # to the end, which comes when the other process ends
+    os._exit(1)

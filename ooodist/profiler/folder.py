@@ -1,0 +1,135 @@
+"""The folder in which profiles are kept, one YAML file each."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ooodist.errors import UserError
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.profiler.conditions import Conditions
+from ooodist.util import yaml_dataclass
+
+logger = logging.getLogger("ooodist")
+
+DEFAULT_FOLDER = "~/.cache/ooodist/profiles"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a model and a network cost.
+
+    Attributes:
+        name: of the model.
+        measured: when, in UTC, as 2027-01-31T09:00:00Z.
+        host: that rank 0 ran on.
+        conditions: under which it was measured.
+        network: of the engine, on the slowest rank.
+        costs: of a step, on the slowest rank.
+    """
+
+    name: str
+    measured: str
+    host: str
+    conditions: Conditions
+    network: Network
+    costs: StepCosts
+
+    @property
+    def model(self) -> str:
+        """Digest of the model, as in plans."""
+        return self.conditions.model
+
+
+def folder_of(setting: str | None) -> Path:
+    """The folder that ``planning.profiles`` means."""
+    return Path(setting or DEFAULT_FOLDER).expanduser()
+
+
+def to_yaml(profile: Profile) -> str:
+    """The profile as text; :func:`from_yaml` makes the same profile of it."""
+    return yaml_dataclass.dump(yaml_dataclass.plain(profile))
+
+
+def from_yaml(text: str, source: str) -> Profile:
+    """The profile of YAML text. Raises UserError, in which ``source`` names where it is from."""
+    try:
+        profile: Profile = yaml_dataclass.read(Profile, yaml_dataclass.parse(text, source))
+    except UserError as error:
+        raise UserError(f"profile {source}: {error}; delete it, to measure again") from error
+    return profile
+
+
+def file_name(name: str, conditions: Conditions) -> str:
+    """As ``resnet20-horovod-2-workers-1f0c9a3e.yaml``."""
+    return f"{_stem(name, conditions.engine, conditions.workers)}-{conditions.digest()}.yaml"
+
+
+def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
+    """The profile that was measured under these conditions, or None; the log says why.
+
+    Args:
+        folder: where profiles are; need not exist.
+        name: of the model.
+    """
+    file = folder / file_name(name, conditions)
+    profile = _read(file) if file.exists() else None
+    if profile is not None and profile.conditions == conditions:
+        logger.info("profile: %s, measured %s", file, profile.measured)
+        return profile
+    others = sorted(folder.glob(f"{_as_file_name(name)}-*.yaml"), key=_age)
+    known = [(other, _read(other)) for other in others if other != file]
+    for other, found in known:
+        if found is not None:
+            logger.info(
+                "profile: %s does not count here: %s",
+                other,
+                "; ".join(conditions.differences(found.conditions)),
+            )
+            break
+    logger.info("profile: none in %s is for this model, machine and job: measuring", folder)
+    return None
+
+
+def has_any(folder: Path, name: str, engine: str, workers: int) -> bool:
+    """Whether there is a profile of a model of this name, of whatever conditions else."""
+    return next(folder.glob(f"{_stem(name, engine, workers)}-*.yaml"), None) is not None
+
+
+def write(folder: Path, profile: Profile) -> Path:
+    """Writes a profile and returns its file, which is there whole or not at all. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / file_name(profile.name, profile.conditions)
+    incomplete = file.with_name(f".incomplete-{file.name}")
+    incomplete.write_text(to_yaml(profile), encoding="utf-8")
+    incomplete.replace(file)
+    return file
+
+
+def _read(file: Path) -> Profile | None:
+    """None, and a warning, if it is no profile."""
+    try:
+        return from_yaml(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        logger.warning("profile %s cannot be read (%s) and does not count", file, error)
+    except UserError as error:
+        logger.warning("%s", error)
+    return None
+
+
+def _age(file: Path) -> float:
+    """The newest has the least."""
+    try:
+        return -file.stat().st_mtime
+    except OSError:  # deleted meanwhile
+        return 0.0
+
+
+def _stem(name: str, engine: str, workers: int) -> str:
+    return f"{_as_file_name(name)}-{engine}-{workers}-worker{'s' if workers > 1 else ''}"
+
+
+def _as_file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", name)

@@ -1,0 +1,245 @@
+"""What exchanging gradients costs here, measured by real exchanges of several sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from ooodist.engines.base import Engine
+from ooodist.engines.settings import planned_credits
+from ooodist.planner.costs import Network
+from ooodist.profiler.exchange_timing import ExchangeTimer
+from ooodist.profiler.fit import Beside, Timed, fit_cpu, fit_lanes
+
+logger = logging.getLogger("ooodist")
+
+TINY_BYTES = 1 << 8
+FIRST_BYTES = 1 << 17  # for a first idea of the bandwidth
+LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # of the largest exchanges
+BYTEPS_PARTITION_BYTES = 4096000  # its default
+RUN_SECONDS = 0.15  # that the exchanges of one measurement take
+REPEATS = 5
+LEAST_AT_A_TIME, MOST_AT_A_TIME = 2, 16
+TINY_AT_A_TIME = 32  # beside a computation, where each costs little
+COMPUTE_SECONDS = 0.12  # of a computation beside which exchanges run, at least
+BESIDE_SECONDS = 1.0  # of large exchanges beside it: what they cost it is little and noisy
+OUTLASTING = 1.5  # times as long as exchanges is the computation beside which they are timed
+HIDDEN = 0.6  # of which they take at most this share
+MOST_STEP_SECONDS = 45.0  # of training steps that are timed; one with exchanges is the least
+FIRST_PRODUCTS = 4
+COPIED_BYTES = 1 << 23
+CHECKED = 4  # exchanges in a check of a network that was measured before
+CHECK_TOLERANCE = 0.25
+
+
+def measure_network(
+    engine: Engine, step: Callable[[], object] | None = None, *, for_plans: bool = True
+) -> Network:
+    """Measures what exchanges cost with this engine, here and now; all ranks call it together.
+
+    It takes about twenty seconds, and as long again for the steps; the slower the network, the less
+    it sends.
+
+    Args:
+        engine: whose exchanges are measured.
+        step: computes a training step, to measure what exchanges beside it cost the processor;
+            None: measured beside matrix products, which suffer less from it (expr/data_par).
+        for_plans: with no more in flight than plans have. What is in flight together a library
+            may join: then it costs less than in a plan, above all where it is small.
+
+    Returns:
+        the costs on the slowest rank, the same on all ranks; no costs if there is one rank.
+    """
+    by_urgency = engine.name == "byteps"
+    if engine.size == 1:
+        return Network(engine.name, 1, by_urgency=by_urgency)
+    timer = ExchangeTimer(engine, _credit_of_plans(engine) if for_plans else engine.max_credit)
+    largest = _largest_bytes(engine, timer)
+    sizes = (TINY_BYTES, largest // 16, largest // 4, largest)
+    products = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0)
+    product = products / FIRST_PRODUCTS
+    cores, sharing = _cores(engine)
+    # Ranks that share cores wait for an exchange together, so that it meets idle cores; and what
+    # it takes while they compute is processor time.
+    timed = [_timed(engine, timer, size, None if sharing > 1 else product) for size in sizes]
+    lanes = fit_lanes(timed, two_lanes=by_urgency)
+    tiny, *_, large = timed
+    if step is None:
+        count = max(2, round(BESIDE_SECONDS / large.each))
+        beside = _beside_products(engine, timer, large, count, product)
+    else:
+        beside = _beside_steps(engine, timer, large, step)
+    both = [_beside_products(engine, timer, tiny, TINY_AT_A_TIME, product), beside]
+    if not timer.on_gpu:
+        both = [_with_processor_time(engine, timer, each, cores / sharing) for each in both]
+    cpu = fit_cpu(both)
+    network = Network(
+        engine=engine.name,
+        workers=engine.size,
+        **lanes._asdict(),
+        cpu_seconds_per_byte=cpu.per_byte,
+        cpu_seconds_per_exchange=cpu.per_exchange,
+        cpu_seconds_per_copied_byte=_slowest(engine, timer.copying, COPIED_BYTES) / COPIED_BYTES,
+        by_urgency=by_urgency,
+    )
+    logger.debug("network: %s", network)
+    return network
+
+
+def still_holds(engine: Engine, network: Network) -> bool:
+    """Whether exchanges take as long as a network that was measured before says.
+
+    All ranks call it together and get the same answer.
+    """
+    if engine.size == 1:
+        return True
+    num_bytes = _fitting_bytes(engine, 1 / max(network.seconds_per_byte, 1e-12))
+    once = network.fixed + num_bytes * network.seconds_per_byte
+    expected = network.latency + CHECKED * once + num_bytes * network.pull_seconds_per_byte
+    timer = ExchangeTimer(engine, _credit_of_plans(engine))
+    seconds = _slowest(engine, timer.together, num_bytes, CHECKED)
+    holds = abs(seconds - expected) <= CHECK_TOLERANCE * expected
+    logger.info(
+        "profile: %d exchanges of %d KiB take %.2f ms, and %.2f ms in the profile: %s",
+        CHECKED,
+        num_bytes >> 10,
+        seconds * 1e3,
+        expected * 1e3,
+        "the network is as it was" if holds else "measuring the network again",
+    )
+    return holds
+
+
+def _credit_of_plans(engine: Engine) -> int | None:
+    """How many exchanges of a plan training lets into the engine at a time."""
+    if engine.name == "byteps":  # it gets all, and picks among them
+        return None
+    return max(planned_credits(engine.name, engine.max_credit))
+
+
+def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
+    """The size of the largest exchanges to measure."""
+    tiny = _slowest(engine, timer.one_by_one, TINY_BYTES, 1)
+    first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
+    return _fitting_bytes(engine, FIRST_BYTES / max(first - tiny, 1e-6))
+
+
+def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
+    """The size, a power of two, of an exchange of about RUN_SECONDS."""
+    most = min(MOST_BYTES, max(LEAST_BYTES, RUN_SECONDS * bytes_per_second))
+    if engine.name == "byteps":  # what is larger it sends in pieces, each an exchange of its own
+        most = min(most, int(os.environ.get("BYTEPS_PARTITION_BYTES", BYTEPS_PARTITION_BYTES)))
+    return 1 << int(np.log2(most))
+
+
+def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float | None) -> Timed:
+    """Exchanges of one size, beside a chain of products of which each takes so many seconds.
+
+    None: beside nothing.
+    """
+    one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
+    # Of a few, BytePS may have all at one server, and a server beside a worker answers while its
+    # host's link has nothing to send yet: that lasts only as long as the first ones.
+    least = MOST_AT_A_TIME if engine.name == "byteps" else LEAST_AT_A_TIME
+    count = max(least, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
+    # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
+    products = 0
+    if product is not None:
+        idle = _slowest(engine, timer.one_by_one, num_bytes, count)
+        products = 1 + round(OUTLASTING * idle / product)
+    one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count, products)
+    together = _slowest(engine, timer.together, num_bytes, count, products)
+    logger.debug(
+        "network: %d exchanges of %d bytes take %.2f ms one by one, %.2f ms together",
+        count,
+        num_bytes,
+        one_by_one * 1e3,
+        together * 1e3,
+    )
+    return Timed(num_bytes, count, one_by_one, together)
+
+
+def _beside_products(
+    engine: Engine, timer: ExchangeTimer, timed: Timed, count: int, product: float
+) -> Beside:
+    """How much longer matrix products, each of so many seconds, take with exchanges beside them."""
+    products = max(1, round(max(COMPUTE_SECONDS, count * timed.each / HIDDEN) / product))
+    seconds = partial(timer.beside_products, products, timed.num_bytes)
+    return _longer(engine, timed.num_bytes, count, seconds, REPEATS)
+
+
+def _beside_steps(
+    engine: Engine, timer: ExchangeTimer, timed: Timed, step: Callable[[], object]
+) -> Beside:
+    """How much longer training steps take with exchanges beside them."""
+    alone = _most(engine, timer.beside_calls(step, 1, timed.num_bytes, 0))
+    steps = max(1, round(BESIDE_SECONDS / HIDDEN / alone))
+    count = max(2, round(HIDDEN * steps * alone / timed.each))
+    seconds = partial(timer.beside_calls, step, steps, timed.num_bytes)
+    repeats = max(1, min(REPEATS, round(MOST_STEP_SECONDS / (2 * steps * alone))))
+    return _longer(engine, timed.num_bytes, count, seconds, repeats)
+
+
+def _longer(
+    engine: Engine, num_bytes: int, count: int, seconds: Callable[[int], float], repeats: int
+) -> Beside:
+    """How much longer a computation takes with so many exchanges beside it than with none."""
+    alone, pairs = [], []
+    for repeat in range(repeats):
+        # In pairs, one after the other and in turns, so that a machine that changes its speed meets
+        # both: it does so by more than what exchanges cost.
+        order = (0, count) if repeat % 2 == 0 else (count, 0)
+        took = {number: seconds(number) for number in order}
+        alone.append(took[0])
+        pairs.append(took[count] - took[0])
+    longer = _most(engine, max(0.0, statistics.median(pairs)))
+    logger.debug(
+        "network: %d exchanges of %d bytes lengthen a computation of %.2f ms by %.2f ms",
+        count,
+        num_bytes,
+        statistics.median(alone) * 1e3,
+        longer * 1e3,
+    )
+    return Beside(num_bytes, count, longer)
+
+
+def _with_processor_time(
+    engine: Engine, timer: ExchangeTimer, beside: Beside, cores: float
+) -> Beside:
+    """The same, but no less than the exchanges' processor time, shared out over a rank's cores.
+
+    A computation that keeps all cores busy takes longer by as much, however noisy its times are.
+    """
+    spent = _slowest(engine, timer.processing, beside.num_bytes, beside.num_exchanges) / cores
+    logger.debug(
+        "network: %d exchanges of %d bytes take %.2f ms of %g cores",
+        beside.num_exchanges,
+        beside.num_bytes,
+        spent * 1e3,
+        cores,
+    )
+    return beside._replace(longer=max(beside.longer, spent))
+
+
+def _cores(engine: Engine) -> tuple[int, int]:
+    """How many cores a rank may run on, and how many ranks run on these, with this one."""
+    cores = os.sched_getaffinity(0)
+    place = hashlib.sha256(f"{platform.node()} {sorted(cores)}".encode()).digest()
+    places = engine.gather(np.frombuffer(place[:4], np.int32))
+    return len(cores), int((places == places[engine.rank]).sum())
+
+
+def _slowest(engine: Engine, measure: Callable[..., float], *arguments: int) -> float:
+    """The median of several measurements, on the rank where it is largest."""
+    return _most(engine, statistics.median(measure(*arguments) for _ in range(REPEATS)))
+
+
+def _most(engine: Engine, seconds: float) -> float:
+    return float(engine.all_reduce(np.array([seconds]), "max")[0])

@@ -1,0 +1,139 @@
+"""Which recorded ops belong to which traced step.
+
+A recording is a list of op events; what was traced is a list of steps with their units. They are
+matched by the ops' names within one call of the traced function. TensorFlow optimises a graph
+before it runs: it fuses ops, folds constants, adds and renames copies. So not every op of a unit
+is found, but the heavy ones are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from ooodist.graph.ops import ancestors
+from ooodist.profiler.recording.xplane import OpEvent
+from ooodist.step.backward import TracedStep
+
+EventsOfOp = dict[str, list[OpEvent]]
+
+# Ops that call functions: what these run stands under names below their own.
+_CALLS = frozenset(
+    {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
+    | {"PartitionedCall", "StatefulPartitionedCall"}
+)
+
+# What TensorFlow puts into the name of an op that it has rewritten, as a matrix product that
+# transposes by itself: dense/ArithmeticOptimizer/FoldTransposeIntoMatMul_MatMul.
+_REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recorded step.
+
+    Attributes:
+        step: what was traced.
+        events: the op events of the call of the function that the step was part of, by op.
+    """
+
+    step: TracedStep
+    events: EventsOfOp
+
+    def of_ops(self, ops: Sequence[tf.Operation]) -> list[OpEvent]:
+        """The events of these ops, by their start."""
+        found = [event for op in ops for event in self.events.get(op.name, ())]
+        for op in ops:
+            if op.type in _CALLS:
+                inner = [name for name in self.events if name.startswith(op.name + "/")]
+                found += [event for name in inner for event in self.events[name]]
+        return sorted(found, key=lambda event: event.start)
+
+
+def match_steps(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> list[Recorded]:
+    """The steps that were recorded, in the order in which they ran.
+
+    Args:
+        events: from :func:`ooodist.profiler.recording.xplane.read_op_events`.
+        steps: what was traced: ``model.ooodist.backward.steps``. Steps that were not recorded
+            (other batch shapes) are passed over, and so are events of other functions.
+    """
+    traces: dict[tf.Graph, list[TracedStep]] = {}  # by launch
+    for step in steps:
+        if step.backward:
+            traces.setdefault(step.backward[0].ops[0].graph, []).append(step)
+    names = {
+        graph: [op.name for step in trace for unit in step.backward for op in unit.ops]
+        for graph, trace in traces.items()
+    }
+    recorded = []
+    for events_of_op in _executions(events):
+        found = {
+            graph: sum(name in events_of_op for name in backward)
+            for graph, backward in names.items()
+        }
+        # A trace of fewer steps can have the names of the first steps of a longer one.
+        best = max(traces, key=lambda g: (found[g], -len(names[g])), default=None)
+        if best is not None and found[best]:
+            recorded += [Recorded(step, events_of_op) for step in traces[best]]
+    return recorded
+
+
+def telling_ops(step: TracedStep) -> dict[str, list[tf.Operation]]:
+    """For each unit of a step the ops that tell when it ran.
+
+    Left out are forward ops that TensorFlow may run at any time, long before or after the rest
+    of the layer: those that only read and cast weights, and those for which the backward pass
+    does not wait (the value of the loss).
+    """
+    awaited = set(ancestors(op for unit in step.backward for op in unit.ops))
+    from_weights: set[tf.Operation] = set()
+    result = {}
+    for unit in (*step.forward, *step.backward):
+        telling = []
+        for op in unit.ops:
+            sources = [tensor.op for tensor in op.inputs]
+            if op.type == "ReadVariableOp" or (
+                sources and all(s in from_weights or s.type == "Const" for s in sources)
+            ):
+                from_weights.add(op)
+            elif op in awaited:
+                telling.append(op)
+        result[unit.name] = telling or list(unit.ops)
+    return result
+
+
+def _executions(events: Sequence[OpEvent]) -> list[EventsOfOp]:
+    """The events of each call of a function, by op; the calls by their start."""
+    executions: dict[int, EventsOfOp] = {}
+    for event in events:
+        if event.execution is not None:
+            name = _REWRITTEN.sub("", event.name)
+            executions.setdefault(event.execution, {}).setdefault(name, []).append(event)
+    kernels = [event for event in events if event.execution is None]
+    return _with_kernels(list(executions.values()), kernels)
+
+
+def _with_kernels(executions: Sequence[EventsOfOp], kernels: Sequence[OpEvent]) -> list[EventsOfOp]:
+    """The same, with an op's kernels on a GPU in place of its event on the host.
+
+    There the op only launches them. A kernel belongs to the last call that had launched its op.
+    """
+    result = [dict(events_of_op) for events_of_op in executions]
+    launches: dict[str, list[tuple[float, int]]] = {}
+    for index, events_of_op in enumerate(executions):
+        for name, on_host in events_of_op.items():
+            launches.setdefault(name, []).append((on_host[0].start, index))
+    replaced: set[tuple[int, str]] = set()
+    for kernel in kernels:
+        earlier = [at for at in launches.get(kernel.name, ()) if at[0] <= kernel.start]
+        if earlier:
+            _, index = max(earlier)
+            if (index, kernel.name) not in replaced:
+                replaced.add((index, kernel.name))
+                result[index][kernel.name] = []
+            result[index][kernel.name].append(kernel)
+    return result

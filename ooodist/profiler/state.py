@@ -1,0 +1,38 @@
+"""Training some steps and leaving no trace of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.compat.tensorflow_graph import handle_of, variables_of
+from ooodist.step.optimizer import optimizers_of
+
+
+def all_variables(model: keras.Model, graph: Any) -> list[tf.Variable]:
+    """All that a training step may change: weights, optimisers, metrics, random generators.
+
+    Args:
+        model: built, and its optimiser too.
+        graph: the FuncGraph of a traced step, which also knows variables that are not the model's.
+    """
+    held = [*model.variables, *model.metrics_variables]
+    held += [variable for optimizer in optimizers_of(model) for variable in optimizer.variables]
+    plain = [v.value if isinstance(v, keras.Variable) else v for v in held]
+    return list({id(handle_of(v)): v for v in (*plain, *variables_of(graph))}.values())
+
+
+@contextlib.contextmanager
+def preserved(variables: Sequence[tf.Variable]) -> Iterator[None]:
+    """After this block the variables have, bit for bit, the values that they have now."""
+    values = [np.array(variable.numpy()) for variable in variables]
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)

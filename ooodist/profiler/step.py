@@ -1,0 +1,141 @@
+"""Tracing one training step in order to measure it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.compat.tensorflow_graph import capture, handle_of
+from ooodist.engines.gpu import seconds_of
+from ooodist.engines.local import LocalEngine
+from ooodist.errors import UserError
+from ooodist.graph.digest import model_digest
+from ooodist.graph.order import stock_order
+from ooodist.graph.units import Gradient
+from ooodist.profiler.owners import Owner, Weight, find_owners
+from ooodist.profiler.state import all_variables
+from ooodist.step.backward import Order, OrderedBackward, TracedStep, variable_names
+from ooodist.step.building import build
+from ooodist.step.exchange import GradientExchange
+from ooodist.step.launch import Batch, Launch
+
+
+@dataclass(frozen=True)
+class StepToMeasure:
+    """A launch of one step, in stock order and without an exchange, that can be run.
+
+    Attributes:
+        launch: runs it on ``batches``.
+        batches: those of one update.
+        step: its units.
+        weights: that it trains.
+        seeds: at which its backward pass begins.
+        owner_of: its ops' owners.
+        variables: all that it may change.
+        trace_seconds: that tracing took, without TensorFlow's optimising of the graph.
+    """
+
+    launch: Launch
+    batches: tuple[Batch, ...]
+    step: TracedStep
+    weights: tuple[Weight, ...]
+    seeds: tuple[tf.Tensor, ...]
+    owner_of: Mapping[tf.Operation, Owner]
+    variables: tuple[tf.Variable, ...]
+    trace_seconds: float
+
+    @property
+    def digest(self) -> str:
+        """Of the model, as in :func:`ooodist.graph.digest.model_digest`."""
+        return model_digest(self.step.backward)
+
+    def run(self) -> float:
+        """Seconds of a launch of one step, to the end of all that it does."""
+        return seconds_of(lambda: self.launch(self.batches))
+
+
+def trace_step(
+    model: keras.Model, batch: Batch, *, accumulate: int = 1, order: Order = stock_order
+) -> StepToMeasure:
+    """Traces one step and runs nothing.
+
+    Args:
+        model: compiled; built or not.
+        batch: as its data set yields it.
+        accumulate: batches an update; each is as ``batch``.
+        order: of the backward units; ``inorder`` leaves the graph without edges between them.
+
+    Raises:
+        UserError: the step runs eagerly, trains nothing, or has several backward passes.
+    """
+    if model.run_eagerly:
+        raise UserError(
+            f"model {model.name} runs eagerly, so its step has no graph that could be measured "
+            "and ordered; compile it with run_eagerly=False"
+        )
+    batch = as_tensors(batch)
+    build(model, batch)
+    backward = _WatchedBackward(order)
+    launch = Launch(model, backward, accumulate=accumulate)
+    batches = (batch,) * accumulate
+    began = time.perf_counter()
+    graph = launch.trace(batches)
+    seconds = time.perf_counter() - began
+    if len(backward.steps) != 1 or not backward.steps[0].backward:
+        raise UserError(
+            f"a step of model {model.name} has {len(backward.steps)} backward passes that reach "
+            "weights; a plan needs exactly one: take order inorder or first_k with a k"
+        )
+    step, weights = backward.steps[0], tuple(backward.weights)
+    return StepToMeasure(
+        launch=launch,
+        batches=batches,
+        step=step,
+        weights=weights,
+        seeds=tuple(backward.seeds),
+        owner_of=find_owners(step, weights),
+        variables=tuple(all_variables(model, graph)),
+        trace_seconds=seconds,
+    )
+
+
+def as_tensors(batches: Any) -> Any:
+    """The arrays in batches as tensors; all else stays."""
+    return tf.nest.map_structure(
+        lambda leaf: tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, batches
+    )
+
+
+class _WatchedBackward(OrderedBackward):
+    """Imposes an order, exchanges nothing, and notes the weights."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(GradientExchange(LocalEngine()), order)
+        self.weights: list[Weight] = []
+        self.seeds: list[tf.Tensor] = []
+
+    def __call__(
+        self,
+        target: Sequence[tf.Tensor],
+        seeds: Sequence[tf.Tensor],
+        gradients: Sequence[Gradient],
+        variables: Sequence[Any],
+    ) -> list[Gradient]:
+        result = super().__call__(target, seeds, gradients, variables)
+        self.seeds += seeds
+        for name, variable, gradient in zip(
+            variable_names(variables), variables, gradients, strict=True
+        ):
+            if gradient is not None:
+                self.weights.append(Weight(name, gradient, capture(handle_of(variable))))
+        # Those of embeddings are exchanged, and then applied, as dense ones.
+        dense = [None if g is None else tf.convert_to_tensor(g) for g in result]
+        # No update beside a unit: interrupted by it, on the only core, it would look as long.
+        with tf.control_dependencies([g for g in dense if g is not None]):
+            return [None if g is None else tf.identity(g) for g in dense]

@@ -1,0 +1,127 @@
+"""A model's profile: found among those that were measured before, or measured by all ranks."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from ooodist.engines.base import Engine
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.profiler import folder as profiles
+from ooodist.profiler.compute import measure_step
+from ooodist.profiler.conditions import present_conditions
+from ooodist.profiler.folder import Profile
+from ooodist.profiler.network import measure_network, still_holds
+from ooodist.profiler.state import preserved
+from ooodist.profiler.step import StepToMeasure, trace_step
+from ooodist.step.launch import Batch
+from ooodist.util import yaml_dataclass
+
+logger = logging.getLogger("ooodist")
+
+
+def profile_of(
+    model: keras.Model,
+    batch: Batch,
+    engine: Engine,
+    *,
+    accumulate: int = 1,
+    folder: Path,
+    anew: bool = False,
+    traced: StepToMeasure | None = None,
+) -> Profile:
+    """What a step of this model and its exchanges cost here. All ranks call it together.
+
+    A profile that was measured under the same conditions is taken from the folder, but its
+    network is measured again if an exchange does not take as long as it says. The model stays as
+    it is.
+
+    Args:
+        model: compiled, the same on all ranks.
+        batch: one batch as its data set yields it.
+        engine: in use.
+        accumulate: batches an update.
+        folder: of profiles, on rank 0.
+        anew: measure in any case.
+        traced: the step of this model, batch and ``accumulate``, if it was traced already.
+
+    Returns:
+        the same profile on all ranks: the step of the slowest one.
+
+    Raises:
+        UserError: the model cannot be measured, or differs between ranks; on all ranks.
+    """
+    if traced is None:
+        with engine.agreed():
+            traced = trace_step(model, batch, accumulate=accumulate)
+    conditions = present_conditions(model, traced, engine)
+    engine.check_equal("the model (its units)", conditions.model)
+    engine.check_equal("the shapes of a batch", str(conditions.inputs))
+
+    known = None if anew or engine.rank else profiles.find(folder, model.name, conditions)
+    text = engine.broadcast_text("" if known is None else profiles.to_yaml(known))
+    if text:
+        profile = profiles.from_yaml(text, "of rank 0")
+        if still_holds(engine, profile.network):
+            return profile
+        profile = replace(profile, network=_measure_network(engine, traced))
+    else:
+        engine.barrier()  # ranks that share a host are in each other's way from the beginning
+        with engine.agreed():
+            costs = measure_step(traced)
+        profile = Profile(
+            name=model.name,
+            measured=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            host=platform.node(),
+            conditions=conditions,
+            network=_measure_network(engine, traced),
+            costs=_of_the_slowest(costs, engine),
+        )
+    # The conditions are those of rank 0, and so is the time.
+    profile = profiles.from_yaml(engine.broadcast_text(profiles.to_yaml(profile)), "of rank 0")
+    if engine.rank == 0:
+        _keep(folder, profile)
+    return profile
+
+
+def _measure_network(engine: Engine, traced: StepToMeasure) -> Network:
+    with preserved(traced.variables):
+        return measure_network(engine, traced.run)
+
+
+def _of_the_slowest(costs: StepCosts, engine: Engine) -> StepCosts:
+    """The costs of the rank whose step takes longest, which the others wait for."""
+    seconds = engine.gather(np.array(costs.compute_seconds + costs.launch_seconds))
+    slowest = int(seconds.argmax())
+    if engine.size > 1:
+        logger.info(
+            "profile: a step takes %.2f ms on rank %d, the slowest, and %.2f ms on rank %d",
+            seconds.max() * 1e3,
+            slowest,
+            seconds.min() * 1e3,
+            int(seconds.argmin()),
+        )
+    text = yaml_dataclass.dump(yaml_dataclass.plain(costs))
+    chosen = engine.broadcast_text(text, root=slowest)
+    result: StepCosts = yaml_dataclass.read(StepCosts, yaml_dataclass.parse(chosen, "costs"))
+    return result
+
+
+def _keep(folder: Path, profile: Profile) -> None:
+    try:
+        file = profiles.write(folder, profile)
+    except OSError as error:
+        logger.warning(
+            "profile: it cannot be kept in %s (%s), so it will be measured again next time; "
+            "set planning.profiles to a folder that can be written to",
+            folder,
+            error.strerror,
+        )
+    else:
+        logger.info("profile: written to %s", file)

@@ -1,0 +1,1 @@
+"""Pictures, tables and traces of data-parallel steps, recorded and simulated."""

@@ -1,0 +1,133 @@
+"""What was predicted of a plan beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.profiler.recording.timeline import Timeline
+from ooodist.report.data_parallel.overlap import measure_overlap, simulated_overlap
+from ooodist.report.data_parallel.tracks import predicted
+from ooodist.report.perfetto import Process
+
+if TYPE_CHECKING:
+    from ooodist.data_parallel.planning import Planned
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One plan, predicted and measured.
+
+    Attributes:
+        plan: its name.
+        predicted_seconds, measured_seconds: of a step.
+        hidden_share: the part of the exchange's time that computation hid, 0 to 1.
+        ideal_share: the same in the simulation; None where the costs are not known.
+        note: on how it was measured; may be empty.
+    """
+
+    plan: str
+    predicted_seconds: float
+    measured_seconds: float
+    hidden_share: float
+    ideal_share: float | None
+    note: str = ""
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of what was measured; negative where it is too low."""
+        return self.predicted_seconds / self.measured_seconds - 1
+
+    def __str__(self) -> str:
+        ideal = "" if self.ideal_share is None else f" (ideal {self.ideal_share:.0%})"
+        return (
+            f"plan {self.plan}: predicted {self.predicted_seconds * 1e3:.1f} ms a step, measured "
+            f"{self.measured_seconds * 1e3:.1f} ms{self.note} (error {self.error:+.1%}); "
+            f"{self.hidden_share:.0%} of the exchange hidden{ideal}"
+        )
+
+
+@dataclass(frozen=True)
+class RecordedPlan:
+    """The whole launches of a recording, and the plan that they carried out.
+
+    Attributes:
+        first_steps: of each whole launch, in the numbers of the recording.
+        timeline: of these launches alone.
+    """
+
+    planned: Planned
+    first_steps: tuple[int, ...]
+    timeline: Timeline
+
+    def beside(self, *, first_step: int) -> list[Process]:
+        """The prediction to be shown with the recording; none where the costs are not known.
+
+        Each launch begins where the recorded one did, or when the predicted one before it ends.
+
+        Args:
+            first_step: the number under which the recording's first step is shown.
+        """
+        costs, network = self.planned.costs, self.planned.network
+        if costs is None or network is None:
+            return []
+        simulation = Simulator(costs, network).run(self.planned.plan)
+        launches: list[tuple[float, int]] = []
+        for step in self.first_steps:
+            begin = min(unit.start for unit in self.timeline.units if unit.step == step)
+            if launches:
+                begin = max(begin, launches[-1][0] + simulation.launch_seconds)
+            launches.append((begin, step + first_step))
+        return [predicted(simulation, costs, number=1, title="predicted", launches=launches)]
+
+    def compare(self, measured_seconds: float, note: str = "") -> Comparison:
+        """The plan's prediction beside so many measured seconds a step."""
+        plan, costs, network = self.planned.plan, self.planned.costs, self.planned.network
+        if costs is not None and network is not None:
+            simulation = Simulator(costs, network).run(plan)
+            seconds = simulation.step_seconds
+            ideal: float | None = simulated_overlap(simulation, network.latency).share
+        else:
+            assert plan.predicted is not None
+            seconds, ideal = plan.predicted.step_seconds, plan.predicted.hidden_share
+        share = measure_overlap(self.timeline).share
+        return Comparison(plan.name, seconds, measured_seconds, share, ideal, note)
+
+
+def recorded_plan(planned: Planned | None, timeline: Timeline) -> RecordedPlan | None:
+    """What there is to compare; None without a prediction, or without a whole launch.
+
+    Args:
+        planned: what was carried out.
+        timeline: the recording. Launches with fewer steps than the plan's are left out: they
+            are what the end of an epoch left over.
+    """
+    if planned is None or (planned.costs is None and planned.plan.predicted is None):
+        return None
+    num_steps = planned.plan.steps_per_launch
+    begins = _first_steps(timeline.launches)
+    whole = [
+        step
+        for step, size in zip(begins, timeline.launches, strict=True)
+        if size == num_steps and any(unit.step == step for unit in timeline.units)
+    ]
+    if not whole:
+        return None
+    steps = {step + i for step in whole for i in range(num_steps)}
+    kept = replace(
+        timeline,
+        launches=(num_steps,) * len(whole),
+        units=tuple(unit for unit in timeline.units if unit.step in steps),
+        exchanges=tuple(run for run in timeline.exchanges if run.step in steps),
+    )
+    return RecordedPlan(planned, tuple(whole), kept)
+
+
+def _first_steps(launches: Sequence[int]) -> list[int]:
+    begins, step = [], 0
+    for size in launches:
+        begins.append(step)
+        step += size
+    return begins

@@ -1,0 +1,90 @@
+"""How much of the exchange is hidden behind computation: as recorded, and as simulated."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ooodist.profiler.recording.intervals import (
+    Interval,
+    common_intervals,
+    merge_intervals,
+    total_length,
+    without_intervals,
+)
+
+if TYPE_CHECKING:
+    from ooodist.planner.data_parallel.simulate import Simulation
+    from ooodist.profiler.recording.timeline import Timeline  # imports TensorFlow
+
+UNIT_KINDS = ("F", "dX", "dW")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Seconds of all the steps that were looked at, on one rank.
+
+    Attributes:
+        exchange: in which at least one exchange was in flight.
+        hidden: of these, in which a unit computed as well.
+    """
+
+    exchange: float
+    hidden: float
+
+    @property
+    def share(self) -> float:
+        """Hidden part of the exchange, 0 to 1; 1 where nothing was exchanged."""
+        return self.hidden / self.exchange if self.exchange else 1.0
+
+
+def measure_overlap(timeline: Timeline) -> Overlap:
+    """What the exchanges of a recording took, and how much of it computation hid.
+
+    An exchange counts from when it was handed to the engine: waiting for slower ranks, and for
+    the engine's own queue, is in it. Computation is the ops of the units, not their gaps.
+    """
+    return _overlap(
+        ((run.start, run.end) for run in timeline.exchanges),
+        ((event.start, event.end) for run in timeline.units for event in run.events),
+    )
+
+
+def simulated_overlap(simulation: Simulation, latency: float) -> Overlap:
+    """The same of a simulated launch: what a recording would show if all went as predicted.
+
+    Args:
+        latency: seconds from handing an exchange over until its bytes move, as in
+            :class:`ooodist.planner.costs.Network`. (An exchange that waits longer does so
+            behind another that is in flight.)
+    """
+    others = [(span.start, span.end) for span in simulation.units if span.kind not in UNIT_KINDS]
+    whole = [(0.0, simulation.units[-1].end)]
+    return _overlap(
+        ((span.start - latency, span.end) for span in simulation.exchanges),
+        # With the exchanges' CPU time, by which real units run longer.
+        without_intervals(whole, merge_intervals([*idle_times(simulation), *others])),
+    )
+
+
+def idle_times(simulation: Simulation) -> list[Interval]:
+    """When the compute stream waits for an exchange; seconds from the start of the launch.
+
+    Waiting ends when an exchange is complete. A gap that ends at another time is CPU time of
+    exchanges.
+    """
+    ends = {span.end for span in simulation.exchanges}
+    gaps = itertools.pairwise(simulation.units)
+    return [
+        (before.end, after.start)
+        for before, after in gaps
+        if after.start > before.end and after.start in ends
+    ]
+
+
+def _overlap(exchanges: Iterable[Interval], computation: Iterable[Interval]) -> Overlap:
+    exchange = merge_intervals(exchanges)
+    hidden = common_intervals(exchange, merge_intervals(computation))
+    return Overlap(total_length(exchange), total_length(hidden))

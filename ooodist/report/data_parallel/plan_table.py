@@ -1,0 +1,251 @@
+"""Plans side by side: as a table for people, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ooodist.planner.costs import Network, StepCosts
+from ooodist.planner.data_parallel.bound import lower_bound
+from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.simulate import Simulator
+
+BOUND = "lower_bound"
+TITLES = {"stock": "engine as it comes", "tuned": "engine tuned"}  # others are called as they are
+_MILLI = 1e3
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is planned.
+
+    Attributes:
+        title: the model in a few words.
+        costs: of a step.
+        model: digest of the model; empty where only the costs are known.
+    """
+
+    title: str
+    costs: StepCosts
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """For what is planned.
+
+    Attributes:
+        network: of the cluster.
+        bandwidth, latency: as they were described; empty where the network was measured.
+        servers: on hosts of their own; None: there are none.
+        devices: of a host, a worker each.
+    """
+
+    network: Network
+    bandwidth: str = ""
+    latency: str = ""
+    servers: int | None = None
+    devices: int = 1
+
+    @property
+    def title(self) -> str:
+        """In a few words."""
+        workers = self.network.workers
+        words = [f"{workers} workers"]
+        if self.devices > 1:
+            words.append(f"{workers // self.devices} hosts")
+        if self.servers is not None:
+            words.append(f"{self.servers} servers")
+        words.append(self.network.engine)
+        words += [self.bandwidth, self.latency] if self.bandwidth else ["as measured"]
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan, or the lower bound, which has no exchanges and memory.
+
+    Attributes:
+        name: as in :func:`ooodist.planner.data_parallel.search.comparison`.
+        step_seconds: of a step, in simulation.
+        speed_up: over the first row of the table.
+        share: of the lower bound, 0 to 1.
+        num_exchanges: of a step.
+        peak_bytes: of a worker; None where the costs do not tell.
+        k: of first_k, the least that gives its order.
+    """
+
+    name: str
+    step_seconds: float
+    speed_up: float
+    share: float
+    num_exchanges: int | None = None
+    steps_per_launch: int | None = None
+    peak_bytes: int | None = None
+    k: int | None = None
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        words = _title(self.name)
+        return words if self.k is None else f"{words} (k = {self.k})"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The plans for one cluster.
+
+    Attributes:
+        subject: what was planned.
+        rows: the stock plan first, the lower bound last.
+    """
+
+    subject: Subject
+    cluster: Cluster
+    rows: tuple[Row, ...]
+
+    @property
+    def title(self) -> str:
+        """Model and cluster in a few words."""
+        return f"{self.subject.title} on {self.cluster.title}"
+
+    def row(self, name: str) -> Row:
+        """The row of a plan by its name."""
+        return next(row for row in self.rows if row.name == name)
+
+
+def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) -> Table:
+    """The table of plans, of which the first is stock and the last is the planned one.
+
+    The lower bound is that of a launch of as many steps as the planned one has.
+
+    Args:
+        subject: what was planned.
+        cluster: for which the plans were made.
+        plans: from :func:`ooodist.planner.data_parallel.search.comparison`.
+    """
+    costs, network = subject.costs, cluster.network
+    simulator = Simulator(costs, network)
+    seconds = {name: simulator.step_seconds(plan) for name, plan in plans.items()}
+    stock, *_, planned = plans
+    bound = lower_bound(costs, network, plans[planned].steps_per_launch)
+    rows = [
+        Row(
+            name=name,
+            step_seconds=seconds[name],
+            speed_up=seconds[stock] / seconds[name],
+            share=bound / seconds[name],
+            num_exchanges=len(plan.exchanges) if network.workers > 1 else 0,
+            steps_per_launch=plan.steps_per_launch,
+            peak_bytes=simulator.peak_bytes(plan) if costs.tensors else None,
+            k=_k(plan, costs) if name == "first_k" else None,
+        )
+        for name, plan in plans.items()
+    ]
+    steps = plans[planned].steps_per_launch
+    rows.append(Row(BOUND, bound, seconds[stock] / bound, 1.0, steps_per_launch=steps))
+    return Table(subject, cluster, tuple(rows))
+
+
+def text(table: Table) -> str:
+    """A line for each plan."""
+    lines = [
+        ("", "ms/step", "speed-up", "of bound", "exchanges", "steps/launch", "peak memory"),
+        *(
+            (
+                row.title,
+                f"{row.step_seconds * _MILLI:.1f}",
+                f"{row.speed_up:.2f}x",
+                f"{row.share:.0%}",
+                _or_dash(row.num_exchanges),
+                _or_dash(row.steps_per_launch),
+                "-" if row.peak_bytes is None else readable_bytes(row.peak_bytes),
+            )
+            for row in table.rows
+        ),
+    ]
+    return f"{table.title}\n\n{aligned(lines)}"
+
+
+def sweep_text(tables: Sequence[Table]) -> str:
+    """A line for each cluster: ms a step of each plan, and what planning gains."""
+    names = [_title(row.name) for row in tables[0].rows]
+    lines = [
+        ("ms/step", *names, "over as it comes", "over tuned", "over priority", "of bound"),
+        *(
+            (
+                table.cluster.title,
+                *(f"{row.step_seconds * _MILLI:.1f}" for row in table.rows),
+                f"{table.row('planned').speed_up:.2f}x",
+                *(
+                    f"{table.row('planned').speed_up / table.row(other).speed_up:.2f}x"
+                    for other in ("tuned", "priority")
+                ),
+                f"{table.row('planned').share:.0%}",
+            )
+            for table in tables
+        ),
+    ]
+    return aligned(lines)
+
+
+def write_csv(tables: Sequence[Table], file: Path) -> None:
+    """A line for each plan of each cluster; the file is replaced. Raises OSError."""
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(
+            [
+                *("model", "engine", "workers", "servers", "bandwidth", "latency"),
+                *("plan", "k", "step_ms", "speed_up", "share_of_bound"),
+                *("exchanges", "steps_per_launch", "peak_bytes"),
+            ]
+        )
+        for table in tables:
+            cluster = table.cluster
+            where = (
+                *(table.subject.title, cluster.network.engine, cluster.network.workers),
+                *(cluster.servers, cluster.bandwidth, cluster.latency),
+            )
+            for row in table.rows:
+                step_ms = f"{row.step_seconds * _MILLI:.4f}"
+                shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")
+                counts = (row.num_exchanges, row.steps_per_launch, row.peak_bytes)
+                writer.writerow([*where, row.name, row.k, step_ms, *shares, *counts])
+
+
+def readable_bytes(num_bytes: float) -> str:
+    """``1536`` -> ``1.5 KiB``."""
+    for unit in _UNITS[:-1]:
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} {_UNITS[-1]}"
+
+
+def _k(plan: Plan, costs: StepCosts) -> int:
+    numbers = range(len(movable_layers(costs)) + 1)
+    return next(k for k in numbers if first_k_order(costs, k) == plan.order)
+
+
+def _title(name: str) -> str:
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Columns two blanks apart; those whose numbers are given stand to the left."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,160 @@
+"""Planning for some clusters: the plans, the pictures, and the timelines for Perfetto."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ooodist.errors import UserError
+from ooodist.planner.data_parallel import plan as plan_files
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.search import Limits, comparison
+from ooodist.planner.data_parallel.simulate import Simulation, Simulator
+from ooodist.report import perfetto
+from ooodist.report.data_parallel import figure
+from ooodist.report.data_parallel.figure import Panel, deferred_units
+from ooodist.report.data_parallel.overlap import simulated_overlap
+from ooodist.report.data_parallel.plan_table import (
+    Cluster,
+    Subject,
+    Table,
+    make_table,
+    sweep_text,
+    text,
+    write_csv,
+)
+from ooodist.report.data_parallel.tracks import predicted
+from ooodist.report.search_line import SearchLine
+from ooodist.util import yaml_dataclass
+
+logger = logging.getLogger("ooodist")
+
+COSTS_NAME = "costs.yaml"
+CSV_NAME = "plans.csv"
+PLAN_NAME = "plan.yaml"
+FIGURE_NAMES = ("timeline.png", "timeline.svg")
+TRACE_NAME = "timeline.json.gz"
+SHOWN = ("stock", "planned")
+LAUNCHES_IN_TRACE = 2  # so that the arrows from one to the next are seen
+
+
+def plan_clusters(
+    subject: Subject, clusters: Sequence[Cluster], limits: Limits, output: Path
+) -> str:
+    """Plans for each cluster and writes the files.
+
+    Args:
+        subject: what is planned.
+        clusters: if there are several, each has a folder of its own in ``output``.
+        limits: of each plan.
+        output: the folder for the files; it is made if need be, and files of an earlier planning
+            are replaced.
+
+    Returns:
+        the text for people.
+
+    Raises:
+        UserError: no plan fits into the limits, or the files cannot be written.
+    """
+    tables: list[Table] = []
+    for cluster in clusters:
+        logger.info("planning for %s", cluster.title)
+        with SearchLine() as line:
+            plans = comparison(subject.costs, cluster.network, limits=limits, progress=line)
+        plans["planned"] = replace(plans["planned"], model=subject.model)
+        tables.append(make_table(subject, cluster, plans))
+        folder = output
+        if len(clusters) > 1:
+            folder /= f"{cluster.network.workers}-workers-{cluster.bandwidth}"
+        with written_to(output):
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder, plans, tables[-1])
+    with written_to(output):
+        write_csv(tables, output / CSV_NAME)
+        costs = yaml_dataclass.dump(yaml_dataclass.plain(subject.costs))
+        (output / COSTS_NAME).write_text(costs, encoding="utf-8")
+    if len(tables) > 1:
+        return f"{sweep_text(tables)}\n\n{_facts(output, [CSV_NAME, COSTS_NAME])}"
+    files = [PLAN_NAME, *FIGURE_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
+    return f"{text(tables[0])}\n\n{_facts(output, files)}"
+
+
+@contextmanager
+def written_to(output: Path) -> Iterator[None]:
+    """Turns a failure to write there into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--output is {output}, where nothing can be written ({error.strerror}); "
+            "give a folder that can be written to"
+        ) from error
+
+
+def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
+    """Writes what was planned for one cluster."""
+    costs, network = table.subject.costs, table.cluster.network
+    simulator = Simulator(costs, network)
+    simulations = {name: simulator.run(plans[name]) for name in SHOWN}
+    planned = _with_hidden_share(plans["planned"], simulations["planned"], network.latency)
+    plan_files.write(planned, folder / PLAN_NAME)
+    panels = [
+        Panel(
+            _title(table, name, simulation, network.latency),
+            simulation,
+            network,
+            deferred_units(costs.backward, plans[name].order),
+        )
+        for name, simulation in simulations.items()
+    ]
+    figure.write(figure.draw(panels, table.title), [folder / name for name in FIGURE_NAMES])
+    processes = [
+        predicted(
+            simulation,
+            costs,
+            number=number,
+            title=name,
+            launches=[
+                (launch * simulation.launch_seconds, launch * simulation.steps + 1)
+                for launch in range(LAUNCHES_IN_TRACE)
+            ],
+        )
+        for number, (name, simulation) in enumerate(simulations.items())
+    ]
+    perfetto.write_perfetto(processes, folder / TRACE_NAME)
+
+
+def _with_hidden_share(plan: Plan, simulation: Simulation, latency: float) -> Plan:
+    """The plan with it, for those who carry it out and do not have the costs."""
+    assert plan.predicted is not None
+    share = simulated_overlap(simulation, latency).share
+    return replace(plan, predicted=replace(plan.predicted, hidden_share=share))
+
+
+def _title(table: Table, name: str, simulation: Simulation, latency: float) -> str:
+    row = table.row(name)
+    speed_up = "" if row is table.rows[0] else f" ({row.speed_up:.2f}x)"
+    hidden = simulated_overlap(simulation, latency).share
+    plural = "s" if simulation.steps > 1 else ""
+    return (
+        f"{name}: {row.step_seconds * 1e3:.1f} ms a step{speed_up}, {simulation.steps} "
+        f"step{plural} a launch, {hidden:.0%} of the exchange hidden"
+    )
+
+
+_KIND_OF_FILE = {
+    PLAN_NAME: "plan",
+    "timeline.png": "picture",
+    "timeline.svg": "picture",
+    TRACE_NAME: "trace",
+    CSV_NAME: "table",
+    COSTS_NAME: "costs",
+}
+
+
+def _facts(output: Path, names: Sequence[str]) -> str:
+    """A line for each file."""
+    return "\n".join(f"{_KIND_OF_FILE[name]:<9}{output / name}" for name in names)

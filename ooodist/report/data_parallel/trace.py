@@ -1,0 +1,238 @@
+"""A Keras callback that records some steps of a training run for Perfetto."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ooodist.errors import UserError
+from ooodist.profiler.recording.timeline import make_timeline
+from ooodist.profiler.recording.xplane import read_op_events, start_recording
+from ooodist.report.data_parallel.comparison import Comparison, RecordedPlan, recorded_plan
+from ooodist.report.data_parallel.overlap import measure_overlap
+from ooodist.report.data_parallel.tracks import recorded
+from ooodist.report.perfetto import write_perfetto
+
+logger = logging.getLogger("ooodist")
+
+FILE_NAME = "trace.json.gz"
+WARM_UP_LAUNCHES = 2
+MEASURED_LAUNCHES = 5
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """What was recorded; times are means over the recorded steps, on rank 0.
+
+    Attributes:
+        path: the file for https://ui.perfetto.dev.
+        num_steps: how many steps it shows.
+        step_seconds: one step, as fit ran it while recording.
+        exchange_seconds: of a step, with at least one exchange in flight.
+        hidden_share: the part of ``exchange_seconds`` in which a unit computed as well, 0 to 1.
+    """
+
+    path: Path
+    num_steps: int
+    step_seconds: float
+    exchange_seconds: float
+    hidden_share: float
+
+    def __str__(self) -> str:
+        text = (
+            f"trace: {self.path} (open it in https://ui.perfetto.dev) shows {self.num_steps} "
+            f"steps of {self.step_seconds * 1e3:.1f} ms"
+        )
+        if not self.exchange_seconds:
+            return f"{text}, no exchange"
+        return (
+            f"{text}, exchange {self.exchange_seconds * 1e3:.1f} ms, "
+            f"{self.hidden_share:.0%} of it hidden behind computation"
+        )
+
+
+class Trace(keras.callbacks.Callback):
+    """Records steps of a model that was given to :func:`ooodist.distribute`, on rank 0.
+
+    Recording starts before a launch once ``WARM_UP_LAUNCHES`` have run and the last one needed no
+    tracing. It ends when launches of together at least ``num_steps`` steps have run, or before an
+    evaluation. It costs some microseconds an op while it lasts, and nothing before and after.
+    What goes wrong with it is logged as a warning and does not end the training.
+
+    If the model has a plan, the file shows beside the recording what was predicted. The next
+    ``MEASURED_LAUNCHES`` full launches, which run without the profiler, tell what a step takes.
+
+    Args:
+        output: the folder for ``trace.json.gz``; it is made if need be.
+        num_steps: how many steps to record. Launches are recorded as a whole.
+
+    Attributes:
+        summary: what was recorded; None as long as nothing is, and always on other ranks.
+        comparison: predicted and measured; None as long as it is not known, and without a plan.
+
+    Raises:
+        UserError: ``num_steps`` is less than 1.
+    """
+
+    def __init__(self, output: Path, num_steps: int) -> None:
+        super().__init__()
+        if num_steps < 1:
+            raise UserError(f"report.trace is {num_steps}; record at least 1 step, or set it to 0")
+        self.summary: TraceSummary | None = None
+        self.comparison: Comparison | None = None
+        self._path = Path(output) / FILE_NAME
+        self._num_steps = num_steps
+        self._finished = False
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # while recording
+        self._warned = False
+        self._launches_done = 0
+        self._steps_done = 0
+        self._is_warm = False
+        self._steps_before = 0  # recording began behind so many steps
+        # Steps and seconds of each launch, without those that were traced:
+        self._recorded: list[tuple[int, float]] = []
+        self._after: list[tuple[int, float]] = []  # full ones, without the profiler
+        self._to_compare: RecordedPlan | None = None  # between the recording and the comparison
+        # Of the launch that runs now:
+        self._first_batch = 0
+        self._num_traced = 0
+        self._began = 0.0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._finished = self._finished or self.model.ooodist.engine.rank != 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._finished or self.model.ooodist.steps_ahead:  # trained in an earlier call
+            return
+        is_warm = self._is_warm and self._launches_done >= WARM_UP_LAUNCHES
+        is_settled = is_warm and not self.model.ooodist.is_trying
+        if is_settled and self._folder is None and self._to_compare is None:
+            self._start()
+        self._first_batch = batch
+        self._num_traced = len(self.model.ooodist.backward.steps)
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._finished or self.model.ooodist.steps_ahead:  # the same launch
+            return
+        keras.tree.map_structure(float, logs or {})  # waits for the device
+        seconds = time.perf_counter() - self._began
+        # Keras gives the last batch of a full launch, also where the epoch ends before.
+        end = min(batch + 1, self.params.get("steps") or batch + 1)
+        steps = (end - self._first_batch) // self.model.ooodist.accumulate
+        self._launches_done += 1
+        self._steps_done += steps
+        self._is_warm = self._num_traced == len(self.model.ooodist.backward.steps)
+        if self._folder is not None:
+            if self._is_warm:
+                self._recorded.append((steps, seconds))
+            if self._steps_recorded() >= self._num_steps:
+                self._stop()
+        elif self._to_compare is not None:
+            if self._is_warm and steps == self.model.ooodist.steps_per_launch:
+                self._after.append((steps, seconds))
+            if len(self._after) == MEASURED_LAUNCHES:
+                self._compare(self._to_compare)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._stop_early("an evaluation began")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._stop_early("the training ended")
+        if self._to_compare is not None:
+            self._compare(self._to_compare)
+        if not self._finished:
+            logger.warning(
+                "trace: nothing was recorded: the training ran %d launches, the first %d or more "
+                "(as long as functions are traced, and a plan is tried) warm up; train longer, or "
+                "set report.trace to 0",
+                self._launches_done,
+                WARM_UP_LAUNCHES,
+            )
+
+    def _steps_recorded(self) -> int:
+        return self._steps_done - self._steps_before
+
+    def _start(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="ooodist-trace-")
+        try:
+            start_recording(Path(folder.name))
+        except tf.errors.OpError as error:  # another callback is using it
+            folder.cleanup()
+            if not self._warned:
+                logger.warning(
+                    "trace: TensorFlow's profiler does not start (%s); if TensorBoard's "
+                    "profile_batch uses it, recording begins when that has ended",
+                    error.message,
+                )
+                self._warned = True
+        else:
+            self._folder = folder
+            self._steps_before = self._steps_done
+
+    def _stop_early(self, why: str) -> None:
+        if self._folder is not None:
+            logger.warning(
+                "trace: %s after %d of the %d steps to record",
+                why,
+                self._steps_recorded(),
+                self._num_steps,
+            )
+            self._stop()
+
+    def _stop(self) -> None:
+        assert self._folder is not None
+        with self._folder as folder:
+            self._folder = None
+            self._finished = True
+            try:
+                tf.profiler.experimental.stop()
+                self.summary = self._write(Path(folder))
+            except (UserError, OSError, tf.errors.OpError) as error:
+                logger.warning("trace: not written: %s", error)
+            else:
+                logger.info("%s", self.summary)
+                self._finished = self._to_compare is None
+
+    def _write(self, folder: Path) -> TraceSummary:
+        steps = self.model.ooodist.backward.steps
+        timeline = make_timeline(read_op_events(folder), steps)
+        if not timeline.num_steps:
+            raise UserError(
+                "the profiler's recording holds no traced step (run_eagerly=True leaves none)"
+            )
+        first_step = self._steps_before + 1
+        to_compare = recorded_plan(self.model.ooodist.planned, timeline)
+        processes = [recorded(timeline, first_step=first_step, title="measured, rank 0")]
+        processes += to_compare.beside(first_step=first_step) if to_compare else []
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_perfetto(processes, self._path)
+        self._to_compare = to_compare
+        overlap = measure_overlap(timeline)
+        return TraceSummary(
+            path=self._path,
+            num_steps=timeline.num_steps,
+            step_seconds=sum(seconds for _, seconds in self._recorded)
+            / max(sum(steps for steps, _ in self._recorded), 1),
+            exchange_seconds=overlap.exchange / timeline.num_steps,
+            hidden_share=overlap.share,
+        )
+
+    def _compare(self, recorded: RecordedPlan) -> None:
+        self._to_compare = None
+        self._finished = True
+        full = [item for item in self._recorded if item[0] == self.model.ooodist.steps_per_launch]
+        launches = self._after or full
+        if launches:
+            median = statistics.median(seconds / steps for steps, seconds in launches)
+            note = "" if self._after else " (while it was recorded)"
+            self.comparison = recorded.compare(median, note)
+            logger.info("%s", self.comparison)

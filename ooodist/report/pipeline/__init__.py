@@ -1,0 +1,1 @@
+"""Pictures, tables and traces of pipeline steps, recorded and simulated."""

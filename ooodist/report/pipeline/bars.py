@@ -1,0 +1,58 @@
+"""What a rank of a pipeline does in a step, as bars: F, B, W and the optimiser's update.
+
+::
+
+    actions   1F0  1F1  1BW0           update
+    bars      F 0  F 1  B 0     W 0    U
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ooodist.planner.pipeline.actions import BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
+from ooodist.report.pipeline.outcomes import Simulated
+
+UPDATE = "U"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """On the lane of a rank.
+
+    Attributes:
+        kind: ``F``, ``B``, ``W`` or ``U``.
+        start, end: seconds from the beginning of the step.
+        action: that it is, or is a part of; None: the update.
+    """
+
+    kind: str
+    start: float
+    end: float
+    action: Action | None = None
+
+
+def bars(simulated: Simulated) -> list[list[Bar]]:
+    """Of each rank, in order; BW as B and then W, and updates only where they take time."""
+    timeline, costs = simulated.timeline, simulated.plan.costs
+    result = []
+    for runs, update in zip(timeline.runs, timeline.updates, strict=True):
+        lane: list[Bar] = []
+        for action, start, end in ((run.action, run.start, run.end) for run in runs):
+            if action.kind == BACKWARD:
+                middle = min(end, start + costs.stages[action.stage].input_gradient)
+                lane.append(Bar(INPUT_GRADIENT, start, middle, action))
+                lane.append(Bar(WEIGHT_GRADIENT, middle, end, action))
+            else:
+                lane.append(Bar(action.kind, start, end, action))
+        if update:
+            begin = lane[-1].end if lane else 0.0
+            lane.append(Bar(UPDATE, begin, begin + update))
+        result.append(lane)
+    return result
+
+
+def joins_gradients(simulated: Simulated) -> bool:
+    """Whether B and W are one action somewhere: B's result is sent after W."""
+    actions = simulated.plan.schedule.actions
+    return any(action.kind == BACKWARD for lane in actions for action in lane)

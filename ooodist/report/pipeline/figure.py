@@ -1,0 +1,196 @@
+"""A picture of pipeline schedules: what each rank computes when, and where it waits.
+
+    1f1b     rank 0 | 0 1 2 3       0   0   1   1  ...
+             rank 1 |   0 1 2   0   0   1   1 ...
+    zb_h1    the same below it, with the same time axis
+
+The number on a bar is its micro-batch. Where a rank has several stages, the first is light, and the
+last is dark.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ooodist.report.bars import Bars
+from ooodist.report.pipeline.bars import UPDATE, Bar, bars
+from ooodist.report.pipeline.outcomes import Simulated
+
+# As in ooodist.report.data_parallel.figure: colour-blind people can tell them apart.
+_COLOURS = {
+    FORWARD: "#56b4e9",
+    INPUT_GRADIENT: "#e69f00",
+    WEIGHT_GRADIENT: "#8fd0ae",
+    UPDATE: "#777777",
+}
+_NAMES = {
+    FORWARD: "F: forward",
+    INPUT_GRADIENT: "B: input gradient",
+    WEIGHT_GRADIENT: "W: weight gradient",
+    UPDATE: "update",
+}
+_DARKEST = 0.4  # of the last of several stages; 1 is black
+_WHITE_TEXT = 0.3  # from this darkness on
+_LABEL_POINTS = (7.0, 5.5)  # the first for which there is room
+_TITLE_POINTS = 12.0
+_LETTER_WIDTH, _LINE_HEIGHT = 0.62, 1.3  # of the font's size, about
+
+_WIDTH = 12.0  # inches
+_LANE_INCHES = (0.12, 0.26)  # of a lane, at least and at most
+_LANES_INCHES = 2.4  # of all lanes of a panel, if that is within these bounds
+_TITLE_INCHES = 0.42  # of a panel
+_AXES_POINTS = 0.93 * _WIDTH * 72  # the part of the width that is the time axis
+_TICK_INCHES = 0.12  # of the name of a rank
+_FILLED = 0.9  # of the height of a lane
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One schedule.
+
+    Attributes:
+        title: shown above it.
+        simulated: what is shown.
+    """
+
+    title: str
+    simulated: Simulated
+
+
+def draw(panels: Sequence[Panel], title: str) -> Figure:
+    """The picture, with a panel below the other and one time axis in milliseconds.
+
+    Args:
+        panels: all for the same ranks.
+        title: of the picture.
+    """
+    seconds = max(panel.simulated.seconds for panel in panels)
+    ranks = len(panels[0].simulated.timeline.runs)
+    lane = min(max(_LANES_INCHES / ranks, _LANE_INCHES[0]), _LANE_INCHES[1])
+    height = len(panels) * (ranks * lane + _TITLE_INCHES) + 1.1
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    write_title(figure, title)
+    all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for axes, panel in zip(all_axes, panels, strict=True):
+        _draw_panel(axes, panel, seconds, lane)
+    all_axes[-1].set_xlabel("time (ms)")
+    all_axes[-1].set_xlim(0, seconds * 1.002e3)  # with the line at the end
+    figure.legend(
+        handles=_legend(panels), loc="outside lower center", ncols=6, frameon=False, fontsize=9
+    )
+    return figure
+
+
+def write_title(figure: Figure, title: str) -> None:
+    """Above all axes, in as many lines as it needs."""
+    letters = int(figure.get_figwidth() * 72 / (_TITLE_POINTS * _LETTER_WIDTH))
+    lines = textwrap.fill(title, letters)
+    figure.suptitle(
+        lines, fontsize=_TITLE_POINTS, fontweight="bold", x=0.01, horizontalalignment="left"
+    )
+
+
+def _draw_panel(axes: Axes, panel: Panel, seconds: float, lane_inches: float) -> None:
+    simulated = panel.simulated
+    drawn = Bars(axes, seconds, _AXES_POINTS)
+    lanes = bars(simulated)
+    size = _label_size(list(chain(*lanes)), seconds, lane_inches)
+    for rank, lane_bars in enumerate(lanes):
+        low = len(lanes) - 1 - rank
+        for (kind, dark), group in _groups(lane_bars, simulated).items():
+            spans = [(bar.start, bar.end) for bar in group]
+            drawn.add((low, _FILLED), _shade(_COLOURS[kind], dark), spans)
+            if size is not None:
+                for bar in group:
+                    colour = "white" if dark > _WHITE_TEXT else "black"
+                    _write_number(axes, bar, low, size, colour, seconds)
+    axes.axvline(simulated.seconds * 1e3, color="black", linewidth=1)
+    axes.set_title(panel.title, fontsize=10, loc="left")
+    axes.set_ylim(-0.1, len(lanes))
+    shown = range(0, len(lanes), math.ceil(_TICK_INCHES / lane_inches))
+    axes.set_yticks(
+        [len(lanes) - 1 - rank + _FILLED / 2 for rank in shown],
+        [f"rank {rank}" for rank in shown],
+        fontsize=8,
+    )
+    axes.tick_params(axis="y", length=0)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _label_size(all_bars: Sequence[Bar], seconds: float, lane_inches: float) -> float | None:
+    """Of the font in which there is room for the numbers of most bars; None if there is none."""
+    shown = [bar for bar in all_bars if bar.action is not None and bar.end > bar.start]
+    if not shown:
+        return None
+    points = statistics.median(bar.end - bar.start for bar in shown) / seconds * _AXES_POINTS
+    letters = max(len(_number(bar)) for bar in shown)
+    for size in _LABEL_POINTS:
+        fits = (letters + 1) * _LETTER_WIDTH * size < points
+        if fits and _LINE_HEIGHT * size < lane_inches * _FILLED * 72:
+            return size
+    return None
+
+
+def _write_number(
+    axes: Axes, bar: Bar, low: float, size: float, colour: str, seconds: float
+) -> None:
+    """The micro-batch, if there is room on this bar."""
+    text = _number(bar)
+    if len(text) * _LETTER_WIDTH * size > (bar.end - bar.start) / seconds * _AXES_POINTS:
+        return
+    number = axes.text(
+        (bar.start + bar.end) / 2 * 1e3,
+        low + _FILLED / 2,
+        text,
+        fontsize=size,
+        color=colour,
+        horizontalalignment="center",
+        verticalalignment="center_baseline",
+    )
+    number.set_in_layout(False)  # it lies within the axes, and there may be many
+
+
+def _number(bar: Bar) -> str:
+    return "" if bar.action is None else str(bar.action.microbatch)
+
+
+def _groups(lane: Sequence[Bar], simulated: Simulated) -> dict[tuple[str, float], list[Bar]]:
+    """The bars of each kind and darkness."""
+    rank_of = simulated.plan.schedule.rank_of
+    groups: dict[tuple[str, float], list[Bar]] = {}
+    for bar in lane:
+        if bar.end > bar.start:
+            dark = 0.0
+            if bar.action is not None and simulated.chunks > 1:
+                stage = bar.action.stage
+                before = rank_of[:stage].count(rank_of[stage])
+                dark = _DARKEST * before / (simulated.chunks - 1)
+            groups.setdefault((bar.kind, dark), []).append(bar)
+    return groups
+
+
+def _shade(colour: str, dark: float) -> str:
+    red, green, blue = to_rgb(colour)
+    return to_hex((red * (1 - dark), green * (1 - dark), blue * (1 - dark)))
+
+
+def _legend(panels: Sequence[Panel]) -> list[Patch]:
+    updates = any(any(panel.simulated.timeline.updates) for panel in panels)
+    kinds = [kind for kind in _COLOURS if kind != UPDATE or updates]
+    patches = [Patch(facecolor=_COLOURS[kind], label=_NAMES[kind]) for kind in kinds]
+    if any(panel.simulated.chunks > 1 for panel in panels):
+        dark = _shade(_COLOURS[FORWARD], _DARKEST)
+        patches.append(Patch(facecolor=dark, label="darker: a later stage of the rank"))
+    return patches

@@ -1,0 +1,93 @@
+"""A picture of throughput over the number of micro-batches, a line for each schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ooodist.planner.pipeline.plan import AUTO, NAMES
+from ooodist.report.pipeline.figure import write_title
+from ooodist.report.pipeline.outcomes import Comparison
+
+# Of each schedule with a name, and of those of files: the palette of Okabe and Ito and three more.
+# The markers tell the lines apart without colours.
+_COLOURS = (
+    *("#56b4e9", "#e69f00", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#a6930a"),
+    *("#882255", "#777777", "#444444"),
+)
+_MARKERS = "osD^vP<>Xh"
+_STYLES = ("-", "--", ":")
+_INCHES = (5.0, 4.6)  # of the axes for a number of ranks
+_LEGEND_INCHES = 2.2
+_LINE_INCHES = 0.2  # of the legend
+
+Line = tuple[str, int | None]  # a schedule, and the chunks that were asked for
+
+
+def draw_sweep(comparisons: Sequence[Comparison], title: str) -> Figure:
+    """The picture: axes for each number of ranks; what does not fit is left out.
+
+    Args:
+        comparisons: of one subject, for different settings.
+        title: of the picture.
+    """
+    all_ranks = sorted({each.setting.ranks for each in comparisons})
+    lines = list(
+        dict.fromkeys(
+            (outcome.name, comparison.setting.chunks)
+            for comparison in comparisons
+            for outcome in comparison.outcomes
+            if not outcome.refused
+        )
+    )
+    width = _INCHES[0] * len(all_ranks) + _LEGEND_INCHES
+    height = max(_INCHES[1], _LINE_INCHES * (len(lines) + 5))  # with the title
+    figure = Figure(figsize=(width, height), layout="constrained")
+    write_title(figure, title)
+    all_axes = figure.subplots(1, len(all_ranks), sharey=True, squeeze=False)[0]
+    for axes, ranks in zip(all_axes, all_ranks, strict=True):
+        those = [each for each in comparisons if each.setting.ranks == ranks]
+        _draw_axes(axes, those, lines)
+    all_axes[0].set_ylabel(comparisons[0].subject.unit)
+    all_axes[0].set_ylim(bottom=0)
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_axes(axes: Axes, comparisons: Sequence[Comparison], lines: Sequence[Line]) -> None:
+    numbers = sorted({each.setting.microbatches for each in comparisons})
+    chunks_of = list(dict.fromkeys(chunks for _, chunks in lines))
+    for name, chunks in lines:
+        points = _points(comparisons, (name, chunks))
+        place = NAMES.index(name) if name in NAMES else len(NAMES)
+        axes.plot(
+            numbers,
+            [points.get(number, float("nan")) for number in numbers],
+            label=name if chunks is None else f"{name}, v = {chunks}",
+            color="black" if name == AUTO else _COLOURS[place],
+            marker="*" if name == AUTO else _MARKERS[place],
+            markersize=10 if name == AUTO else 5,
+            linestyle=_STYLES[chunks_of.index(chunks) % len(_STYLES)],
+            linewidth=1.4,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(numbers, [str(number) for number in numbers])
+    axes.minorticks_off()
+    axes.set_xlabel("micro-batches of a step")
+    axes.set_title(f"ranks: {comparisons[0].setting.ranks}", fontsize=10, loc="left")
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _points(comparisons: Sequence[Comparison], line: Line) -> dict[int, float]:
+    """The throughput for each number of micro-batches with which the schedule can be used."""
+    return {
+        comparison.setting.microbatches: comparison.throughput(simulated)
+        for comparison in comparisons
+        for outcome, simulated in comparison.shown
+        if (outcome.name, comparison.setting.chunks) == line and not outcome.refused
+    }

@@ -1,0 +1,145 @@
+"""Pipeline schedules side by side: as tables for people, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ooodist.planner.pipeline.layer_costs import Link, ModelCosts
+from ooodist.report.data_parallel.plan_table import aligned, readable_bytes
+from ooodist.report.pipeline.outcomes import BASELINE, FREE_LINKS, Comparison, Outcome, Simulated
+
+_MILLI = 1e3
+_LONGEST_NAME = 24  # of a layer
+
+
+def text(comparison: Comparison) -> str:
+    """A line for each schedule, and below them why some cannot be used."""
+    head = ("", "chunks", "ms/step", comparison.subject.unit, f"over {BASELINE}", "bubble")
+    lines: list[tuple[str, ...]] = [(*head, "of spans", "peak memory", "fits")]
+    for outcome in comparison.outcomes:
+        lines.append((outcome.name, *_cells(comparison, outcome)))
+    notes = [
+        f"{outcome.name} cannot be used: {outcome.refused}"
+        for outcome in comparison.outcomes
+        if outcome.refused
+    ]
+    notes += [
+        "bubble: the share of the step's makespan in which ranks wait; "
+        "of spans: of each rank's own time, from its first action to its last",
+        *_note_on_links(comparison),
+    ]
+    return "\n".join([comparison.title, "", aligned(lines), "", *notes])
+
+
+def stages_text(comparison: Comparison, simulated: Simulated) -> str:
+    """A line for each stage: its rank, its layers, and what a micro-batch takes there."""
+    plan = simulated.plan
+    lines: list[tuple[str, ...]] = [("stage", "rank", "ms F", "ms B", "ms W", "layers")]
+    for stage, (part, rank, cost) in enumerate(
+        zip(plan.parts, plan.schedule.rank_of, plan.costs.stages, strict=True)
+    ):
+        seconds = (cost.forward, cost.input_gradient, cost.weight_gradient)
+        milliseconds = [f"{each * _MILLI:.3f}" for each in seconds]
+        lines.append((str(stage), str(rank), *milliseconds, _layers(comparison.costs, part)))
+    return aligned(lines, left=(0, 5))
+
+
+def sweep_text(comparisons: Sequence[Comparison]) -> str:
+    """A line for each setting, with its best schedule; and why there is none."""
+    unit = comparisons[0].subject.unit
+    lines: list[tuple[str, ...]] = [
+        ("", "best", "chunks", "ms/step", unit, f"over {BASELINE}", "bubble", "of spans", "memory")
+    ]
+    notes = _note_on_links(comparisons[0])
+    for comparison in comparisons:
+        title = comparison.setting.title
+        if comparison.best is None:
+            last = comparison.outcomes[-1]
+            lines.append((title, *["-"] * 8))
+            notes.append(f"nothing for {title}; {last.name}: {last.refused}")
+            continue
+        outcome, _ = comparison.best
+        *cells, _ = _cells(comparison, outcome)
+        lines.append((title, outcome.name, *cells))
+    title = f"{comparisons[0].subject.title}, {comparisons[0].conditions}"
+    return "\n".join([title, "", aligned(lines, left=(0, 1)), *(["", *notes] if notes else [])])
+
+
+def write_csv(comparisons: Sequence[Comparison], file: Path) -> None:
+    """A line for each schedule of each setting; the file is replaced. Raises OSError."""
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(
+            [
+                *("model", "ranks", "microbatches", "chunks", "schedule", "step_ms"),
+                *("makespan_ms", "throughput", "unit", "speed_up", "bubble", "bubble_of_spans"),
+                *("peak_bytes", "memory_limit", "fits", "refused"),
+            ]
+        )
+        for comparison in comparisons:
+            setting, limit = comparison.setting, comparison.costs.memory_limit
+            for outcome in comparison.outcomes:
+                simulated = outcome.simulated
+                chunks = setting.chunks if simulated is None else simulated.chunks
+                writer.writerow(
+                    [
+                        *(comparison.subject.title, setting.ranks, setting.microbatches),
+                        *(chunks, outcome.name, *_numbers(comparison, simulated)),
+                        *(limit, "no" if outcome.refused else "yes", outcome.refused),
+                    ]
+                )
+
+
+def milliseconds(seconds: float) -> str:
+    """``0.0123`` -> ``12.3``; short times with more digits."""
+    return f"{seconds * _MILLI:.{1 if seconds >= 10 / _MILLI else 3}f}"
+
+
+def _note_on_links(comparison: Comparison) -> list[str]:
+    if comparison.costs.link != Link():
+        return []
+    return [f"{FREE_LINKS}: --bandwidth 10Gbit --latency 30us describes others"]
+
+
+def _cells(comparison: Comparison, outcome: Outcome) -> Iterator[str]:
+    """From chunks to whether it fits."""
+    simulated = outcome.simulated
+    if simulated is None:
+        yield from ("-",) * 7
+    else:
+        speed_up = comparison.speed_up(simulated)
+        yield str(simulated.chunks)
+        yield milliseconds(simulated.seconds)
+        yield f"{comparison.throughput(simulated):.1f}"
+        yield "-" if speed_up is None else f"{speed_up:.2f}x"
+        yield f"{simulated.timeline.bubble:.1%}"
+        yield f"{simulated.bubble_of_spans:.1%}"
+        yield readable_bytes(simulated.peak_bytes) if simulated.peak_bytes else "-"
+    yield "no" if outcome.refused else "yes"
+
+
+def _numbers(comparison: Comparison, simulated: Simulated | None) -> Iterator[object]:
+    """From step_ms to peak_bytes."""
+    if simulated is None:
+        yield from (None, None, None, comparison.subject.unit, None, None, None, None)
+        return
+    speed_up = comparison.speed_up(simulated)
+    yield f"{simulated.seconds * _MILLI:.6f}"
+    yield f"{simulated.timeline.makespan * _MILLI:.6f}"
+    yield f"{comparison.throughput(simulated):.6f}"
+    yield comparison.subject.unit
+    yield None if speed_up is None else f"{speed_up:.6f}"
+    yield f"{simulated.timeline.bubble:.6f}"
+    yield f"{simulated.bubble_of_spans:.6f}"
+    yield simulated.peak_bytes
+
+
+def _layers(costs: ModelCosts, part: range) -> str:
+    first, last = (costs.layers[place].name for place in (part.start, part.stop - 1))
+    names = [
+        name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+        for name in dict.fromkeys((first, last))
+    ]
+    return " … ".join(names) + (f" ({len(part)})" if len(part) > 1 else "")

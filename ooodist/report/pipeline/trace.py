@@ -1,0 +1,164 @@
+"""A Keras callback that shows some steps of a pipeline's training in Perfetto, as they ran."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS
+from ooodist.planner.pipeline.plan import PipelinePlan
+from ooodist.planner.pipeline.simulate import PipelineTimeline, Run
+from ooodist.report.data_parallel.trace import FILE_NAME
+from ooodist.report.perfetto import write_perfetto
+from ooodist.report.pipeline.outcomes import Simulated
+from ooodist.report.pipeline.tracks import pipeline_process
+
+if TYPE_CHECKING:
+    from ooodist.pipeline.runtime.runtime import Ran  # imports MPI, which only pipelines need
+
+logger = logging.getLogger("ooodist")
+
+WARM_UP_STEPS = 2
+
+
+@dataclass(frozen=True)
+class PipelineComparison:
+    """A schedule, predicted and measured; seconds of a step, and the shares that ranks wait."""
+
+    schedule: str
+    predicted_seconds: float
+    measured_seconds: float
+    predicted_bubble: float
+    measured_bubble: float
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of what was measured; negative where it is too low."""
+        return self.predicted_seconds / self.measured_seconds - 1
+
+    def __str__(self) -> str:
+        return (
+            f"schedule {self.schedule}: predicted {self.predicted_seconds * 1e3:.1f} ms a step, "
+            f"measured {self.measured_seconds * 1e3:.1f} ms (error {self.error:+.1%}); bubble "
+            f"predicted {self.predicted_bubble:.1%}, measured {self.measured_bubble:.1%}"
+        )
+
+
+class PipelineTrace(keras.callbacks.Callback):
+    """Shows steps of a model that was given to :func:`ooodist.pipelined`.
+
+    All ranks have one; rank 0 writes what the ranks of its pipeline did in ``num_steps`` steps,
+    beside what was predicted, as ``trace.json.gz``. The clocks of hosts are taken to be alike.
+
+    Args:
+        output: the folder for the file.
+        num_steps: how many steps to show.
+
+    Attributes:
+        comparison: predicted and measured; None as long as it is not known, and on other ranks.
+
+    Raises:
+        UserError: ``num_steps`` is less than 1.
+    """
+
+    def __init__(self, output: Path, num_steps: int) -> None:
+        super().__init__()
+        if num_steps < 1:
+            raise UserError(f"report.trace is {num_steps}; record at least 1 step, or set it to 0")
+        self.comparison: PipelineComparison | None = None
+        self._path = Path(output) / FILE_NAME
+        self._num_steps = num_steps
+        self._left_to_warm = WARM_UP_STEPS
+        self._done = 0  # steps
+        self._is_finished = False
+        self._began = 0.0
+        self._seconds: list[float] = []
+        self._steps: list[tuple[float, Sequence[Ran]]] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._began = time.time()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._done += 1
+        if self._is_finished:
+            return
+        if self.model.ooodist.is_trying:  # schedules take turns: what was recorded is of another
+            self._left_to_warm = WARM_UP_STEPS
+            self._seconds.clear()
+            self._steps.clear()
+        elif self._left_to_warm:
+            self._left_to_warm -= 1
+        else:
+            self._seconds.append(time.time() - self._began)
+            self._steps.append((self.model.ooodist.step_began, self.model.ooodist.ran))
+            if len(self._steps) == self._num_steps:
+                self._is_finished = True
+                self._finish()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if not self._is_finished and self.model.ooodist.engine.rank == 0:
+            logger.warning(
+                "trace: nothing was recorded: the training ran %d steps, which are too few for %d "
+                "behind %d that warm up, and behind those in which schedules are tried; train "
+                "longer, or set report.trace to 0",
+                self._done,
+                self._num_steps,
+                WARM_UP_STEPS,
+            )
+
+    def _finish(self) -> None:
+        joint = self.model.ooodist
+        plan: PipelinePlan = joint.assembly.plan
+        timelines = [self._timeline(plan, began, ran) for began, ran in self._steps]
+        if joint.engine.rank != 0:
+            return
+        predicted = plan.timeline
+        self.comparison = PipelineComparison(
+            plan.schedule.name,
+            predicted.step_seconds,
+            statistics.median(self._seconds),
+            predicted.bubble,
+            statistics.median(timeline.bubble for timeline in timelines),
+        )
+        shown = [("predicted", predicted)]
+        first = self._done - len(timelines) + 1
+        shown += [(f"measured, step {n}", t) for n, t in enumerate(timelines, first)]
+        processes = [
+            pipeline_process(Simulated(plan, timeline), number=number, title=title)
+            for number, (title, timeline) in enumerate(shown)
+        ]
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_perfetto(processes, self._path)
+        except OSError as error:
+            logger.warning("report.trace: %s cannot be written: %s", self._path, error)
+            return
+        logger.info("trace: %s (open it in https://ui.perfetto.dev)", self._path)
+        logger.info("%s", self.comparison)
+
+    def _timeline(self, plan: PipelinePlan, began: float, ran: Sequence[Ran]) -> PipelineTimeline:
+        """What all ranks of the first pipeline did in a step; all ranks call it."""
+        joint = self.model.ooodist
+        computed = [each for each in ran if each.action.kind in COMPUTE_KINDS]
+        most = max(len(actions) for actions in plan.schedule.actions)
+        times = np.zeros((joint.engine.size, 2, most))
+        own = times[joint.engine.rank]
+        for number, each in enumerate(computed):
+            own[:, number] = began + each.start, began + each.end
+        times = joint.engine.all_reduce(times, "sum")
+        first = min(rows[0][0] for rows in times[: plan.schedule.ranks])
+        runs = []
+        for actions, rows in zip(plan.schedule.actions, times, strict=False):
+            computing = [action for action in actions if action.kind in COMPUTE_KINDS]
+            spans = zip(computing, *(row - first for row in rows), strict=False)
+            runs.append(tuple(Run(a, float(start), float(end)) for a, start, end in spans))
+        return replace(plan.timeline, runs=tuple(runs))

@@ -1,0 +1,84 @@
+"""What a file for Perfetto shows of a simulated pipeline: a process a schedule, a track a rank.
+
+    rank 0   | 0F0 | 0F1 |           | 0BW0    |
+    rank 1          \\| 1F0 | 1BW0    |/
+    memory of rank 0, memory of rank 1   curves
+
+An arrow leads from where something is computed to where it is used, if that is on another rank.
+"""
+
+from __future__ import annotations
+
+from ooodist.planner.pipeline.actions import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Action,
+)
+from ooodist.report.perfetto import Process, Slice
+from ooodist.report.pipeline.memory import memory_curves
+from ooodist.report.pipeline.outcomes import Simulated
+
+_KINDS = {FORWARD: "F", INPUT_GRADIENT: "dX", WEIGHT_GRADIENT: "dW", BACKWARD: "dX and dW"}
+_UPDATE = "update"
+
+
+def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Process:
+    """The process of a simulated step.
+
+    Args:
+        simulated: what is shown.
+        number: of the process.
+        title: shown above.
+    """
+    timeline = simulated.timeline
+    slices: list[Slice] = []
+    places: dict[Action, int] = {}
+    for rank, (runs, update) in enumerate(zip(timeline.runs, timeline.updates, strict=True)):
+        before = 0.0
+        for run in runs:
+            action = run.action
+            places[action] = len(slices)
+            details = {
+                "stage": action.stage,
+                "micro-batch": action.microbatch,
+                "waited_ms": (run.start - before) * 1e3,
+            }
+            slices.append(
+                Slice(_track(rank), _KINDS[action.kind], str(action), run.start, run.end, details)
+            )
+            before = run.end
+        if update:
+            slices.append(Slice(_track(rank), _UPDATE, _UPDATE, before, before + update))
+    return Process(
+        number=number,
+        name=title,
+        tracks=tuple(map(_track, range(len(timeline.runs)))),
+        slices=slices,
+        arrows=_arrows(simulated, places),
+        arrow_name="sent",
+        more_memory={
+            f"memory of {_track(rank)}": curve
+            for rank, curve in enumerate(memory_curves(simulated))
+        },
+    )
+
+
+def _arrows(simulated: Simulated, places: dict[Action, int]) -> list[tuple[int, int]]:
+    """From each F and B to the one that uses it on another rank."""
+    rank_of = simulated.plan.schedule.rank_of
+    arrows = []
+    for action, place in places.items():
+        stage, kind, microbatch = action
+        to = {FORWARD: stage + 1, INPUT_GRADIENT: stage - 1, BACKWARD: stage - 1}.get(kind, -1)
+        if not 0 <= to < len(rank_of) or rank_of[to] == rank_of[stage]:
+            continue
+        kinds = (FORWARD,) if kind == FORWARD else (INPUT_GRADIENT, BACKWARD)
+        users = (Action(to, each, microbatch) for each in kinds)
+        arrows += [(place, places[user]) for user in users if user in places]
+    return arrows
+
+
+def _track(rank: int) -> str:
+    return f"rank {rank}"

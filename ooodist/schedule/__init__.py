@@ -1,1 +1,0 @@
-"""Costs, plans, and what a plan takes: pure Python, without TensorFlow."""

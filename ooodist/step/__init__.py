@@ -1,0 +1,1 @@
+"""The traced training step: tape, order, exchange, update; several steps to a call."""

@@ -1,0 +1,286 @@
+"""The exchange of gradients inside a traced step: order, credit, buckets, chunks and the mean.
+
+What is exchanged, and in which order, is a list of
+:class:`ooodist.planner.data_parallel.plan.PlannedExchange`: that of a plan, or the gradients in the
+order in which they become ready, small ones in buckets.
+
+In sequence, with a credit of c, exchange i starts when its gradients are ready, exchange i - 1 has
+started and exchange i - c is complete. The window reaches across the steps of a launch. With
+c = 2::
+
+    gradient ready   0   1   2   3
+    exchange         |--0--||--2--|
+                         |--1--||--3--|
+
+By urgency, each is handed over when it is ready, and the engine (BytePS) sends the one first that
+stands first in the list.
+
+An engine adds up; everything else is here, so that all engines behave alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.graph.ops import num_bytes
+from ooodist.graph.units import Gradient
+from ooodist.planner.data_parallel.named import BUCKET_BYTES
+from ooodist.planner.data_parallel.plan import (
+    ALIGNMENT,
+    Plan,
+    PlannedExchange,
+    check_exchanges,
+    split_evenly,
+)
+from ooodist.step.exchange_names import ExchangeNames
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """One exchange of a traced step.
+
+    Attributes:
+        name: the same on every rank.
+        weights: names of the weights whose gradients it carries.
+        num_bytes: bytes that each rank contributes.
+        op: the op whose completion is the exchange's completion.
+    """
+
+    name: str
+    weights: tuple[str, ...]
+    num_bytes: int
+    op: tf.Operation = field(repr=False)
+
+
+class GradientExchange:
+    """Averages gradients over all ranks.
+
+    Args:
+        engine: adds tensors up.
+        credit: how many exchanges may be in flight; None for as many as there are.
+        bucket_bytes: gradients that follow each other and have one dtype travel together up to
+            this size (bytes); 0 sends each alone. Fewer, larger exchanges save latency.
+        plan: says what is exchanged when, instead of ``credit`` and ``bucket_bytes``.
+        sum_rows: with one rank, too, IndexedSlices have each row once, so that the optimizer sees
+            what it would see with several (see :func:`sum_equal_rows`).
+
+    Raises:
+        UserError: credit, bucket_bytes or the plan is impossible with this engine.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        credit: int | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+        plan: Plan | None = None,
+        sum_rows: bool = True,
+    ) -> None:
+        if plan is not None:
+            check_exchanges(plan)
+            credit = None if plan.by_urgency else plan.credit
+        if credit is not None and credit < 1:
+            raise UserError(f"exchange.credit is {credit}; it must be at least 1, or null")
+        if bucket_bytes < 0:
+            raise UserError(f"exchange.bucket_bytes is {bucket_bytes}; it must be at least 0")
+        limit = engine.max_credit
+        if credit is not None and limit is not None and credit > limit:
+            raise UserError(
+                f"exchange.credit is {credit}, but the engine {engine.name} runs at most {limit} "
+                f"exchange at a time; set it to {limit} or null"
+            )
+        self.engine = engine
+        self.credit = credit
+        self.bucket_bytes = bucket_bytes
+        self.plan = plan
+        self.sum_rows = sum_rows
+        self._names = ExchangeNames(engine.names_cost_memory)
+
+    def mean(
+        self, gradients: Sequence[Gradient], names: Sequence[str]
+    ) -> tuple[list[Gradient], list[Exchanged]]:
+        """The mean over all ranks of each gradient, exchanged in the planned or the given order.
+
+        Args:
+            gradients: of any shape; None stays None. IndexedSlices become dense, because ranks
+                see different rows.
+            names: a unique name for each.
+
+        Returns:
+            the means, in the same places, and what was exchanged (nothing with one rank).
+
+        Raises:
+            UserError: the plan is not for these gradients.
+        """
+        if self.engine.size == 1:
+            return [sum_equal_rows(g) if self.sum_rows else g for g in gradients], []
+        dense = {
+            name: tf.convert_to_tensor(gradient)
+            for name, gradient in zip(names, gradients, strict=True)
+            if gradient is not None
+        }
+        pieces: dict[str, list[tf.Tensor]] = {}
+        arrived: dict[str, list[tf.Tensor]] = {name: [] for name in dense}
+        records = []
+        exchanges = self._exchanges(dense)
+        for exchange, name, place in self._named(exchanges, dense):
+            first = exchange.weights[0]
+            tensors = [dense[weight] for weight in exchange.weights]
+            if exchange.parts > 1:
+                if first not in pieces:
+                    pieces[first] = _split(dense[first], exchange)
+                    arrived[first] = pieces[first].copy()
+                tensors = [pieces[first][exchange.part]]
+            means, record = self._exchange(tensors, exchange, name, place)
+            if record:
+                records.append(record)
+            if exchange.parts > 1:
+                arrived[first][exchange.part] = means[0]
+            else:
+                for weight, mean in zip(exchange.weights, means, strict=True):
+                    arrived[weight] = [mean]
+        means_of = {
+            name: parts[0] if len(parts) == 1 else _join(parts, dense[name])
+            for name, parts in arrived.items()
+        }
+        return [means_of.get(name) for name in names], records
+
+    def _exchanges(self, tensors: Mapping[str, tf.Tensor]) -> Sequence[PlannedExchange]:
+        if self.plan is None:
+            return self._buckets(tensors)
+        planned = {weight for exchange in self.plan.exchanges for weight in exchange.weights}
+        if planned != set(tensors):
+            unknown, missing = sorted(planned - set(tensors)), sorted(set(tensors) - planned)
+            raise UserError(
+                f"the plan exchanges {unknown or 'nothing'} that this step does not train, and "
+                f"leaves out {missing or 'nothing'} that it does; make a plan for this model with "
+                "python -m ooodist.plan"
+            )
+        return self.plan.exchanges
+
+    def _buckets(self, tensors: Mapping[str, tf.Tensor]) -> list[PlannedExchange]:
+        buckets: list[list[str]] = []
+        room = 0
+        for name, tensor in tensors.items():
+            size = num_bytes(tensor)
+            same = bool(buckets) and tensors[buckets[-1][-1]].dtype == tensor.dtype
+            if same and 0 < size <= room:  # a size of 0 is an open shape: it travels alone
+                buckets[-1].append(name)
+                room -= size
+            else:
+                buckets.append([name])
+                room = self.bucket_bytes - size if size else 0
+        return [PlannedExchange(tuple(bucket)) for bucket in buckets]
+
+    def _named(
+        self, exchanges: Sequence[PlannedExchange], tensors: Mapping[str, tf.Tensor]
+    ) -> Iterator[tuple[PlannedExchange, str, int]]:
+        """Each with what the engine knows it by, and its place in the order."""
+        own = [exchange.name for exchange in exchanges]
+        sizes = [
+            sum(num_bytes(tensors[weight]) for weight in exchange.weights) // exchange.parts
+            for exchange in exchanges
+        ]
+        names = self._names.name_all(own, sizes)
+        return zip(exchanges, names, itertools.count(self._names.first_place(own)), strict=False)
+
+    def _exchange(
+        self, tensors: list[tf.Tensor], exchange: PlannedExchange, name: str, place: int
+    ) -> tuple[list[tf.Tensor], Exchanged | None]:
+        whole = tensors[0]
+        if len(tensors) > 1:
+            whole = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+        any_shape = self._names.are_numbers
+        # Another model of this process may have weights of the same names and other sizes.
+        name += f".{whole.dtype.name}" + ("" if any_shape else f".{whole.shape.num_elements()}")
+        if tf.executing_eagerly():
+            total, record = self.engine.sum_in_graph(whole, name, place, any_shape=any_shape), None
+        else:
+            graph = whole.graph
+            whole = self._in_its_turn(whole)
+            total = self.engine.sum_in_graph(whole, name, place, any_shape=any_shape)
+            record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
+            self._issued(graph).append((_handing_over(total), record))
+        mean = total / tf.cast(self.engine.size, total.dtype)
+        if len(tensors) == 1:
+            return [mean], record
+        parts = tf.split(mean, [tensor.shape.num_elements() for tensor in tensors])
+        pairs = zip(parts, tensors, strict=True)
+        return [tf.reshape(part, tensor.shape) for part, tensor in pairs], record
+
+    def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor, when its exchange may start."""
+        if self.plan is not None and self.plan.by_urgency:
+            return tensor
+        issued = self._issued(tensor.graph)
+        waits: list[tf.Operation] = []
+        if self.credit is not None and len(issued) >= self.credit:
+            waits.append(issued[-self.credit][1].op)
+        in_sequence = self.plan is not None or self.credit is not None
+        if in_sequence and issued and self.credit != 1:
+            waits.append(issued[-1][0])  # that it has started; with a credit of 1 it is complete
+        if not waits:
+            return tensor
+        with tf.control_dependencies(waits):
+            return tf.identity(tensor)
+
+    def _issued(self, graph: tf.Graph) -> list[tuple[tf.Operation, Exchanged]]:
+        """What was issued in this graph so far: the op behind which each starts, and its record.
+
+        Kept with the graph, so that it dies with it.
+        """
+        key = f"ooodist/exchanges/{id(self)}"
+        issued: list[tuple[tf.Operation, Exchanged]] = graph.get_collection_ref(key)
+        issued[:] = [pair for pair in issued if pair[0].graph is graph]
+        return issued
+
+
+def sum_equal_rows(gradient: Gradient) -> Gradient:
+    """IndexedSlices in which each row stands once, as the sum of its uses; others as they are.
+
+    The gradient of an embedding has a slice for each use of a row. Keras hands them to the
+    optimizer as they are, and what is not linear in the gradient (Adam, RMSprop, any clipping)
+    then squares each use for itself, and not the gradient of the row.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    sums = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
+
+
+def _handing_over(total: tf.Tensor) -> tf.Operation:
+    """The op whose result the engine sends: behind it the exchange starts, and nothing between.
+
+    Were it the gradient itself, another exchange that waits for its start could overtake it on the
+    few ops from there to here; and libraries keep the order that they have seen first.
+    """
+    summing = total.op.inputs[0].op if total.op.type == "Cast" else total.op
+    return summing.inputs[0].op
+
+
+def _split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
+    try:
+        count = gradient.shape.num_elements()
+        sizes = split_evenly(count, gradient.dtype.size, exchange.parts)
+    except ValueError as error:
+        raise UserError(
+            f"the plan splits {exchange.weights[0]} into {exchange.parts} parts, but it has "
+            f"{count} elements ({ALIGNMENT} bytes a part at least); give it fewer parts"
+        ) from error
+    # Slices, not tf.split: TensorFlow's optimiser hoists what follows all parts of a split, and so
+    # would let the first part wait for what only the last has to wait for.
+    flat = tf.reshape(gradient, [-1])
+    begins = itertools.accumulate(sizes[:-1], initial=0)
+    return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
+
+
+def _join(parts: Sequence[tf.Tensor], gradient: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.concat(parts, axis=0), gradient.shape)

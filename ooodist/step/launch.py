@@ -1,0 +1,253 @@
+"""A launch: several training steps traced into one function.
+
+Within a launch nothing waits for "the step": the forward pass of step t + 1 starts when the
+weights of its first layer are updated, while the rest of step t is still being exchanged::
+
+    compute   | F B of step 1      | F B of step 2      |
+    exchange            |---- gradients of step 1 ----|---- of step 2 ----|
+
+Each launch ends with all its updates applied, so training is exact synchronous SGD: no gradient
+is stale, none is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ooodist.compat.tensorflow_graph import handle_of
+from ooodist.errors import UserError
+from ooodist.graph.units import Gradient
+from ooodist.step.backward import OrderedBackward, variable_names
+from ooodist.step.finite import Checked, GradientSums, GradientWatch
+from ooodist.step.optimizer import not_updating, scaling_parts, updating_one_by_one
+from ooodist.step.synchronized import synchronizing
+from ooodist.step.tape import watch_gradients
+from ooodist.step.whole_batch_losses import of_whole_batch
+
+logger = logging.getLogger("ooodist")
+
+Batch = Any
+Run = Callable[[Sequence[Batch]], dict[str, tf.Tensor]]  # trains on any number of batches
+
+
+class Launch:
+    """Runs a Keras model's ``train_step`` on the batches of one launch.
+
+    Args:
+        model: a compiled model; its ``train_step`` may be the user's own.
+        backward: orders and exchanges each step's gradients.
+        accumulate: how many batches make one update (and one exchange).
+        updating: entered around each update while it is traced; None: nothing is.
+        watch: is told whether gradients are finite; None: nobody looks.
+
+    Raises:
+        UserError: ``accumulate`` > 1 with a ``train_step`` of the user's own, which may do
+            anything with its gradients.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        backward: OrderedBackward,
+        *,
+        accumulate: int = 1,
+        updating: Callable[[], AbstractContextManager[None]] | None = None,
+        watch: GradientWatch | None = None,
+    ) -> None:
+        if accumulate > 1 and type(model).train_step is not keras.Model.train_step:
+            raise UserError(
+                f"accumulate is {accumulate}, but {type(model).__name__} has a train_step of its "
+                "own; accumulate there, or set accumulate to 1"
+            )
+        self.model = model
+        self.backward = backward
+        self.accumulate = accumulate
+        self._updating = updating or contextlib.nullcontext
+        self._watch = watch
+        self._sums = GradientSums()
+        self._checked: dict[int, Sequence[Checked]] = {}
+        self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
+
+    def __call__(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+        """Trains on ``batches``, one update for each ``accumulate`` of them.
+
+        Args:
+            batches: as a data set yields them, all of one shape.
+
+        Returns:
+            the logs of the last step, each the mean over all ranks (so that they are the same
+            everywhere and callbacks decide alike).
+
+        Raises:
+            UserError: a gradient was not finite, here or (on accelerators) in the call before.
+        """
+        run = self._run if self.model.run_eagerly else self._traced
+        logs, codes = run(tuple(batches))
+        if self._watch is not None:
+            checked, num_steps = self._checked[len(batches)], len(batches) // self.accumulate
+            self._watch.note(codes, checked, num_steps, logs)
+        return logs
+
+    def trace(self, batches: Sequence[Batch]) -> Any:
+        """Traces a launch on such batches without running it; returns its graph (a FuncGraph)."""
+        return self._traced.get_concrete_function(tuple(batches)).graph
+
+    def _run(self, batches: tuple[Batch, ...]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """The logs of the last step, and the codes of all ranks (see GradientSums)."""
+        self._sums = GradientSums()
+        with uncompiled(self.model):
+            logs: dict[str, tf.Tensor] = {}
+            for step in range(len(batches) // self.accumulate):
+                first = step * self.accumulate
+                part = batches[first : first + self.accumulate]
+                with scaling_parts(self.model, len(part)) as are_parts:
+                    logs = self._update(step, part, 1 if are_parts else len(part))
+            if self._checks and self.backward.exchange.engine.size == 1:
+                weights = self.model.trainable_variables
+                values = [weight.value for weight in weights]
+                self._sums.add(step, variable_names(weights), values)
+            self._checked[len(batches)] = self._sums.checked
+            return self._of_all_ranks(logs, self._sums.code())
+
+    def _update(self, step: int, batches: Sequence[Batch], divisor: int) -> dict[str, tf.Tensor]:
+        """One update, by the sum of the batches' gradients over the divisor."""
+        held: list[Gradient] = []
+        gradients_seen = False
+
+        def hold(_target: Any, _seeds: Any, gradients: Sequence[Gradient], _v: Any) -> list[Any]:
+            held[:] = add_gradients(held, gradients)
+            return list(gradients)
+
+        def finish(
+            target: Sequence[tf.Tensor],
+            seeds: Sequence[tf.Tensor],
+            gradients: Sequence[Gradient],
+            variables: Sequence[Any],
+        ) -> list[Gradient]:
+            nonlocal gradients_seen
+            gradients_seen = True
+            self._name_strangers(variables)
+            if held:
+                total = add_gradients(held, gradients)
+                gradients = [None if g is None else g / divisor for g in total]
+            result = self.backward(target, seeds, gradients, variables)
+            if self._checks and self.backward.exchange.engine.size > 1:
+                self._sums.add(step, variable_names(variables), gradients)
+            return result
+
+        for batch in batches[:-1]:
+            with watch_gradients(hold, self.backward.trained), not_updating(self.model):
+                self._train_step(batch)
+        with (
+            watch_gradients(finish, self.backward.trained),
+            updating_one_by_one(self.model),
+            self._updating(),
+            warnings.catch_warnings(),
+        ):
+            if self.backward.selected is not None:  # Keras thinks that None is a mistake
+                warnings.filterwarnings("ignore", "Gradients do not exist for variables")
+            logs = self._train_step(batches[-1])
+        if self.model.trainable_variables and not gradients_seen:
+            raise UserError(
+                f"{type(self.model).__name__}.train_step computed no gradient of the model's "
+                "trainable variables with tf.GradientTape where ooodist could see it, so workers "
+                "would drift apart; compute the gradients with a tf.GradientTape in train_step "
+                "itself (not in another thread)"
+            )
+        return logs
+
+    def _train_step(self, batch: Batch) -> dict[str, Any]:
+        engine = self.backward.exchange.engine
+        with synchronizing(self.model, engine), of_whole_batch(engine):
+            logs: dict[str, Any] = self.model.train_step(batch)
+            return logs
+
+    def _name_strangers(self, variables: Sequence[Any]) -> None:
+        """Names the variables that are trained but are no part of the model."""
+        own = {id(handle_of(variable)) for variable in self.model.variables}
+        strangers = [variable.name for variable in variables if id(handle_of(variable)) not in own]
+        if strangers and self.backward.exchange.engine.size > 1:
+            logger.warning(
+                "train_step trains %s, not among the model's variables: their gradients are "
+                "averaged, but they are not given rank 0's first values; see to it that they "
+                "start alike (ooodist.broadcast)",
+                ", ".join(strangers),
+            )
+
+    @property
+    def _checks(self) -> bool:
+        return self._watch is not None and self._watch.is_wanted
+
+    def _of_all_ranks(
+        self, logs: dict[str, Any], code: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """The mean of the logs over all ranks, and the codes of all, in one exchange."""
+        engine = self.backward.exchange.engine
+        if engine.size == 1:
+            return logs, code[tf.newaxis]
+        if not isinstance(logs, dict):
+            logs = {}
+        tensors = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
+        scalars = sorted(name for name, value in tensors.items() if value.shape.rank == 0)
+        values = [tf.cast(tensors[name], tf.float32) for name in scalars]
+        own = tf.concat([tf.stack([*values, 0.0]), code * tf.one_hot(engine.rank, engine.size)], 0)
+        total = engine.sum_in_graph(own, f"logs.{len(scalars)}")
+        mean = tf.unstack(total[: len(scalars)] / engine.size)
+        return {**tensors, **dict(zip(scalars, mean, strict=True))}, total[len(scalars) + 1 :]
+
+
+def in_launches(launch: Run, *, steps: int, accumulate: int) -> Run:
+    """Runs any number of batches as launches of so many steps, and what is left over step by step.
+
+    A launch of another number of steps, or of other shapes, would be traced for once.
+    """
+    whole = steps * accumulate
+
+    def run(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
+        logs: dict[str, tf.Tensor] = {}
+        while batches:
+            first = batches[:whole]
+            if len(first) < whole or not _same_shapes(first):
+                first = batches[:accumulate]
+            logs = launch(first)
+            batches = batches[len(first) :]
+        return logs
+
+    return run
+
+
+def _same_shapes(batches: Sequence[Batch]) -> bool:
+    shapes = [[getattr(leaf, "shape", None) for leaf in tf.nest.flatten(b)] for b in batches]
+    return all(shape == shapes[0] for shape in shapes)
+
+
+@contextlib.contextmanager
+def uncompiled(model: keras.Model) -> Iterator[None]:
+    """The model's steps are not compiled with XLA, which drops control edges and so the order."""
+    before = model.jit_compile
+    model.jit_compile = False
+    try:
+        yield
+    finally:
+        model.jit_compile = before
+
+
+def add_gradients(first: Sequence[Gradient], second: Sequence[Gradient]) -> list[Gradient]:
+    """Sums two lists of gradients, weight by weight; an empty ``first`` counts as zero."""
+    if not first:
+        return list(second)
+    sums: list[Gradient] = []
+    for a, b in zip(first, second, strict=True):
+        if a is None or b is None:
+            sums.append(b if a is None else a)
+        else:
+            sums.append(tf.convert_to_tensor(a) + tf.convert_to_tensor(b))
+    return sums

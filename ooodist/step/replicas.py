@@ -1,0 +1,123 @@
+"""Keeping the replicas of a model alike: weights, batch-norm statistics, metrics."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import keras
+import numpy as np
+
+from ooodist.engines.base import Engine
+from ooodist.step import metric_states
+from ooodist.step.optimizer import optimizers_of
+
+
+def broadcast_weights(engine: Engine, model: keras.Model) -> None:
+    """Gives every rank rank 0's weights and the state of its optimisers.
+
+    The state of random generators (dropout) is left alone: ranks draw different numbers.
+    """
+    found = [*model.variables, *(v for o in optimizers_of(model) for v in o.variables)]
+    variables = list({id(v): v for v in found if not _is_random_state(v)}.values())
+    broadcast_variables(engine, variables)
+
+
+def broadcast_variables(engine: Engine, variables: Sequence[Any], root: int = 0) -> None:
+    """Gives every rank the values that ``variables`` have on rank ``root``.
+
+    Args:
+        variables: Keras or TensorFlow variables, the same on every rank in this order.
+    """
+    if engine.size == 1:
+        return
+    signature = ";".join(f"{v.dtype}{tuple(v.shape)}" for v in variables)
+    engine.check_equal("the model (kinds and shapes of its variables)", signature)
+    values = [_numpy(v) for v in variables]
+    for variable, value in zip(variables, engine.broadcast(values, root), strict=True):
+        variable.assign(value)
+
+
+def average_statistics(engine: Engine, model: keras.Model) -> None:
+    """Sets batch-norm statistics to their mean over the ranks.
+
+    While training, each rank keeps the statistics of its own batches; they are averaged where
+    they are used or stored: before evaluation and at the end of each epoch. Statistics are the
+    non-trainable float weights that differ between ranks: what training does not change (frozen
+    weights, of which there may be very many) is neither sent nor copied.
+    """
+    if engine.size == 1:
+        return
+    fixed = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
+    checksums = engine.gather(np.array([checksum(v) for v in fixed], np.uint32))
+    differs = (checksums != checksums[0]).any(axis=0)
+    _reduce_together(engine, [v for v, d in zip(fixed, differs, strict=True) if d], "mean")
+
+
+def check_replicas(engine: Engine, model: keras.Model) -> None:
+    """Makes sure that the trainable weights are bit-equal on all ranks.
+
+    Raises:
+        UserError: they are not; the message names the ranks that differ.
+    """
+    if engine.size == 1:
+        return
+    total = 0
+    for variable in model.trainable_variables:
+        total = checksum(variable, total)
+    engine.check_equal("the checksum of the trained weights", str(total))
+
+
+def checksum(variable: Any, before: int = 0) -> int:
+    """Of the bits of a variable, continuing from that of others."""
+    content = np.ascontiguousarray(_numpy(variable)).reshape(-1)
+    return zlib.crc32(content.view(np.uint8).data, before)
+
+
+def global_metrics(
+    engine: Engine, model: keras.Model, result: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """The metrics of all ranks together.
+
+    The result is taken from the states of all (see :mod:`ooodist.step.metric_states`): exact,
+    also where ranks have seen different numbers of samples.
+
+    Args:
+        result: computes the metrics from their present state.
+    """
+    state = [v for metric in model.metrics for v in metric.variables]
+    if engine.size == 1 or not state:
+        return result()
+    local = [_numpy(v) for v in state]
+    merging = [m for m in metric_states.metrics_of(model) if hasattr(m, "merge_state")]
+    for metric in merging:
+        metric_states.merge_states(engine, metric)
+    merged_already = {id(v) for metric in merging for v in metric.variables}
+    _reduce_together(engine, [v for v in state if id(v) not in merged_already], "sum")
+    merged = {name: np.asarray(value) for name, value in result().items()}
+    for variable, value in zip(state, local, strict=True):
+        variable.assign(value)
+    return merged
+
+
+def _reduce_together(
+    engine: Engine, variables: Sequence[Any], operation: Literal["sum", "mean"]
+) -> None:
+    """Reduces small variables in one exchange, in float64: exact for float32 and counts."""
+    if not variables:
+        return
+    values = [_numpy(v) for v in variables]
+    flat = np.concatenate([value.astype(np.float64).ravel() for value in values])
+    flat = engine.all_reduce(flat, operation)
+    parts = np.split(flat, np.cumsum([value.size for value in values])[:-1])
+    for variable, value, part in zip(variables, values, parts, strict=True):
+        variable.assign(part.reshape(value.shape).astype(value.dtype))
+
+
+def _is_random_state(variable: Any) -> bool:
+    return "seed_generator_state" in variable.path
+
+
+def _numpy(variable: Any) -> np.ndarray:
+    return np.asarray(variable.numpy())  # a scalar's numpy() may be a plain number

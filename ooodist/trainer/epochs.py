@@ -1,0 +1,64 @@
+"""The beginning and the end of an epoch, on all ranks together."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+if TYPE_CHECKING:
+    from ooodist.trainer.joint import JointModel
+
+logger = logging.getLogger("ooodist")
+
+
+class EpochCare(keras.callbacks.Callback):
+    """Runs before the user's callbacks: agrees on the length of an epoch and ends it in order."""
+
+    def __init__(self, joint: JointModel) -> None:
+        super().__init__()
+        self._joint = joint
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        joint = self._joint
+        steps = self.params.get("steps")
+        if joint.engine.size > 1:
+            mine = np.array([steps or 0, -(steps or 0)])
+            fewest, negative_most = joint.engine.all_reduce(mine, "min")
+            if 0 < fewest < -negative_most and joint.engine.rank == 0:
+                logger.warning(
+                    "fit: ranks have %d to %d batches; each does %d",
+                    fewest,
+                    -negative_most,
+                    fewest,
+                )
+            steps = int(fewest) or None
+        if steps is not None and steps % joint.accumulate:
+            logger.info(
+                "fit: an epoch of %d batches makes %d updates of %d; what is left waits",
+                steps,
+                steps // joint.accumulate,
+                joint.accumulate,
+            )
+            steps -= steps % joint.accumulate
+        joint.begin_epoch(steps)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs = {} if logs is None else logs  # callbacks behind this one see what is added
+        self._joint.watch.look()
+        self._joint.end_epoch(logs)
+        self._joint.watch.check_weights(logs.get("loss"))
+
+
+class StopTogether(keras.callbacks.Callback):
+    """Runs after the user's callbacks: if one rank stops at the end of an epoch, all do."""
+
+    def __init__(self, joint: JointModel) -> None:
+        super().__init__()
+        self._engine = joint.engine
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        stops = self._engine.all_reduce(np.array([int(self.model.stop_training)]), "max")
+        self.model.stop_training = bool(stops[0])

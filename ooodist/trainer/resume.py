@@ -1,0 +1,202 @@
+"""Going on from a checkpoint: rank 0 reads it, the other ranks get it through the engine.
+
+So checkpoints may lie on a disk that only rank 0's host has.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ooodist.config.job import Config
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.step import replicas
+from ooodist.step.optimizer import slot_prefix, without_scaling
+from ooodist.trainer import checkpoint
+from ooodist.trainer.checkpoint import State
+from ooodist.util import yaml_dataclass
+
+logger = logging.getLogger("ooodist")
+
+# Keys that say where and how long to train, not what is trained.
+_READ_IN_LANES = ("tfrecord", "tfds")  # whose order depends on the samples of a step
+_FREE_KEYS = (
+    *("engine", "workers", "epochs", "output", "checkpoint", "report", "stall_limit"),
+    *("planning", "warmup"),
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The checkpoint to go on from. ``file`` is read on rank 0 only."""
+
+    file: Path
+    state: State
+
+
+def find(config: Config, folder: Path) -> Source | None:
+    """The checkpoint that the job asks for, None if it asks for none; called on rank 0.
+
+    Raises UserError when it is not there, is damaged, or when other checkpoints in the output
+    folder would be overwritten.
+    """
+    resume = config.checkpoint.resume
+    if resume is True or (isinstance(resume, str) and Path(resume).is_dir()):
+        file, state = checkpoint.latest(folder if resume is True else Path(resume))
+    elif isinstance(resume, str):
+        file, state = Path(resume), checkpoint.read_state(Path(resume))
+    else:
+        if checkpoint.epochs(folder):
+            raise UserError(
+                f"output is {folder}, which has checkpoints of an earlier run; go on with it "
+                "(--resume), give another folder (--output DIR), or delete it"
+            )
+        return None
+    later = [epoch for epoch in checkpoint.epochs(folder) if epoch > state.epoch]
+    if later and resume is not True:
+        raise UserError(
+            f"checkpoint.resume is {resume}, of epoch {state.epoch}, but the output folder "
+            f"{folder} has checkpoints of epoch {later[-1]} that would be overwritten; "
+            "give another folder (--output DIR), or delete them"
+        )
+    return Source(file, state)
+
+
+def share(engine: Engine, source: Source | None) -> Source | None:
+    """Rank 0's ``source``, on every rank."""
+    text = ""
+    if source is not None:
+        text = json.dumps([str(source.file), yaml_dataclass.plain(source.state)])
+    content = engine.broadcast_text(text)
+    if not content:
+        return None
+    file, state = json.loads(content)
+    return Source(Path(file), yaml_dataclass.read(State, state))
+
+
+def start_step(source: Source | None, config: Config, size: int) -> int:
+    """The step of the stream of samples at which the run begins.
+
+    Raises UserError when the number of workers differs and the job does not allow it.
+    """
+    if source is None:
+        return 0
+    state = source.state
+    if state.size != size and not config.checkpoint.new_world_size:
+        raise UserError(
+            f"checkpoint {source.file} is of {state.size} workers, this job has {size}; start "
+            f"{state.size}, or allow it with --set checkpoint.new_world_size=true "
+            "(random numbers, as of dropout, will then not be those of the uninterrupted run)"
+        )
+    samples = state.step * state.size * state.batch
+    return -(-samples // (size * config.batch))
+
+
+def warn_of_changes(source: Source, config: Config, size: int) -> None:
+    """Writes to the log in what this job differs from that of the checkpoint."""
+    state = source.state
+    if state.size != size:
+        logger.warning(
+            "resuming with %d workers instead of %d: random number streams are new",
+            size,
+            state.size,
+        )
+    current = yaml_dataclass.plain(config)
+    before, now = state.size * state.config["batch"], size * config.batch
+    if before != now and config.data.name in _READ_IN_LANES:
+        logger.warning(
+            "resuming with %d samples a step instead of %d: data %s comes in another order; in "
+            "the first epoch some samples come again and others not",
+            now,
+            before,
+            config.data.name,
+        )
+    for key, before, now in _differences(state.config, current):
+        if key.split(".")[0] not in _FREE_KEYS:
+            logger.warning("resuming with %s: %s instead of %s", key, now, before)
+    for package, version in versions().items():
+        if version != state.versions.get(package):
+            logger.warning(
+                "resuming with %s %s, but the checkpoint was written with %s: "
+                "results may differ in the last bits",
+                package,
+                version,
+                state.versions.get(package),
+            )
+
+
+def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarray] | None:
+    """Loads the checkpoint into the compiled model and its optimiser, on every rank.
+
+    A fixed learning rate is the job's, not the checkpoint's. Returns the weights of the best epoch,
+    if the checkpoint has them. Raises UserError on all ranks when the checkpoint does not fit.
+    """
+    model.optimizer.build(_trained(model, source.state))
+    checkpoint.check_fits(model, source.state, str(source.file))
+    rate = None if is_scheduled(model.optimizer) else np.asarray(model.optimizer.learning_rate)
+    error, best_weights = None, None
+    if engine.rank == 0:
+        try:
+            checkpoint.load_variables(source.file, model, source.state)
+            best_weights = checkpoint.read_best_weights(source.file, model)
+        except UserError as caught:
+            error = str(caught)
+    engine.agree(error)
+    replicas.broadcast_weights(engine, model)
+    if rate is not None:
+        model.optimizer.learning_rate = rate
+    if not engine.broadcast_text("yes" if best_weights is not None else ""):
+        return None
+    return engine.broadcast(model.get_weights() if best_weights is None else best_weights)
+
+
+def _trained(model: keras.Model, state: checkpoint.State) -> list[keras.Variable]:
+    """The weights that the optimizer trains; a train_step of the user's own may leave some out."""
+    weights = model.trainable_variables
+    if type(model).train_step is keras.Model.train_step:
+        return list(weights)
+    kept = [variable.path.rpartition("/")[2] for variable in state.variables]
+    trained = [v for v in weights if any(name.startswith(slot_prefix(v.path)) for name in kept)]
+    return trained or list(weights)  # without slots it does not matter
+
+
+def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether the learning rate comes from a schedule."""
+    return isinstance(without_scaling(optimizer).get_config()["learning_rate"], dict)
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that decide the numbers."""
+    import tensorflow as tf
+
+    import ooodist
+
+    return {
+        "ooodist": ooodist.__version__,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], path: str = ""
+) -> list[tuple[str, Any, Any]]:
+    """Key, value before and value now of all settings that differ."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in dict.fromkeys([*before, *now]):
+        old, new = before.get(key), now.get(key)
+        place = yaml_dataclass.join(path, key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += _differences(old, new, place)
+        elif old != new:
+            found.append((place, old, new))
+    return found

@@ -1,0 +1,67 @@
+"""Notices when batches take another time than at first."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ooodist.engines.base import Engine
+from ooodist.step.launch import Batch, Run
+
+WINDOW_CALLS = 64  # whose median is compared with that of the first ones
+DRIFT = 0.2  # another machine, network or neighbor; noise is less in the median of a window
+DRIFTED_WINDOWS = 2  # one after the other, until all is tried again; doubled with each time
+
+
+class Watched:
+    """Trains, and notices when batches take another time than at first.
+
+    Calls count from start to start, so that nobody waits for an accelerator; of a window of them
+    the median counts, and of ranks the slowest. Here four windows::
+
+        call     | | | | | | | | | | | |   |   |   |   |   |   |   |   | ...
+        window   | the first | is alike  | differs       | differs: drifted
+
+    Args:
+        engine: of the ranks.
+        run: trains on batches.
+        patience: so many windows that differ, one after the other, are a drift.
+        drifted: called then, with seconds a batch, before and now.
+    """
+
+    def __init__(
+        self, engine: Engine, run: Run, patience: int, drifted: Callable[[float, float], None]
+    ) -> None:
+        self._engine = engine
+        self._run = run
+        self._patience = patience
+        self._drifted = drifted
+        self._first: float | None = None
+        self._times: list[float] = []
+        self._different = 0
+        self._last: tuple[float, int] | None = None
+
+    def __call__(self, batches: Sequence[Batch]) -> dict[str, Any]:
+        """Trains on batches, and returns the logs."""
+        now = time.perf_counter()
+        if self._last is not None:
+            self._times.append((now - self._last[0]) / self._last[1])
+        self._last = now, len(batches)
+        logs = self._run(batches)
+        if len(self._times) == WINDOW_CALLS:
+            self._compare(statistics.median(self._times))
+            self._times.clear()
+        return logs
+
+    def _compare(self, seconds: float) -> None:
+        now = float(self._engine.all_reduce(np.array([seconds]), "max")[0])
+        if self._first is None:
+            self._first = now
+        is_alike = abs(now / self._first - 1) <= DRIFT
+        self._different = 0 if is_alike else self._different + 1
+        if self._different == self._patience:
+            self._drifted(self._first, now)

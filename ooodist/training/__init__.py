@@ -1,1 +1,0 @@
-"""The training step: ordered, exchanged, and several steps to a launch."""

@@ -1,0 +1,1 @@
+"""A trained model's weights into another: which operator is which, what becomes of each weight."""

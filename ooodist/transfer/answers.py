@@ -1,0 +1,221 @@
+"""What a model answers to questions that anyone can make up again.
+
+A zoo's models are never run where a start is taken from them. So the one who adds a model asks it
+a few questions, random inputs of the shapes that it takes, and keeps some of the numbers that come
+out. A model that starts from it is asked the same: if its answers differ, the function was lost on
+the way, and by so much.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ooodist.errors import UserError
+from ooodist.transfer.graph.graph import Graph, Node
+
+if TYPE_CHECKING:
+    import keras
+
+logger = logging.getLogger("ooodist")
+
+SAMPLES = 4
+SEED = 20
+MOST_NUMBERS = 2**22  # of all questions, and of an output
+KEPT = 256  # numbers of each output
+UNKNOWN_SIZE = 32  # of an axis that may be of any
+DIGITS = 7  # of an answer
+SAME, SAME_IN_HALF = 1e-4, 3e-2
+"""Shares of the largest answer that rounding may change; also in models that compute in 16 bits."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The random numbers that an input gets.
+
+    Attributes:
+        shape: with the axis of samples.
+        below: whole numbers from 0 to below this; 0: numbers of a normal distribution.
+    """
+
+    shape: tuple[int, ...]
+    below: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Some numbers of an output, evenly spread over it.
+
+    Attributes:
+        shape: of the output, with the axis of samples.
+        numbers: at most ``KEPT``.
+    """
+
+    shape: tuple[int, ...]
+    numbers: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model answers.
+
+    Attributes:
+        questions: one for each input.
+        outputs: one for each output.
+        in_half: whether any of its layers computes in 16 bits.
+    """
+
+    questions: tuple[Question, ...]
+    outputs: tuple[Answer, ...]
+    in_half: bool = False
+
+
+def check(answers: Answers) -> None:
+    """Raises UserError where asking would take too much memory, or the numbers are wrong."""
+    shapes = [each.shape for each in answers.questions]
+    shapes += [each.shape for each in answers.outputs]
+    if any(size < 1 for shape in shapes for size in shape):
+        raise UserError("its answers have a size below 1")
+    if any(math.prod(shape) > MOST_NUMBERS for shape in shapes):
+        raise UserError(f"its answers have a shape of more than {MOST_NUMBERS} numbers")
+    if any(not 0 <= each.below < 2**31 for each in answers.questions):
+        raise UserError("its questions have limits that are none")
+    for each in answers.outputs:
+        if len(each.numbers) != len(_places(each.shape)):
+            raise UserError("its answers have more or fewer numbers than their shapes say")
+        if not np.isfinite(each.numbers).all():
+            raise UserError("its answers are not finite")
+
+
+def ask(model: keras.Model, graph: Graph) -> Answers | None:
+    """The answers of a model; None if nobody knows what it takes, or what comes out is not finite.
+
+    The model is left as it is; it predicts.
+    """
+    try:
+        inputs = _inputs(model)
+        questions = tuple(_question(number, symbol, graph) for number, symbol in enumerate(inputs))
+        if sum(math.prod(each.shape) for each in questions) > MOST_NUMBERS:
+            return None
+        outputs = [
+            Answer(value.shape, tuple(float(f"{x:.{DIGITS}g}") for x in _picked(value)))
+            for value in _outputs(model, questions)
+        ]
+        answers = Answers(questions, tuple(outputs), computes_in_half(model))
+        check(answers)
+    except Exception as error:  # whatever a user's model does with such numbers
+        logger.debug("warm-up: model %s was not asked: %s", model.name, error)
+        return None
+    return answers
+
+
+def difference(model: keras.Model, answers: Answers) -> float | None:
+    """How far the answers of a model are from those of another, as a share of the largest.
+
+    None if the two take or make other shapes, so that nobody can say.
+    """
+    try:
+        takes = [tuple(symbol.shape) for symbol in _inputs(model)]
+        if len(takes) != len(answers.questions) or not all(
+            _is_taken(one.shape, shape) for one, shape in zip(answers.questions, takes, strict=True)
+        ):
+            return None
+        found = _outputs(model, answers.questions)
+    except Exception as error:  # tokens that this model does not know, or whatever it does
+        logger.debug("warm-up: model %s could not be asked: %s", model.name, error)
+        return None
+    if [value.shape for value in found] != [each.shape for each in answers.outputs]:
+        return None
+    shares = [0.0]
+    for value, each in zip(found, answers.outputs, strict=True):
+        expected = np.array(each.numbers)
+        largest = max(float(np.abs(expected).max()), float(np.finfo(np.float32).tiny))
+        shares.append(float(np.abs(_picked(value) - expected).max()) / largest)
+    return max(shares) if np.isfinite(shares).all() else math.inf
+
+
+def computes_in_half(model: keras.Model) -> bool:
+    """Whether any layer computes in 16 bits."""
+    from ooodist.compat.keras_model import layers_of
+
+    return any("16" in str(layer.compute_dtype) for layer in layers_of(model))
+
+
+def _inputs(model: keras.Model) -> list[Any]:
+    import keras
+
+    from ooodist.transfer.graph.keras_graph import as_functional
+
+    functional = as_functional(model)
+    if functional is None:
+        raise ValueError("it takes no symbols")
+    return list(keras.tree.flatten(functional.inputs))
+
+
+def _question(number: int, symbol: Any, graph: Graph) -> Question:
+    shape = (SAMPLES, *symbol.shape[1:])
+    if symbol.shape[0] is not None:
+        shape = tuple(symbol.shape)
+    shape = tuple(UNKNOWN_SIZE if size is None else int(size) for size in shape)
+    if "float" in symbol.dtype:
+        return Question(shape)
+    return Question(shape, _num_tokens(graph, number))
+
+
+def _num_tokens(graph: Graph, number: int) -> int:
+    """How many different whole numbers an input may have: its tables have so many rows."""
+    from_there = {number}
+    for at, node in enumerate(graph.nodes):
+        if from_there.intersection(node.inputs):
+            from_there.add(at)
+    rows = [weight.axes[0].size for at in from_there for weight in _tables(graph.nodes[at])]
+    return min(rows, default=2)
+
+
+def _tables(node: Node) -> list[Any]:
+    return [weight for weight in node.weights if weight.kind == "table"]
+
+
+def _outputs(model: keras.Model, questions: Sequence[Question]) -> list[np.ndarray]:
+    import keras
+
+    from ooodist.compat.keras_graph import inputs_structure
+    from ooodist.transfer.graph.keras_graph import as_functional
+
+    random = np.random.RandomState(SEED)  # its numbers are the same in all versions
+    values = [
+        random.randint(0, each.below, each.shape).astype("int32")
+        if each.below
+        else random.standard_normal(each.shape).astype("float32")
+        for each in questions
+    ]
+    functional = as_functional(model)
+    assert functional is not None
+    given = keras.tree.pack_sequence_as(inputs_structure(functional), values)
+    made = functional(given, training=False) if isinstance(functional, keras.Model) else None
+    if made is None:
+        made = functional(given)
+    return [
+        np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(each, "float32")), np.float64)
+        for each in keras.tree.flatten(made)
+    ]
+
+
+def _places(shape: Sequence[int]) -> np.ndarray:
+    count = math.prod(shape)
+    return np.linspace(0, count - 1, min(count, KEPT)).astype(np.int64)
+
+
+def _picked(value: np.ndarray) -> np.ndarray:
+    return value.reshape(-1)[_places(value.shape)]
+
+
+def _is_taken(shape: Sequence[int], by: Sequence[int | None]) -> bool:
+    if len(shape) != len(by):
+        return False
+    return all(size in (own, None) or own is None for size, own in zip(shape, by, strict=True))

@@ -1,0 +1,197 @@
+"""What each kind of Keras layer does to units: the rules by which a model's graph is made.
+
+An activation that belongs to a layer becomes an operator of its own, so that ``Dense(8, "relu")``
+and a Dense followed by a ReLU are the same. What changes nothing when a model predicts (dropout,
+noise, ``linear``) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import keras
+from keras import layers
+
+from ooodist.compat.keras_layer import is_from_keras, own_layers
+from ooodist.models.layers import ClassToken, PaddedShortcut, PositionEmbedding, TokenEmbedding
+from ooodist.pipeline.stages import Call
+from ooodist.transfer.graph import channels, keras_plain, keras_weighted
+from ooodist.transfer.graph.keras_graph import Value, Walker, as_functional
+from ooodist.transfer.graph.keras_kinds import (
+    ACROSS_UNITS,
+    ELEMENTWISE,
+    NOISE,
+    RECURRENT,
+    REVERSIBLE,
+    changes_nothing,
+    function_name,
+    is_channels_last,
+)
+from ooodist.transfer.graph.keras_plain import Rule
+
+
+def apply(walker: Walker, call: Call, values: Mapping[int, Value]) -> list[Value]:
+    """The outputs of a call; ``values``: of the symbols that are known. Masks are constants."""
+    layer = call.layer
+    given = [values[id(s)] for s in call.inputs if id(s) in values and s.dtype != "bool"]
+    shapes = [tuple(symbol.shape) for symbol in call.outputs]
+    if all(symbol.dtype == "bool" for symbol in call.outputs) or not given:
+        return []
+    inner = as_functional(layer, call) if _is_composite(layer) else None
+    if inner is not None:
+        return walker.walk(inner, [values.get(id(symbol)) for symbol in call.inputs])
+    rule = _rule(layer)
+    if rule is None:
+        return walker.unknown(layer, given, shapes)
+    layout = rule(walker, layer, given, call)
+    if changes_nothing(layer):
+        return [replace(given[0], shape=shapes[0], layout=layout)]
+    node = walker.last
+    for shape in shapes:
+        if layout and shape and shape[-1] not in (None, channels.size_of(layout)):
+            channels.freeze(layout)
+            layout = channels.new(shape[-1], "fixed")
+    made = [Value(shape, layout, node) for shape in shapes]
+    return _activated(walker, layer, made)
+
+
+def _is_composite(layer: Any) -> bool:
+    if isinstance(layer, keras.Model):
+        return True
+    return isinstance(layer, layers.Layer) and not is_from_keras(layer) and bool(own_layers(layer))
+
+
+def _activated(walker: Walker, layer: Any, made: list[Value]) -> list[Value]:
+    """Behind the activation of a layer that has one."""
+    function = getattr(layer, "activation", None)
+    if function is None or isinstance(layer, (layers.Activation, *RECURRENT)):
+        return made
+    name = function_name(function)
+    if name == "linear":
+        return made
+    return [_behind(walker, f"{layer.name}/{name}", name, value) for value in made]
+
+
+def _behind(walker: Walker, name: str, op: str, value: Value) -> Value:
+    if op in ACROSS_UNITS:
+        channels.freeze(value.layout)
+    return replace(value, node=walker.operator(name, op, [value]))
+
+
+# The first that a layer is an instance of.
+_RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
+    (NOISE, keras_plain.passed),
+    ((layers.Dense,), keras_weighted.dense),
+    ((layers.SeparableConv1D, layers.SeparableConv2D), keras_weighted.separable),
+    ((layers.DepthwiseConv1D, layers.DepthwiseConv2D), keras_weighted.depthwise),
+    (
+        (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
+        keras_weighted.transposed,
+    ),
+    ((layers.Conv1D, layers.Conv2D, layers.Conv3D), keras_weighted.convolution),
+    ((layers.BatchNormalization,), keras_weighted.batch_norm),
+    ((layers.LayerNormalization, layers.RMSNormalization), keras_weighted.layer_norm),
+    ((layers.GroupNormalization,), keras_weighted.group_norm),
+    ((layers.Embedding, *REVERSIBLE, TokenEmbedding), keras_weighted.embedding),
+    ((PositionEmbedding,), keras_weighted.positions),
+    ((ClassToken,), keras_weighted.class_token),
+    ((PaddedShortcut,), keras_plain.padded_shortcut),
+    ((layers.MultiHeadAttention,), keras_weighted.attention),
+    (RECURRENT, keras_weighted.recurrent),
+    ((layers.Bidirectional,), keras_weighted.bidirectional),
+    ((layers.Dot,), keras_plain.dot),
+    ((layers.PReLU,), keras_weighted.prelu),
+    (
+        (layers.Activation, layers.ReLU, layers.LeakyReLU, layers.ELU, layers.Softmax),
+        keras_plain.activation,
+    ),
+    (
+        (
+            layers.Add,
+            layers.Subtract,
+            layers.Multiply,
+            layers.Average,
+            layers.Maximum,
+            layers.Minimum,
+        ),
+        keras_plain.joined,
+    ),
+    ((layers.Concatenate,), keras_plain.concatenated),
+    ((layers.Flatten,), keras_plain.flat),
+    ((layers.Reshape,), keras_plain.reshaped),
+    ((layers.Permute,), keras_plain.permuted),
+    (
+        (
+            layers.ZeroPadding1D,
+            layers.ZeroPadding2D,
+            layers.ZeroPadding3D,
+            layers.Cropping1D,
+            layers.Cropping2D,
+            layers.Cropping3D,
+            layers.UpSampling1D,
+            layers.UpSampling2D,
+            layers.UpSampling3D,
+            layers.AveragePooling1D,
+            layers.AveragePooling2D,
+            layers.AveragePooling3D,
+            layers.MaxPooling1D,
+            layers.MaxPooling2D,
+            layers.MaxPooling3D,
+            layers.GlobalAveragePooling1D,
+            layers.GlobalAveragePooling2D,
+            layers.GlobalAveragePooling3D,
+            layers.GlobalMaxPooling1D,
+            layers.GlobalMaxPooling2D,
+            layers.GlobalMaxPooling3D,
+            layers.RepeatVector,
+            layers.Rescaling,
+            layers.Resizing,
+            layers.RandomFlip,
+            layers.RandomTranslation,
+            layers.RandomRotation,
+            layers.RandomZoom,
+            layers.RandomContrast,
+            layers.RandomBrightness,
+            layers.RandomCrop,
+            layers.CenterCrop,
+        ),
+        keras_plain.kept,
+    ),
+)
+
+# Functions of keras.ops, and what Python's operators become, by the names of their classes.
+_OPERATIONS: dict[str, Rule] = {
+    **dict.fromkeys(ELEMENTWISE, keras_plain.kept),
+    **dict.fromkeys(
+        ("Add", "Subtract", "Multiply", "TrueDivide", "Divide", "Maximum", "Minimum", "Power"),
+        keras_plain.joined,
+    ),
+    **dict.fromkeys(("Mean", "Sum", "Max", "Min"), keras_plain.reduced),
+    **dict.fromkeys(("ExpandDims", "Squeeze", "Reshape"), keras_plain.reshaped),
+    "GetItem": keras_plain.taken,
+    "Concatenate": keras_plain.concatenated,
+    "Split": keras_plain.split,
+}
+
+
+def _rule(layer: Any) -> Rule | None:
+    if not isinstance(layer, layers.Layer):
+        return _OPERATIONS.get(type(layer).__name__)
+    # With LoRA, or in few bits, what is called the kernel is none of the weights.
+    if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
+        return None
+    call = type(layer).call  # of a subclass that has its own, nothing is known
+    found = next(
+        (
+            rule
+            for kinds, rule in _RULES
+            for kind in kinds
+            if isinstance(layer, kind) and call is getattr(kind, "call", None)
+        ),
+        None,
+    )
+    if found is None or is_channels_last(layer) or isinstance(layer, NOISE):
+        return found
+    return keras_plain.unknown_layout

@@ -1,0 +1,133 @@
+"""Rules for Keras layers and functions without weights: what they do to units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ooodist.pipeline.stages import Call
+from ooodist.transfer.graph import channels
+from ooodist.transfer.graph.channels import Layout
+from ooodist.transfer.graph.keras_graph import LARGEST_GRID, Value, Walker
+from ooodist.transfer.graph.keras_kinds import ACROSS_UNITS, changes_nothing, kind_of
+
+Rule = Callable[[Walker, Any, Sequence[Value], Call], Layout]
+"""From a layer and its inputs to the layout of its output, having noted operator and weights."""
+
+
+def unknown_layout(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    return walker.unknown(layer, given, [tuple(call.outputs[0].shape)])[0].layout
+
+
+def joined(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    """Element by element, of several tensors; those of one unit are for all."""
+    largest = max(given, key=lambda value: channels.size_of(value.layout))
+    for value in given:
+        if value is not largest and channels.size_of(value.layout) > 1:
+            channels.join(largest.layout, value.layout)
+    walker.operator(layer.name, kind_of(layer), given)
+    return largest.layout
+
+
+def concatenated(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    walker.operator(layer.name, kind_of(layer), given)
+    if layer.axis in (-1, len(given[0].shape) - 1):
+        return tuple(stretch for value in given for stretch in value.layout)
+    for value in given[1:]:
+        channels.join(given[0].layout, value.layout)
+    return given[0].layout
+
+
+def flat(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    value = given[0]
+    walker.operator(layer.name, "Flatten", given)
+    grid = tuple(size or 0 for size in value.shape[1:-1])  # 0: not known
+    if not value.layout or 0 in grid or math.prod(grid) > LARGEST_GRID:
+        channels.freeze(value.layout)
+        return channels.new(call.outputs[0].shape[-1], "fixed")
+    return channels.on_grid(value.layout, grid)
+
+
+def reshaped(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    value, shape = given[0], call.outputs[0].shape
+    if shape[-1] is not None and shape[-1] == value.shape[-1]:
+        walker.operator(layer.name, "Reshape", given)
+        return value.layout
+    if len(shape) == 2:
+        return flat(walker, layer, given, call)
+    return unknown_layout(walker, layer, given, call)
+
+
+def dot(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    """Products of units, added up; stretch.py sees to it that copies do not add to them."""
+    axes = [layer.axes] * 2 if isinstance(layer.axes, int) else layer.axes
+    ranks = [len(value.shape) for value in given]
+    if [axis % rank for axis, rank in zip(axes, ranks, strict=True)] != [r - 1 for r in ranks]:
+        return unknown_layout(walker, layer, given, call)
+    channels.join(given[0].layout, given[1].layout)
+    walker.operator(layer.name, "Dot", given)
+    return channels.new(call.outputs[0].shape[-1], "fixed")
+
+
+def permuted(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    if layer.dims[-1] != len(layer.dims):
+        return unknown_layout(walker, layer, given, call)
+    return kept(walker, layer, given, call)
+
+
+def taken(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    """``x[key]``: the layout stays if the last axis is not touched."""
+    arguments = [*call.arguments.args, *call.arguments.kwargs.values()]
+    key = next((a for a in arguments[1:] if a is not None), ())
+    key = key if isinstance(key, tuple) else (key,)
+    if len(key) >= len(given[0].shape) or any(part is Ellipsis for part in key):
+        last = key[-1]
+        if not (isinstance(last, slice) and last == slice(None)):
+            return unknown_layout(walker, layer, given, call)
+    return kept(walker, layer, given, call)
+
+
+def split(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    if layer.axis in (-1, len(given[0].shape) - 1):
+        return unknown_layout(walker, layer, given, call)
+    return kept(walker, layer, given, call)
+
+
+def reduced(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    """Sums and means over other axes than the last; over that too, if copies do not change it."""
+    last = len(given[0].shape) - 1
+    axes = [layer.axis] if isinstance(layer.axis, int) else layer.axis
+    reduced_axes = None if axes is None else [each % (last + 1) for each in axes]
+    if reduced_axes == [last] and kind_of(layer) != "Sum":
+        channels.average(given[0].layout)
+        walker.operator(layer.name, kind_of(layer), given)
+        return channels.new(call.outputs[0].shape[-1], "fixed")
+    if reduced_axes is None or last in reduced_axes:
+        return unknown_layout(walker, layer, given, call)
+    return kept(walker, layer, given, call)
+
+
+def kept(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    """Does the same to each unit: pooling, padding, activations."""
+    walker.operator(layer.name, kind_of(layer), given)
+    return given[0].layout
+
+
+def activation(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    op = kind_of(layer)
+    if op.lower() in ACROSS_UNITS:
+        channels.freeze(given[0].layout)
+    if not changes_nothing(layer):
+        walker.operator(layer.name, op, given)
+    return given[0].layout
+
+
+def passed(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    return given[0].layout
+
+
+def padded_shortcut(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
+    walker.operator(layer.name, "PaddedShortcut", given)
+    more = layer.filters - channels.size_of(given[0].layout)
+    return (*given[0].layout, *channels.new(more)) if more > 0 else given[0].layout

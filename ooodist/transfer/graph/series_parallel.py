@@ -1,0 +1,219 @@
+"""A model's operators as a series of single operators and of parallel branches, nested.
+
+The graph has a virtual source before the operators that read nothing, and a virtual sink behind
+those that nothing reads. Operators that all ways from the source to the sink pass are the elements
+of the outermost series. What lies between two of them is a parallel, whose branches are not
+connected with one another, and each branch is a series again::
+
+    conv ---> conv -> norm ---> add -> relu        [conv, (conv norm | ), add, relu]
+          `-------------------'
+
+An edge from the fork straight to the join is an empty branch. A region that falls apart in neither
+way, because edges cross from branch to branch, is taken as a series in an order that does not
+depend on how its operators are numbered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ooodist.transfer.graph.operators import Outline
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Branches between a fork and a join.
+
+    Attributes:
+        branches: numbers of their series, in the order of the first operator of each. Empty
+            branches are left out.
+    """
+
+    branches: tuple[int, ...]
+
+
+Element = int | Parallel  # the number of an operator, or branches
+Series = tuple[Element, ...]
+
+
+def decompose(outline: Outline) -> tuple[Series, ...]:
+    """Returns all series of a model: inner ones before those that they are in, the outermost last.
+
+    Each operator is an element of exactly one. Takes O(edges) for each level of nesting.
+    """
+    readers: list[list[int]] = [[] for _ in outline]
+    for number, each in enumerate(outline):
+        for read in set(each.inputs):
+            readers[read].append(number)
+    found: list[list[Element]] = []
+    todo = [list(range(len(outline)))]
+    while len(found) < len(todo):  # no recursion: nets may be nested deeply
+        series: list[Element] = []
+        for element in _elements(todo[len(found)], outline, readers):
+            if isinstance(element, int):
+                series.append(element)
+            else:
+                series.append(Parallel(tuple(range(len(todo), len(todo) + len(element)))))
+                todo += element
+        found.append(series)
+    last = len(found) - 1
+
+    def renumbered(element: Element) -> Element:
+        if isinstance(element, int):
+            return element
+        return Parallel(tuple(last - branch for branch in element.branches))
+
+    return tuple(tuple(map(renumbered, series)) for series in reversed(found))
+
+
+def _elements(
+    region: Sequence[int], outline: Outline, readers: Sequence[Sequence[int]]
+) -> list[int | list[list[int]]]:
+    """Returns the elements of a region in a row: operators, and branches as lists of operators.
+
+    Args:
+        region: ascending numbers of operators. What they read outside of it is the fork, what reads
+            them outside of it the join; an edge from the fork straight to the join is none of it.
+        outline: all operators.
+        readers: of each operator.
+    """
+    place = {number: place for place, number in enumerate(region)}
+    end = len(region)
+    from_fork = [
+        not outline[number].inputs or not all(read in place for read in outline[number].inputs)
+        for number in region
+    ]
+    farthest = [  # place of the last reader, where the join is at the end
+        max((place.get(reader, end) for reader in readers[number]), default=end)
+        for number in region
+    ]
+    elements: list[int | list[list[int]]] = []
+    reach = max((at for at in range(end) if from_fork[at]), default=0)
+    before = -1  # place of the last element that all ways pass; the fork is at -1
+    for at in range(end + 1):
+        if at == end or reach <= at:  # no edge goes past it, so all ways pass it
+            between = region[before + 1 : at]
+            if between:
+                if before < 0:
+                    straight = at < end and from_fork[at]
+                elif at == end:
+                    straight = farthest[before] == end
+                else:
+                    straight = region[before] in outline[region[at]].inputs
+                branches = _connected(between, outline)
+                if len(branches) > 1 or straight:
+                    elements.append(branches)
+                else:
+                    elements += _in_a_row(between, outline, readers)
+            if at < end:
+                elements.append(region[at])
+            before = at
+        if at < end:
+            reach = max(reach, farthest[at])
+    return elements
+
+
+def _connected(numbers: Sequence[int], outline: Outline) -> list[list[int]]:
+    """Returns the parts of a region that no edge connects, in the order of their first operator."""
+    part = {number: number for number in numbers}
+
+    def root(number: int) -> int:
+        while part[number] != number:
+            part[number] = part[part[number]]
+            number = part[number]
+        return number
+
+    for number in numbers:
+        for read in outline[number].inputs:
+            if read in part:
+                one, other = sorted((root(number), root(read)))
+                part[other] = one
+    found: dict[int, list[int]] = {}
+    for number in numbers:
+        found.setdefault(root(number), []).append(number)
+    return list(found.values())
+
+
+def _in_a_row(
+    numbers: Sequence[int], outline: Outline, readers: Sequence[Sequence[int]]
+) -> list[int]:
+    """Returns a region in a topological order that is the same however it is numbered.
+
+    What the last one has made ready comes next, so that chains stay together; among several, the
+    one with the longest way to the end. That order changes little if the region grows.
+    """
+    inside = set(numbers)
+    inputs = {number: sorted(inside.intersection(outline[number].inputs)) for number in numbers}
+    outputs = {number: [each for each in readers[number] if each in inside] for number in numbers}
+    height = dict.fromkeys(numbers, 0)
+    for number in reversed(numbers):
+        height[number] = max((height[each] + 1 for each in outputs[number]), default=0)
+    color = _colors(numbers, outline, inputs, outputs)
+
+    def last_first(ready: Iterable[int]) -> list[int]:
+        return sorted(
+            ready, key=lambda each: (-height[each], outline[each].op, color[each]), reverse=True
+        )
+
+    missing = {number: len(inputs[number]) for number in numbers}
+    ready = last_first(number for number in reversed(numbers) if not missing[number])
+    row = []
+    while ready:
+        number = ready.pop()
+        row.append(number)
+        for reader in outputs[number]:
+            missing[reader] -= 1
+        ready += last_first(reader for reader in reversed(outputs[number]) if not missing[reader])
+    return row
+
+
+def _colors(
+    numbers: Sequence[int],
+    outline: Outline,
+    inputs: dict[int, list[int]],
+    outputs: dict[int, list[int]],
+) -> dict[int, int]:
+    """Returns a number for each operator that depends only on what it is and is connected with.
+
+    It begins with all that is before it and all that is behind it, and is refined by the numbers of
+    its neighbours (as in the test of Weisfeiler and Lehman) until no two more differ.
+    """
+
+    def digests(order: Iterable[int], neighbours: dict[int, list[int]]) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        for number in order:
+            own = f"{outline[number].op} {outline[number].shapes}".encode()
+            near = b"".join(sorted(found[each] for each in neighbours[number]))
+            found[number] = hashlib.sha256(own + near).digest()
+        return found
+
+    before, behind = digests(numbers, inputs), digests(reversed(numbers), outputs)
+    color = _ranks({number: (before[number], behind[number]) for number in numbers})
+    while True:
+        finer = _ranks(
+            {
+                number: (
+                    color[number],
+                    sorted(color[each] for each in inputs[number]),
+                    sorted(color[each] for each in outputs[number]),
+                )
+                for number in numbers
+            }
+        )
+        if max(finer.values()) == max(color.values()):
+            return color
+        color = finer
+
+
+def _ranks(keys: dict[int, tuple[Any, ...]]) -> dict[int, int]:
+    """Returns 0 for all with the smallest key, 1 for the next, and so on."""
+    ordered = sorted(keys, key=keys.__getitem__)
+    ranks: dict[int, int] = {}
+    rank = 0
+    for place, number in enumerate(ordered):
+        rank += place > 0 and keys[number] != keys[ordered[place - 1]]
+        ranks[number] = rank
+    return ranks

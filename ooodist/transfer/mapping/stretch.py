@@ -1,0 +1,244 @@
+"""Norms over units of which some would be there more often than others.
+
+Where a child has no whole number of times the units of its parent, copies of some units but not of
+others change the mean and the variance that a norm takes. What is exact instead, if all that makes
+these units is linear up to the norm, as in a residual stream:
+
+    LayerNorm    the parent's units times s, and r more that are s times the mean of all of them:
+                 the mean m of all units stays in the middle, and with s^2 = M / (K N) the sum of
+                 squares of K N copies is that of M units, so that the variance is the same
+    RMSNorm      copies of unit i times a_i, where a_i^2 = M / (N c_i) for its c_i copies: the
+                 mean of squares is the same
+    Dot          copies of unit i times a_i, whose squares add up to 1: so do the products
+
+(M units of the child, N of the parent, K whole copies, r = M - K N.) The norm then divides its
+scale by what its units were multiplied by, and so does whatever else reads them.
+
+A *stretch* is the part of a model where units are so: the operators whose results they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ooodist.transfer.graph.graph import Axis, Graph, Node, Weight
+from ooodist.transfer.mapping.units import NOTHING, UnitMaps
+
+_PRODUCERS = ("Dense", "Conv1D", "Conv2D", "Conv3D", "Embedding", "MultiHeadAttention")
+_ADDED = ("PositionEmbedding", "ClassToken")  # they add units of their own to what they read
+_PASSING = (
+    *("Add", "Subtract", "Reshape", "GetItem", "Permute", "GlobalAveragePooling1D"),
+    *("GlobalAveragePooling2D", "AveragePooling1D", "AveragePooling2D", "ZeroPadding1D"),
+    *("ZeroPadding2D", "UpSampling1D", "UpSampling2D"),
+)
+_HOMOGENEOUS = ("relu", "MaxPooling1D", "MaxPooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D")
+"""Not linear, but what is scaled comes out scaled."""
+_NORMS = ("LayerNormalization", "RMSNormalization")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Results whose units are scaled.
+
+    Attributes:
+        space: of the child; its units are those of the results.
+        members: numbers of the operators whose results these are.
+        norms: numbers of the norms, or Dots, that read them.
+        scales: of each unit.
+        means: how many units at the end are the mean of all of the parent's.
+        num_sources: units of the parent; the first units are these, in their order.
+        tied: those of the norms that a tied table reads, which is of these results itself.
+    """
+
+    space: int
+    members: frozenset[int]
+    norms: frozenset[int]
+    scales: np.ndarray
+    means: int
+    num_sources: int
+    tied: frozenset[int]
+
+
+def find(child: Graph, maps: UnitMaps, known: Collection[int]) -> tuple[Stretch, ...]:
+    """Returns where units are to be scaled; maps no longer copy units to what becomes a mean.
+
+    Args:
+        child: the new model.
+        maps: of units.
+        known: numbers of the operators whose weights are made by the maps, or are zero.
+    """
+    found = []
+    for space, described in enumerate(child.spaces):
+        source = maps.partner(space)
+        norms = frozenset(n for n, node in enumerate(child.nodes) if _is_norm(node, space))
+        dots = dots_over(child, space)
+        if described.kind != "units" or source is None or not (norms or dots):
+            continue
+        size, its_size = described.size, maps.source_size(source)
+        if size <= its_size or (size % its_size == 0 and not dots):
+            continue
+        units = maps.units(space, source)
+        if (units == NOTHING).any():
+            continue
+        kinds = {child.nodes[each].op for each in norms | dots}
+        region = _region(child, space, frozenset(known), norms | dots, kinds)
+        if region is None:
+            continue
+        members, tied = region
+        copies, means = divmod(size, its_size)
+        if kinds == {"RMSNormalization"}:
+            scales, means = np.sqrt(size / its_size / np.bincount(units)[units]), 0
+        elif kinds == {"Dot"}:
+            parts = 1.0 + np.arange(size) // its_size  # unequal, so that copies differ
+            scales, means = np.sqrt(parts / np.bincount(units, parts)[units]), 0
+        elif kinds == {"LayerNormalization"} and all(
+            {weight.kind for weight in child.nodes[norm].weights} == {"gamma", "beta"}
+            for norm in norms
+        ):  # a scale to be divided, and an offset by which the new units can be told
+            scales = np.full(size, np.sqrt(size / (copies * its_size)))
+            units = units.copy()
+            units[-means:] = NOTHING
+            maps.replace(space, source, units)
+        else:
+            continue
+        found.append(Stretch(space, members, norms | dots, scales, means, its_size, tied))
+    return tuple(found)
+
+
+def dots_over(graph: Graph, space: int) -> frozenset[int]:
+    """The operators that multiply units of a space with one another and add that up."""
+    found = set()
+    for number, node in enumerate(graph.nodes):
+        if node.op == "Dot":
+            for source in node.inputs:
+                while not graph.nodes[source].weights and graph.nodes[source].inputs:
+                    source = graph.nodes[source].inputs[0]
+                if _makes(graph.nodes[source], space):
+                    found.add(number)
+    return frozenset(found)
+
+
+def scaled(
+    stretches: Iterable[Stretch], number: int, node: Node, weight: Weight, made: np.ndarray
+) -> np.ndarray:
+    """A weight that was made by the maps, as it must be where units are scaled.
+
+    Args:
+        stretches: all of the child.
+        number: of the operator.
+        node: the operator.
+        weight: of it.
+        made: its value.
+    """
+    for stretch in stretches:
+        for at, axis in enumerate(weight.axes):
+            if not _is_over(axis, stretch.space):
+                continue
+            if number in stretch.norms:
+                made = _of_norm(stretch, weight.kind, made, is_tied=number in stretch.tied)
+            elif axis.role == "in":
+                if stretch.members.intersection(node.inputs):
+                    made = made / _along(stretch.scales, at, made)
+            elif number in stretch.members:
+                made = made * _along(stretch.scales, at, made)
+                made = _with_means(stretch, np.moveaxis(made, at, -1))
+                made = np.moveaxis(made, -1, at)
+    return made
+
+
+def _of_norm(stretch: Stretch, kind: str, made: np.ndarray, *, is_tied: bool) -> np.ndarray:
+    """The means come out of a norm as its offset, which nothing hears: readers have zeros there.
+
+    It makes these readers learn. A tied table has no zeros, so there it is zero itself.
+    """
+    made = made / stretch.scales if kind in ("gamma", "scale") else made.copy()
+    if stretch.means:
+        made[-stretch.means :] = 0.0 if kind == "beta" and is_tied else 1.0
+    return made
+
+
+def _with_means(stretch: Stretch, made: np.ndarray) -> np.ndarray:
+    """What makes the units, which are on the last axis."""
+    if stretch.means:
+        every = made[..., : stretch.num_sources]
+        made[..., -stretch.means :] = every.mean(axis=-1, keepdims=True)
+    return made
+
+
+def _along(scales: np.ndarray, at: int, result: np.ndarray) -> np.ndarray:
+    return scales.reshape([-1 if number == at else 1 for number in range(result.ndim)])
+
+
+def _region(
+    child: Graph, space: int, known: frozenset[int], norms: frozenset[int], kinds: set[str]
+) -> tuple[frozenset[int], frozenset[int]] | None:
+    """The results that come into norms over a space, and which norms a tied table reads.
+
+    None if not all of it is linear.
+    """
+    is_mean = "LayerNormalization" in kinds
+    readers: dict[int, list[int]] = {}
+    for number, node in enumerate(child.nodes):
+        for source in node.inputs:
+            readers.setdefault(source, []).append(number)
+    todo = [source for norm in norms for source in child.nodes[norm].inputs]
+    members: set[int] = set()
+    while todo:
+        number = todo.pop()
+        if number in members:
+            continue
+        members.add(number)
+        node = child.nodes[number]
+        if _hands_on(node, space, is_mean):
+            todo += node.inputs
+        elif not _makes(node, space):
+            return None
+        if number not in readers or (node.weights and number not in known):
+            return None
+        for reader in readers[number]:
+            behind = child.nodes[reader]
+            if _hands_on(behind, space, is_mean):
+                todo.append(reader)
+            elif reader not in norms and not (reader in known and _reads(behind, space)):
+                return None
+    tied = {
+        source
+        for node in child.nodes
+        if (node.settings or {}).get("tied") in members
+        for source in node.inputs
+    }
+    if members & norms or not tied <= norms:
+        return None
+    return frozenset(members), frozenset(tied)
+
+
+def _is_norm(node: Node, space: int) -> bool:
+    return node.op in _NORMS and any(_is_over(w.axes[-1], space) for w in node.weights)
+
+
+def _hands_on(node: Node, space: int, is_mean: bool) -> bool:
+    if node.op.partition("/")[0] in _HOMOGENEOUS:
+        return not is_mean  # of which they would not be the mean
+    if node.op in _ADDED:
+        return any(_is_over(weight.axes[-1], space) for weight in node.weights)
+    return node.op.partition("/")[0] in _PASSING
+
+
+def _makes(node: Node, space: int) -> bool:
+    return node.op.partition("/")[0] in _PRODUCERS and any(
+        axis.role == "out" and _is_over(axis, space) for w in node.weights for axis in w.axes
+    )
+
+
+def _reads(node: Node, space: int) -> bool:
+    """With one input, so that it is known which."""
+    return len(node.inputs) == 1 and any(
+        axis.role == "in" and _is_over(axis, space) for w in node.weights for axis in w.axes
+    )
+
+
+def _is_over(axis: Axis, space: int) -> bool:
+    return [(s.space, s.place, s.inner) for s in axis.segments] == [(space, (), 1)]

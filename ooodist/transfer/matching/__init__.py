@@ -1,0 +1,1 @@
+"""Which operator of one model fits which of another."""

@@ -1,0 +1,132 @@
+"""The series of one model, or of many, side by side as the columns of one table; see match.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ooodist.transfer.graph.operators import Outline
+from ooodist.transfer.graph.series_parallel import Series
+from ooodist.transfer.matching import forms
+from ooodist.transfer.matching.forms import Form, Integers, Ranks
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Series as columns of a table.
+
+    Attributes:
+        first: of the columns of each series, which stands before its first element.
+        last: of the columns of each series.
+        outermost: series of each model.
+        parallels: by number of branches: their columns, and their branches, (parallels, branches).
+        forms: by kind and by ranks of the weights.
+    """
+
+    first: Integers
+    last: Integers
+    outermost: Integers
+    parallels: dict[int, tuple[Integers, Integers]]
+    forms: dict[str, dict[Ranks, Form]]
+
+
+def lay_out(
+    outline: Outline, series: Sequence[Series]
+) -> tuple[Columns, tuple[tuple[Form, int], ...]]:
+    """Returns the columns of a model, and for each operator its form and the number of its shape.
+
+    Args:
+        outline: of the model.
+        series: what :func:`ooodist.transfer.graph.series_parallel.decompose` makes of it.
+    """
+    ends = np.cumsum([len(elements) + 1 for elements in series])
+    column_of = np.zeros(len(outline), np.int64)
+    parallels: dict[int, tuple[list[int], list[tuple[int, ...]]]] = {}
+    for end, elements in zip(ends.tolist(), series, strict=True):
+        for at, element in enumerate(elements, end - len(elements)):
+            if isinstance(element, int):
+                column_of[element] = at
+            else:
+                columns, branches = parallels.setdefault(len(element.branches), ([], []))
+                columns.append(at)
+                branches.append(element.branches)
+    by_kind, by_operator = _forms(outline, column_of)
+    columns_of_model = Columns(
+        first=ends - [len(elements) + 1 for elements in series],
+        last=ends - 1,
+        outermost=np.array([len(series) - 1]),
+        parallels={
+            size: (np.array(columns), np.array(branches))
+            for size, (columns, branches) in parallels.items()
+        },
+        forms=by_kind,
+    )
+    return columns_of_model, by_operator
+
+
+def side_by_side(parts: Sequence[Columns]) -> Columns:
+    """Returns the columns of several models as those of one table."""
+    at = np.cumsum([0, *(part.last[-1] + 1 for part in parts)])
+    series = np.cumsum([0, *(part.first.size for part in parts)])
+    parallels: dict[int, list[tuple[Integers, Integers]]] = {}
+    moved_forms: dict[str, dict[Ranks, list[Form]]] = {}
+    for number, part in enumerate(parts):
+        for size, (columns, branches) in part.parallels.items():
+            moved = columns + at[number], branches + series[number]
+            parallels.setdefault(size, []).append(moved)
+        for op, by_ranks in part.forms.items():
+            for ranks, form in by_ranks.items():
+                moved_form = replace(
+                    form, owner=form.owner + number, columns=form.columns + at[number]
+                )
+                moved_forms.setdefault(op, {}).setdefault(ranks, []).append(moved_form)
+    return Columns(
+        first=_joined(part.first + start for part, start in zip(parts, at, strict=False)),
+        last=_joined(part.last + start for part, start in zip(parts, at, strict=False)),
+        outermost=series[1:] - 1,
+        parallels={
+            size: (
+                _joined(columns for columns, _ in each),
+                _joined(branches for _, branches in each),
+            )
+            for size, each in parallels.items()
+        },
+        forms={
+            op: {ranks: forms.joined(each) for ranks, each in by_ranks.items()}
+            for op, by_ranks in moved_forms.items()
+        },
+    )
+
+
+def _forms(
+    outline: Outline, column_of: Integers
+) -> tuple[dict[str, dict[Ranks, Form]], tuple[tuple[Form, int], ...]]:
+    """Returns the forms by kind and ranks, and for each operator its form and number of its shape.
+
+    Args:
+        outline: of the model.
+        column_of: each operator.
+    """
+    members: dict[str, dict[Ranks, list[int]]] = {}
+    for number, each in enumerate(outline):
+        ranks = tuple(map(len, each.shapes))
+        members.setdefault(each.op, {}).setdefault(ranks, []).append(number)
+    mass = sum(1 + sum(map(math.prod, each.shapes)) for each in outline)
+    by_kind: dict[str, dict[Ranks, Form]] = {op: {} for op in members}
+    by_operator: dict[int, tuple[Form, int]] = {}
+    for op, by_ranks in members.items():
+        for ranks, numbers in by_ranks.items():
+            shapes = [outline[number].shapes for number in numbers]
+            form = forms.form_of(shapes, column_of[numbers], mass)
+            by_kind[op][ranks] = form
+            for number, which in zip(numbers, form.which.tolist(), strict=True):
+                by_operator[number] = form, which
+    return by_kind, tuple(by_operator[number] for number in range(len(outline)))
+
+
+def _joined(parts: Iterable[Integers]) -> Integers:
+    listed = list(parts)
+    return np.concatenate(listed) if listed else np.zeros(0, np.int64)

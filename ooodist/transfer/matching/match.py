@@ -1,0 +1,210 @@
+"""Which operator of a trained model fits which operator of a new one, and how similar the two are.
+
+The new model is the child, the trained one the parent. Each operator has a mass: its parameters and
+one; its share is its mass by that of its model. Two operators of the same kind have a similarity::
+
+    s(u, v) = mean over weights of  (1 + 3 * product over axes of smaller / larger size) / 4
+
+weighted by the parameters of both, where the one counts as a weight that is always the same. If the
+weights differ in number or in ranks, the one is all that is similar. A pair gains
+``s(u, v) * min(share of u, share of v)``, and the score of two models is the largest sum of gains
+of pairs that keep the order: 1 for equal models, the same for (a, b) and (b, a). A quarter is for
+the kind alone, and shares are compared rather than numbers of parameters: or else the stages of a
+net that is twice as wide would fit to the next stages of the narrow one, not to their own.
+
+Both models are series of operators and of parallel branches (series_parallel.py). Two series are
+aligned (alignment.py). Of two parallels, branches are assigned to branches (assignment.py), each
+gaining what its own alignment gains. All series of a child are aligned with all series of a parent,
+inner ones of the child first, since the gain of two parallels needs those of their branches. That
+takes one step an operator of the child: all series of one parent, or of many, are side by side in
+the columns of one table (columns.py). Gains are whole numbers there, so that equal is equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ooodist.transfer.graph.operators import Outline, plain_of
+from ooodist.transfer.graph.series_parallel import Element, Series, decompose
+from ooodist.transfer.matching.alignment import aligned
+from ooodist.transfer.matching.assignment import assignment, best_assignments
+from ooodist.transfer.matching.columns import Columns, lay_out, side_by_side
+from ooodist.transfer.matching.forms import Floats, Form, Integers, pair_gains
+
+WHOLE = 2**44  # a score of 1, in units of the tables
+BATCH = 2**14  # operators of several parents in one table, about
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A model, with what of matching it can be done once.
+
+    Attributes:
+        outline: its operators.
+        digest: of the outline; equal ones share it.
+        series: see :func:`ooodist.transfer.graph.series_parallel.decompose`.
+        columns: the same as columns of a table.
+        forms: of each operator, with the number of its shape there.
+        largest: by kind: summed shares of none of its operators, the largest, the two largest, ...
+    """
+
+    outline: Outline
+    digest: str
+    series: tuple[Series, ...]
+    columns: Columns
+    forms: tuple[tuple[Form, int], ...]
+    largest: dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class Match:
+    """How a child and a parent fit.
+
+    Attributes:
+        score: from 0 to 1.
+        pairs: numbers of operators of the child and of the parent, ascending by the child's.
+    """
+
+    score: float
+    pairs: tuple[tuple[int, int], ...]
+
+
+def prepare(outline: Outline) -> Prepared:
+    """Does for a model what each match with it needs."""
+    series = decompose(outline)
+    columns, forms = lay_out(outline, series)
+    largest = {}
+    for op, by_ranks in columns.forms.items():
+        shares = np.concatenate([form.shares[form.which] for form in by_ranks.values()])
+        largest[op] = np.cumsum([0, *np.sort(shares)[::-1]])
+    digest = hashlib.sha256(json.dumps(plain_of(outline)).encode()).hexdigest()
+    return Prepared(outline, digest, series, columns, forms, largest)
+
+
+def match(child: Prepared, parent: Prepared) -> Match:
+    """Returns the best pairs of operators of the two models.
+
+    Among equally good ones are preferred branches that have the same kinds of operators, as what
+    else one of them has would change what comes out; then those with few gaps, so that blocks stay
+    whole, and then those with early operators of the two: what the child has more comes behind
+    what fits.
+    """
+    kinds, its_kinds = _kinds(child), _kinds(parent)
+    table = _Table(child, side_by_side([parent.columns]))
+    pairs = []
+    todo = [(len(child.series) - 1, len(parent.series) - 1)]
+    while todo:
+        here, there = todo.pop()
+        ours, theirs = child.series[here], parent.series[there]
+        inside = slice(parent.columns.first[there] + 1, parent.columns.last[there] + 1)
+        rows = (table.gains(element)[inside] for element in ours)
+        for at, to in aligned(rows, len(theirs)):
+            one, other = ours[at], theirs[to]
+            if isinstance(one, int):
+                assert isinstance(other, int), "An operator never matches branches."
+                pairs.append((one, other))
+            else:
+                assert not isinstance(other, int), "Branches never match an operator."
+                values = table.best[np.ix_(one.branches, other.branches)]
+                unmatched = np.array(
+                    [
+                        [_num_different(kinds[mine], its_kinds[its]) for its in other.branches]
+                        for mine in one.branches
+                    ]
+                )
+                todo += [
+                    (one.branches[row], other.branches[column])
+                    for row, column in zip(*assignment(values, unmatched), strict=True)
+                    if values[row, column]
+                ]
+    pairs.sort()
+    gains = []  # as they are, where the table has them rounded
+    for one, other in pairs:
+        form, which = parent.forms[other]
+        gains.append(float(pair_gains(*child.forms[one], form)[which]))
+    return Match(min(1.0, math.fsum(gains)), tuple(pairs))
+
+
+def _kinds(model: Prepared) -> list[Counter[str]]:
+    """How many operators of each kind each series has, with those inside of its parallels."""
+    found: list[Counter[str]] = []
+    for series in model.series:
+        counter: Counter[str] = Counter()
+        for element in series:
+            if isinstance(element, int):
+                counter[model.outline[element].op] += 1
+            else:
+                for branch in element.branches:
+                    counter += found[branch]
+        found.append(counter)
+    return found
+
+
+def _num_different(one: Counter[str], other: Counter[str]) -> int:
+    return (one - other).total() + (other - one).total()
+
+
+def score(child: Prepared, parent: Prepared) -> float:
+    """Returns the score of the best pairs, within 1e-9, in half of the time."""
+    return float(scores(child, [parent])[0])
+
+
+def scores(child: Prepared, parents: Sequence[Prepared]) -> Floats:
+    """Returns the scores of several parents, (parents,), faster than one by one."""
+    found = []
+    sizes = np.cumsum([len(parent.outline) for parent in parents]) // BATCH
+    for _, batch in itertools.groupby(range(len(parents)), key=sizes.tolist().__getitem__):
+        table = _Table(child, side_by_side([parents[number].columns for number in batch]))
+        found.append(table.best[-1, table.parents.outermost])
+    return np.minimum(np.concatenate([[], *found]) / WHOLE, 1.0)
+
+
+class _Table:
+    """What all series of a child gain with all series of parents.
+
+    Attributes:
+        child: its rows.
+        parents: its columns.
+        best: (series of the child, series of the parents): gain, in units of 1 / ``WHOLE``.
+    """
+
+    def __init__(self, child: Prepared, parents: Columns) -> None:
+        self.child = child
+        self.parents = parents
+        self.best: Integers = np.zeros((len(child.series), parents.first.size), np.int64)
+        # The best up to here never falls along a series. One series begins above where the one
+        # before it can end, so that one running maximum does for all of them.
+        begin = 2 * WHOLE * np.arange(parents.first.size)
+        self.base: Integers = np.repeat(begin, parents.last - parents.first + 1)
+        for number, series in enumerate(child.series):
+            row = self.base.copy()
+            for element in series:
+                matched = row[:-1] + self.gains(element)[1:]
+                np.maximum(row[1:], matched, out=row[1:])
+                np.maximum.accumulate(row, out=row)
+            self.best[number] = row[parents.last] - begin
+
+    def gains(self, element: Element) -> Integers:
+        """Returns what an element of the child gains with each column; 0: they do not match.
+
+        Branches must have their rows in ``best``.
+        """
+        row = np.zeros(self.base.size, np.int64)
+        if isinstance(element, int):
+            form, which = self.child.forms[element]
+            for other in self.parents.forms.get(self.child.outline[element].op, {}).values():
+                gains = np.rint(pair_gains(form, which, other) * WHOLE).astype(np.int64)
+                row[other.columns] = np.maximum(gains, 1)[other.which]
+        else:
+            ours = self.best[list(element.branches)]
+            for columns, branches in self.parents.parallels.values():
+                row[columns] = best_assignments(ours[:, branches].transpose(1, 0, 2))
+        return row

@@ -1,0 +1,1 @@
+"""What all folders use: dataclasses from YAML, complete files, quick imports."""

@@ -1,1 +1,0 @@
-"""Warm-up: a new model starts from the transformed weights of a similar one that was trained."""

@@ -1,0 +1,327 @@
+"""``python -m ooodist.zoo``: look after a zoo of trained models; ``--help`` shows how."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ooodist.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
+
+    from ooodist.zoo.service.client import ZooClient
+    from ooodist.zoo.zoo import Zoo
+
+USER_ERROR_CODE = 2
+
+EXAMPLES = """\
+examples:
+  # add a trained model, with what is known of it
+  python -m ooodist.zoo add model.keras --zoo zoo --name resnet20 --task "image classification" \\
+      --dataset digits --tags small,2026 --accuracy 0.98
+
+  # the best starts for a model, or for that of a job
+  python -m ooodist.zoo query model.keras --zoo zoo --task "image classification" --count 5
+  python -m ooodist.zoo query job.yaml --zoo s3://bucket/zoo
+
+  # what there is, all that is known of one model, and without two of them
+  python -m ooodist.zoo list --zoo zoo
+  python -m ooodist.zoo show resnet20-3f2a9c81d0aa --zoo zoo
+  python -m ooodist.zoo evict resnet20-3f2a9c81d0aa mlp-19e0b4a7725c --zoo zoo
+
+  # for other machines: there, the address is that of the service
+  python -m ooodist.zoo serve --zoo zoo --address 0.0.0.0:7077 --tokens tokens.yaml \\
+      --certificate zoo.pem --key zoo-key.pem
+  python -m ooodist.zoo list --zoo zoo.example.org:7077 --token-file token --certificate zoo.pem
+
+exit code: 0 when it is done, 2 for what you can put right, 1 for anything else.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Does what a command line asks for and returns the exit code."""
+    try:
+        options = _parse(arguments)
+        commands[options.command](options)
+    except UserError as error:
+        print(f"ooodist: error: {error}", file=sys.stderr)
+        return USER_ERROR_CODE
+    return 0
+
+
+def _add(options: argparse.Namespace) -> None:
+    from ooodist.zoo.entry import Meta, check_meta
+
+    meta = Meta(
+        name=options.name or options.model.stem,
+        task=options.task,
+        dataset=options.dataset,
+        tags=_words(options.tags),
+        access=_words(options.access),
+        accuracy=options.accuracy,
+    )
+    check_meta(meta)  # before TensorFlow is imported, which takes seconds
+    if _is_service(options.zoo):
+        if options.capacity_bytes is not None:
+            raise UserError("--capacity-bytes is given to the service, as it is started")
+        with _client(options) as client:
+            print(client.register(_load(options.model), meta))
+        return
+    with _zoo(options) as zoo:
+        print(zoo.add_model(_load(options.model), meta))
+
+
+def _query(options: argparse.Namespace) -> None:
+    from ooodist.zoo.zoo import Wanted
+
+    with _client(options) as client:
+        # Only now, since TensorFlow takes seconds to be imported.
+        from ooodist.transfer.graph.keras_graph import graph_of
+
+        is_job = options.model.suffix in (".yaml", ".yml")
+        model = _build(options.model) if is_job else _load(options.model)
+        wanted = Wanted(options.task, options.dataset, _words(options.tags))
+        found = client.find(graph_of(model), wanted, options.count)
+        parameters = {row.id: row.parameters for row in client.list()}
+    lines = [["id", "score", "accuracy", "task", "data set", "parameters"]]
+    for each in found:
+        meta = each.meta
+        number = f"{parameters[each.id]:,}" if each.id in parameters else ""
+        score = f"{each.score:.3f}"
+        lines.append([each.id, score, _number(meta.accuracy), meta.task, meta.dataset, number])
+    print(_table(lines, left=(0, 3, 4)) if found else "no model of the zoo is like this one")
+
+
+def _list(options: argparse.Namespace) -> None:
+    with _client(options) as client:
+        rows = client.list()
+    lines = [["id", "accuracy", "task", "data set", "parameters", "MiB", "uses", "added"]]
+    for row in rows:
+        meta = row.meta
+        added = time.strftime("%Y-%m-%d", time.localtime(row.created))
+        numbers = [f"{row.parameters:,}", f"{row.bytes / 2**20:.1f}", str(row.uses), added]
+        lines.append([row.id, _number(meta.accuracy), meta.task, meta.dataset, *numbers])
+    total = sum(row.bytes for row in rows) / 2**20
+    lines.append([f"models: {len(rows)}", "", "", "", "", f"{total:.1f}", "", ""])
+    print(_table(lines, left=(0, 2, 3)))
+
+
+def _show(options: argparse.Namespace) -> None:
+    if _is_service(options.zoo):
+        with _client(options) as client:
+            entry, _ = client.fetch(options.id)
+    else:
+        _check_there(options.zoo)
+        with _zoo(options) as zoo:
+            entry = zoo.entry(options.id)  # without the weights
+    meta = entry.meta
+    facts = {
+        "id": options.id,
+        "name": meta.name,
+        "task": meta.task,
+        "data set": meta.dataset,
+        "tags": ", ".join(meta.tags),
+        "access": ", ".join(meta.access) or "everybody",
+        "accuracy": _number(meta.accuracy),
+        "parent": meta.parent or "",
+    }
+    print("\n".join(f"{key:<9} {value}".rstrip() for key, value in facts.items()), end="\n\n")
+    lines = [["", "operator", "kind", "reads", "weights"]]
+    for number, node in enumerate(entry.graph.nodes):
+        weights = [f"{weight.kind} {'x'.join(map(str, weight.shape))}" for weight in node.weights]
+        reads = " ".join(map(str, node.inputs))
+        lines.append([str(number), node.name, node.op, reads, ", ".join(weights)])
+    print(_table(lines, left=(1, 2, 3, 4)))
+
+
+def _evict(options: argparse.Namespace) -> None:
+    with _client(options) as client:
+        for model in options.ids:
+            client.evict(model)
+            print(f"{model} is no longer in {options.zoo}")
+
+
+def _serve(options: argparse.Namespace) -> None:
+    if _is_service(options.zoo):
+        raise UserError(f"--zoo is {options.zoo}, a service; give the folder that is to be served")
+    from ooodist.zoo.service.server import serve_forever
+
+    with _zoo(options) as zoo:
+        serve_forever(zoo, options.address, options.tokens, options.certificate, options.key)
+
+
+commands: dict[str, Callable[[argparse.Namespace], None]] = {
+    "add": _add,
+    "query": _query,
+    "list": _list,
+    "show": _show,
+    "evict": _evict,
+    "serve": _serve,
+}
+
+
+def _is_service(address: str) -> bool:
+    from ooodist.zoo.service.addresses import is_address
+
+    return address.startswith("grpc://") or is_address(address)
+
+
+def _client(options: argparse.Namespace) -> ZooClient:
+    from ooodist.zoo.service.client import ZooClient
+    from ooodist.zoo.service.tokens import read_token
+
+    token = None
+    if options.token_file is not None:
+        token = read_token(options.token_file, f"--token-file {options.token_file}")
+    if not _is_service(options.zoo):
+        _check_there(options.zoo)
+    elif options.index is not None:
+        raise UserError("--index is given to the service, as it is started")
+    certificate, index = options.certificate, options.index
+    return ZooClient(options.zoo, token=token, certificate=certificate, index=index)
+
+
+def _zoo(options: argparse.Namespace) -> Zoo:
+    from ooodist.zoo.zoo import Zoo
+
+    capacity = getattr(options, "capacity_bytes", None)
+    if capacity is not None and capacity < 1:
+        raise UserError(f"--capacity-bytes is {capacity}; it must be at least 1")
+    return Zoo(options.zoo, capacity_bytes=capacity, index=options.index)
+
+
+def _check_there(address: str) -> None:
+    """A folder with a typing error would be made, and found empty."""
+    if "://" not in address and not Path(address).is_dir():
+        raise UserError(
+            f"there is no zoo {address}; check the path, or make it: python -m ooodist.zoo add"
+        )
+
+
+def _load(file: Path) -> keras.Model:
+    """A model of the user's own, which is the only kind of file that is given to Keras."""
+    if not file.is_file():
+        raise UserError(f"there is no model {file}; check the path")
+    import keras
+
+    try:
+        return keras.models.load_model(file, compile=False, safe_mode=True)
+    except Exception as error:  # Keras has many for what it cannot load
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"model {file} cannot be loaded ({reason}); give a .keras file that "
+            "keras.models.load_model opens without classes of your own"
+        ) from error
+
+
+def _build(file: Path) -> keras.Model:
+    """The model of a job, as its training would build it."""
+    from ooodist.config import job as job_file
+
+    config = job_file.load(file)
+    import keras
+
+    from ooodist import data, models
+
+    keras.config.set_dtype_policy(config.precision)
+    return models.build(
+        config.model, data.load(config.data, batch=config.batch, rank=0, size=1, seed=config.seed)
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _number(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.4f}"
+
+
+def _table(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    from ooodist.report.data_parallel.plan_table import aligned
+
+    return aligned(lines, left)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors are like all others: one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; python -m ooodist.zoo --help shows what there is")
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(
+        prog="python -m ooodist.zoo",
+        description="Trained models from which new ones start.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    each = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add = _command(each, "add", "put a trained model into the zoo; prints its id")
+    add.add_argument("model", metavar="MODEL.keras", type=Path, help="as Keras saved it")
+    add.add_argument("--name", default="", help="for people; else the name of the file")
+    add.add_argument("--accuracy", type=float, help="0 to 1, on data it was not trained on")
+    add.add_argument(
+        "--access", metavar="USERS", default="", help="who may use it, as a,b; else everybody"
+    )
+    query = _command(each, "query", "the best starts for a model")
+    query.add_argument(
+        "model", metavar="MODEL.keras|JOB.yaml", type=Path, help="the model, or a job that has it"
+    )
+    query.add_argument("--count", type=int, default=10, help="models to show at most")
+    for command, what in ((add, "it"), (query, "those")):
+        command.add_argument("--task", default="", help=f"of {what}, as 'image classification'")
+        command.add_argument("--dataset", default="", help=f"of {what}")
+        command.add_argument("--tags", default="", help=f"of {what}, as a,b")
+    _command(each, "list", "all models")
+    _command(each, "show", "all that is known of a model").add_argument("id", metavar="ID")
+    _command(each, "evict", "delete models").add_argument("ids", metavar="ID", nargs="+")
+    serve = _command(each, "serve", "let other machines use the zoo", is_client=False)
+    serve.add_argument("--address", default="127.0.0.1:7077", help="host:port to listen on")
+    serve.add_argument("--tokens", metavar="FILE", type=Path, help="YAML, one line user: token")
+    serve.add_argument("--certificate", metavar="FILE", type=Path, help="PEM, for TLS")
+    serve.add_argument("--key", metavar="FILE", type=Path, help="PEM, of the certificate")
+    for command in (add, serve):
+        command.add_argument(
+            "--capacity-bytes",
+            metavar="BYTES",
+            type=int,
+            help="that the models may have together; the least valuable ones leave",
+        )
+    return parser.parse_args(arguments)
+
+
+def _command(each: Any, name: str, text: str, *, is_client: bool = True) -> _Parser:
+    command: _Parser = each.add_parser(name, help=text, description=text, allow_abbrev=False)
+    command.add_argument(
+        "--zoo",
+        metavar="ADDRESS",
+        required=True,
+        help="folder, s3://bucket/folder or the like" + (", or host:port" if is_client else ""),
+    )
+    command.add_argument(
+        "--index",
+        metavar="FILE",
+        type=Path,
+        help="where the index is, on a disk of this machine; for a folder on a network drive",
+    )
+    if is_client:
+        command.add_argument("--token-file", metavar="FILE", type=Path, help="for a service")
+        command.add_argument("--certificate", metavar="FILE", type=Path, help="of a service")
+    return command
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="ooodist: %(message)s")
+    # TensorFlow's notes on its build; warnings and errors stay.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    sys.exit(main(sys.argv[1:]))

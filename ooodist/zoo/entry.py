@@ -1,0 +1,392 @@
+"""A model of the zoo: one ``.keras`` file that ``keras.models.load_model`` opens.
+
+Besides what Keras puts into it, it has a member ``ooodist-zoo.json``::
+
+    version    of this format
+    meta       name, task, data set, tags, accuracy and so on: Meta
+    graph      operators, weights and the spaces that they run over: ooodist.transfer.graph.graph
+    places     for the name of each weight, its data set in the member model.weights.h5
+    answers    what the model answers to random inputs: ooodist.transfer.answers; may be missing
+
+So a model is read without Keras, which would have to build it first: the graph comes from checked
+JSON and the weights from HDF5. Nothing that is read can run code. Files may come from anyone, so
+sizes are bounded and shapes checked before anything is allocated; whatever is wrong with a file is
+a UserError. (HDF5 itself is read by a library in C, which is trusted to stand damaged files.)
+
+The state of the optimizer is left out: a model in a zoo is a start, and Adam's state is twice as
+large as the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import h5py
+import numpy as np
+
+from ooodist.errors import UserError
+from ooodist.transfer import answers as questioning
+from ooodist.transfer.answers import Answers
+from ooodist.transfer.graph.graph import Graph, Weight
+from ooodist.util import yaml_dataclass
+from ooodist.util.replacing import replacing
+from ooodist.zoo.full_disk import is_disk_full
+from ooodist.zoo.graph_json import read_graph
+from ooodist.zoo.hdf5_values import plain_dataset, values_of
+
+if TYPE_CHECKING:
+    import keras
+
+VERSION = 1
+MEMBER = "ooodist-zoo.json"
+WEIGHTS_MEMBER = "model.weights.h5"
+DATED_MEMBER = "metadata.json"  # Keras' version, and when the model was saved
+CONFIG_MEMBER = "config.json"
+REQUIRED_MEMBERS = (DATED_MEMBER, CONFIG_MEMBER, WEIGHTS_MEMBER, MEMBER)
+ASSETS = "assets/"  # vocabularies of layers for texts; nothing else may be in a file
+ASSET_ENDINGS = (".txt", ".json", ".spm")
+SHARED_KEY = "shared_object_id"  # in the config: by which Keras knows objects that layers share
+ENDING = ".keras"  # of the files' names
+
+MOST_JSON_BYTES = 64 * 2**20
+MOST_UNPACKED_BYTES = 256 * 2**20  # that the members may have more than the file
+MOST_TEXT = 1000  # characters of a text in the meta data
+MOST_TEXTS = 100  # tags, or users
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What is said about a model.
+
+    Attributes:
+        name: for people.
+        task: as ``image classification``; empty if it is not said.
+        dataset: that it was trained on; empty if it is not said.
+        tags: words of any meaning.
+        access: users who may use it; if empty, everybody.
+        accuracy: 0 to 1, on data that it was not trained on; None if it was not measured.
+        parent: id of the model that it was warm-started from.
+    """
+
+    name: str = ""
+    task: str = ""
+    dataset: str = ""
+    tags: tuple[str, ...] = ()
+    access: tuple[str, ...] = ()
+    accuracy: float | None = None
+    parent: str | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a file of the zoo says of its model.
+
+    Attributes:
+        meta: for the choice.
+        graph: for matching it, and for transforming its weights.
+        places: for the name of each weight of the graph, its data set in the HDF5 member.
+        answers: to questions that a model which starts from it is asked too; None: not known.
+    """
+
+    meta: Meta
+    graph: Graph
+    places: Mapping[str, str]
+    answers: Answers | None = None
+
+
+def write(file: Path, model: keras.Model, meta: Meta, graph: Graph) -> None:
+    """Writes a model; the file has its name only once it is complete and on the disk.
+
+    While the model is saved, it has no optimizer: do not train it at the same time.
+
+    Args:
+        file: with the ending ``.keras``; what had this name before is replaced.
+        model: any that Keras can save.
+        meta: what is said about it.
+        graph: of this model; weights that it does not name can be loaded with Keras only.
+
+    Raises:
+        UserError: the meta data are not valid, the model does not save a weight of the graph as it
+            is, or the file cannot be written.
+    """
+    check_meta(meta)
+    with replacing(file, "model file") as temporary:
+        _save_without_optimizer(model, temporary)
+        answers = questioning.ask(model, graph)
+        content = {
+            "version": VERSION,
+            "meta": yaml_dataclass.plain(meta),
+            "graph": yaml_dataclass.plain(graph),
+            "places": _find_places(temporary, model, graph),
+        }
+        if answers is not None:
+            content["answers"] = yaml_dataclass.plain(answers)
+        with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(MEMBER, json.dumps(content, separators=(",", ":"), allow_nan=False))
+
+
+def read(source: Path | BinaryIO) -> Entry:
+    """What a file says of its model; the weights are not touched.
+
+    Args:
+        source: a file, or what is open for reading and can seek.
+
+    Raises:
+        UserError: it cannot be read, or it is no file of a zoo, or damaged.
+    """
+    with _opened(source) as archive:
+        return _entry(archive)
+
+
+def read_with_weights(source: Path | BinaryIO) -> tuple[Entry, dict[str, np.ndarray]]:
+    """Like :func:`read`, with the weights of the graph by name.
+
+    They have the shapes in the graph and the types in the file.
+
+    Raises:
+        UserError: the file is damaged, or has other weights than the graph says.
+    """
+    with _opened(source) as archive:
+        entry = _entry(archive)
+        return entry, dict(_weights(archive, entry))
+
+
+def check(source: Path | BinaryIO) -> Entry:
+    """Like :func:`read`, but every byte of the file is looked at, and weights must be finite.
+
+    Raises:
+        UserError: any of it is damaged or not as the graph says.
+    """
+    with _opened(source) as archive:
+        if damaged := archive.testzip():
+            raise UserError(f"its member {damaged} is not whole")
+        _config(archive)
+        entry = _entry(archive)
+        for weight, array in _weights(archive, entry):
+            if array.dtype.kind not in "iub" and not np.isfinite(array).all():
+                raise UserError(f"weight {weight} is not finite; train with a lower learning rate")
+        return entry
+
+
+def digest(source: Path | BinaryIO) -> str:
+    """SHA-256 of all that a file says of its model, but for what is new each time it is saved.
+
+    That is the date, and the numbers in the config of objects that are shared: they are where the
+    objects were in memory, so each is taken as the place where it comes first.
+
+    Raises:
+        UserError: as :func:`read`.
+    """
+    whole = hashlib.sha256()
+    with _opened(source) as archive:
+        config = json.dumps(_numbered_anew(_config(archive), {}), sort_keys=True).encode()
+        parts = {CONFIG_MEMBER: hashlib.sha256(config).hexdigest()}
+        for name in set(archive.namelist()) - {DATED_MEMBER, CONFIG_MEMBER}:
+            with archive.open(name) as content:
+                part = hashlib.file_digest(content, "sha256")  # type: ignore[arg-type]
+            parts[name] = part.hexdigest()
+    for name, sum_of_part in sorted(parts.items()):
+        whole.update(f"{name}\0{sum_of_part}\n".encode())
+    return whole.hexdigest()
+
+
+def check_meta(meta: Meta) -> None:
+    """Raises UserError for texts that are too many, too long or unprintable, or an accuracy that
+    is none."""
+    texts = {"tags": meta.tags, "access": meta.access, "parent": (meta.parent or "",)}
+    texts |= {"name": (meta.name,), "task": (meta.task,), "dataset": (meta.dataset,)}
+    for key, values in texts.items():
+        if len(values) > MOST_TEXTS:
+            raise UserError(f"{key} has {len(values)} texts; there may be {MOST_TEXTS}")
+        for text in values:
+            if len(text) > MOST_TEXT or not text.isprintable():  # as lone surrogates are not
+                raise UserError(
+                    f"{key} is {text[:40]!r}, of {len(text)} characters; give at most {MOST_TEXT} "
+                    "characters that can be printed"
+                )
+    if meta.accuracy is not None and not 0 <= meta.accuracy <= 1:  # NaN is not
+        raise UserError(f"accuracy is {meta.accuracy}; it must be 0 to 1 (divide percents by 100)")
+
+
+def _save_without_optimizer(model: keras.Model, file: Path) -> None:
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return model.save(file)
+    model.optimizer = None
+    try:
+        model.save(file)
+    finally:
+        model.optimizer = optimizer
+
+
+def _find_places(file: Path, model: keras.Model, graph: Graph) -> dict[str, str]:
+    """Data sets with the same shape, type and bytes as the weights.
+
+    How Keras calls them in the file is its own affair. Of weights that are all equal, it does not
+    matter which data set is whose.
+    """
+    from ooodist.step.backward import named_variables  # imports TensorFlow
+
+    by_name = named_variables(model)
+    places: dict[str, str] = {}
+    with zipfile.ZipFile(file) as archive, _hdf5(archive) as store:
+        names: list[str] = []
+        store.visit(names.append)
+        stored = [name for name in names if isinstance(store[name], h5py.Dataset)]
+        by_content = {_content_of(values_of(store[name])): name for name in stored}
+        for weight in _weights_of(graph):
+            if weight.name not in by_name:
+                raise UserError(f"model {model.name} has no weight {weight.name}; give its graph")
+            place = by_content.get(_content_of(np.asarray(by_name[weight.name].numpy())))
+            if place is None:
+                raise UserError(
+                    f"model {model.name} does not save its weight {weight.name} as it is, so the "
+                    "zoo cannot read it; remove save_own_variables from the layer"
+                )
+            places[weight.name] = place
+    return places
+
+
+def _content_of(array: np.ndarray) -> tuple[Any, ...]:
+    return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
+
+
+# Reading what may be hostile
+
+
+def _weights_of(graph: Graph) -> Iterator[Weight]:
+    return (weight for node in graph.nodes for weight in node.weights)
+
+
+@contextlib.contextmanager
+def _opened(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
+    """The archive, if its members are what they may be; errors while it is read name it."""
+    name = str(source if isinstance(source, Path) else _name_of(source))
+    if isinstance(source, Path) and not source.is_file():
+        raise UserError(f"there is no model file {source}; check the path")
+    try:
+        with zipfile.ZipFile(source) as archive:
+            _check_members(archive)
+            yield archive
+    except UserError as error:
+        raise UserError(f"model file {name}: {error}") from error
+    except Exception as error:  # zipfile, zlib, json and h5py have many for what is damaged
+        if is_disk_full(error):  # here, where the weights are unpacked: nothing is wrong with it
+            raise UserError(f"model file {name} cannot be unpacked: {error}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"model file {name} cannot be read or is damaged: {reason}") from error
+
+
+def _name_of(file: BinaryIO) -> object:
+    """What fsspec has opened is named by its path, and only files of the system have a name.
+
+    The name of a temporary file is a number: such files came through the network.
+    """
+    name = getattr(file, "path", None) or getattr(file, "name", None)
+    return name if isinstance(name, str) else "that was sent"
+
+
+def _check_members(archive: zipfile.ZipFile) -> None:
+    members = archive.infolist()
+    names = [member.filename for member in members]
+    if len(set(names)) < len(names):
+        raise UserError("it has several members of the same name")
+    for name in names:
+        if name.startswith("/") or ".." in name.split("/") or "\\" in name:
+            raise UserError(f"its member {name[:200]!r} has a name that leads out of it")
+        asset = name.startswith(ASSETS) and name.endswith((*ASSET_ENDINGS, "/"))
+        if name not in REQUIRED_MEMBERS and not asset:
+            raise UserError(
+                f"its member {name[:200]!r} is no part of a model; there may be "
+                f"{', '.join(REQUIRED_MEMBERS)} and, in {ASSETS}, {', '.join(ASSET_ENDINGS)}"
+            )
+    for name in REQUIRED_MEMBERS:
+        if name not in names:
+            hint = "; add it with python -m ooodist.zoo add" if name == MEMBER else ""
+            raise UserError(f"it has no member {name}{hint}")
+    assert archive.fp is not None
+    size = archive.fp.seek(0, os.SEEK_END)
+    unpacked = sum(member.file_size for member in members)
+    if unpacked > size + MOST_UNPACKED_BYTES:
+        raise UserError(f"its members have {unpacked} bytes, far more than the file, {size}")
+
+
+def _entry(archive: zipfile.ZipFile) -> Entry:
+    size = archive.getinfo(MEMBER).file_size
+    if size > MOST_JSON_BYTES:
+        raise UserError(f"{MEMBER} has {size} bytes; it may have {MOST_JSON_BYTES}")
+    content = json.loads(archive.read(MEMBER))
+    if content["version"] != VERSION:
+        other = f"version {content['version']!r}, where this ooodist reads {VERSION}"
+        raise UserError(f"{MEMBER} is of {other}; add the model anew")
+    meta: Meta = yaml_dataclass.read(Meta, content["meta"], "meta")
+    check_meta(meta)
+    graph = read_graph(content["graph"])
+    places = content["places"]
+    for weight in _weights_of(graph):
+        if not isinstance(places.get(weight.name), str):
+            raise UserError(f"weight {weight.name} has no place")
+    answers = None
+    if "answers" in content:
+        answers = yaml_dataclass.read(Answers, content["answers"], "answers")
+        questioning.check(answers)
+    return Entry(meta, graph, places, answers)
+
+
+def _config(archive: zipfile.ZipFile) -> Any:
+    size = archive.getinfo(CONFIG_MEMBER).file_size
+    if size > MOST_JSON_BYTES:
+        raise UserError(f"{CONFIG_MEMBER} has {size} bytes; it may have {MOST_JSON_BYTES}")
+    return json.loads(archive.read(CONFIG_MEMBER))
+
+
+def _numbered_anew(value: Any, numbers: dict[Any, int]) -> Any:
+    """A config in which the numbers of shared objects are 0, 1, ... in the order of the text."""
+    if isinstance(value, list):
+        return [_numbered_anew(each, numbers) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: numbers.setdefault(json.dumps(each), len(numbers))
+        if key == SHARED_KEY
+        else _numbered_anew(each, numbers)
+        for key, each in value.items()
+    }
+
+
+@contextlib.contextmanager
+def _hdf5(archive: zipfile.ZipFile) -> Iterator[h5py.File]:
+    """The weights; as a file of their own, since HDF5 jumps about and archives are streams.
+
+    It has no name, so that nothing of it is left when the process is killed.
+    """
+    with tempfile.TemporaryFile() as unpacked:
+        with archive.open(WEIGHTS_MEMBER) as packed:
+            shutil.copyfileobj(packed, unpacked, 2**20)
+        with h5py.File(unpacked, "r") as store:
+            yield store
+
+
+def _weights(archive: zipfile.ZipFile, entry: Entry) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and values of the graph's weights, one after the other."""
+    left = archive.getinfo(WEIGHTS_MEMBER).file_size
+    with _hdf5(archive) as store:
+        for weight in _weights_of(entry.graph):
+            stored = plain_dataset(store, entry.places[weight.name])
+            if stored.shape != weight.shape:
+                is_not = f"shape {stored.shape}, not {weight.shape}"
+                raise UserError(f"weight {weight.name} has {is_not}")
+            left -= stored.nbytes
+            if left < 0:  # several weights would be at one place
+                raise UserError(f"its weights are larger than {WEIGHTS_MEMBER}")
+            yield weight.name, values_of(stored)

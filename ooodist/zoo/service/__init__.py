@@ -1,0 +1,1 @@
+"""A zoo as a gRPC service, and its client."""

@@ -1,0 +1,162 @@
+"""The zoo as a gRPC service, for machines that do not share a file system; its calls: calls.py."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import signal
+import ssl
+import sys
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+import grpc
+
+from ooodist.errors import UserError
+from ooodist.zoo.service import messages
+from ooodist.zoo.service.addresses import host_of, is_loopback
+from ooodist.zoo.service.calls import Calls
+from ooodist.zoo.service.limits import Limits
+from ooodist.zoo.service.tokens import Tokens, check_tokens, read_tokens
+from ooodist.zoo.zoo import Zoo
+
+REFUSING = 16  # threads beside those of calls that go on
+
+
+@dataclass(frozen=True)
+class Service:
+    """A zoo that is being served; see :func:`serve`.
+
+    Attributes:
+        address: ``host:port``, with the port that was chosen if it was given as 0.
+    """
+
+    address: str
+    _server: grpc.Server
+    _pool: ThreadPoolExecutor
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Takes no more calls, and ends those that take longer than so many seconds."""
+        self._server.stop(seconds).wait()
+        self._pool.shutdown(wait=False)
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def serve(
+    zoo: Zoo,
+    address: str = "127.0.0.1:7077",
+    *,
+    tokens: Mapping[str, str],
+    admins: Collection[str] = (),
+    certificate: Path | None = None,
+    key: Path | None = None,
+    limits: Limits | None = None,
+) -> Service:
+    """Starts to serve a zoo.
+
+    Args:
+        zoo: which stays the caller's to close.
+        address: ``host:port``; port 0: any that is free.
+        tokens: the user of each token.
+        admins: users who may evict models.
+        certificate, key: PEM files for TLS, without which only this machine itself is served.
+        limits: that users have, if others than usual.
+
+    Raises:
+        UserError: the address, the tokens, the certificate or the key cannot be used.
+    """
+    check_tokens(tokens)
+    if (certificate is None) != (key is None):
+        raise UserError("of certificate and key only one is given; TLS needs both")
+    if not is_loopback(host_of(address)) and certificate is None:
+        raise UserError(
+            f"the zoo's address {address} can be reached from other machines, and without TLS "
+            "tokens and models would travel in plain text; give a certificate and its key, or "
+            "listen on 127.0.0.1"
+        )
+    tls = _credentials(certificate, key) if certificate and key else None
+    limits = limits or Limits()
+    pool = ThreadPoolExecutor(limits.calls + REFUSING, thread_name_prefix="ooodist-zoo")
+    server = grpc.server(
+        pool,
+        options=[
+            ("grpc.max_receive_message_length", messages.MESSAGE_BYTES),
+            ("grpc.max_concurrent_streams", 64),  # of a connection
+            ("grpc.so_reuseport", 0),  # or a second service would share the port unnoticed
+        ],
+        maximum_concurrent_rpcs=2 * limits.calls,  # some of which wait to be refused
+    )
+    calls = Calls(zoo, Tokens(dict(tokens), frozenset(admins)), limits)
+    server.add_generic_rpc_handlers((calls,))
+    try:
+        port = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise UserError(
+            f"the zoo cannot be served at {address}: the port is in use, or the host is not one "
+            "of this machine; give another address, or port 0 for any that is free"
+        ) from error
+    server.start()
+    return Service(f"{address.rpartition(':')[0]}:{port}", server, pool)
+
+
+def serve_forever(
+    zoo: Zoo,
+    address: str,
+    tokens_file: Path | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> None:
+    """Serves a zoo until SIGINT or SIGTERM comes; prints where.
+
+    Without a file of tokens it makes one token, for this run, and prints it.
+
+    Raises:
+        UserError: as :func:`read_tokens` and :func:`serve`.
+    """
+    made = None
+    if tokens_file is None:
+        made, user = secrets.token_urlsafe(32), getpass.getuser()
+        tokens = Tokens({made: user}, frozenset({user}))
+    else:
+        tokens = read_tokens(tokens_file)
+    users, admins = tokens.users, tokens.admins
+    service = serve(zoo, address, tokens=users, admins=admins, certificate=certificate, key=key)
+    ended: SimpleQueue[None] = SimpleQueue()  # as a handler may not set an Event that is waited for
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.put(None))
+    with service:
+        print(
+            f"zoo {zoo.address} with {len(zoo.list())} models is served at {service.address}, "
+            f"{'with' if certificate else 'without'} TLS; Ctrl-C ends it"
+        )
+        if made is not None:
+            print(
+                f"token for this run: {made}\n"
+                "clients find it in the environment variable OOODIST_ZOO_TOKEN; for tokens that "
+                "stay, give a file with lines `user: token` that only you can read"
+            )
+        sys.stdout.flush()
+        ended.get()
+    print("the zoo is no longer served", flush=True)
+
+
+def _credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
+    try:
+        # gRPC would take anything and then refuse each client.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password=lambda: "")
+        pair = (key.read_bytes(), certificate.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"certificate {certificate} and key {key} cannot be used: {error}; they must be PEM "
+            "files that belong together, the key without a password"
+        ) from error
+    return grpc.ssl_server_credentials([pair])

@@ -1,0 +1,310 @@
+"""Starting a model from the transformed weights of a similar one that was trained before.
+
+::
+
+    zoo -- most similar, most accurate --> parent -- transformed --> the model's weights
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from ooodist import engines
+from ooodist.config.warm_start import WarmupConfig
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.step import replicas
+from ooodist.step.backward import named_variables
+from ooodist.trainer.rank_0 import on_rank_0
+from ooodist.transfer import answers as questioning
+from ooodist.transfer import provenance, rate
+from ooodist.transfer.answers import Answers
+from ooodist.transfer.calibration import calibrate
+from ooodist.transfer.graph.keras_graph import graph_of
+from ooodist.transfer.graph.operators import outline_of
+from ooodist.transfer.mapping.transform import Transformed, transform
+from ooodist.transfer.matching.match import match, prepare
+from ooodist.transfer.probe import probe
+from ooodist.transfer.provenance import WarmStart
+from ooodist.util import yaml_dataclass
+from ooodist.zoo.service.client import ZooClient
+from ooodist.zoo.service.tokens import read_token
+from ooodist.zoo.zoo import Found, Wanted
+
+logger = logging.getLogger("ooodist")
+
+ANY = "any"
+PROBED = 3  # models, of which the best is taken
+MOST_DEPARTURES = 3  # that are logged; the result has all
+
+
+def warm_start(
+    model: keras.Model,
+    zoo: str,
+    *,
+    batches: Sequence[Any] = (),
+    **settings: Any,
+) -> WarmStart | None:
+    """Gives a model the transformed weights of a similar one.
+
+    Where that can be, its outputs are those of the parent; the log and the result say whether they
+    are, by how much they differ, and why.
+
+    In a job of several processes all call it: rank 0 asks the zoo, and all get its weights. If the
+    model is compiled, its learning rate begins lower, in proportion to what was carried over.
+
+    Args:
+        model: built; compiled before, or the learning rate stays as it is.
+        zoo: a folder, an address that fsspec knows, or ``host:port`` of a service.
+        batches: (x, y) as the training data yields them. New batch norms are calibrated on the
+            first, and models are probed on all of them.
+        **settings: other keys of :class:`ooodist.config.warm_start.WarmupConfig`, as ``task``,
+            ``dataset``, ``tags``, ``probe_steps`` or ``required``.
+
+    Returns:
+        what was done; None if the model starts cold, which the log says why.
+
+    Raises:
+        UserError: a setting is wrong; or there is no parent, and ``required`` is true.
+    """
+    given = yaml_dataclass.plain({"zoo": zoo} | settings)  # tags may be a tuple
+    config = yaml_dataclass.read_dataclass(WarmupConfig, given, "warm_start")
+    return start(model, config, engines.in_use(), batches)
+
+
+def start(
+    model: keras.Model, config: WarmupConfig, engine: Engine | None, batches: Sequence[Any]
+) -> WarmStart | None:
+    """As :func:`warm_start`, with settings that were read already."""
+    text, error = "", None
+    try:
+        found = on_rank_0(engine, lambda: _start(model, config, batches))
+        text = "" if found is None else json.dumps(yaml_dataclass.plain(found))
+    except UserError as caught:
+        error = str(caught)
+    if engine is not None:
+        engine.agree(error)
+        text = engine.broadcast_text(text)
+    if error is not None:
+        raise UserError(error)
+    if not text:
+        return None
+    result = provenance.read(json.loads(text))
+    if engine is not None:
+        replicas.broadcast_variables(engine, list(named_weights(model).values()))
+    go_on(model, result)
+    return result
+
+
+def go_on(model: keras.Model, start: WarmStart) -> None:
+    """What training needs to know of a warm start, also when it is resumed."""
+    provenance.note(model, start)
+    if getattr(model, "optimizer", None) is not None:
+        rate.lower_at_first(model, start.lower_rate, start.ramp_steps)
+
+
+def _start(model: keras.Model, config: WarmupConfig, batches: Sequence[Any]) -> WarmStart | None:
+    """On the rank that asks the zoo. Raises UserError only if a parent is required."""
+    variables = named_weights(model)
+    own = {name: np.array(variable.numpy()) for name, variable in variables.items()}
+    try:
+        return _from_zoo(model, own, config, batches)
+    except Exception as error:  # a zoo must not keep anybody from training
+        for name, value in own.items():
+            variables[name].assign(value)
+        if config.required:
+            raise UserError(
+                f"warmup.required is true, but there is no warm start from {config.zoo}: {error}"
+            ) from error
+        logger.warning("warm-up: the training starts cold: %s", reason_of(error))
+        logger.debug("warm-up failed", exc_info=True)
+        return None
+
+
+def reason_of(error: Exception) -> str:
+    """What is said about it; of errors that are not meant for users, also what they are."""
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+
+
+def client_of(config: WarmupConfig) -> ZooClient:
+    """The zoo of the settings. Raises UserError."""
+    token = None
+    if config.token_file is not None:
+        said = f"warmup.token_file is {config.token_file}, which"
+        token = read_token(Path(config.token_file), said)
+    certificate = None if config.certificate is None else Path(config.certificate)
+    return ZooClient(config.zoo, token=token, certificate=certificate, timeout=config.timeout)
+
+
+def _from_zoo(
+    model: keras.Model,
+    own: Mapping[str, np.ndarray],
+    config: WarmupConfig,
+    batches: Sequence[Any],
+) -> WarmStart:
+    """Gives the model its weights. If it fails, they may have been changed."""
+    graph = graph_of(model)
+    outline = outline_of(graph)
+    child = prepare(outline)
+    clock = _Clock()
+    with client_of(config) as client:
+        wanted = Wanted(
+            task="" if config.task == ANY else config.task,
+            dataset="" if config.dataset == ANY else config.dataset,
+            tags=config.tags,
+        )
+        probes = config.probe_steps > 0 and bool(batches)
+        if config.probe_steps and not batches:
+            logger.warning("warm-up: probe_steps has no effect without batches")
+        found = client.find(outline, wanted, PROBED if probes else 1)
+        clock.lap("query")
+        similar = [each for each in found if each.score >= config.least_score]
+        if not similar:
+            raise UserError(_nobody(config, found))
+        candidates: list[tuple[Found, Transformed]] = []
+        answers: dict[str, Answers | None] = {}
+        for each in similar:
+            entry, values = client.fetch(each.id)
+            clock.lap("fetch")
+            pairs = match(child, prepare(outline_of(entry.graph))).pairs
+            answers[each.id] = entry.answers
+            candidates.append((each, transform(graph, own, entry.graph, values, pairs)))
+            clock.lap("transform")
+    best = 0
+    if len(candidates) > 1:
+        losses = probe(model, [each.values for _, each in candidates], batches, config.probe_steps)
+        best = int(np.argmin(losses))
+        clock.lap("probe")
+    parent, transformed = candidates[best]
+    take_over(model, transformed, batches)
+    clock.lap("transform")
+    difference, exact = compare(model, transformed, answers[parent.id])
+    clock.lap("compare")
+    result = WarmStart(
+        parent.id,
+        parent.meta.name,
+        parent.score,
+        transformed.carried,
+        transformed.report,
+        config.lower_rate * transformed.carried,
+        config.ramp_steps,
+        clock.seconds,
+        exact,
+        difference,
+        transformed.departures,
+    )
+    _log(result)
+    return result
+
+
+def compare(
+    model: keras.Model, transformed: Transformed, answers: Answers | None
+) -> tuple[float | None, bool]:
+    """Whether a model computes what its parent does.
+
+    Args:
+        model: with its start weights.
+        transformed: what these are.
+        answers: of the parent; None if they are not known.
+
+    Returns:
+        The largest difference of answers as a share of the largest one, None if it is not known;
+        and whether the function is the same.
+    """
+    found = None if answers is None else questioning.difference(model, answers)
+    if answers is None or found is None:
+        return None, not transformed.departures
+    in_half = answers.in_half or questioning.computes_in_half(model)
+    return found, found <= (questioning.SAME_IN_HALF if in_half else questioning.SAME)
+
+
+def take_over(model: keras.Model, transformed: Transformed, batches: Sequence[Any]) -> None:
+    """Gives a model its start weights; calibrates it on the first batch, if there is one."""
+    variables = named_weights(model)
+    for name, value in transformed.values.items():
+        variables[name].assign(value)
+    if batches:
+        calibrate(model, transformed.inserted_norms, batches[0])
+
+
+def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
+    """The weights by the names that they have in the graph."""
+    return {
+        name: variable
+        for name, variable in named_variables(model).items()
+        if "seed_generator_state" not in name
+    }
+
+
+def _nobody(config: WarmupConfig, found: Sequence[Found]) -> str:
+    wanted = ", ".join(
+        f"{key} {value}"
+        for key, value in (
+            ("task", config.task),
+            ("dataset", config.dataset),
+            ("tags", " ".join(config.tags)),
+        )
+        if value
+    )
+    if not found:
+        return f"{config.zoo} has no model{f' of {wanted}' if wanted else ''} that is similar"
+    return (
+        f"the most similar model of {config.zoo}, {found[0].meta.name or found[0].id}, has a score "
+        f"of {found[0].score:.2f}, and warmup.least_score is {config.least_score:g}"
+    )
+
+
+def _log(start: WarmStart) -> None:
+    actions: Counter[str] = Counter(each.action for each in start.tensors)
+    if not start.exact and "identity" in actions:  # each is, but not all that stands between them
+        actions["inserted"] = actions.pop("identity")
+    logger.info(
+        "warm-up: starts from %s (%s), score %.2f, with %.0f %% of the parameters from there: "
+        "%s tensors; %s; %s",
+        start.name or "a model",
+        start.parent,
+        start.score,
+        100 * start.carried,
+        ", ".join(f"{number} {action}" for action, number in actions.most_common()),
+        _function_of(start),
+        ", ".join(f"{what} {seconds:.2f} s" for what, seconds in start.seconds.items()),
+    )
+    if not start.exact:
+        more = len(start.departures) - MOST_DEPARTURES
+        logger.warning(
+            "warm-up: the model does not compute what its parent does: %s%s",
+            "; ".join(start.departures[:MOST_DEPARTURES])
+            or "a setting of a layer, which both have, is another one",
+            f"; and {more} more" if more > 0 else "",
+        )
+
+
+def _function_of(start: WarmStart) -> str:
+    """Whether the model computes what its parent does."""
+    said = "the function is the parent's" if start.exact else "not exact"
+    if start.difference is None:
+        return f"{said} (not measured: the zoo has no answers of the parent that fit)"
+    by = "off by" if start.exact else "its answers to random inputs are off by"
+    return f"{said}, {by} {start.difference:.2g} of the largest"
+
+
+class _Clock:
+    """Adds up what each kind of work takes."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, what: str) -> None:
+        now = time.perf_counter()
+        self.seconds[what] = self.seconds.get(what, 0.0) + now - self._last
+        self._last = now

@@ -1,0 +1,154 @@
+"""The key ``warmup`` of a job file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ooodist
+from ooodist.config import job
+from ooodist.config.warm_start import WarmupConfig
+from ooodist.errors import UserError
+from ooodist.util import yaml_dataclass
+
+ZOO = "warmup.zoo=zoo"
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=20)
+configs = st.builds(
+    WarmupConfig,
+    zoo=texts,
+    task=texts,
+    dataset=texts,
+    tags=st.lists(texts, max_size=3).map(tuple),
+    least_score=st.floats(0, 1),
+    probe_steps=st.integers(0, 1000),
+    lower_rate=st.floats(0, 0.99),
+    ramp_steps=st.integers(1, 10**6),
+    required=st.booleans(),
+    register=st.booleans(),
+    token_file=st.none() | texts,
+    certificate=st.none() | texts,
+    timeout=st.floats(0.1, 1e6),
+)
+
+
+def test_without_the_key_a_job_starts_cold() -> None:
+    assert job.load(None).warmup is None
+
+
+def test_the_example_of_the_readme(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("warmup: {zoo: /data/zoo, task: classification, tags: [small, digits]}\n")
+    found = job.load(file).warmup
+    assert found == WarmupConfig("/data/zoo", "classification", tags=("small", "digits"))
+
+
+def test_the_zoo_is_all_that_must_be_given() -> None:
+    found = job.load(None, [ZOO]).warmup
+    assert found == WarmupConfig("zoo")
+    assert (found.required, found.register, found.probe_steps) == (False, True, 0)
+
+
+@settings(deadline=None, max_examples=100)
+@given(configs)
+def test_any_config_survives_yaml(config: WarmupConfig) -> None:
+    whole = replace(job.load(None), warmup=config)
+    again = job.loads(job.to_yaml(whole))
+    assert again.warmup == config
+    assert job.digest(again) == job.digest(whole)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("warmup=zoo", "warmup is zoo; it must be"),
+        ("warmup={}", "warmup.zoo is missing; it must be text"),
+        ("warmup.zo=x", "there is no key warmup.zo (did you mean zoo?)"),
+        ("warmup={zoo: 3}", "warmup.zoo is 3; it must be text"),
+        ("warmup={zoo: z, tag: [a]}", "there is no key warmup.tag (did you mean tags?)"),
+        ("warmup={zoo: z, tags: a}", "warmup.tags is a; it must be a list"),
+        ("warmup={zoo: z, task: 3}", "warmup.task is 3; it must be text"),
+        ("warmup={zoo: z, least_score: 1.1}", "warmup.least_score is 1.1; it must be a number"),
+        ("warmup={zoo: z, least_score: .nan}", "warmup.least_score is .nan; it must be"),
+        ("warmup={zoo: z, probe_steps: -1}", "warmup.probe_steps is -1; it must be a whole number"),
+        (
+            "warmup={zoo: z, lower_rate: 1}",
+            "warmup.lower_rate is 1; it must be a number, 0 to 0.99",
+        ),
+        ("warmup={zoo: z, ramp_steps: 0}", "warmup.ramp_steps is 0; it must be a whole number"),
+        ("warmup={zoo: z, required: maybe}", "warmup.required is maybe"),
+        ("warmup={zoo: z, timeout: 0}", "warmup.timeout is 0; it must be a number, at least 0.1"),
+        ("warmup={zoo: z, pickle: true}", "there is no key warmup.pickle"),
+    ],
+)
+def test_mistakes(override: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        job.load(None, [override])
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_weights_from_a_file_would_be_replaced() -> None:
+    with pytest.raises(UserError) as caught:
+        job.load(None, ["model.weights=old.keras", ZOO])
+    assert str(caught.value) == (
+        "model.weights is old.keras and warmup.zoo is zoo, which would replace them; leave one of "
+        "them out"
+    )
+    assert job.load(None, ["model.weights=old.keras"]).warmup is None
+
+
+def test_a_model_function_has_no_weights_to_replace() -> None:
+    """The name is looked up in no more than the job file."""
+    found = job.load(None, ["model=tests.wrong_jobs:fails_on_rank_1", ZOO])
+    assert found.warmup == WarmupConfig("zoo")
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 5])
+def test_epochs_of_what_was_not_copied(epochs: int) -> None:
+    override = f"elastic={{rho: 0.5, not_copied_epochs: {epochs}}}"
+    elastic = job.load(None, [override]).elastic
+    assert elastic is not None
+    assert elastic.not_copied_epochs == epochs
+
+
+def test_epochs_cannot_be_less_than_none() -> None:
+    with pytest.raises(UserError, match=r"elastic\.not_copied_epochs is -1; it must be a whole"):
+        job.load(None, ["elastic={rho: 0.5, not_copied_epochs: -1}"])
+
+
+def test_all_keys_are_explained() -> None:
+    """In the docstring, which is what people read of a key."""
+    for field in fields(WarmupConfig):
+        assert f"``{field.name}``" in (WarmupConfig.__doc__ or ""), field.name
+
+
+def test_the_function_takes_the_same_settings() -> None:
+    given: dict[str, Any] = {"zoo": "zoo", "tags": ["a"], "probe_steps": 3, "required": True}
+    from_file = job.load(None, ["warmup={zoo: zoo, tags: [a], probe_steps: 3, required: true}"])
+    assert yaml_dataclass.read_dataclass(WarmupConfig, given, "warm_start") == from_file.warmup
+
+
+def test_it_is_read_without_tensorflow_and_grpc() -> None:
+    program = (
+        "import sys\n"
+        "from ooodist import config, errors\n"
+        "try: config.load(None, ['batch=0', 'warmup.zoo=zoo'])\n"
+        "except errors.UserError: pass\n"
+        "print([name in sys.modules for name in ('tensorflow', 'keras', 'grpc')])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.strip() == "[False, False, False]"
+
+
+def test_the_name_is_in_the_package() -> None:
+    assert callable(ooodist.warm_start)
+    assert "warm_start" in ooodist.__all__

@@ -1,0 +1,213 @@
+"""Orders: what is legal, what first_k is, and that imposing one changes no bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooodist.errors import UserError
+from ooodist.graph.order import carries_edges, check_order, first_k_order, impose_order, stock_order
+from ooodist.graph.units import Unit, find_backward_units
+from tests.graph.models import MODELS, loss_of
+
+Order = Callable[[Sequence[Unit]], Sequence[str]]
+
+
+def chain(num_layers: int) -> tuple[Unit, ...]:
+    """Units of a chain of layers, the last layer's first, as in the docstring of order.py."""
+    units = []
+    product = SimpleNamespace(type="MatMul")
+    for depth in range(1, num_layers + 1):
+        layer = num_layers + 1 - depth
+        above = frozenset({f"dX{layer + 1}"} if depth > 1 else set())
+        units.append(Unit(f"dX{layer}", "dX", (), 0, (product,), above, depth))
+        needs = frozenset({f"dX{layer}"})
+        units.append(Unit(f"dW{layer}", "dW", (f"w{layer}",), 4, (product,), needs, depth))
+    return tuple(units)
+
+
+def random_order(seed: int) -> Order:
+    """A legal order, each with some probability."""
+
+    def order(units: Sequence[Unit]) -> list[str]:
+        chooser = random.Random(seed)
+        left = {unit.name: unit for unit in units}
+        chosen: list[str] = []
+        while left:
+            ready = [name for name, unit in left.items() if not unit.needs & set(left)]
+            chosen.append(chooser.choice(ready))
+            del left[chosen[-1]]
+        return chosen
+
+    return order
+
+
+@pytest.mark.parametrize(
+    ("k", "expected"),
+    [
+        (0, "dX3 dW3 dX2 dW2 dX1 dW1"),
+        (1, "dX3 dW3 dX2 dW2 dX1 dW1"),
+        (2, "dX3 dW3 dX2 dX1 dW1 dW2"),
+        (3, "dX3 dX2 dX1 dW1 dW2 dW3"),
+    ],
+)
+def test_first_k_is_what_the_paper_draws(k: int, expected: str) -> None:
+    assert " ".join(first_k_order(chain(3), k)) == expected
+
+
+@pytest.mark.parametrize("k", [-1, 4])
+def test_first_k_out_of_range_names_what_is_allowed(k: int) -> None:
+    with pytest.raises(UserError, match=rf"k = {k}, .* 3 layers .* from 0 to 3"):
+        first_k_order(chain(3), k)
+
+
+def test_first_k_does_not_count_layers_whose_weight_gradient_costs_nothing() -> None:
+    units = list(chain(3))
+    light = (SimpleNamespace(type="Mul"),)  # as of a batch norm's gamma
+    units[3] = replace(units[3], ops=light)
+    assert " ".join(first_k_order(units, 2)) == "dX3 dX2 dW2 dX1 dW1 dW3"
+    with pytest.raises(UserError, match="2 layers"):
+        first_k_order(units, 3)
+
+
+@given(st.integers(1, 12), st.data())
+def test_first_k_is_always_legal(num_layers: int, data: st.DataObject) -> None:
+    units = chain(num_layers)
+    check_order(units, first_k_order(units, data.draw(st.integers(0, num_layers))))
+
+
+@given(st.integers(1, 12), st.integers())
+def test_any_order_that_respects_the_data_is_legal(num_layers: int, seed: int) -> None:
+    units = chain(num_layers)
+    check_order(units, random_order(seed)(units))
+
+
+@given(st.permutations([unit.name for unit in chain(4)]))
+@settings(max_examples=300)
+def test_an_order_is_legal_exactly_if_nothing_stands_before_what_it_needs(order: list[str]) -> None:
+    units = chain(4)
+    broken = [
+        (unit.name, needed)
+        for unit in units
+        for needed in unit.needs
+        if order.index(needed) > order.index(unit.name)
+    ]
+    if not broken:
+        check_order(units, order)
+        return
+    with pytest.raises(UserError) as caught:
+        check_order(units, order)
+    assert any(repr(a) in str(caught.value) and repr(b) in str(caught.value) for a, b in broken)
+
+
+def test_a_missing_unit_is_named() -> None:
+    with pytest.raises(UserError, match=r"\['dW2'\] are missing"):
+        check_order(chain(2), ["dX2", "dX1", "dW1"])
+
+
+def test_an_unknown_unit_is_named() -> None:
+    with pytest.raises(UserError, match="no unit 'dW7'"):
+        check_order(chain(1), ["dX1", "dW7"])
+
+
+def test_a_unit_that_stands_twice_is_named() -> None:
+    with pytest.raises(UserError, match="'dX1' stands in it twice"):
+        check_order(chain(1), ["dX1", "dX1", "dW1"])
+
+
+def train(name: str, order: Order | None, at_a_time: int = 1) -> dict[str, Any]:
+    """Ten steps of a model from the same start: the first gradients and the last weights."""
+    keras.utils.set_random_seed(11)
+    model, inputs, labels = MODELS[name]()
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    num_edges = 0
+
+    def step() -> list[tf.Tensor]:
+        nonlocal num_edges
+        weights = model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, inputs, labels)
+        if order is None:
+            gradients = tape.gradient(loss, weights)
+        else:
+            seed = tf.ones_like(loss)
+            gradients = tape.gradient(loss, weights, output_gradients=seed)
+            units = find_backward_units([seed], gradients, [weight.path for weight in weights])
+            num_edges += impose_order(units, order(units), at_a_time)
+        optimizer.apply(gradients, weights)
+        return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    function = tf.function(step, autograph=False)
+    first = [gradient.numpy() for gradient in function()]
+    for _ in range(9):
+        function()
+    return {
+        "gradients": first,
+        "weights": [weight.numpy() for weight in model.variables],
+        "edges": num_edges,
+    }
+
+
+def halfway(units: Sequence[Unit]) -> list[str]:
+    layers = {u.layer for u in units if u.kind == "dW" and u.variables and carries_edges(u)}
+    return first_k_order(units, (len(layers) + 1) // 2)
+
+
+class MadeUpOp:
+    """An op of a graph, as far as imposing an order looks at it."""
+
+    def __init__(self) -> None:
+        self.type = "MatMul"
+        self.inputs: list[Any] = []
+        self.control_inputs: list[MadeUpOp] = []
+
+    def _add_control_input(self, op: MadeUpOp) -> None:
+        self.control_inputs.append(op)
+
+
+@given(st.integers(1, 12), st.integers(1, 30), st.integers())
+def test_a_unit_waits_for_all_before_it_but_the_last_few(
+    num_layers: int, at_a_time: int, seed: int
+) -> None:
+    units = [replace(unit, ops=(MadeUpOp(),)) for unit in chain(num_layers)]  # type: ignore[arg-type]
+    op_of: dict[str, Any] = {unit.name: unit.ops[0] for unit in units}
+    order = random_order(seed)(units)
+    impose_order(units, order, at_a_time)
+    before: dict[MadeUpOp, set[MadeUpOp]] = {}
+    for at, name in enumerate(order):
+        op = op_of[name]
+        before[op] = set(op.control_inputs).union(*(before[each] for each in op.control_inputs))
+        assert before[op] == {op_of[other] for other in order[: max(0, at + 1 - at_a_time)]}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_order_changes_a_bit(name: str) -> None:
+    plain = train(name, None)
+    assert any(np.any(gradient) for gradient in plain["gradients"])
+    for at_a_time, order in (
+        (1, stock_order),
+        (1, halfway),
+        (2, random_order(1)),
+        (1, random_order(2)),
+    ):
+        ordered = train(name, order, at_a_time)
+        assert ordered["edges"] > 0
+        for what in ("gradients", "weights"):
+            for ours, theirs in zip(ordered[what], plain[what], strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+
+def test_an_illegal_order_is_refused_before_any_edge_is_added() -> None:
+    with pytest.raises(UserError, match="whose result it needs"):
+        train("dense_with_dropout", lambda units: list(reversed(stock_order(units))))

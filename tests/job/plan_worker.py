@@ -1,0 +1,256 @@
+"""One worker of the jobs in test_planned.py: plans carried out, on all ranks together.
+
+Usage: plan_worker.py NAME...   (names of functions below)
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ooodist
+
+engine = ooodist.init(planned=True)
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from ooodist import engines  # noqa: E402
+from ooodist.config.job import PlanningConfig  # noqa: E402
+from ooodist.planner.data_parallel import plan as plans  # noqa: E402
+from ooodist.planner.data_parallel.plan import Plan  # noqa: E402
+from ooodist.profiler import network as measuring  # noqa: E402
+from ooodist.trainer import trial  # noqa: E402
+from tests.job import random_plans  # noqa: E402
+
+layers = keras.layers
+BATCH = 4
+# This is about what becomes of plans, not about good ones.
+measuring.REPEATS = 2
+measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
+PROFILES = tempfile.mkdtemp()  # removed with the job
+
+
+def images(count: int) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.random.default_rng(3)
+    x = numbers.normal(size=(count, 8, 8, 3)).astype(np.float32)
+    return x, (x.mean(axis=(1, 2)) @ np.ones((3,)) > 0).astype(np.int32)
+
+
+def model() -> keras.Model:
+    keras.backend.clear_session()  # so that every model has the same names
+    keras.utils.set_random_seed(100)
+    image = keras.Input((8, 8, 3))
+    x = layers.Conv2D(8, 3, padding="same", activation="relu")(image)
+    y = layers.Conv2D(8, 3, padding="same")(layers.BatchNormalization()(x))
+    x = layers.Flatten()(layers.ReLU()(layers.Add()([x, y])))
+    x = layers.Dropout(0.2, seed=4)(layers.Dense(16, activation="relu")(x))
+    made = keras.Model(image, layers.Dense(2)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"], jit_compile=False)
+    return made
+
+
+def trained(made: keras.Model) -> list[np.ndarray]:
+    """The state after 7 steps of a distributed model."""
+    x, y = images(7 * BATCH * engine.size)
+    made.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    assert int(made.optimizer.iterations) == 7
+    weights = b"".join(v.numpy().tobytes() for v in made.trainable_variables)
+    engine.check_equal("weights", weights)
+    return [v.numpy() for v in (*made.trainable_variables, *made.optimizer.variables)]
+
+
+def random_plan(made: keras.Model, seed: int) -> Plan:
+    sizes = {v.path: int(np.prod(v.shape)) for v in made.trainable_variables}
+    return random_plans.random_plan(made.ooodist.backward.steps[0], sizes, engine, seed)
+
+
+def any_plan_leaves_the_numbers_alone() -> None:
+    first = ooodist.distribute(model())
+    stock = trained(first)
+    for seed in range(6 // (engine.size // 2)):  # a step of more workers takes longer
+        plan = random_plan(first, seed)
+        made = ooodist.distribute(model(), order=plan)
+        state = trained(made)
+        traced = made.ooodist.backward.steps[0]
+        assert traced.order == plan.order
+        assert [e.name for e in traced.exchanges] == [e.name for e in plan.exchanges]
+        if engine.name == "byteps":  # the smallest place goes first; the keys are those of others
+            places = [e.op.get_attr("place") for e in traced.exchanges]
+            assert places == sorted(set(places))
+        assert made.ooodist.steps_per_launch == plan.steps_per_launch
+        for ours, theirs in zip(state, stock, strict=True):
+            if engine.size == 2:  # with more, an addition's order depends on the place in a bucket
+                np.testing.assert_array_equal(ours, theirs)
+            else:
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def each_waits_until_the_last_is_handed_over() -> None:
+    """In the graph there is a way from what one exchange sends to what the next one sends.
+
+    The way begins at the very op behind which the engine has it: two that wait for the same
+    completion would otherwise be handed over in any order.
+    """
+    first = ooodist.distribute(model())
+    trained(first)
+    for credit in (1, 2):
+        plan = replace(random_plan(first, 3), credit=credit, steps_per_launch=2)
+        made = ooodist.distribute(model(), order=plan)
+        trained(made)
+        if engine.name == "byteps":  # which goes by urgency
+            continue
+        exchanged = [e for step in made.ooodist.backward.steps for e in step.exchanges]
+        launches = [list(same) for _, same in itertools.groupby(exchanged, lambda e: e.op.graph)]
+        # 7 steps are launches of two, and one of the last step alone.
+        assert {len(launch) // len(plan.exchanges) for launch in launches} == {1, 2}
+        for launch in launches:
+            for before, after in itertools.pairwise(launch):
+                assert before.op.inputs[0].op in all_before(after.op.inputs[0].op)
+
+
+def all_before(op: tf.Operation) -> set[tf.Operation]:
+    """All ops that are complete when this one starts."""
+    found: set[tf.Operation] = set()
+    left = [op]
+    while left:
+        op = left.pop()
+        for other in (*op.control_inputs, *(tensor.op for tensor in op.inputs)):
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    return found
+
+
+def planned_here_trains_as_stock_does() -> None:
+    stock = trained(ooodist.distribute(model()))
+    planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2, trial=False)
+    for order in ("planned", "priority", "first_k"):
+        made = ooodist.distribute(model(), order=order, planning=planning)
+        state = trained(made)
+        planned = made.ooodist.planned
+        assert planned is not None
+        assert planned.costs is not None
+        assert planned.plan.predicted is not None
+        assert planned.plan.engine == engine.name
+        traced = made.ooodist.backward.steps[0]
+        assert traced.order == planned.plan.order
+        assert [e.name for e in traced.exchanges] == [e.name for e in planned.plan.exchanges]
+        engine.check_equal("plan", planned.plan.digest())
+        if engine.size == 2:
+            for ours, theirs in zip(state, stock, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+
+def plans_are_found_and_tried_while_it_trains() -> None:
+    x, y = images(7 * BATCH * engine.size)  # no whole number of launches
+
+    def fitted(made: keras.Model, epochs: int) -> list[np.ndarray]:
+        options = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "epochs": epochs}
+        made.fit(x, y, **options)
+        return [variable.numpy() for variable in [*made.variables, *made.optimizer.variables]]
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(trial, "LAUNCHES", 3)
+        monkeypatch.setattr(trial, "GAIN", 1.0)  # no plan is that fast
+        planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2, share=1e9)
+        made = ooodist.distribute(model(), order="planned", planning=planning)
+        fitted(made, 1)
+        assert made.ooodist.is_trying
+        epochs = 1
+        while made.ooodist.is_trying:  # searches go on beside it, and each has its trial
+            state = fitted(made, 5)
+            epochs += 5
+    live = made.ooodist
+    assert live.tried == "default"
+    assert live.planned is None
+    assert not live.is_trying
+    plans_tried = [backward for name, (backward, _) in live._ways.items() if name != "default"]
+    assert plans_tried
+    assert all(backward.steps and backward.plan for backward in plans_tried)  # they were traced
+    assert live.backward.steps
+    assert live.backward.steps[0].order is None
+    stock = fitted(ooodist.distribute(model()), epochs)
+    if engine.size == 2:
+        for ours, theirs in zip(state, stock, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    made.compile(keras.optimizers.SGD(0.1), made.loss, jit_compile=False)
+    fitted(made, 1)
+    assert made.ooodist.tried == "default"  # and nothing was planned again
+
+
+def what_is_too_short_to_plan_for_trains_by_default() -> None:
+    x, y = images(30 * BATCH * engine.size)
+    made = ooodist.distribute(model(), order="planned")
+    made.fit(x, y, batch_size=BATCH, verbose=0)
+    assert made.ooodist.tried is None
+    assert not made.ooodist.is_trying
+    assert made.ooodist.planned is None
+
+
+def plans_that_do_not_fit_are_refused() -> None:
+    first = ooodist.distribute(model())
+    x, y = images(BATCH * engine.size)
+    first.fit(x, y, batch_size=BATCH, verbose=0)
+    plan = random_plan(first, 1)
+
+    def refused(plan: Plan, match: str) -> None:
+        with pytest.raises(ooodist.UserError, match=match):
+            ooodist.distribute(model(), order=plan).fit(x, y, batch_size=BATCH, verbose=0)
+
+    refused(replace(plan, workers=9), f"for 9 workers .* has {engine.size}")
+    refused(replace(plan, model="0123"), "for another model")
+    refused(replace(plan, model="", exchanges=plan.exchanges[1:]), "leaves out|lacks part")
+    refused(replace(plan, order=("dW:none",)), "no unit 'dW:none'")
+    weight = first.trainable_variables[1].path  # a bias
+    others = [e for e in plan.exchanges if weight not in e.weights]
+    left = {v.path for v in first.trainable_variables} - {w for e in others for w in e.weights}
+    left -= {weight}
+    crumbs = [plans.PlannedExchange((weight,), part, 99) for part in range(99)]
+    rest = [plans.PlannedExchange((name,)) for name in sorted(left)]
+    refused(replace(plan, exchanges=(*others, *rest, *crumbs)), "into 99 parts")
+    for options in ({"credit": 1}, {"bucket_bytes": 0}, {"steps_per_launch": 77}):
+        with pytest.raises(ooodist.UserError, match=r"leave (it|them) out"):
+            ooodist.distribute(model(), order=plan, **options)
+
+
+def one_plan_file_for_all() -> None:
+    from ooodist.data_parallel.planning import read_plan
+
+    first = ooodist.distribute(model())
+    trained(first)
+    plan = random_plan(first, 2)
+    with tempfile.TemporaryDirectory() as folder:  # another one on each rank
+        file = Path(folder) / "plan.yaml"
+        if engine.rank == 0:
+            plans.write(plan, file)
+        assert read_plan(file, engine).plan == plan
+        with pytest.raises(ooodist.UserError, match="cannot be read"):
+            read_plan(Path(folder) / "none.yaml", engine)
+
+
+CHECKS = (
+    any_plan_leaves_the_numbers_alone,
+    each_waits_until_the_last_is_handed_over,
+    planned_here_trains_as_stock_does,
+    plans_are_found_and_tried_while_it_trains,
+    what_is_too_short_to_plan_for_trains_by_default,
+    plans_that_do_not_fit_are_refused,
+    one_plan_file_for_all,
+)
+
+if __name__ == "__main__":
+    for check in CHECKS:
+        if check.__name__ in sys.argv[1:]:
+            check()
+            engine.barrier()
+            if engine.rank == 0:
+                print(f"passed {check.__name__}", flush=True)
+    engines.shutdown()

@@ -1,0 +1,113 @@
+"""Which key of a job file was to blame: with errors as TensorFlow, Keras and HDF5 really raise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.config import job as job_file
+from ooodist.config.job import Config
+from ooodist.job import causes
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return job_file.load(None, [f"output={tmp_path}/runs"])
+
+
+def raised(function, *arguments, **named) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - any
+        function(*arguments, **named)
+    return caught.value
+
+
+def small_model(loss: object = None, metrics: object = None) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=metrics, jit_compile=False)
+    return model
+
+
+def data(labels: object) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors((np.ones((2, 4), "f"), np.array(labels)))
+
+
+def test_data_that_raises_while_it_is_read(config: Config) -> None:
+    def samples():
+        yield np.ones((2, 4), "f"), np.zeros(2, "i")
+        raise ValueError("no more of this")
+
+    spec = tf.TensorSpec((2, 4), tf.float32), tf.TensorSpec(2, tf.int32)
+    those = tf.data.Dataset.from_generator(samples, output_signature=spec)
+    error = raised(small_model().fit, those, verbose=0)
+    message = str(causes.find(error, config))
+    assert message.startswith("data digits: a batch cannot be read: ValueError: no more of this (")
+    assert "test_causes.py, line " in message
+    assert not causes.is_of_another_rank(error)
+
+
+def test_records_that_are_damaged(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "damaged.tfrecord"
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        writer.write(b"x" * 100)
+    content = bytearray(file.read_bytes())
+    content[50] ^= 1
+    file.write_bytes(content)
+    message = str(causes.find(raised(list, tf.data.TFRecordDataset(str(file))), config))
+    assert message.startswith("data digits: a batch cannot be read: DataLossError: corrupted rec")
+
+
+def test_labels_that_the_loss_does_not_know(config: Config) -> None:
+    error = raised(small_model().fit, data([0, 77]), verbose=0)
+    message = str(causes.find(error, config))
+    assert message.startswith("loss sparse_categorical_crossentropy cannot be computed from ")
+    assert "label value" in message
+    assert "labels of data digits" in message
+    assert "\n" not in message
+
+
+def test_an_output_that_is_gone(config: Config, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.write_text("no folder")
+    for write in (
+        lambda: (runs / "history.csv").write_text("x"),
+        lambda: h5py.File(runs / "model.weights.h5", "w"),
+    ):
+        message = str(causes.find(raised(write), config))
+        assert message.startswith(f"output is {runs}, where something can no longer be written: ")
+
+
+def test_what_it_was_raised_from_counts_as_well(config: Config, tmp_path: Path) -> None:
+    def write() -> None:
+        try:
+            (tmp_path / "runs" / "deep" / "file").write_text("x")
+        except OSError as error:
+            raise RuntimeError("the callback failed") from error
+
+    assert "can no longer be written" in str(causes.find(raised(write), config))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a bug"), OSError(2, "none", "/elsewhere"), KeyError("loss")]
+)
+def test_other_errors_have_no_known_cause(config: Config, error: Exception) -> None:
+    assert causes.find(error, config) is None
+    assert not causes.is_of_another_rank(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Collective ops is aborted by: Socket closed\nAdditional GRPC error information",
+        "Horovod has been shut down. This was caused by an exception on one of the ranks",
+    ],
+)
+def test_exchanges_that_broke_off_are_no_cause(config: Config, text: str) -> None:
+    error = tf.errors.UnavailableError(None, None, text)
+    assert causes.is_of_another_rank(error)
+    assert causes.find(error, config) is None

@@ -1,0 +1,353 @@
+"""Whole jobs in this process: what is written, and that a resumed run is the uninterrupted one."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ooodist import engines
+from ooodist.config import job as job_file
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.job.preparation import set_up
+from ooodist.job.run import train
+from ooodist.trainer import checkpoint, resume
+
+SMALL = ["model={name: mlp, layers: [8], dropout: 0.3}", "batch=128", "report.tensorboard=false"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    yield engines.init("local")
+    keras.config.set_dtype_policy("float32")  # jobs set it for the whole process
+
+
+def run(engine: Engine, output: Path, *overrides: str, resume: bool | str = False) -> None:
+    config = job_file.load(None, [*SMALL, *overrides, f"output={output}"])
+    config = replace(config, checkpoint=replace(config.checkpoint, resume=resume))
+    train(set_up(config, engine), time.monotonic())
+
+
+def last_state(folder: Path) -> checkpoint.State:
+    return checkpoint.latest(folder)[1]
+
+
+@keras.saving.register_keras_serializable("tests")
+class Noisy(keras.Model):
+    """A subclassed model with random numbers of its own, and a dropout layer."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.noise = keras.random.SeedGenerator(3)
+        self.flatten = keras.layers.Flatten()
+        self.hidden = keras.layers.Dense(8, activation="relu")
+        self.normalization = keras.layers.BatchNormalization()
+        self.dropout = keras.layers.Dropout(0.2)
+        self.out = keras.layers.Dense(10, dtype="float32")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = self.normalization(self.hidden(self.flatten(x)), training=training)
+        if training:
+            x += 0.1 * keras.random.normal((1, 8), seed=self.noise)
+        return self.out(self.dropout(x, training=training))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param(
+            [
+                "data.augment=true",
+                "optimizer={name: adam, use_ema: true, clipnorm: 1.0}",
+                "optimizer.learning_rate={schedule: cosine_decay, initial_learning_rate: 1e-2,"
+                " decay_steps: 40}",
+                "early_stopping={monitor: val_accuracy, patience: 2, restore_best_weights: true}",
+            ],
+            id="adam, schedule, average, early stopping, augmentation",
+        ),
+        pytest.param(
+            ["model={name: resnet20, width: 4, blocks_per_stage: 1}", "steps_per_launch=4"],
+            id="batch norm, several steps a launch",
+        ),
+        pytest.param(
+            ["precision=mixed_float16", "optimizer=adamw", "accumulate=2", "steps_per_epoch=5"],
+            id="loss scaling, accumulation, epochs of a part of the data",
+        ),
+        pytest.param(
+            ["model=tests.job.test_run:Noisy", "order={name: first_k, k: 1}"],
+            id="a model of the user's own",
+        ),
+    ],
+)
+def test_a_resumed_run_is_the_uninterrupted_one(
+    overrides: list[str], engine: Engine, tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(engine, whole, *overrides, "epochs=5")
+
+    run(engine, parts, *overrides, "epochs=3", "checkpoint.every_epochs=2")
+    assert checkpoint.epochs(parts) == [2, 3]
+    (parts / checkpoint.file_name(3)).unlink()  # as if it was killed in epoch 3
+    run(engine, parts, *overrides, "epochs=4", resume=True)
+    keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
+    run(engine, parts, *overrides, "epochs=5", resume=True)
+
+    assert (parts / "history.csv").read_text() == (whole / "history.csv").read_text()
+    expected, found = last_state(whole), last_state(parts)
+    assert found.fingerprint == expected.fingerprint
+    assert (found.epoch, found.step, found.best) == (expected.epoch, expected.step, expected.best)
+    models = [keras.models.load_model(folder / "model.keras") for folder in (whole, parts)]
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_a_job_writes(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(engine, tmp_path, "epochs=4", "report.tensorboard=true", "checkpoint.keep=2")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        "best.keras",
+        "checkpoint-epoch-000003.keras",
+        "checkpoint-epoch-000004.keras",
+        "config.yaml",
+        "history.csv",
+        "model.keras",
+        "tensorboard",
+    }
+    with (tmp_path / "history.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "validation"))
+    events.Reload()
+    assert len(events.Tensors("epoch_loss")) == 4
+    written = job_file.load(tmp_path / "config.yaml")
+    assert (written.epochs, written.model.layers) == (4, (8,))
+    assert (
+        checkpoint.read_state(tmp_path / "best.keras").epoch
+        == last_state(tmp_path).best["best_epoch"] + 1
+    )
+
+    output = capsys.readouterr().out
+    assert "epoch 4/4 step 11/11" in output
+    for word in ("mlp", "engine local", rows[-1]["val_accuracy"][:6], "checkpoint-epoch-000004"):
+        assert word in output
+
+
+def test_nothing_but_the_job_file_where_all_is_switched_off(engine: Engine, tmp_path: Path) -> None:
+    run(engine, tmp_path, "epochs=1", "report.csv=false", "checkpoint.every_epochs=0")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_early_stopping_ends_the_run_and_a_resume_leaves_it_ended(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [
+        "epochs=30",
+        "optimizer.learning_rate=0",
+        "early_stopping={monitor: val_loss, patience: 1, restore_best_weights: true}",
+    ]
+    run(engine, tmp_path, *overrides)
+    assert last_state(tmp_path).epoch == 2
+    before = (tmp_path / "history.csv").read_text()
+    run(engine, tmp_path, *overrides, resume=True)
+    assert last_state(tmp_path).epoch == 2
+    assert (tmp_path / "history.csv").read_text() == before
+    assert "validation" in capsys.readouterr().out
+
+
+def test_a_training_that_explodes_leaves_healthy_checkpoints(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """11 steps an epoch; the update of step 24 makes all too large."""
+    rates = "{schedule: piecewise_constant_decay, boundaries: [22], values: [0.01, 1.0e+35]}"
+    settings = [
+        "epochs=4",
+        "checkpoint.keep=1",
+        "model.activation=linear",
+        f"optimizer={{name: sgd, learning_rate: {rates}}}",
+    ]
+    with pytest.raises(UserError, match=r"step 2[45]: weight \S+ is no longer finite"):
+        run(engine, tmp_path, *settings)
+    files = sorted(file.name for file in tmp_path.glob("*.keras"))
+    assert files == ["best.keras", "checkpoint-epoch-000002.keras"]
+    for name in files:
+        weights = keras.models.load_model(tmp_path / name).get_weights()
+        assert all(np.isfinite(weight).all() for weight in weights)
+
+
+def test_a_job_that_is_complete_is_only_evaluated(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(engine, tmp_path, "epochs=1", "optimizer={name: sgd, use_ema: true}")
+    model = keras.models.load_model(tmp_path / "model.keras")
+    caplog.set_level(logging.INFO, "ooodist")
+    run(engine, tmp_path, "epochs=1", "optimizer={name: sgd, use_ema: true}", resume=True)
+    assert "nothing is left to train after epoch 1" in caplog.text
+    again = keras.models.load_model(tmp_path / "model.keras")
+    for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_changes_on_resume_are_named_and_a_new_learning_rate_counts(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = "optimizer={name: sgd, learning_rate: 0.1}"
+    run(engine, tmp_path, "epochs=1", plain)
+    without = "optimizer.learning_rate=0"
+    run(engine, tmp_path, "epochs=2", plain, without, "batch=64", resume=True)
+    assert "resuming with optimizer.learning_rate: 0.0 instead of 0.1" in caplog.text
+    assert "resuming with batch: 64 instead of 128" in caplog.text
+    assert "resuming with epochs" not in caplog.text
+    first, second = (keras.models.load_model(tmp_path / checkpoint.file_name(n)) for n in (1, 2))
+    assert float(first.optimizer.learning_rate) == np.float32(0.1)
+    assert float(second.optimizer.learning_rate) == 0
+    for one, other in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    # 11 steps of 128 samples, then 22 of 64: the stream goes on at the same sample.
+    assert last_state(tmp_path).step == 22 + 22
+
+
+def test_the_number_of_workers_may_change_if_the_job_says_so(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(engine, tmp_path, "epochs=1")
+    file, state = checkpoint.latest(tmp_path)
+    source = resume.Source(file, replace(state, size=3))
+    config = job_file.load(None, SMALL)
+    with pytest.raises(UserError, match=r"is of 3 workers, this job has 2; .*new_world_size=true"):
+        resume.start_step(source, config, 2)
+    allowed = replace(config, checkpoint=replace(config.checkpoint, new_world_size=True))
+    assert resume.start_step(source, allowed, 2) == 17  # 11 * 3 steps of one worker, rounded up
+    resume.warn_of_changes(source, allowed, 2)
+    assert "resuming with 2 workers instead of 3: random number streams are new" in caplog.text
+    assert "samples a step" not in caplog.text  # the digits come in the order of the samples
+
+
+@pytest.mark.parametrize(("batch", "is_named"), [(64, True), (96, False)])
+def test_another_order_of_records_is_named(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, batch: int, is_named: bool
+) -> None:
+    """A checkpoint of three workers with 64 samples each goes on with two."""
+    run(engine, tmp_path, "epochs=1")
+    _, state = checkpoint.latest(tmp_path)
+    source = resume.Source(tmp_path, replace(state, size=3, config={**state.config, "batch": 64}))
+    config = job_file.load(None, [*SMALL, "data={name: tfds, dataset: mnist}", f"batch={batch}"])
+    resume.warn_of_changes(source, config, 2)
+    said = "resuming with 128 samples a step instead of 192: data tfds comes in another"
+    assert (said in caplog.text) is is_named
+
+
+def test_other_versions_are_named(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(engine, tmp_path, "epochs=1")
+    file, state = checkpoint.latest(tmp_path)
+    old = replace(state, versions={**state.versions, "keras": "3.0.0"})
+    resume.warn_of_changes(resume.Source(file, old), job_file.load(None, SMALL), 1)
+    assert "but the checkpoint was written with 3.0.0" in caplog.text
+
+
+def test_no_checkpoint_is_overwritten_unasked(engine: Engine, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    run(engine, old, "epochs=2")
+    with pytest.raises(UserError, match=r"has checkpoints of an earlier run; go on .*--resume"):
+        run(engine, old, "epochs=2")
+    first = str(old / checkpoint.file_name(1))
+    with pytest.raises(UserError, match="has checkpoints of epoch 2 that would be overwritten"):
+        run(engine, old, "epochs=2", resume=first)
+    run(engine, new, "epochs=2", resume=first)
+    assert last_state(new).fingerprint == last_state(old).fingerprint
+    with pytest.raises(UserError, match="there is no checkpoint in"):
+        run(engine, tmp_path / "empty", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.layers=[9]"], r"is of another model or optimizer: it has .* of shape \(64, 8\)"),
+        (["optimizer=adam"], "has sgd.*_momentum of shape .* where this job has adam"),
+    ],
+)
+def test_another_model_cannot_be_resumed(
+    overrides: list[str], message: str, engine: Engine, tmp_path: Path
+) -> None:
+    run(engine, tmp_path, "epochs=1")
+    with pytest.raises(UserError, match=message):
+        run(engine, tmp_path, *overrides, "epochs=2", resume=True)
+
+
+class Unsaveable(keras.Model):
+    """Keras cannot write down the argument of its constructor."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.flatten = keras.layers.Flatten()
+        self.out = keras.layers.Dense(10)
+
+    def call(self, x: Any) -> Any:
+        return self.out(self.function(self.flatten(x)))
+
+
+def unsaveable_model() -> keras.Model:
+    return Unsaveable(lambda x: x)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["accumulate=12"], "accumulate is 12, but an epoch has only 11 steps"),
+        (["early_stopping.monitor=val_acc"], r"is val_acc \(did you mean val_accuracy\?\); it mus"),
+        (
+            ["early_stopping.monitor=val_loss", "data.validation_fraction=0"],
+            "there is no validation data",
+        ),
+        (["optimizer={name: adam, clipnorm: 1, clipvalue: 1}"], "optimizer: Keras refuses Adam"),
+        (["metrics=[accuracy, accuracy]"], "metrics: accuracy is there twice"),
+        (["model=tests.job.test_run:unsaveable_model"], "cannot be saved as a Keras file"),
+        (["order={name: first_k, k: 99}"], "first_k has k = 99, but this model has 2 layers"),
+        (["optimizer.learning_rate=1e30", "epochs=2"], r"is no longer finite \(loss (nan|inf)\)"),
+    ],
+)
+def test_jobs_that_cannot_run(
+    overrides: list[str], message: str, engine: Engine, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run(engine, tmp_path, "epochs=1", *overrides)
+    assert checkpoint.epochs(tmp_path) == []
+    # A minute later it would end the process, whatever that does by then.
+    assert "watchdog" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_an_unsaveable_model_trains_without_checkpoints(engine: Engine, tmp_path: Path) -> None:
+    model = "model=tests.job.test_run:unsaveable_model"
+    run(engine, tmp_path, model, "epochs=1", "checkpoint.every_epochs=0")
+
+
+def test_losses_and_metrics_by_name(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ooodist")
+    names = "[accuracy, {name: sparse_top_k_categorical_accuracy, k: 3}]"
+    run(engine, tmp_path, "epochs=1", f"metrics={names}", "loss=sparse_categorical_crossentropy")
+    assert "sparse_categorical_crossentropy takes logits" in caplog.text
+    (epoch,) = last_state(tmp_path).history
+    assert 0 < epoch["accuracy"] < epoch["sparse_top_k_categorical_accuracy"] < 1
+
+
+def test_regression_has_mean_squared_error(engine: Engine, tmp_path: Path) -> None:
+    data = "data={name: synthetic, input_shape: [4], target_shape: [2], num_samples: 1000}"
+    run(engine, tmp_path, "epochs=1", data, "model={name: mlp, layers: [4]}")
+    assert last_state(tmp_path).history[0].keys() == {"epoch", "loss", "val_loss"}

@@ -1,0 +1,361 @@
+"""Jobs with the key ``warmup`` in this process: what they find, register, and go on with."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from ooodist import engines
+from ooodist.config import job as job_file
+from ooodist.elastic import timing
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.job import warm_start as warm_job
+from ooodist.job.preparation import Job, set_up
+from ooodist.job.run import train
+from ooodist.trainer import checkpoint
+from ooodist.transfer import provenance
+from ooodist.zoo.zoo import Row, Zoo
+from tests.zoo.starts import meta, network, zoo_of
+
+SMALL = [
+    "batch=128",
+    "report.tensorboard=false",
+    "optimizer={name: adam, learning_rate: 0.003}",
+]
+PARENT, CHILD = "model={name: mlp, layers: [16]}", "model={name: mlp, layers: [24, 24]}"
+STEPS = 11  # of an epoch
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    yield engines.init("local")
+    keras.config.set_dtype_policy("float32")  # jobs set it for the whole process
+
+
+def run(output: Path, *overrides: str, resume: bool = False) -> Job:
+    config = job_file.load(None, [*SMALL, *overrides, f"output={output}"])
+    config = replace(config, checkpoint=replace(config.checkpoint, resume=resume))
+    job = set_up(config, engines.current())
+    train(job, time.monotonic())
+    return job
+
+
+def rows_of(zoo: Path) -> list[Row]:
+    with Zoo(zoo) as models:
+        return models.list()
+
+
+def history(folder: Path) -> list[dict[str, str]]:
+    with (folder / "history.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def weights(folder: Path) -> list[np.ndarray]:
+    return keras.models.load_model(folder / "model.keras").get_weights()
+
+
+@pytest.fixture(scope="module")
+def cold(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a zoo, and the output of the job that has put a model into it."""
+    folder = tmp_path_factory.mktemp("cold")
+    run(folder / "out", PARENT, "epochs=4", f"warmup={{zoo: {folder / 'zoo'}, tags: [a, b]}}")
+    return folder
+
+
+@pytest.fixture
+def zoo(cold: Path, tmp_path: Path) -> Path:
+    """The zoo for one test alone."""
+    shutil.copytree(cold / "zoo", tmp_path / "zoo")
+    return tmp_path / "zoo"
+
+
+# What is registered
+
+
+def test_a_finished_job_is_in_the_zoo_with_its_accuracy(cold: Path) -> None:
+    [row] = rows_of(cold / "zoo")
+    assert (row.meta.name, row.meta.task, row.meta.dataset) == ("mlp", "classification", "digits")
+    assert row.meta.tags == ("a", "b")
+    assert row.meta.parent is None
+    assert row.meta.accuracy == pytest.approx(float(history(cold / "out")[-1]["val_accuracy"]))
+    assert row.meta.accuracy > 0.5
+    with Zoo(cold / "zoo") as models:
+        values = models.weights(row.id)
+    trained = keras.models.load_model(cold / "out" / "model.keras")
+    assert len(values) == len(trained.weights)
+    for value, weight in zip(values.values(), trained.get_weights(), strict=True):
+        np.testing.assert_array_equal(value, weight)
+
+
+def test_a_wider_and_deeper_job_starts_from_it(
+    cold: Path,
+    zoo: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [parent] = rows_of(zoo)
+    with caplog.at_level(logging.INFO, logger="ooodist"):
+        run(tmp_path / "warm", CHILD, "epochs=1", f"warmup.zoo={zoo}")
+    printed = capsys.readouterr().out
+    run(tmp_path / "fresh", CHILD, "epochs=1")
+
+    line, lower_rate = (m for m in caplog.messages if m.startswith("warm-up: "))
+    assert "for 200 updates" in lower_rate
+    assert f"starts from mlp ({parent.id}), score " in line
+    assert f"warm start   {parent.id}, score " in printed
+    [child] = [row for row in rows_of(zoo) if row.id != parent.id]
+    assert child.meta.parent == parent.id
+    assert f"registered   {child.id} in {zoo}" in printed
+    warm, fresh = (float(history(tmp_path / name)[0]["val_accuracy"]) for name in ("warm", "fresh"))
+    print(f"accuracy after an epoch: {warm:.3f} warm, {fresh:.3f} cold")
+    assert warm > fresh
+    assert warm > float(history(cold / "out")[-1]["val_accuracy"]) - 0.05
+
+
+def test_a_cold_job_says_so(cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = f"warmup={{zoo: {cold / 'zoo'}, task: language, register: false}}"
+    run(tmp_path / "out", PARENT, "epochs=1", wanted)
+    assert "warm start   none: it started cold" in capsys.readouterr().out
+    run(tmp_path / "plain", PARENT, "epochs=1")
+    printed = capsys.readouterr().out
+    assert "warm start" not in printed
+    assert "registered" not in printed
+
+
+def test_what_is_not_to_be_registered(zoo: Path, tmp_path: Path) -> None:
+    before = rows_of(zoo)
+    run(tmp_path / "out", CHILD, "epochs=1", f"warmup={{zoo: {zoo}, register: false}}")
+    assert [row.id for row in rows_of(zoo)] == [row.id for row in before]
+
+
+def test_a_job_that_is_complete_is_registered_if_it_was_not(engine: Engine, tmp_path: Path) -> None:
+    """As when there was no zoo at its end."""
+    run(tmp_path / "out", PARENT, "epochs=1")
+    run(tmp_path / "out", PARENT, "epochs=1", f"warmup.zoo={tmp_path / 'zoo'}", resume=True)
+    [row] = rows_of(tmp_path / "zoo")
+    accuracy = float(history(tmp_path / "out")[-1]["val_accuracy"])
+    assert row.meta.accuracy == pytest.approx(accuracy)
+
+
+def test_the_jobs_own_task_and_data_set_are_wanted(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    zoo = zoo_of(tmp_path / "zoo", network(), metas=[meta(dataset="stripes")])
+    run(tmp_path / "one", PARENT, "epochs=1", f"warmup={{zoo: {zoo}, register: false}}")
+    [line] = [m for m in caplog.messages if "starts cold" in m]
+    assert "has no model of task classification, dataset digits that is similar" in line
+    caplog.clear()
+    wanted = f"warmup={{zoo: {zoo}, dataset: any, least_score: 0, register: false}}"
+    run(
+        tmp_path / "two",
+        "model={name: resnet20, width: 4, blocks_per_stage: 1}",
+        "epochs=1",
+        wanted,
+    )
+    assert not [m for m in caplog.messages if "starts cold" in m]
+
+
+def test_what_the_zoo_refuses_does_not_spoil_the_job(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its accuracy is far below that of all others of the task and data set."""
+    models = [network(seed=seed) for seed in range(12)]
+    metas = [meta(f"{n}", 0.98 + n / 1000, dataset="digits") for n in range(12)]
+    zoo = zoo_of(tmp_path / "zoo", *models, metas=metas)
+    bad = ["optimizer.learning_rate=0", PARENT, "epochs=1"]
+    run(tmp_path / "one", *bad, f"warmup={{zoo: {zoo}, task: any, dataset: any}}")
+    assert len(rows_of(Path(zoo))) == len(models)
+    [line] = [m for m in caplog.messages if "was not added" in m]
+    assert line.startswith(f"warm-up: the trained model was not added to the zoo {zoo}: ")
+    assert (tmp_path / "one" / "model.keras").exists()
+    required = f"warmup={{zoo: {zoo}, required: true, least_score: 0}}"
+    with pytest.raises(UserError, match="the trained model was not added to the zoo"):
+        run(tmp_path / "two", *bad, required)
+
+
+def test_no_accuracy_where_none_was_measured() -> None:
+    assert warm_job._accuracy({}) is None
+    assert warm_job._accuracy({"loss": 0.5}) is None
+    assert warm_job._accuracy({"loss": 0.5, "accuracy": float("nan")}) is None
+    assert warm_job._accuracy({"loss": 0.5, "accuracy": 0.25, "top_accuracy": 0.5}) == 0.25
+    assert warm_job._accuracy({"sparse_top_k_categorical_accuracy": 0.5}) == 0.5
+
+
+# What is required
+
+
+def test_required_ends_the_job_before_it_trains(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"warmup\.required is true, but there is no warm start"):
+        run(tmp_path / "out", PARENT, f"warmup={{zoo: {tmp_path / 'zoo'}, required: true}}")
+    assert not (tmp_path / "out" / "model.keras").exists()
+
+
+def test_a_zoo_that_cannot_be_used_at_all(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    run(tmp_path / "out", PARENT, "epochs=1", f"warmup.zoo={tmp_path / 'file' / 'zoo'}")
+    found = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert [line.partition(" zoo ")[0] for line in found] == [
+        "warm-up: the training starts cold:",
+        "warm-up: the trained model was not added to the",
+    ], found
+    assert (tmp_path / "out" / "model.keras").exists()
+
+
+# Probing
+
+
+def test_probing_on_the_jobs_own_data(
+    cold: Path, zoo: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two untrained models are said to be better than the trained one."""
+    [parent] = rows_of(zoo)
+    shape = keras.models.load_model(cold / "out" / "model.keras")
+    with Zoo(zoo) as models:
+        for seed in (1, 2):
+            keras.utils.set_random_seed(seed)
+            fresh = keras.models.clone_model(shape)
+            models.add_model(fresh, replace(parent.meta, name=f"fresh {seed}", accuracy=0.99))
+    start = f"warmup={{zoo: {zoo}, register: false, probe_steps: 5"
+    caplog.set_level(logging.INFO, "ooodist")
+    job = run(tmp_path / "out", CHILD, "epochs=1", f"{start}}}")
+    found = provenance.start_of(job.model)
+    assert found is not None
+    assert found.parent == parent.id
+    assert "warm-up: losses after 5 steps: " in caplog.text
+
+
+# Resuming
+
+WARM = ["epochs=4", "warmup={zoo: ZOO, register: false, lower_rate: 0.9, ramp_steps: 30}"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param([], id="number"),
+        pytest.param(
+            [
+                "optimizer.learning_rate={schedule: cosine_decay, initial_learning_rate: 3e-3,"
+                " decay_steps: 44}",
+                "early_stopping={monitor: val_accuracy, patience: 9, restore_best_weights: true}",
+            ],
+            id="schedule",
+        ),
+        pytest.param(["precision=mixed_float16", "accumulate=2"], id="loss scaling"),
+    ],
+)
+def test_a_resumed_run_is_the_uninterrupted_one(
+    overrides: list[str], zoo: Path, tmp_path: Path
+) -> None:
+    """The first two epochs end in the middle of the ramp. Who goes on asks no zoo."""
+    warm = [each.replace("ZOO", str(zoo)) for each in WARM]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    one = run(whole, CHILD, *warm, *overrides)
+    run(parts, CHILD, *warm, *overrides, "epochs=2")
+    shutil.rmtree(zoo)
+    keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
+    other = run(parts, CHILD, *warm, *overrides, resume=True)
+
+    assert not zoo.exists()
+    assert history(parts) == history(whole)
+    states = [checkpoint.latest(folder)[1] for folder in (whole, parts)]
+    assert states[0].fingerprint == states[1].fingerprint
+    starts = [state.warm_start or {} for state in states]
+    assert {**starts[0], "seconds": {}} == {**starts[1], "seconds": {}}
+    assert starts[0]["parent"]
+    for mine, its in zip(weights(whole), weights(parts), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    for mine, its in zip(
+        one.model.optimizer.variables, other.model.optimizer.variables, strict=True
+    ):
+        np.testing.assert_array_equal(mine, its, err_msg=mine.path)
+
+
+@pytest.mark.parametrize("changed", ["warmup=null", "warmup.lower_rate=0", "warmup.ramp_steps=5"])
+def test_who_goes_on_has_the_rate_that_was_begun_with(
+    changed: str, zoo: Path, tmp_path: Path
+) -> None:
+    warm = [each.replace("ZOO", str(zoo)) for each in WARM]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(whole, CHILD, *warm, "epochs=3")
+    run(parts, CHILD, *warm, "epochs=2")
+    job = run(parts, CHILD, *warm, changed, "epochs=3", resume=True)
+    assert provenance.start_of(job.model) is not None
+    for mine, its in zip(weights(whole), weights(parts), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_the_rates_are_those_of_the_ramp(zoo: Path, tmp_path: Path) -> None:
+    warm = [each.replace("ZOO", str(zoo)) for each in WARM]
+    job = run(tmp_path / "out", CHILD, *warm, "epochs=2")
+    start = provenance.start_of(job.model)
+    assert start is not None
+    expected = 0.003 * (1 - 0.9 * start.carried * (1 - 2 * STEPS / 30))
+    assert int(job.model.optimizer.iterations) == 2 * STEPS
+    assert float(job.model.optimizer.learning_rate) == pytest.approx(expected, rel=1e-5)
+    rows = history(tmp_path / "out")
+    if "learning_rate" in rows[-1]:
+        assert float(rows[-1]["learning_rate"]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_cold_job_is_resumed_cold(zoo: Path, tmp_path: Path) -> None:
+    """Though there is a model now from which it could start."""
+    run(tmp_path / "out", CHILD, "epochs=1")
+    job = run(tmp_path / "out", CHILD, "epochs=2", f"warmup.zoo={zoo}", resume=True)
+    assert provenance.start_of(job.model) is None
+    assert checkpoint.latest(tmp_path / "out")[1].warm_start is None
+
+
+# With elastic training
+
+
+@pytest.fixture
+def equal_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs that are the same in each run: calibrated, they would never be."""
+    monkeypatch.setattr(timing, "calibrated", lambda _model, _batch, costs, *_, **__: (costs, ()))
+
+
+@pytest.mark.usefixtures("equal_costs")
+def test_what_was_not_copied_is_trained_first(engine: Engine, tmp_path: Path) -> None:
+    """New blocks in each stage, in the first epoch of two. Then importance alone counts again."""
+    net = "model={name: resnet20, width: 4, blocks_per_stage: N}"
+    run(tmp_path / "out", net.replace("N", "1"), "epochs=1", f"warmup.zoo={tmp_path / 'zoo'}")
+    elastic = (
+        "{rho: 0.75, renew: 1 epochs, batches: 1, keep: 0, smoothing: 0, not_copied_epochs: N}"
+    )
+    new: dict[int, list[int]] = {}
+    for epochs in (0, 1):
+        job = run(
+            tmp_path / f"{epochs}",
+            net.replace("N", "2"),
+            "epochs=2",
+            f"elastic={elastic.replace('N', str(epochs))}",
+            f"planning.profiles={tmp_path / 'profiles'}",
+            f"warmup={{zoo: {tmp_path / 'zoo'}, register: false}}",
+        )
+        state: Any = checkpoint.latest(tmp_path / f"{epochs}")[1].selection
+        choice = job.model.ooodist.controller.pricing.choice
+        start = provenance.start_of(job.model)
+        assert start is not None
+        not_copied = choice.numbers(start.not_copied)
+        new[epochs] = [len(not_copied & {*each["selected"]}) for each in state["renewals"]]
+        for renewal in state["renewals"]:
+            assert renewal["predicted"] <= 0.75 * choice.full_seconds * (1 + 1e-6)
+    print(f"selected of {len(not_copied)} that were not copied: {new}")
+    assert 0 < len(not_copied) < len(choice.items)
+    assert new[1][0] > new[0][0]
+    assert new[1][1] < new[1][0]

@@ -1,0 +1,184 @@
+"""Plans as YAML and back, parts of gradients, and which plan files are refused."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from ooodist.errors import UserError
+from ooodist.planner.data_parallel import plan as plans
+from ooodist.planner.data_parallel.plan import (
+    ALIGNMENT,
+    Plan,
+    PlannedExchange,
+    Prediction,
+    from_yaml,
+    split_evenly,
+    to_yaml,
+)
+from ooodist.util.yaml_dataclass import LARGEST_INTEGER
+
+numbers = st.floats(0, allow_nan=False)
+counts = st.integers(1, LARGEST_INTEGER)
+
+
+@st.composite
+def exchanges(draw: DrawFn) -> tuple[PlannedExchange, ...]:
+    found = []
+    names = draw(st.lists(st.text(), unique=True, max_size=6))
+    while names:
+        parts = draw(st.integers(1, 3))
+        count = draw(st.integers(1, len(names))) if parts == 1 else 1
+        members, names = tuple(names[:count]), names[count:]
+        found += [PlannedExchange(members, part, parts) for part in range(parts)]
+    return tuple(draw(st.permutations(found)))
+
+
+any_plan = st.builds(
+    Plan,
+    name=st.text(),
+    order=st.none() | st.lists(st.text(), max_size=5).map(tuple),
+    exchanges=exchanges(),
+    credit=st.none() | counts,
+    by_urgency=st.booleans(),
+    partition_bytes=st.none() | counts,
+    steps_per_launch=counts,
+    model=st.text(),
+    engine=st.text(),
+    workers=counts,
+    predicted=st.none()
+    | st.builds(Prediction, numbers, numbers, numbers, st.integers(0, LARGEST_INTEGER)),
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(any_plan)
+def test_any_plan_survives_yaml(plan: Plan) -> None:
+    again = from_yaml(to_yaml(plan), "test")
+    assert again == plan
+    assert again.digest() == plan.digest()
+
+
+def test_write_and_read(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    plans.write(PLAN, file)
+    assert plans.read(file) == PLAN
+    assert list(tmp_path.iterdir()) == [file]
+
+
+PLAN = Plan(
+    name="planned",
+    order=("dX:b", "dW:b", "dW:a"),
+    exchanges=(
+        PlannedExchange(("a",), 0, 2),
+        PlannedExchange(("b", "c")),
+        PlannedExchange(("a",), 1, 2),
+    ),
+)
+
+
+def test_digest_is_of_what_is_carried_out() -> None:
+    assert replace(PLAN, predicted=Prediction(1.0, 2.0, 3.0)).digest() == PLAN.digest()
+    others = [
+        replace(PLAN, order=None),
+        replace(PLAN, order=PLAN.order[::-1] if PLAN.order else None),
+        replace(PLAN, exchanges=PLAN.exchanges[::-1]),
+        replace(PLAN, credit=1),
+        replace(PLAN, by_urgency=True),
+        replace(PLAN, partition_bytes=4096),
+        replace(PLAN, steps_per_launch=2),
+        replace(PLAN, model="other"),
+    ]
+    assert len({plan.digest() for plan in [PLAN, *others]}) == 1 + len(others)
+
+
+def test_names_of_exchanges() -> None:
+    assert [exchange.name for exchange in PLAN.exchanges] == ["a[0/2]", "b+1", "a[1/2]"]
+
+
+@given(st.integers(1, 5000), st.sampled_from([1, 2, 4, 8, 16]), st.data())
+def test_parts_are_even_aligned_and_together_the_whole(
+    num_elements: int, item_bytes: int, data: st.DataObject
+) -> None:
+    blocks = -(-num_elements * item_bytes // ALIGNMENT)
+    parts = data.draw(st.integers(1, blocks))
+    sizes = split_evenly(num_elements, item_bytes, parts)
+    assert len(sizes) == parts
+    assert sum(sizes) == num_elements
+    assert min(sizes) > 0
+    assert all(start * item_bytes % ALIGNMENT == 0 for start in itertools.accumulate(sizes[:-1]))
+    # Two differ by no more than a block, and by what the last block lacks.
+    assert (max(sizes) - min(sizes)) * item_bytes < 2 * ALIGNMENT
+    assert max(sizes) == sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("num_elements", "item_bytes", "parts"), [(16, 4, 2), (17, 4, 3), (0, 4, 1), (100, 4, 0)]
+)
+def test_refuses_more_parts_than_there_are_blocks(
+    num_elements: int, item_bytes: int, parts: int
+) -> None:
+    with pytest.raises(ValueError, match=f"{num_elements} elements of {item_bytes} bytes"):
+        split_evenly(num_elements, item_bytes, parts)
+
+
+WRONG_FILES = [
+    ("[1, 2]", "mine.yaml is no plan"),
+    ("name: p\norder: [", "mine.yaml, line 2: this is not valid YAML"),
+    ("name: p\norder: null", "mine.yaml: exchanges is missing"),
+    ("name: p\norder: null\nexchanges: []\ncredits: 4", "did you mean credit?"),
+    ("name: p\norder: null\nexchanges: []\ncredit: 0", "credit is 0; it must be"),
+    ("name: p\norder: 3\nexchanges: []", "order is 3"),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a], part: -1, parts: 2}",
+        "exchanges[0].part is -1",
+    ),
+    ("name: p\norder: null\nexchanges:\n- {weights: []}", "an exchange without weights"),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a], part: 2, parts: 2}",
+        "exchange a[2/2] has part 2 of 2",
+    ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a, b], part: 0, parts: 2}",
+        "part 0 of 2 of 2 weights",
+    ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a]}\n- {weights: [a, b]}",
+        "does not have each part of a once",
+    ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a]}\n- {weights: [a], part: 0, parts: 2}",
+        "does not have each part of a once",
+    ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a], part: 1, parts: 3}",
+        "1 of the 3 parts of a, and lacks part 0",
+    ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a], part: 0, parts: 1000000000000}",
+        "1 of the 1000000000000 parts of a, and lacks part 1;",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_FILES)
+def test_refuses_wrong_files_and_says_which(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=re.escape(message)) as raised:
+        plans.read(file)
+    assert str(file) in str(raised.value)
+
+
+def test_refuses_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    for name in ("none.yaml", "binary.yaml"):
+        with pytest.raises(UserError, match=f"plan .*{name} cannot be read"):
+            plans.read(tmp_path / name)

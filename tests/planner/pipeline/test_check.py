@@ -1,0 +1,204 @@
+"""What is wrong with a pipeline schedule is found before it runs, and shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.actions import (
+    Action,
+    Schedule,
+    from_csv,
+    trained_from,
+    with_transfers,
+)
+from ooodist.planner.pipeline.check import ScheduleError, check, grid
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages
+from ooodist.planner.pipeline.schedules import (
+    gpipe,
+    interleaved,
+    modulo,
+    one_forward_one_backward,
+    zero_bubble_h1,
+    zero_bubble_v,
+)
+from ooodist.planner.pipeline.simulate import Deadlock, peak_bytes, simulate_pipeline
+from tests.planner.pipelines import partly_trained, pipelines, schedules
+from tests.processor_time import fastest
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_transfers_that_are_needed_are_right(schedule: Schedule) -> None:
+    check(with_transfers(schedule))
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_the_first_stages_need_not_train(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    _, schedule, costs = pipeline
+    check(schedule, costs)
+    check(with_transfers(schedule), costs)
+    most = max(peak_bytes(schedule, costs))
+    check(schedule, replace(costs, memory_limit=most))
+    if most:
+        with pytest.raises(ScheduleError, match=f"the memory limit is {most - 1}"):
+            check(schedule, replace(costs, memory_limit=most - 1))
+
+
+@settings(deadline=None)
+@given(partly_trained(), st.data())
+def test_a_missing_transfer_is_named(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts], data: st.DataObject
+) -> None:
+    full = with_transfers(pipeline[1])
+    sent = [a for actions in full.actions for a in actions if "_" in a.kind]
+    if not sent:
+        return
+    gone = data.draw(st.sampled_from(sent))
+    rest = replace(
+        full, actions=tuple(tuple(a for a in those if a != gone) for those in full.actions)
+    )
+    if not any("_" in a.kind for those in rest.actions for a in those):
+        return
+    with pytest.raises(ScheduleError, match=f"{gone} is missing"):
+        check(rest)
+
+
+@settings(deadline=None)
+@given(schedules(), st.data())
+def test_two_actions_in_the_other_order_block_or_do_not_matter(
+    schedule: Schedule, data: st.DataObject
+) -> None:
+    """The checker says that it stands still where the simulator stands still, and only there."""
+    rank = data.draw(st.integers(0, schedule.ranks - 1))
+    actions = list(schedule.actions[rank])
+    one, other = (data.draw(st.integers(0, len(actions) - 1)) for _ in range(2))
+    actions[one], actions[other] = actions[other], actions[one]
+    lists = list(schedule.actions)
+    lists[rank] = tuple(actions)
+    changed = replace(schedule, actions=tuple(lists))
+    try:
+        simulate_pipeline(changed, equal_stages(schedule.stages))
+    except Deadlock:
+        with pytest.raises(ScheduleError, match="no rank can go on"):
+            check(changed)
+    else:
+        check(changed)
+
+
+@settings(deadline=None)
+@given(pipelines())
+def test_the_memory_limit_is_checked_to_the_byte(pipeline: tuple[Schedule, PipelineCosts]) -> None:
+    schedule, costs = pipeline
+    most = max(peak_bytes(schedule, costs))
+    check(schedule, replace(costs, memory_limit=most))
+    if most:
+        with pytest.raises(ScheduleError, match=f"needs .* the memory limit is {most - 1}"):
+            check(schedule, replace(costs, memory_limit=most - 1))
+
+
+def test_memory_names_the_first_step_that_does_not_fit() -> None:
+    costs = PipelineCosts((StageCost(weight_bytes=10),) * 2, memory_limit=25)
+    with pytest.raises(ScheduleError, match="0F2 needs 30 bytes") as error:
+        check(with_transfers(gpipe(2, 3)), costs)
+    assert (error.value.rank, error.value.step) == (0, 4)
+    assert ">> 0F2 <<" in str(error.value)
+    check(one_forward_one_backward(2, 3), costs)
+
+
+def wrong(text: str, message: str) -> ScheduleError:
+    with pytest.raises(ScheduleError, match=message) as error:
+        check(from_csv(text, "x"))
+    return error.value
+
+
+def test_what_is_missing_twice_or_elsewhere_is_named() -> None:
+    wrong("0F0,0F0,0BW0", "rank 0, step 1: 0F0 comes twice")
+    wrong("0F0,0B0", "stage 0 does B, F of micro-batch 0; it must do F, B and W, or F and BW")
+    wrong("0F0,0B0,0W0,0BW0", "stage 0 does B, BW, F, W of micro-batch 0")
+    wrong("0F0,0SEND_F0,0BW0\n1F0,1BW0", "0RECV_B0 is missing")
+    wrong(
+        "0F0,0SEND_F0,0RECV_B0,0BW0,0SEND_B0\n1RECV_F0,1F0,1BW0,1SEND_B0",
+        "rank 0, step 4: nobody waits for 0SEND_B0",
+    )
+    other = Schedule("x", (0, 1), 1, ((Action(1, "F", 0),), ()))
+    with pytest.raises(ScheduleError, match="1F0 is of a stage that this rank does not have"):
+        check(other)
+    nothing = Schedule("x", (0,), 2, ((Action(0, "F", 1), Action(0, "BW", 1)),))
+    with pytest.raises(ScheduleError, match="stage 0 does nothing of micro-batch 0"):
+        check(nothing)
+    beyond = Schedule("x", (0,), 1, ((Action(0, "F", 1),),))
+    with pytest.raises(ScheduleError, match="beyond the 1 of a step"):
+        check(beyond)
+
+
+def test_stages_that_should_train_or_not_are_named() -> None:
+    wrong(
+        "0F0,0BW0\n1F0\n2F0,2BW0",
+        "stage 1 does F of micro-batch 0; it must do F, B and W, or F and BW, as stage 0 before it",
+    )
+    wrong("0F0\n1F0,1BW0\n2F0", "rank 2: stage 2 does F .* as stage 1 before it trains")
+    wrong("0F0,0F1\n1F0,1F1,1BW0", "stage 1 does F of micro-batch 1; it must do F, B and W")
+    wrong("0F0,0W0\n1F0,1BW0", "stage 0 does F, W .*; without any B or BW, it must do F alone")
+    wrong("0F1\n1F0,1F1,1BW0,1BW1", "stage 0 does nothing of micro-batch 0; without any B")
+    check(from_csv("0F0\n1F0,1BW0", "x"))
+
+
+def test_gradients_that_nobody_needs_are_not_sent() -> None:
+    sent = "0F0,0SEND_F0\n1RECV_F0,1F0,1BW0"
+    check(from_csv(sent, "x"))
+    wrong(f"{sent},1SEND_B0", "rank 1, step 3: nobody waits for 1SEND_B0")
+    wrong(sent.replace("\n", ",0RECV_B0\n"), "rank 0, step 2: nobody waits for 0RECV_B0")
+
+
+def test_a_rank_that_waits_for_itself_is_to_blame() -> None:
+    error = wrong("0F0,0BW0\n1BW0,1F0", "1BW0 of rank 1 waits for 1F0")
+    assert (error.rank, error.step) == (1, 0)
+
+
+def test_ranks_that_wait_for_each_other() -> None:
+    crossed = "0F0,0SEND_F0,0RECV_B0,0BW0,0F1,0SEND_F1,0RECV_B1,0BW1\n"
+    crossed += "1RECV_F0,1F0,1RECV_F1,1F1,1BW0,1SEND_B0,1BW1,1SEND_B1\n"
+    error = wrong(
+        crossed, "0RECV_B0 of rank 0 waits for 1SEND_B0; 1RECV_F1 of rank 1 waits for 0SEN"
+    )
+    assert (error.rank, error.step) == (0, 2)
+
+
+def test_the_grid_shows_ranks_and_steps() -> None:
+    schedule = from_csv("0F0,0F1,0BW0,0BW1\n1F0,1BW0,1F1,1BW1\n", "x")
+    assert grid(schedule).splitlines() == [
+        "step    0    1     2     3",
+        "rank 0  0F0  0F1   0BW0  0BW1",
+        "rank 1  1F0  1BW0  1F1   1BW1",
+    ]
+    marked = grid(schedule, rank=1, step=2).splitlines()
+    assert marked[2] == "rank 1  1F0  1BW0  >> 1F1 <<  1BW1"
+
+
+def test_only_the_steps_around_the_bad_one_are_shown() -> None:
+    shown = grid(gpipe(2, 50), rank=1, step=50).splitlines()
+    assert shown[0].split() == ["step", *map(str, range(46, 55))]
+    assert ">> 1BW0 <<" in shown[2]
+    assert len(shown) == 3
+
+
+def test_costs_of_other_stages() -> None:
+    with pytest.raises(UserError, match="of 3 stages, the schedule has 2"):
+        check(gpipe(2, 1), equal_stages(3))
+
+
+def test_takes_less_than_a_second() -> None:
+    for make in (gpipe, interleaved, zero_bubble_h1, zero_bubble_v, modulo):
+        schedule = make(16, 128)
+        for checked in (schedule, trained_from(schedule, schedule.stages // 2)):
+            costs = equal_stages(schedule.stages)
+            assert fastest(partial(check, checked, costs), runs=3) < 1

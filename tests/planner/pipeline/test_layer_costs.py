@@ -1,0 +1,154 @@
+"""Stages made of layers: nothing is lost, and files say what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.layer_costs import (
+    LayerCost,
+    Link,
+    ModelCosts,
+    balanced_parts,
+    merged,
+    read_model_costs,
+    stage_costs,
+)
+from ooodist.util import yaml_dataclass
+
+NUMBERS = st.integers(0, 9)
+EIGHTHS = NUMBERS.map(lambda number: number / 8)
+LAYERS = st.lists(
+    st.builds(
+        LayerCost,
+        name=st.just("x"),
+        forward=EIGHTHS,
+        input_gradient=EIGHTHS,
+        weight_gradient=EIGHTHS,
+        update=EIGHTHS,
+        base_bytes=NUMBERS,
+        input_bytes=NUMBERS,
+        weight_bytes=NUMBERS,
+        gradient_bytes=NUMBERS,
+        sent_bytes=NUMBERS,
+    ),
+    min_size=4,
+    max_size=10,
+)
+SUMMED = (
+    *("forward", "input_gradient", "weight_gradient", "update"),
+    *("base_bytes", "input_bytes", "weight_bytes", "gradient_bytes"),
+)
+
+
+@settings(deadline=None)
+@given(LAYERS, st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 1)]))
+def test_stages_have_all_that_layers_have(layers: list[LayerCost], size: tuple[int, int]) -> None:
+    costs = ModelCosts(tuple(layers), Link(0.5, 0.25))
+    [parts] = balanced_parts(costs, *size, microbatches=3)
+    stages = stage_costs(costs, parts).stages
+    assert len(stages) == size[0] * size[1]
+    for name in SUMMED:
+        total = sum(getattr(layer, name) for layer in layers)
+        assert sum(getattr(stage, name) for stage in stages) == total
+    for part, stage, behind in zip(parts, stages, [*stages[1:], None], strict=True):
+        last = layers[part.stop - 1]
+        if behind is None:
+            assert (stage.sent_bytes, stage.send_seconds) == (0, 0.0)
+            continue
+        assert stage.sent_bytes == last.sent_bytes
+        expected = 0.5 + 0.25 * last.sent_bytes if last.sent_bytes else 0.0
+        assert stage.send_seconds == behind.send_back_seconds == expected
+    assert stages[0].send_back_seconds == 0.0
+
+
+@settings(deadline=None)
+@given(LAYERS, st.data())
+def test_layers_that_are_merged_are_one_stage(layers: list[LayerCost], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(layers) - 1))
+    parts = [range(cut), range(cut, len(layers))]
+    costs = ModelCosts(tuple(layers), Link(0.5, 0.25), recompute=data.draw(st.booleans()))
+    one = replace(costs, layers=merged(layers, parts))
+    assert [layer.name for layer in one.layers] == ["x", "x"]
+    assert balanced_parts(one, 2, 1, 3) == [(range(1), range(1, 2))]
+    assert stage_costs(one, [range(1), range(1, 2)]) == stage_costs(costs, parts)
+
+
+@settings(deadline=None)
+@given(LAYERS)
+def test_recomputing_keeps_what_was_received_and_runs_f_again(layers: list[LayerCost]) -> None:
+    costs = ModelCosts(tuple(layers))
+    parts = [range(2), range(2, len(layers))]
+    kept, again = (stage_costs(c, parts).stages for c in (costs, replace(costs, recompute=True)))
+    for one, other, received in zip(kept, again, (0, layers[1].sent_bytes), strict=True):
+        assert other.forward == one.forward
+        assert other.input_gradient == one.forward + one.input_gradient
+        assert other.weight_gradient == one.weight_gradient
+        assert (other.input_bytes, other.weight_bytes) == (received, 0)
+        assert other.gradient_bytes == one.weight_bytes + one.gradient_bytes
+
+
+def test_a_split_for_recomputing_counts_f_twice() -> None:
+    layers = (LayerCost("a", forward=3.0), *[LayerCost("b", weight_gradient=2.0)] * 4)
+    sizes = {
+        recompute: [len(part) for part in balanced_parts(costs, 2, 1, 8)[0]]
+        for recompute in (False, True)
+        if (costs := ModelCosts(layers, recompute=recompute))
+    }
+    assert sizes == {False: [2, 3], True: [1, 4]}
+
+
+def test_the_memory_limit_counts_what_is_in_flight() -> None:
+    """1F1B keeps more micro-batches on the first ranks, so they get fewer of equal layers."""
+    layers = tuple(LayerCost(str(n), forward=1.0, weight_bytes=10) for n in range(6))
+
+    def sizes(limit: int | None, microbatches: int) -> list[list[int]]:
+        splits = balanced_parts(ModelCosts(layers, memory_limit=limit), 2, 1, microbatches)
+        return [[len(part) for part in parts] for parts in splits]
+
+    assert sizes(None, 8) == [[3, 3]]
+    assert sizes(40, 8) == [[2, 4], [3, 3]]  # a schedule may keep less than 1F1B
+    assert sizes(40, 1) == [[3, 3]]
+    assert sizes(30, 8) == [[3, 3]]
+
+
+def test_the_gradients_of_one_micro_batch_are_counted() -> None:
+    """Two micro-batches are in flight on rank 0, and one of them has gradients."""
+    large = LayerCost("0", forward=1.0, weight_bytes=50, gradient_bytes=20)
+    layers = (large, *[LayerCost("x", forward=1.0, weight_bytes=5, gradient_bytes=20)] * 4)
+    # 2 x 50 + 20 = 120 bytes; with the next layer it would be 2 x 55 + 40.
+    splits = balanced_parts(ModelCosts(layers, memory_limit=120), 2, 1, 8)
+    assert [[len(part) for part in parts] for parts in splits] == [[1, 4], [2, 3]]
+    assert len(balanced_parts(ModelCosts(layers, memory_limit=119), 2, 1, 8)) == 1
+
+
+def test_a_file_and_back(tmp_path: Path) -> None:
+    costs = ModelCosts((LayerCost("a", 1.0, sent_bytes=3), LayerCost("b")), Link(1e-3, 1e-9), 99)
+    file = tmp_path / "costs.yaml"
+    file.write_text(yaml_dataclass.dump(yaml_dataclass.plain(costs)))
+    assert read_model_costs(file) == costs
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "--costs .* cannot be read"),
+        ("layers: [", "this is not valid YAML"),
+        ("layers: []\nlinks: 3", "there is no key links.*did you mean link"),
+        (
+            "layers: [{name: a, forward: -1}]",
+            r"layers\[0\].forward is -1; it must be a number, at least 0",
+        ),
+    ],
+)
+def test_files_with_faults(tmp_path: Path, text: str | None, message: str) -> None:
+    file = tmp_path / "costs.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_model_costs(file)

@@ -1,0 +1,174 @@
+"""The simulated times and bytes of pipelines."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from ooodist.errors import UserError
+from ooodist.planner.pipeline.actions import (
+    Action,
+    Schedule,
+    from_csv,
+    trained_from,
+    with_transfers,
+)
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
+from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
+from ooodist.planner.pipeline.simulate import Deadlock, kept_bytes, simulate_pipeline
+from tests.planner.pipelines import partly_trained, reference_ends
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_is_as_the_slow_reference(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
+    _, schedule, costs = pipeline
+    timeline = simulate_pipeline(schedule, costs)
+    ends = reference_ends(schedule, costs)
+    assert {run.action: run.end for runs in timeline.runs for run in runs} == ends
+    assert timeline.makespan == max(ends.values())
+    for runs, actions in zip(timeline.runs, schedule.actions, strict=True):
+        assert tuple(run.action for run in runs) == actions
+        assert all(one.end <= other.start for one, other in itertools.pairwise(runs))
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_transfers_in_the_schedule_change_nothing(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    _, schedule, costs = pipeline
+    assert simulate_pipeline(with_transfers(schedule), costs) == simulate_pipeline(schedule, costs)
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_nothing_is_left_in_memory(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
+    """What each rank has kept in the end is what it keeps all the time."""
+    _, schedule, costs = pipeline
+    peaks = simulate_pipeline(schedule, costs).peak_bytes
+    twice = replace(schedule, actions=tuple((*actions, *actions) for actions in schedule.actions))
+    for rank, kept in enumerate(kept_bytes(twice, costs)):
+        half = len(kept) // 2
+        assert kept[:half] == kept[half:]
+        assert max(kept) == peaks[rank]
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_what_nobody_needs_takes_nothing(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    """Without it no step is slower and no rank keeps more, at whatever cost."""
+    full, schedule, costs = pipeline
+    timeline = simulate_pipeline(schedule, costs)
+    free = forward_only(costs, schedule.first_trained)
+    assert simulate_pipeline(schedule, free) == timeline
+    assert kept_bytes(schedule, free) == kept_bytes(schedule, costs)
+    for each in (free, costs):
+        slower = simulate_pipeline(full, each)
+        assert timeline.makespan <= slower.makespan
+        assert timeline.step_seconds <= slower.step_seconds
+        assert all(
+            one <= other for one, other in zip(timeline.peak_bytes, slower.peak_bytes, strict=True)
+        )
+
+
+def test_only_forward_by_hand() -> None:
+    """The link back to rank 0 is free for stage 3, as stage 1 sends nothing back::
+
+    rank 0   0F 2F .. 2F .. .. .. 2B 2W
+    rank 1   .. 1F ..
+    """
+    cost = StageCost(
+        1, 1, 1, input_bytes=1, weight_bytes=10, base_bytes=1000, send_back_seconds=2, update=5
+    )
+    costs = PipelineCosts((cost,) * 4)
+    full = from_csv("0F0,2F0,2B0,0B0,2W0,0W0\n1F0,3F0,3B0,1B0,3W0,1W0\n", "x")
+    timeline = simulate_pipeline(trained_from(full, 2), costs)
+    first, second = ([(run.start, run.end) for run in runs] for runs in timeline.runs)
+    assert first == [(0, 1), (2, 3), (7, 8), (8, 9)]
+    assert second == [(1, 2), (3, 4), (4, 5), (5, 6)]
+    assert timeline.peak_bytes == (2011, 2011)
+    assert timeline.updates == (5, 5)
+    last = simulate_pipeline(trained_from(full, 3), costs)
+    assert (last.makespan, last.peak_bytes, last.updates) == (6, (2000, 2011), (0, 5))
+
+
+def test_costs_of_stages_that_only_run_forward() -> None:
+    cost = StageCost(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+    costs = PipelineCosts((cost,) * 3, memory_limit=12)
+    frozen = StageCost(1, 0, 0, 0, 0, 0, 7, 8, 0, 10, 0)
+    silent = replace(cost, send_back_seconds=0)
+    assert forward_only(costs, 0) == costs
+    assert forward_only(costs, 1) == replace(costs, stages=(frozen, silent, cost))
+    assert forward_only(costs, 3) == replace(costs, stages=(frozen,) * 3)
+
+
+def test_two_stages_by_hand() -> None:
+    """::
+
+    rank 0   F0 F0 F1 F1 .. .. .. .. B0 W0 .. B1 W1
+    link            >>    >>    <<       <<
+    rank 1   .. .. .. F0 B0 W0 .. F1 ...
+    """
+    costs = PipelineCosts((StageCost(2, 1, 1, send_seconds=1), StageCost(send_back_seconds=2)))
+    timeline = simulate_pipeline(
+        from_csv("0F0,0F1,0B0,0W0,0B1,0W1\n1F0,1B0,1W0,1F1,1BW1\n", "x"), costs
+    )
+    first, second = ([(run.start, run.end) for run in runs] for runs in timeline.runs)
+    assert second == [(3, 4), (4, 5), (5, 6), (6, 7), (7, 9)]
+    assert first == [(0, 2), (2, 4), (7, 8), (8, 9), (11, 12), (12, 13)]
+    assert timeline.makespan == 13
+    assert timeline.spans == (13, 6)
+    assert timeline.busy == (8, 6)
+    assert timeline.bubble == pytest.approx(1 - 14 / 26)
+
+
+def test_a_link_sends_one_message_after_the_other() -> None:
+    costs = PipelineCosts((StageCost(forward=1, send_seconds=3), StageCost()))
+    timeline = simulate_pipeline(gpipe(2, 3), costs)
+    assert [run.start for run in timeline.runs[1][:3]] == [4, 7, 10]
+
+
+def test_bytes_come_and_go_as_documented() -> None:
+    cost = StageCost(input_bytes=1, weight_bytes=10, gradient_bytes=100, base_bytes=1000)
+    costs = PipelineCosts((cost,))
+    split = from_csv("0F0,0F1,0B0,0W0,0B1,0W1\n", "x")
+    assert kept_bytes(split, costs) == ((1011, 1022, 1122, 1121, 1111, 1110),)
+    assert kept_bytes(from_csv("0F0,0BW0\n", "x"), costs) == ((1011, 1111),)
+
+
+def test_memory_of_1f1b_and_gpipe() -> None:
+    costs = equal_stages(4)
+    assert simulate_pipeline(one_forward_one_backward(4, 9), costs).peak_bytes == (4, 3, 2, 1)
+    assert simulate_pipeline(zero_bubble_h1(4, 9), costs).peak_bytes == (4, 4, 4, 4)
+    assert simulate_pipeline(gpipe(4, 9), costs).peak_bytes == (9, 9, 9, 9)
+
+
+def test_a_deadlock_names_where_each_rank_is() -> None:
+    crossed = Schedule(
+        "crossed",
+        (0, 1),
+        2,
+        (
+            (Action(0, "F", 0), Action(0, "BW", 0), Action(0, "F", 1), Action(0, "BW", 1)),
+            (Action(1, "F", 0), Action(1, "F", 1), Action(1, "BW", 0), Action(1, "BW", 1)),
+        ),
+    )
+    with pytest.raises(Deadlock, match="rank 0 at 0BW0; rank 1 at 1F1") as error:
+        simulate_pipeline(crossed, equal_stages(2))
+    assert error.value.stuck == {0: 1, 1: 1}
+
+
+def test_costs_of_other_stages() -> None:
+    with pytest.raises(UserError, match="of 3 stages, the schedule has 2"):
+        simulate_pipeline(gpipe(2, 1), equal_stages(3))
+
+
+def test_nothing_to_do_takes_no_time() -> None:
+    timeline = simulate_pipeline(Schedule("none", (0,), 1, ((),)), equal_stages(1))
+    assert (timeline.makespan, timeline.spans, timeline.bubble) == (0, (0,), 0)

@@ -1,0 +1,108 @@
+"""Random pipelines, and a slow and obvious simulation of them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from ooodist.planner.pipeline import schedules as named
+from ooodist.planner.pipeline.actions import Action, Schedule, trained_from
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+
+# Eighths: sums of them are exact, so that many things happen at exactly the same time.
+EIGHTHS: SearchStrategy[float] = st.integers(0, 16).map(lambda number: number / 8)
+BYTES: SearchStrategy[int] = st.integers(0, 8)
+
+
+@st.composite
+def stage_costs(draw: DrawFn, stages: int) -> PipelineCosts:
+    """Of so many stages, all different."""
+    seconds, num_bytes = (lambda: draw(EIGHTHS)), (lambda: draw(BYTES))
+    return PipelineCosts(
+        tuple(
+            StageCost(
+                *(seconds(), seconds(), seconds()),
+                *(num_bytes(), num_bytes(), num_bytes(), num_bytes()),
+                *(seconds(), seconds()),
+            )
+            for _ in range(stages)
+        )
+    )
+
+
+@st.composite
+def schedules(draw: DrawFn) -> Schedule:
+    """Any that has a name, of up to 5 ranks and 9 micro-batches."""
+    ranks, microbatches = draw(st.integers(1, 5)), draw(st.integers(1, 9))
+    chunks = draw(st.integers(1, 3))
+    made = [
+        named.gpipe(ranks, microbatches, chunks),
+        named.one_forward_one_backward(ranks, microbatches),
+        named.interleaved(ranks, microbatches, chunks),
+        named.zero_bubble_h1(ranks, microbatches),
+        named.zero_bubble_h2(ranks, microbatches),
+        named.zero_bubble_v(ranks, microbatches),
+        named.fast_forward(ranks, microbatches),
+        named.modulo(ranks, microbatches, chunks),
+        named.push(ranks, microbatches, chunks),
+    ]
+    return draw(st.sampled_from(made))
+
+
+@st.composite
+def pipelines(draw: DrawFn) -> tuple[Schedule, PipelineCosts]:
+    """A schedule and costs of its stages."""
+    schedule = draw(schedules())
+    return schedule, draw(stage_costs(schedule.stages))
+
+
+@st.composite
+def partly_trained(draw: DrawFn) -> tuple[Schedule, Schedule, PipelineCosts]:
+    """A schedule, the same with only the later stages trained (or all), and costs of its stages."""
+    schedule, costs = draw(pipelines())
+    first = draw(st.integers(0, schedule.stages - 1))
+    return schedule, trained_from(schedule, first), costs
+
+
+def reference_ends(schedule: Schedule, costs: PipelineCosts) -> dict[Action, float]:
+    """The end of each action, found by delaying everything until nothing is too early any more."""
+    ends = {action: 0.0 for actions in schedule.actions for action in actions}
+    arrivals: dict[Action, float] = dict.fromkeys(ends, 0.0)  # of an action's result elsewhere
+    backward_stages = {stage for stage, kind, _ in ends if kind in ("B", "BW")}
+
+    def result_of(stage: int, kinds: str, microbatch: int) -> Action:
+        return next(
+            action
+            for action in (Action(stage, kind, microbatch) for kind in kinds.split())
+            if action in ends
+        )
+
+    while True:
+        before = dict(ends), dict(arrivals)
+        last_sent: dict[tuple[int, int], float] = {}
+        for rank, actions in enumerate(schedule.actions):
+            free = 0.0
+            for action in actions:
+                stage, kind, microbatch = action
+                start = free
+                if kind == "F" and stage > 0:
+                    start = max(start, arrivals[Action(stage - 1, "F", microbatch)])
+                if kind in ("B", "BW"):
+                    start = max(start, ends[Action(stage, "F", microbatch)])
+                    if stage + 1 < schedule.stages:
+                        start = max(start, arrivals[result_of(stage + 1, "B BW", microbatch)])
+                if kind == "W":
+                    start = max(start, ends[Action(stage, "B", microbatch)])
+                free = ends[action] = start + costs.stages[stage].seconds(kind)
+                to = {"F": stage + 1, "B": stage - 1, "BW": stage - 1}.get(kind, -1)
+                if not 0 <= to < schedule.stages or (kind != "F" and to not in backward_stages):
+                    continue
+                other = schedule.rank_of[to]
+                arrivals[action] = free
+                if other != rank:
+                    cost = costs.stages[stage]
+                    seconds = cost.send_seconds if kind == "F" else cost.send_back_seconds
+                    arrivals[action] = max(free, last_sent.get((rank, other), 0.0)) + seconds
+                    last_sent[rank, other] = arrivals[action]
+        if (ends, arrivals) == before:
+            return ends

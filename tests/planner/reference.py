@@ -1,0 +1,258 @@
+"""A slow, obvious simulator: the clock moves from event to event, and queues are plain lists.
+
+It shares no code with ooodist.planner.data_parallel.simulate, which must say the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ooodist.planner.costs import Network, StepCosts, UnitCost
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, split_evenly
+
+
+@dataclass
+class Piece:
+    """What travels at one time. `stage_end`: when the stage of its way in which it is ends."""
+
+    step: int
+    place: int
+    exchange: PlannedExchange
+    num_bytes: int
+    is_last: bool
+    ready: float = 0.0
+    begin: float = 0.0
+    stage_end: float = math.inf
+
+
+@dataclass
+class Job:
+    """What the compute stream does for a while."""
+
+    step: int
+    name: str
+    kind: str
+    seconds: float
+    waits_for: tuple[str, ...] = ()
+    gradients: tuple[str, ...] = ()
+    start: float = 0.0
+
+
+@dataclass
+class Reference:
+    """Plays one launch when it is made; the attributes say what happened."""
+
+    costs: StepCosts
+    network: Network
+    plan: Plan
+    clock: float = 0.0
+    units: list[tuple[int, str, str, float, float]] = field(default_factory=list)
+    exchanges: list[tuple[int, str, int, float, float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.to_run = [job for step in range(self.plan.steps_per_launch) for job in self.jobs(step)]
+        self.running: Job | None = None
+        self.idle_seconds = 0.0  # that the stream has done nothing since the last arrival
+        self.last_arrival = 0.0
+        self.to_deal_with: list[Job] = []  # CPU time of exchanges, and updates
+        self.gradients_ready: dict[tuple[int, str], float] = {}
+        self.parts_arrived: dict[tuple[int, str], int] = {}
+        self.updated: set[tuple[int, str]] = set()
+        self.to_exchange = [
+            [
+                self.split(step, place, exchange)
+                for place, exchange in enumerate(self.plan.exchanges)
+            ]
+            for step in range(self.plan.steps_per_launch)
+        ]
+        # The way of a piece: latency, the first lane's queue, that lane, the second's, that lane.
+        self.starting: list[Piece] = []
+        self.push_queue: list[Piece] = []
+        self.pushing: list[Piece] = []
+        self.pull_queue: list[Piece] = []
+        self.pulling: list[Piece] = []
+        while True:
+            while self.act():
+                pass
+            times = [piece.stage_end for piece in self.starting + self.pushing + self.pulling]
+            if self.running:
+                times.append(self.running.start + self.running.seconds)
+            if not times:
+                break
+            if self.running or self.last_arrival == self.clock:
+                self.idle_seconds = 0.0
+            if not self.running:
+                self.idle_seconds += min(times) - self.clock
+            self.clock = min(times)
+        assert not self.to_run
+        assert len(self.updated) == self.plan.steps_per_launch * len(self.costs.weights)
+        self.exchanges.sort(key=lambda exchange: exchange[-1])
+
+    def jobs(self, step: int) -> list[Job]:
+        by_name = {unit.name: unit for unit in self.costs.backward}
+        order = self.plan.order
+        backward = [by_name[name] for name in order] if order is not None else self.costs.backward
+        named = {weight for unit in backward for weight in unit.weights}
+        unnamed = tuple(w.name for w in self.costs.weights if w.name not in named)
+
+        def job(unit: UnitCost) -> Job:
+            if unit.kind == "F":
+                return Job(step, unit.name, "F", unit.seconds, waits_for=unit.weights)
+            return Job(step, unit.name, unit.kind, unit.seconds, gradients=unit.weights)
+
+        middle = Job(step, "middle", "middle", self.costs.middle_seconds, gradients=unnamed)
+        return [*map(job, self.costs.forward), middle, *map(job, backward)]
+
+    def split(self, step: int, place: int, exchange: PlannedExchange) -> list[Piece]:
+        sizes = {weight.name: weight.num_bytes for weight in self.costs.weights}
+        num_bytes = sum(sizes[name] for name in exchange.weights)
+        if exchange.parts > 1:  # the gradients of these tests are of float32
+            num_bytes = 4 * split_evenly(num_bytes // 4, 4, exchange.parts)[exchange.part]
+        most = self.plan.partition_bytes or max(num_bytes, 1)
+        pieces = []
+        while num_bytes > most:
+            pieces.append(Piece(step, place, exchange, most, False))
+            num_bytes -= most
+        return [*pieces, Piece(step, place, exchange, num_bytes, True)]
+
+    def act(self) -> bool:
+        """One thing that happens at this time; False: nothing more."""
+        return (
+            self.end_job()
+            or self.end_latency()
+            or self.end_push()
+            or self.begin_push()
+            or self.end_pull()
+            or self.begin_pull()
+            or self.enter()
+            or self.begin_job()
+        )
+
+    def end_job(self) -> bool:
+        job = self.running
+        if job is None or job.start + job.seconds > self.clock:
+            return False
+        self.running = None
+        if job.kind != "cpu":
+            self.units.append((job.step, job.name, job.kind, job.start, self.clock))
+        if job.kind == "update":
+            self.updated.add((job.step, job.name))
+        for name in job.gradients:
+            self.gradients_ready[job.step, name] = self.clock
+        if self.network.workers == 1:
+            for weight in self.costs.weights:
+                if weight.name in job.gradients:
+                    self.update(job.step, weight.name)
+        return True
+
+    def begin_job(self) -> bool:
+        if self.running is None and self.to_deal_with:
+            self.running = self.to_deal_with.pop(0)
+        elif self.running is None and self.to_run:
+            step = self.to_run[0].step
+            waits_for = self.to_run[0].waits_for
+            if step > 0 and any((step - 1, name) not in self.updated for name in waits_for):
+                return False
+            self.running = self.to_run.pop(0)
+        else:
+            return False
+        self.running.start = self.clock
+        return True
+
+    def update(self, step: int, name: str) -> None:
+        seconds = next(w.update_seconds for w in self.costs.weights if w.name == name)
+        self.to_deal_with.append(Job(step, name, "update", seconds))
+
+    def candidates(self) -> list[list[Piece]]:
+        """Exchanges that are ready, of which pieces have not entered yet: the next one first."""
+        waiting = [pieces for step in self.to_exchange for pieces in step if pieces]
+        ready = [
+            pieces
+            for pieces in waiting
+            if all(
+                (pieces[0].step, name) in self.gradients_ready
+                for name in pieces[0].exchange.weights
+            )
+        ]
+        if not self.plan.by_urgency:
+            return ready[:1] if ready[:1] == waiting[:1] else []
+        return sorted(ready, key=lambda pieces: (pieces[0].place, pieces[0].step))
+
+    def enter(self) -> bool:
+        if self.network.workers == 1 or not self.candidates():
+            return False
+        pieces = self.candidates()[0]
+        on_their_way = (
+            self.starting + self.push_queue + self.pushing + self.pull_queue + self.pulling
+        )
+        if self.plan.by_urgency:
+            count = len(on_their_way)
+        else:
+            count = len({(piece.step, piece.place) for piece in on_their_way})
+        if self.plan.credit is not None and count >= self.plan.credit:
+            return False
+        number = 1 if self.plan.by_urgency else len(pieces)
+        for _ in range(number):
+            piece = pieces.pop(0)
+            names = piece.exchange.weights
+            piece.ready = max(self.gradients_ready[piece.step, name] for name in names)
+            piece.stage_end = self.clock + self.network.latency
+            self.starting.append(piece)
+        return True
+
+    def end_latency(self) -> bool:
+        if not self.starting or self.starting[0].stage_end > self.clock:
+            return False
+        self.push_queue.append(self.starting.pop(0))
+        return True
+
+    def begin_push(self) -> bool:
+        if self.pushing or not self.push_queue:
+            return False
+        piece = self.push_queue.pop(0)
+        piece.begin = self.clock
+        seconds = self.network.fixed + piece.num_bytes * self.network.seconds_per_byte
+        piece.stage_end = self.clock + seconds
+        self.pushing.append(piece)
+        return True
+
+    def end_push(self) -> bool:
+        if not self.pushing or self.pushing[0].stage_end > self.clock:
+            return False
+        self.pull_queue.append(self.pushing.pop(0))
+        return True
+
+    def begin_pull(self) -> bool:
+        if self.pulling or not self.pull_queue:
+            return False
+        piece = self.pull_queue.pop(0)
+        piece.stage_end = self.clock + piece.num_bytes * self.network.pull_seconds_per_byte
+        self.pulling.append(piece)
+        return True
+
+    def end_pull(self) -> bool:
+        if not self.pulling or self.pulling[0].stage_end > self.clock:
+            return False
+        piece = self.pulling.pop(0)
+        self.exchanges.append(
+            (piece.step, piece.exchange.name, piece.num_bytes, piece.ready, piece.begin, self.clock)
+        )
+        self.last_arrival = self.clock
+        copies = 0
+        if len(piece.exchange.weights) > 1:
+            copies = 2
+        elif piece.exchange.parts > 1:
+            copies = 1
+        per_byte = piece.num_bytes * self.network.cpu_seconds_per_byte
+        per_byte += piece.num_bytes * copies * self.network.cpu_seconds_per_copied_byte
+        cpu_seconds = self.network.cpu_seconds_per_exchange + per_byte
+        free = min(cpu_seconds, self.idle_seconds)
+        self.idle_seconds -= free
+        self.to_deal_with.append(Job(piece.step, "", "cpu", cpu_seconds - free))
+        for name in piece.exchange.weights if piece.is_last else ():
+            key = (piece.step, name)
+            self.parts_arrived[key] = self.parts_arrived.get(key, 0) + 1
+            if self.parts_arrived[key] == piece.exchange.parts:
+                self.update(piece.step, name)
+        return True

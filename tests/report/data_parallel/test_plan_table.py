@@ -1,0 +1,117 @@
+"""Tables of plans, with costs whose times are known."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from ooodist.planner.costs import KeptTensor, Network, StepCosts
+from ooodist.planner.data_parallel.named import first_k_plan, priority_plan, stock_plan, tuned_plan
+from ooodist.report.data_parallel.plan_table import (
+    Cluster,
+    Subject,
+    Table,
+    make_table,
+    readable_bytes,
+    sweep_text,
+    text,
+    write_csv,
+)
+from tests.planner.chains import chain_costs
+
+COSTS = chain_costs([1, 1, 3], forward=0.1, output_gradient=0.1, weight_gradient=0.1)
+
+
+def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
+    """Exchanges take five seconds, and nearly nothing else takes time."""
+    network = Network("horovod", workers, seconds_per_byte=1.0)
+    plans = {
+        "stock": stock_plan(costs, network),
+        "tuned": tuned_plan(costs, network),
+        "first_k": first_k_plan(costs, network, 2),
+        "priority": priority_plan(costs, network, credit=None),
+        "planned": stock_plan(costs, network, steps_per_launch=2),
+    }
+    return make_table(Subject("three layers", costs), Cluster(network, "8bit", "0s"), plans)
+
+
+def test_rows_are_compared_with_the_first_and_the_bound() -> None:
+    table = table_of()
+    assert [row.name for row in table.rows] == [
+        *("stock", "tuned", "first_k", "priority", "planned", "lower_bound")
+    ]
+    stock, bound = table.row("stock"), table.row("lower_bound")
+    assert stock.step_seconds == pytest.approx(0.4 + 5)  # F F F W3, and then the exchange
+    assert stock.speed_up == 1
+    for row in table.rows:
+        assert row.speed_up == pytest.approx(stock.step_seconds / row.step_seconds)
+        assert row.share == pytest.approx(bound.step_seconds / row.step_seconds)
+        assert 0 < row.share <= 1
+    assert (table.row("first_k").k, stock.k) == (2, None)
+    assert (stock.steps_per_launch, table.row("planned").steps_per_launch) == (1, 2)
+    assert (stock.num_exchanges, bound.num_exchanges) == (2, None)  # w3, then w2 and w1
+
+
+def test_text() -> None:
+    title, empty, head, *lines = text(table_of()).splitlines()
+    assert title == "three layers on 4 workers, horovod, 8bit, 0s"
+    assert not empty
+    assert " ".join(head.split()) == (
+        "ms/step speed-up of bound exchanges steps/launch peak memory"
+    )
+    assert lines[0].split("  ")[0] == "engine as it comes"
+    assert lines[0].split()[4:6] == ["5400.0", "1.00x"]
+    assert lines[0].split()[-3:] == ["2", "1", "-"]  # these costs know nothing of memory
+    assert lines[1].startswith("engine tuned")
+    assert lines[2].startswith("first k (k = 2)")
+    assert lines[-1].split()[0:2] == ["lower", "bound"]
+    assert lines[-1].split()[-3:] == ["-", "2", "-"]
+
+
+def test_titles_of_clusters() -> None:
+    assert Cluster(Network("horovod", 2)).title == "2 workers, horovod, as measured"
+    servers = Cluster(Network("byteps", 4), "10Gbit", "30us", 2)
+    assert servers.title == "4 workers, 2 servers, byteps, 10Gbit, 30us"
+
+
+def test_memory_is_shown_where_it_is_known() -> None:
+    kept = KeptTensor(3 << 20, "F1", ("W1",))
+    costs = StepCosts(COSTS.forward, COSTS.backward, COSTS.weights, (kept,), base_bytes=1 << 20)
+    assert text(table_of(costs)).splitlines()[3].endswith("4.0 MiB")
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "shown"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")],
+)
+def test_readable_bytes(num_bytes: int, shown: str) -> None:
+    assert readable_bytes(num_bytes) == shown
+
+
+def test_sweep_has_a_line_a_cluster() -> None:
+    few, many = table_of(workers=4), table_of(workers=64)
+    head, *lines = sweep_text([few, many]).splitlines()
+    assert re.split("  +", head)[:3] == ["ms/step", "engine as it comes", "engine tuned"]
+    assert [line.split(",")[0] for line in lines] == ["4 workers", "64 workers"]
+    planned = few.row("planned")
+    assert lines[0].split()[-4:] == [
+        f"{planned.speed_up:.2f}x",
+        f"{planned.speed_up / few.row('tuned').speed_up:.2f}x",
+        f"{planned.speed_up / few.row('priority').speed_up:.2f}x",
+        f"{planned.share:.0%}",
+    ]
+
+
+def test_csv(tmp_path: Path) -> None:
+    file = tmp_path / "plans.csv"
+    write_csv([table_of(workers=4), table_of(workers=64)], file)
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 12
+    assert {row["workers"] for row in rows} == {"4", "64"}
+    assert (rows[2]["plan"], rows[2]["k"], rows[2]["bandwidth"]) == ("first_k", "2", "8bit")
+    assert float(rows[0]["step_ms"]) == pytest.approx(5400)
+    assert rows[5]["exchanges"] == ""

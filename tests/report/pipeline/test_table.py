@@ -1,0 +1,151 @@
+"""Tables of pipeline schedules, with costs whose times are known."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
+from ooodist.report.pipeline.outcomes import Comparison
+from ooodist.report.pipeline.table import (
+    aligned,
+    milliseconds,
+    stages_text,
+    sweep_text,
+    text,
+    write_csv,
+)
+from tests.report.pipeline_examples import compare, equal_layers
+
+MIB = 1 << 20
+
+
+def example() -> Comparison:
+    """gpipe does not fit, zb_v has no layers for its eight stages."""
+    costs = equal_layers(4, 1e-3, kept=MIB, base=MIB, limit=5 * MIB)
+    return compare(costs, 4, 8, "gpipe", "1f1b", "zb_h1", "zb_v")
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_text() -> None:
+    title, empty, head, *lines = text(example()).splitlines()
+    assert title.startswith("layers on 4 ranks, 8 micro-batches, links that cost nothing")
+    assert not empty
+    assert " ".join(head.split()) == (
+        "chunks ms/step micro-batches/s over 1f1b bubble of spans peak memory fits"
+    )
+    assert lines[0].split() == (
+        ["gpipe", "1", "33.0", "242.4", "1.00x", "27.3%", "14.6%", "9.0", "MiB", "no"]
+    )
+    assert lines[1].split() == (
+        ["1f1b", "1", "33.0", "242.4", "1.00x", "27.3%", "14.6%", "5.0", "MiB", "yes"]
+    )
+    assert lines[2].split()[:6] == ["zb_h1", "1", "27.0", "296.3", "1.22x", "11.1%"]
+    assert lines[3].split() == ["zb_v", *["-"] * 7, "no"]
+    assert not lines[4]
+    assert lines[5].startswith("gpipe cannot be used: rank 0, step 4: 0F4 needs 6291456 bytes")
+    assert lines[6].startswith("zb_v cannot be used: 4 layers cannot be split into 8 stages")
+    assert lines[7].startswith("bubble: ")
+    assert lines[8].startswith("links that cost nothing: --bandwidth 10Gbit --latency 30us")
+
+
+def test_links_that_cost_something() -> None:
+    comparison = compare(equal_layers(4, link=Link(1e-3)), 4, 8, "1f1b")
+    assert text(comparison).splitlines()[-1].startswith("bubble: ")
+    assert "cost nothing" not in sweep_text([comparison])
+
+
+def test_memory_is_shown_where_it_is_known() -> None:
+    assert text(compare(equal_layers(4), 4, 8, "1f1b")).splitlines()[3].split()[-2:] == ["-", "yes"]
+
+
+def test_samples_are_counted_where_the_batch_is_known() -> None:
+    _, _, head, line, *_ = text(compare(equal_layers(4), 4, 8, "1f1b", batch=330)).splitlines()
+    assert head.split()[2] == "samples/s"
+    assert line.split()[3] == "10.0"
+
+
+def test_stages() -> None:
+    layers = (
+        LayerCost("embedding", 1e-3, 0, 2e-3),
+        LayerCost("b", 1e-3, 1e-3, 1e-3),
+        LayerCost("a layer with quite a long name indeed", 1e-3, 1e-3, 1e-3),
+        LayerCost("c", 1.5e-3, 2e-3, 3e-3),
+    )
+    comparison = compare(ModelCosts(layers), 2, 3, "1f1b")
+    assert comparison.best is not None
+    head, first, second = stages_text(comparison, comparison.best[1]).splitlines()
+    assert head.split() == ["stage", "rank", "ms", "F", "ms", "B", "ms", "W", "layers"]
+    assert first.split()[:5] == ["0", "0", "3.000", "2.000", "4.000"]
+    assert first.endswith("  embedding … a layer with quite a lon… (3)")
+    assert second.split() == ["1", "1", "1.500", "2.000", "3.000", "c"]
+
+
+def test_sweep_has_a_line_a_setting() -> None:
+    costs = equal_layers(4, 1e-3, kept=MIB, limit=2 * MIB)
+    names = ("1f1b", "zb_h1")
+    two, four = compare(costs, 2, 2, *names), compare(costs, 4, 2, *names)
+    title, _, head, *lines, empty, links, note = sweep_text([two, four]).splitlines()
+    assert title.startswith("layers, links that cost nothing")
+    assert title.endswith("at most 2.0 MiB a rank")
+    assert " ".join(head.split()) == (
+        "best chunks ms/step micro-batches/s over 1f1b bubble of spans memory"
+    )
+    none, best = lines
+    assert none.split() == ["2", "ranks,", "2", "micro-batches", *["-"] * 8]
+    # 2 F, down to the last rank, B there, and up to the first, where B and W follow
+    assert best.split()[4:8] == ["zb_h1", "1", "11.0", "181.8"]
+    assert best.split()[8:] == [
+        "1.36x",
+        "45.5%",
+        f"{four.shown[1][1].bubble_of_spans:.1%}",
+        "2.0",
+        "MiB",
+    ]
+    assert not empty
+    assert links.startswith("links that cost nothing: ")
+    assert note.startswith("nothing for 2 ranks, 2 micro-batches; zb_h1: ")
+
+
+def test_csv(tmp_path: Path) -> None:
+    file = tmp_path / "plans.csv"
+    comparisons = [example(), compare(equal_layers(8, 1e-3), 4, 8, "zb_h1", "zb_v", chunks=2)]
+    write_csv(comparisons, file)
+    gpipe, one, zb_h1, none, refused, zb_v = read(file)
+    assert (gpipe["schedule"], gpipe["fits"], gpipe["peak_bytes"]) == ("gpipe", "no", str(9 * MIB))
+    assert gpipe["refused"].startswith("rank 0, step 4")
+    assert (one["fits"], one["refused"], one["memory_limit"]) == ("yes", "", str(5 * MIB))
+    assert (one["ranks"], one["microbatches"], one["chunks"]) == ("4", "8", "1")
+    assert (one["model"], one["unit"]) == ("layers", "micro-batches/s")
+    assert float(one["step_ms"]) == float(one["makespan_ms"]) == pytest.approx(33)
+    assert float(one["throughput"]) == pytest.approx(8 / 33e-3, rel=1e-6)
+    assert float(zb_h1["speed_up"]) == pytest.approx(33 / 27, abs=1e-6)
+    assert float(zb_h1["bubble"]) == pytest.approx(1 - 24 / 27, abs=1e-6)
+    assert 0 < float(zb_h1["bubble_of_spans"]) < float(zb_h1["bubble"])
+    assert (none["schedule"], none["step_ms"], none["fits"]) == ("zb_v", "", "no")
+    assert (refused["chunks"], refused["memory_limit"], refused["fits"]) == ("2", "", "no")
+    assert (zb_v["chunks"], zb_v["fits"]) == ("2", "yes")
+
+
+def test_folder_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_csv([example()], tmp_path / "nowhere" / "plans.csv")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(33, "33000.0"), (0.0123, "12.3"), (0.009, "9.000"), (4e-6, "0.004")]
+)
+def test_milliseconds(seconds: float, shown: str) -> None:
+    assert milliseconds(seconds) == shown
+
+
+def test_aligned() -> None:
+    lines = [("a", "bb", "c"), ("aaa", "b", "ccc")]
+    assert aligned(lines) == "a    bb    c\naaa   b  ccc"
+    assert aligned(lines, left=(0, 1)) == "a    bb    c\naaa  b   ccc"

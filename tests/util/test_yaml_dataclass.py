@@ -1,0 +1,172 @@
+"""Plain values and dataclasses to YAML and back, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooodist.errors import UserError
+from ooodist.util.yaml_dataclass import (
+    LARGEST_INTEGER,
+    MOST_CHARACTERS,
+    Range,
+    dump,
+    parse,
+    plain,
+    read,
+)
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: ClassVar[str] = "inner"
+    size: Annotated[int, Range(1, 8)]
+    parts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outer:
+    mode: Literal["fast", "slow"] = "fast"
+    rate: float = 0.5
+    flag: bool = False
+    text: str | None = None
+    either: bool | str = False
+    inner: Inner | None = None
+    inners: dict[str, Inner] = field(default_factory=dict)
+    free: Mapping[str, Any] = field(default_factory=dict)
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10
+)
+
+
+@given(values)
+def test_any_plain_value_survives_yaml(value: Any) -> None:
+    assert parse(dump(value), "test") == value
+
+
+integers = st.integers(-LARGEST_INTEGER, LARGEST_INTEGER)
+inners = st.builds(Inner, size=st.integers(1, 8), parts=st.lists(integers, max_size=3).map(tuple))
+
+
+@given(
+    st.builds(
+        Outer,
+        mode=st.sampled_from(["fast", "slow"]),
+        rate=st.floats(allow_nan=False),
+        flag=st.booleans(),
+        text=st.none() | st.text(),
+        either=st.booleans() | st.text(),
+        inner=st.none() | inners,
+        inners=st.dictionaries(st.text(), inners, max_size=2),
+        free=st.dictionaries(st.text(), values, max_size=2),
+    )
+)
+def test_any_dataclass_survives_yaml(outer: Outer) -> None:
+    settings = parse(dump(plain(outer)), "test")
+    for inner in filter(None, [settings["inner"], *settings["inners"].values()]):
+        assert inner.pop("name") == "inner"
+    assert read(Outer, settings) == outer
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1E3", 1e3),
+        ("-.5", -0.5),
+        ("1_000", 1000),
+        ("010", "010"),
+        ("no", "no"),
+        ("'1e-3'", "1e-3"),
+        ("2024-01-01", "2024-01-01"),
+        ("12:30", "12:30"),
+        ("~", None),
+        ("", None),
+        (".inf", float("inf")),
+    ],
+)
+def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    parsed = parse(text, "test")
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mode: [fast", "f.yaml, line 1: this is not valid YAML"),
+        ("rate: 1\nrate: 2", "f.yaml, line 2: this is not valid YAML: key 'rate' is there twice"),
+        ("inner:\n  size: 1\n  size: 1", "line 3"),
+        ("? [a]\n: 1", "a key must be a word"),
+        ("a: !!python/object/apply:os.getcwd []", "this is not valid YAML: could not determine"),
+        ("a: \x00", "this is not valid YAML"),
+        ("&a [*a]", "this is not valid YAML"),
+        ("a:\n  - " + "x" * (MOST_CHARACTERS + 1), "f.yaml, line 2: this is not valid YAML: xxx"),
+        (
+            "a: " + "9" * 5000,
+            "99999999999999999999... has 5,000 characters; a value may have 4,096",
+        ),
+    ],
+)
+def test_text_that_is_not_plain_yaml_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(text, "f.yaml")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mod": "fast"}, "there is no key mod (did you mean mode?); the job has mode, rate"),
+        ({3: 4}, "there is no key 3; the job has mode"),
+        ({"mode": "fats"}, "mode is fats (did you mean fast?); it must be one of fast, slow"),
+        ({"mode": True}, "mode is true; it must be one of fast, slow"),
+        ({"rate": "0.1"}, "rate is '0.1'; it must be a number"),
+        ({"rate": True}, "rate is true; it must be a number"),
+        ({"rate": 10**400}, "too large for a number"),
+        ({"rate": -(10**400)}, "too large for a number"),
+        ({"inner": {"size": 1, "parts": [2**63]}}, "parts[0] is 9223372036854775808, which is too"),
+        ({"flag": 1}, "flag is 1; it must be true or false"),
+        ({"text": 1}, "text is 1; it must be text or null"),
+        ({"either": 1}, "either is 1; it must be true or false or text"),
+        ({"inner": 3}, "inner is 3; it must be a group of keys or null"),
+        ({"inner": {}}, "inner.size is missing; it must be a whole number, 1 to 8"),
+        ({"inner": {"size": 9}}, "inner.size is 9; it must be a whole number, 1 to 8"),
+        ({"inner": {"size": 1, "sise": 1}}, "there is no key inner.sise (did you mean size?)"),
+        ({"inner": {"size": 1, "parts": 1}}, "inner.parts is 1; it must be a list, each item a"),
+        ({"inner": {"size": 1, "parts": [1, "x"]}}, "inner.parts[1] is x; it must be a whole"),
+        ({"inners": {"a": {"size": 0}}}, "inners.a.size is 0; it must be a whole number"),
+        ({"inners": {1: {"size": 1}}}, "key 1 of inners is 1; it must be text"),
+        ([], "the whole file is []; it must be a group of keys"),
+        ({"rate": "x" * 200}, "xxx...; it must be"),
+    ],
+)
+def test_errors_name_key_value_and_what_is_allowed(settings: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(Outer, settings)
+    assert message in str(caught.value)
+
+
+def test_an_int_is_a_float() -> None:
+    assert type(read(Outer, {"rate": 1}).rate) is float
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_nan_and_infinity_are_in_no_range(number: str) -> None:
+    for bounds in (Range(0), Range(0, 1)):
+        with pytest.raises(UserError, match=re.escape(str(bounds))):
+            read(Annotated[float, bounds], float(number), "x")
+
+
+@pytest.mark.parametrize("text", ["\x85", "a\u2028b", " \u2029\n", "1e-3", "no", "\n\n", "-"])
+def test_any_text_survives(text: str) -> None:
+    assert parse(dump({"text": text}), "a test") == {"text": text}
