@@ -2,7 +2,7 @@
 # Sets up everything, the engines included, and runs all checks and tests on the installed wheel.
 #
 #   scripts/test.sh            everything
-#   scripts/test.sh ARGS...    pytest gets ARGS, for example: scripts/test.sh tests/backprop -x
+#   scripts/test.sh ARGS...    pytest gets ARGS, for example: scripts/test.sh tests/graph -x
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 

@@ -23,11 +23,11 @@ import keras
 import numpy as np
 
 from ooodist.config.elastic import ElasticConfig
-from ooodist.elastic import baselines
 from ooodist.elastic.importance import Measured, by_item, rank_correlation
 from ooodist.elastic.pricing import Pricing
-from ooodist.elastic.published import select_published
-from ooodist.elastic.select import select
+from ooodist.elastic.selection import baselines
+from ooodist.elastic.selection.published import select_published
+from ooodist.elastic.selection.select import select
 from ooodist.elastic.slots import Slots
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.base import Engine

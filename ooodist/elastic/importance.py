@@ -34,7 +34,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.stats import spearmanr
 
-from ooodist.elastic.items import Selectable
+from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.slots import Slots
 from ooodist.graph.units import Gradient
 from ooodist.profiler.state import all_variables, preserved

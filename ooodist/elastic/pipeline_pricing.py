@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ooodist.elastic.items import Item, Selectable
 from ooodist.elastic.pricing import Solver
-from ooodist.elastic.select import select_planned
+from ooodist.elastic.selection.items import Item, Selectable
+from ooodist.elastic.selection.select import select_planned
 from ooodist.elastic.stage_units import stage_of_unit
 from ooodist.elastic.timing import needed_until, selectable_of
 from ooodist.planner.costs import StepCosts

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from ooodist.elastic.items import Selectable
-from ooodist.elastic.select import always_selected, select_planned
+from ooodist.elastic.selection.items import Selectable
+from ooodist.elastic.selection.select import always_selected, select_planned
 from ooodist.elastic.timing import reduced, selectable_of
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.exchanges import arrange, ready_order

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.optimize import nnls
 
-from ooodist.elastic.items import Item, Selectable
+from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.engines.base import Engine
 from ooodist.engines.gpu import seconds_of
 from ooodist.engines.local import LocalEngine

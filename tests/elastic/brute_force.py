@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from ooodist.elastic.pricing import Pricing
-from ooodist.elastic.select import select
-from tests.elastic.test_select import total
+from ooodist.elastic.selection.select import select
+from tests.elastic.selection.test_select import total
 
 EXACT = 1 + 1e-9  # what sums of floats may be off
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from ooodist.elastic.controller import Controller, Mask
-from ooodist.elastic.items import Selectable
+from ooodist.elastic.selection.items import Selectable
 
 Decision = Callable[[Selectable], Collection[int]]
 

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.elastic.controller import Mask
-from ooodist.elastic.items import Selectable
 from ooodist.elastic.pipeline import ElasticPipeline
+from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.slots import Slots
 from ooodist.elastic.stage_units import stage_of_unit
 from ooodist.engines.base import Engine

@@ -20,8 +20,8 @@ from ooodist.config.elastic import ElasticConfig
 from ooodist.data_parallel.distributed_model import DistributedModel
 from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.importance import Measured
-from ooodist.elastic.items import Item, Selectable
 from ooodist.elastic.pricing import OneWorker
+from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.elastic.slots import Slots
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.local import LocalEngine

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import ooodist
 from ooodist.config.job import PlanningConfig
 from ooodist.elastic.importance import Measured, Probe, by_item, rank_correlation
-from ooodist.elastic.items import Item, Selectable
+from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.elastic.slots import Slots
 from tests.elastic.decisions import decided, everything
 from tests.profiler.models import BATCH, batch, compiled, dense_chain, layers, with_everything

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.elastic.controller import Controller
-from ooodist.elastic.items import Selectable
+from ooodist.elastic.selection.items import Selectable
 from ooodist.errors import UserError
 from ooodist.transfer import provenance
 from ooodist.transfer.mapping.report import Action, TensorReport

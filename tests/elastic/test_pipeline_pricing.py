@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from ooodist.elastic.pipeline_pricing import Pipeline
-from ooodist.elastic.select import select
+from ooodist.elastic.selection.select import select
 from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
 from ooodist.planner.pipeline import schedules
 from ooodist.planner.pipeline.actions import Schedule, trained_from
@@ -25,7 +25,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.plan import PipelinePlan, reschedule
 from ooodist.planner.pipeline.simulate import simulate_pipeline
 from tests.elastic.brute_force import EXACT, check_close_to_the_best
-from tests.elastic.test_select import total
+from tests.elastic.selection.test_select import total
 
 Seconds = Callable[[], float]
 

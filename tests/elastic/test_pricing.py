@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from ooodist.elastic.pricing import OneWorker, SeveralWorkers
-from ooodist.elastic.select import select
+from ooodist.elastic.selection.select import select
 from ooodist.elastic.timing import selectable_of
 from ooodist.planner.costs import Network, StepCosts
 from tests.elastic.brute_force import check_close_to_the_best
-from tests.elastic.test_select import random_branches, total
+from tests.elastic.selection.test_select import random_branches, total
 from tests.planner.chains import chain_costs
 
 

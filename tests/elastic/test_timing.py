@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ooodist import models
-from ooodist.elastic.items import Selectable
+from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.timing import (
     calibrated,
     fitted_waiting,

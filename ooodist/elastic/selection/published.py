@@ -17,8 +17,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from ooodist.elastic.items import Selectable
-from ooodist.elastic.select import SLACK, always_selected, room_beside
+from ooodist.elastic.selection.items import Selectable
+from ooodist.elastic.selection.select import SLACK, always_selected, room_beside
 
 
 def select_published(

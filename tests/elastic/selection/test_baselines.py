@@ -12,12 +12,12 @@ import pytest
 import ooodist
 from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic import controller as module
-from ooodist.elastic.baselines import FIXED, fixed_weights, weight_magnitudes
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.importance import Probe
-from ooodist.elastic.items import Selectable
 from ooodist.elastic.pricing import OneWorker
-from ooodist.elastic.published import select_published
+from ooodist.elastic.selection.baselines import FIXED, fixed_weights, weight_magnitudes
+from ooodist.elastic.selection.items import Selectable
+from ooodist.elastic.selection.published import select_published
 from ooodist.elastic.slots import Slots
 from ooodist.elastic.timing import selectable_of
 from ooodist.engines.local import LocalEngine

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from ooodist.elastic import select as module
-from ooodist.elastic.items import Item, Selectable
-from ooodist.elastic.select import least_seconds, select, select_planned
+from ooodist.elastic.selection import select as module
+from ooodist.elastic.selection.items import Item, Selectable
+from ooodist.elastic.selection.select import least_seconds, select, select_planned
 from tests.processor_time import fastest
 
 EXACT = 1 + 1e-9  # what sums of floats may be off

@@ -7,9 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from ooodist.elastic.published import select_published
-from ooodist.elastic.select import least_seconds, select
-from tests.elastic.test_select import EverySubset, chain, random_branches, random_chain, total
+from ooodist.elastic.selection.published import select_published
+from ooodist.elastic.selection.select import least_seconds, select
+from tests.elastic.selection.test_select import (
+    EverySubset,
+    chain,
+    random_branches,
+    random_chain,
+    total,
+)
 
 
 def test_loses_at_times_and_never_wins() -> None:

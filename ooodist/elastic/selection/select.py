@@ -8,7 +8,7 @@ dX seconds Y_d. With w_i the seconds and I_i the importance of item i, and B the
 In a network with branches, the closed set C of dX units that run takes the place of d: a union of
 what some items need. An item is available in C if all it needs is in C. (A selection need not need
 all of C: if it does not, the step takes less than it is charged with, and a smaller set finds the
-same.) ``ooodist.elastic.knapsack`` finds the best of these knapsacks, exactly.
+same.) ``ooodist.elastic.selection.knapsack`` finds the best of these knapsacks, exactly.
 
 ``select_planned`` serves where only a plan knows what a step takes: an exchange that computing
 hides costs nothing, one that it cannot hide all that sticks out, and what fits into a bubble of a
@@ -28,8 +28,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ooodist.elastic.items import Selectable
-from ooodist.elastic.knapsack import best_filling
+from ooodist.elastic.selection.items import Selectable
+from ooodist.elastic.selection.knapsack import best_filling
 
 logger = logging.getLogger("ooodist")
 

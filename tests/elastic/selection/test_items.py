@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.elastic.items import Item, Selectable
+from ooodist.elastic.selection.items import Item, Selectable
 
 
 def item(name: str, *needs: str, seconds: float = 1.0) -> Item:
@@ -67,7 +67,7 @@ def test_the_order_of_the_selected_does_not_count(
 
 PRINTS_SECONDS = """
 import random
-from ooodist.elastic.items import Item, Selectable
+from ooodist.elastic.selection.items import Item, Selectable
 
 generator = random.Random(0)
 names = [f"dX {number}" for number in range(50)]

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from ooodist.compat.keras_model import layers_of
-from ooodist.elastic.items import Selectable
+from ooodist.elastic.selection.items import Selectable
 from ooodist.step.backward import variable_names
 
 FIXED = ("full", "head", "bias_norm_head")
