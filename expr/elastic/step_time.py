@@ -79,30 +79,30 @@ def measure(config: Any, engine: Any, options: argparse.Namespace) -> list[dict[
     from ooodist.step.launch import Launch
 
     job = set_up(config, engine)
-    joint = job.model.ooodist
+    strategy = job.model.ooodist.strategy
     stream = iter(job.data.train)
-    batches = [next(stream) for _ in range(max(4, joint.steps_per_launch))]
-    choice = joint.controller.pricing.choice
-    joint.config = replace(joint.config, cache=len(RHOS) + 2)
+    batches = [next(stream) for _ in range(max(4, strategy.steps_per_launch))]
+    choice = strategy.controller.pricing.choice
+    strategy.selective.config = replace(strategy.config, cache=len(RHOS) + 2)
 
     launches: dict[float, Callable[[Any], Any]] = {}
     controllers: dict[float, Any] = {}
     for rho in RHOS:
         elastic = replace(config.elastic, rho=rho)
         try:
-            controller = replace(joint.controller, config=elastic, mask=None, renewals=[])
+            controller = replace(strategy.controller, config=elastic, mask=None, renewals=[])
         except UserError as error:
             logging.warning("rho %g: %s", rho, error)
             continue
         controller.renew(batches[:4])
-        controllers[rho], launches[rho] = controller, joint.launch_for(controller.mask)
+        controllers[rho], launches[rho] = controller, strategy.selective.launch_for(controller.mask)
     if options.order == "inorder":
-        launches[1.0] = Launch(job.model, OrderedBackward(joint.backward.exchange))
+        launches[1.0] = Launch(job.model, OrderedBackward(strategy.inner.backward.exchange))
     else:
         everything = choice.weights(range(len(choice.items)))
-        launches[1.0] = joint.launch_for(Mask(1, everything))
+        launches[1.0] = strategy.selective.launch_for(Mask(1, everything))
 
-    seconds = timed(launches, batches[: joint.steps_per_launch], engine, options.rounds)
+    seconds = timed(launches, batches[: strategy.steps_per_launch], engine, options.rounds)
     full = statistics.median(seconds[1.0])
     size = {w.path: w.value.shape.num_elements() for w in job.model.trainable_variables}
     rows = []

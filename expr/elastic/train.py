@@ -102,11 +102,11 @@ def train(
     planning = PlanningConfig(profiles=str(cache / "profiles"))
     model = ooodist.distribute(model, elastic=elastic, planning=planning)
     if elastic is not None:
-        model.ooodist.plan(next(iter(data)))  # fit would do it, on the clock
+        model.ooodist.strategy.plan(next(iter(data)))  # fit would do it, on the clock
     setup = time.perf_counter() - began
     clock = Clock(task)
     model.fit(data, steps_per_epoch=task.steps, epochs=epochs, verbose=0, callbacks=[clock])
-    renewals = [] if elastic is None else model.ooodist.controller.renewals
+    renewals = [] if elastic is None else model.ooodist.strategy.controller.renewals
     same = {
         "setup_seconds": round(setup, 3),
         "renewals": len(renewals),
@@ -164,7 +164,7 @@ def main() -> None:
     model, rows = train(task, options.seed, options.cache, None if is_full else elastic, epochs)
     if options.selection is not None and not is_full:
         options.selection.mkdir(parents=True, exist_ok=True)
-        controller = model.ooodist.controller
+        controller = model.ooodist.strategy.controller
         names = [item.name for item in controller.pricing.choice.items]
         write_selection(options.selection, names, controller.renewals)
     if options.output is not None:

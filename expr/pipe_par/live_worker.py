@@ -81,13 +81,13 @@ def main() -> None:
     if engine.rank == 0:
         found = {
             "first_step_seconds": times.ends[0] - began,
-            "stages": ready.model.ooodist.fastest.schedule.stages,
-            "schedule": ready.model.ooodist.fastest.schedule.name,
+            "stages": ready.model.ooodist.strategy.inner.fastest.schedule.stages,
+            "schedule": ready.model.ooodist.strategy.inner.fastest.schedule.name,
             "ends": [end - began for end in times.ends],
             "lines": lines.lines,
         }
         answer.write_text(json.dumps(found))
-    ready.model.ooodist.close()
+    ready.model.ooodist.strategy.close()
     engines.shutdown()
 
 

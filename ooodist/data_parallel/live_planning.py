@@ -62,9 +62,11 @@ class Job(Protocol):
 
     Attributes:
         is_trying: it measures, waits for a search, or tries, or may do so any moment.
+        left: batches of this fit that are still to come; None: nobody knows.
     """
 
     is_trying: bool
+    left: int | None
 
     def is_profile_kept(self) -> bool:
         """Whether rank 0 seems to have a profile of it."""
@@ -83,9 +85,6 @@ class Job(Protocol):
 
     def settle(self, candidate: Candidate) -> None:
         """Called when launches are of this candidate from now on."""
-
-    def left_to_train(self) -> int | None:
-        """Of this fit; None: nobody knows."""
 
 
 class LivePlanning:
@@ -168,7 +167,7 @@ class LivePlanning:
     def _consider(self, batches: Sequence[Batch]) -> None:
         """Begins to plan if that takes little of the training's time."""
         is_kept = self._engine.rank == 0 and self._job.is_profile_kept()
-        left = self._job.left_to_train()
+        left = self._job.left
         own = [
             self._batch_seconds,
             self._first_seconds,

@@ -42,6 +42,8 @@ logger = logging.getLogger("ooodist")
 KEPT_ABOVE = 0.05  # of the budget: costs are measured anew in each run, and never quite the same
 PLATEAU = 0.01  # an epoch's loss must be that much below the best so far
 
+Measure = Callable[[Sequence[Any]], Measured]  # what the weights matter on such batches
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -109,7 +111,7 @@ class Controller:
     engine: Engine
     pricing: Pricing
     slots: Slots
-    measure: Callable[[Sequence[Any]], Measured]
+    measure: Measure
     mask: Mask | None = None
     renewals: list[Renewal] = field(default_factory=list)
 

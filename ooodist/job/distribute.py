@@ -10,14 +10,16 @@ import keras
 from ooodist import engines
 from ooodist.config.elastic import ElasticConfig, check_order_is_found, read_elastic
 from ooodist.config.job import MOST_STEPS_PER_LAUNCH, PlanningConfig
-from ooodist.data_parallel.distributed_model import DistributedModel
-from ooodist.data_parallel.planned_model import PlannedModel
+from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
+from ooodist.data_parallel.strategy import DataParallel
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
+from ooodist.trainer.fit import DistributedFit
+from ooodist.trainer.strategy import Strategy
 
 
 def distribute(
@@ -120,18 +122,19 @@ def distribute(
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()
-    arguments = (model, engine, backward, steps_per_launch, accumulate, to_find, planning)
     config = read_elastic(elastic)
-    if config is None:
-        kind: type[DistributedModel] = DistributedModel
-        if order == "planned" and planning.is_live and engine.size > 1:
-            kind = PlannedModel
-        model.ooodist = kind(*arguments)
-    else:
+    kind: type[DataParallel] = DataParallel
+    if order == "planned" and planning.is_live and engine.size > 1 and config is None:
+        kind = LiveDataParallel
+    inner = kind(model, engine, backward, steps_per_launch, accumulate, to_find, planning)
+    strategy: Strategy = inner
+    if config is not None:
         check_order_is_found(order, k)
-        from ooodist.elastic.data_parallel import ElasticModel  # imports SciPy
+        from ooodist.elastic.data_parallel import SelectiveDataParallel  # imports SciPy
+        from ooodist.elastic.strategy import Elastic
 
-        model.ooodist = ElasticModel(*arguments, elastic=config)
+        strategy = Elastic(SelectiveDataParallel(inner, config), config)
+    DistributedFit(strategy)
     return model
 
 

@@ -12,8 +12,10 @@ from ooodist.config.elastic import ElasticConfig, read_elastic
 from ooodist.config.job import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
-from ooodist.pipeline.training import PipelinedModel, check_model
+from ooodist.pipeline.strategy import Pipeline, check_model
 from ooodist.step.synchronized import synchronized_layers
+from ooodist.trainer.fit import DistributedFit
+from ooodist.trainer.strategy import Strategy
 
 
 def pipelined(
@@ -84,10 +86,12 @@ def pipelined(
             f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
             f"{data}: pipelines normalize each micro-batch by itself; take synchronized=False"
         )
-    if config is None:
-        model.ooodist = PipelinedModel(model, engine, parallel, stall_limit, planning)
-    else:
-        from ooodist.elastic.pipeline import ElasticPipeline  # imports SciPy
+    inner = Pipeline(model, engine, parallel, stall_limit, planning, swaps_schedules=config is None)
+    strategy: Strategy = inner
+    if config is not None:
+        from ooodist.elastic.pipeline import SelectivePipeline  # imports SciPy
+        from ooodist.elastic.strategy import Elastic
 
-        model.ooodist = ElasticPipeline(model, engine, parallel, stall_limit, planning, config)
+        strategy = Elastic(SelectivePipeline(inner), config)
+    DistributedFit(strategy)
     return model

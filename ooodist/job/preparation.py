@@ -85,14 +85,14 @@ def set_up(config: Config, engine: Engine) -> Job:
     if source is not None:
         best_weights = resume.restore(engine, source, model)
         logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
-    if model.ooodist.needs_plan:
+    if model.ooodist.strategy.needs_plan:
         logger.info("planning: measuring the model and the network")
         left = config.epochs - (0 if source is None else source.state.epoch)
-        model.ooodist.plan(next(iter(data.train)), max(0, left) * steps)
+        model.ooodist.strategy.plan(next(iter(data.train)), max(0, left) * steps)
     if source is not None and source.state.selection is not None:
-        model.ooodist.restore_selection(source.state.selection)
+        model.ooodist.strategy.restore_selection(source.state.selection)
     if engine.rank == 0:
-        model.ooodist.write_plan(folder)
+        model.ooodist.strategy.write_plan(folder)
         (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
     return Job(config, engine, folder, source, data, model, steps, first_step, best_weights)
 

@@ -183,8 +183,8 @@ def train(job: Job, started: float) -> None:
     if engine.rank == 0:
         if config.checkpoint.every_epochs:
             job.model.save(job.folder / MODEL_NAME)
-        job.model.ooodist.write_plan(job.folder)
-        job.model.ooodist.write_report(job.folder)
+        job.model.ooodist.strategy.write_plan(job.folder)
+        job.model.ooodist.strategy.write_report(job.folder)
         seconds = time.monotonic() - started
         print(summary(job, result, best, timer.median(), seconds, registered), flush=True)
 
@@ -229,7 +229,7 @@ def _savers(
             fingerprint=fingerprint,
             history=epoch_log.history,
             best=None if best is None else best.state(),
-            selection=job.model.ooodist.selection(),
+            selection=job.model.ooodist.strategy.selection(),
             warm_start=provenance.plain_of(job.model),
             versions=resume.versions(),
         )

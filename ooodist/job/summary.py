@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ooodist.data_parallel.planned_model import PlannedModel
+from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.job.preparation import CONFIG_NAME, Job
 from ooodist.planner.pipeline.plan import AUTO
 from ooodist.report.data_parallel import trace
@@ -67,7 +67,7 @@ def _how(job: Job) -> tuple[str, str]:
     """The order of the work, in a few words."""
     parallel, order = job.config.parallel, job.config.order
     if parallel is not None:
-        schedule = job.model.ooodist.fastest.schedule
+        schedule = job.model.ooodist.strategy.inner.fastest.schedule
         of_auto = f"{AUTO}: " if parallel.schedule == AUTO and schedule.name != AUTO else ""
         pipelines = f"{parallel.data} of " if parallel.data > 1 else ""
         return (
@@ -76,18 +76,18 @@ def _how(job: Job) -> tuple[str, str]:
             f"{schedule.microbatches} micro-batches, schedule {of_auto}{schedule.name}",
         )
     name = order.name if order.k is None else f"first_k, k = {order.k}"
-    joint = job.model.ooodist
-    if isinstance(joint, PlannedModel):
-        if joint.tried is None:
+    strategy = job.model.ooodist.strategy
+    if isinstance(strategy, LiveDataParallel):
+        if strategy.tried is None:
             return "order", f"{name}: the default, as the training was too short to plan for"
-        name = f"{name}: {joint.tried}, the fastest of those tried"
-    steps = joint.steps_per_launch
+        name = f"{name}: {strategy.tried}, the fastest of those tried"
+    steps = strategy.steps_per_launch
     return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} a launch"
 
 
 def _elastic(job: Job) -> list[tuple[str, str]]:
     """What elastic training did, if it was that."""
-    config, state = job.config.elastic, job.model.ooodist.selection()
+    config, state = job.config.elastic, job.model.ooodist.strategy.selection()
     if config is None or state is None:
         return []
     renewals = state["renewals"]

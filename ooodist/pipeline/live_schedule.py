@@ -59,6 +59,7 @@ class Job(Protocol):
     """
 
     is_trying: bool
+    left: int | None
 
     def train(self, batches: Sequence[Batch]) -> Logs:
         """A step, as it is carried out at present."""
@@ -71,9 +72,6 @@ class Job(Protocol):
 
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
         """Whether two schedules of its stages compute the same numbers, bit by bit."""
-
-    def left_to_train(self) -> int | None:
-        """Steps, of this fit; None: nobody knows."""
 
 
 class LiveSchedule:
@@ -123,7 +121,7 @@ class LiveSchedule:
     def _begin(self, batches: Sequence[Batch]) -> Logs:
         self._next = self._go_on
         if not self._consider():
-            left = self._job.left_to_train()
+            left = self._job.left
             logger.info(
                 "pipeline: the schedule stays %s, as to try others would take as long as about %d "
                 "steps, and may take a share of %g (planning.share) of %s",
@@ -144,7 +142,7 @@ class LiveSchedule:
 
     def _consider(self) -> bool:
         """Begins to plan if that takes little of the training's time."""
-        steps = max(self._steps, self._job.left_to_train() or 0)
+        steps = max(self._steps, self._job.left or 0)
         most = self._share * float(self._engine.all_reduce(np.array([steps]), "max")[0])
         self._job.is_trying = most >= PLANNING_STEPS
         if self._job.is_trying:

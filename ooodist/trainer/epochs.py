@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 if TYPE_CHECKING:
-    from ooodist.trainer.joint import JointModel
+    from ooodist.trainer.fit import DistributedFit
 
 logger = logging.getLogger("ooodist")
 
@@ -17,17 +17,17 @@ logger = logging.getLogger("ooodist")
 class EpochCare(keras.callbacks.Callback):
     """Runs before the user's callbacks: agrees on the length of an epoch and ends it in order."""
 
-    def __init__(self, joint: JointModel) -> None:
+    def __init__(self, fit: DistributedFit) -> None:
         super().__init__()
-        self._joint = joint
+        self._fit = fit
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        joint = self._joint
+        fit, accumulate = self._fit, self._fit.strategy.accumulate
         steps = self.params.get("steps")
-        if joint.engine.size > 1:
+        if fit.engine.size > 1:
             mine = np.array([steps or 0, -(steps or 0)])
-            fewest, negative_most = joint.engine.all_reduce(mine, "min")
-            if 0 < fewest < -negative_most and joint.engine.rank == 0:
+            fewest, negative_most = fit.engine.all_reduce(mine, "min")
+            if 0 < fewest < -negative_most and fit.engine.rank == 0:
                 logger.warning(
                     "fit: ranks have %d to %d batches; each does %d",
                     fewest,
@@ -35,29 +35,29 @@ class EpochCare(keras.callbacks.Callback):
                     fewest,
                 )
             steps = int(fewest) or None
-        if steps is not None and steps % joint.accumulate:
+        if steps is not None and steps % accumulate:
             logger.info(
                 "fit: an epoch of %d batches makes %d updates of %d; what is left waits",
                 steps,
-                steps // joint.accumulate,
-                joint.accumulate,
+                steps // accumulate,
+                accumulate,
             )
-            steps -= steps % joint.accumulate
-        joint.begin_epoch(steps)
+            steps -= steps % accumulate
+        fit.begin_epoch(steps)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs = {} if logs is None else logs  # callbacks behind this one see what is added
-        self._joint.watch.look()
-        self._joint.end_epoch(logs)
-        self._joint.watch.check_weights(logs.get("loss"))
+        self._fit.strategy.watch.look()
+        self._fit.end_epoch(logs)
+        self._fit.strategy.watch.check_weights(logs.get("loss"))
 
 
 class StopTogether(keras.callbacks.Callback):
     """Runs after the user's callbacks: if one rank stops at the end of an epoch, all do."""
 
-    def __init__(self, joint: JointModel) -> None:
+    def __init__(self, fit: DistributedFit) -> None:
         super().__init__()
-        self._engine = joint.engine
+        self._engine = fit.engine
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         stops = self._engine.all_reduce(np.array([int(self.model.stop_training)]), "max")

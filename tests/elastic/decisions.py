@@ -74,7 +74,7 @@ class Notes(keras.callbacks.Callback):
         self.masks: list[Mask] = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        controller = self.model.ooodist.controller
+        controller = self.model.ooodist.strategy.controller
         launched = controller._steps - len(self.masks)
         self.masks += [controller.mask] * launched
         self.check(controller.mask)

@@ -16,12 +16,12 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.elastic.controller import Mask
-from ooodist.elastic.pipeline import ElasticPipeline
 from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.slots import Slots
 from ooodist.elastic.stage_units import stage_of_unit
 from ooodist.engines.base import Engine
 from ooodist.pipeline.cutting import first_trained
+from ooodist.pipeline.strategy import Pipeline
 from tests.elastic import decisions
 from tests.elastic.decisions import Decision, Notes, decided
 from tests.pipeline.training_worker import EPOCHS, STEPS, Batches, Case, compare, compiled
@@ -99,13 +99,13 @@ class Laws(Notes):
     """What holds after each step on each rank."""
 
     def check(self, mask: Mask) -> None:
-        joint: ElasticPipeline = self.model.ooodist
-        joint.engine.check_equal("the selection", f"{mask.version} {mask.digest}")
-        assembly = joint.assembly
+        pipeline: Pipeline = self.model.ooodist.strategy.inner
+        pipeline.engine.check_equal("the selection", f"{mask.version} {mask.digest}")
+        assembly = pipeline.assembly
         assert assembly is not None
         first = first_trained(assembly.stages, mask.weights)
-        assert {ran.action.kind for ran in joint.ran} >= {"F"}
-        for stage, kind, _ in (ran.action for ran in joint.ran):
+        assert {ran.action.kind for ran in pipeline.ran} >= {"F"}
+        for stage, kind, _ in (ran.action for ran in pipeline.ran):
             # Nothing goes back to a stage that only runs forward, so it does not receive either.
             assert stage > first or kind != "SEND_B"
             assert stage >= first or kind not in BACK
@@ -136,7 +136,7 @@ def train(case: Elastic) -> tuple[keras.Model, Batches, list[Mask]]:
     config = {"rho": case.rho, "renew": "2 steps", "batches": 2, "keep": 0.0}
     model = pipelined(case, batches, config)
     notes = Laws()
-    replica, _ = model.ooodist.training_place
+    replica, _ = model.ooodist.strategy.shard
     with decided(case.decisions):
         history = model.fit(batches.data(replica), epochs=EPOCHS, verbose=0, callbacks=[notes])
     assert np.isfinite(history.history["loss"]).all()
@@ -175,21 +175,21 @@ def replayed(case: Elastic, masks: Sequence[Mask]) -> tuple[keras.Model, Slots]:
 
 
 def state(model: keras.Model) -> dict[str, np.ndarray]:
-    joint = model.ooodist
+    strategy = model.ooodist.strategy
     held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
     found = {f"{number} {v.path}": v.numpy() for number, v in enumerate(held)}
-    found |= {f"count {path}": v.numpy() for path, v in joint._optimizer_slots.counts.items()}
-    sums = joint.assembly.gradients.accumulators
+    found |= {f"count {path}": v.numpy() for path, v in strategy.selective._slots.counts.items()}
+    sums = strategy.inner.assembly.gradients.accumulators
     return found | {f"sum {path}": v.numpy() for path, v in sums.items()}
 
 
 def probes_leave_no_trace(model: keras.Model, batches: Batches) -> None:
     """Measuring twice in a row finds the same, and changes nothing."""
-    joint = model.ooodist
+    strategy = model.ooodist.strategy
     before = state(model)
-    replica, _ = joint.training_place
+    replica, _ = strategy.shard
     those = [batches.batch(step, replica) for step in range(2)]
-    found = [joint.controller.measure(those) for _ in range(2)]
+    found = [strategy.controller.measure(those) for _ in range(2)]
     assert found[0] == found[1]
     after = state(model)
     assert before.keys() == after.keys()
@@ -198,7 +198,7 @@ def probes_leave_no_trace(model: keras.Model, batches: Batches) -> None:
     # Each weight is measured on one rank of the pipeline.
     names = [variable.path for variable in model.trainable_variables]
     measured = np.array([name in found[0].loss_change for name in names], np.int32)
-    assert (joint.engine.all_reduce(measured, "sum") == joint.ranks.replicas).all()
+    assert (strategy.engine.all_reduce(measured, "sum") == strategy.inner.ranks.replicas).all()
 
 
 def main(name: str) -> None:
@@ -207,13 +207,13 @@ def main(name: str) -> None:
     model, batches, masks = train(case)
     assert len(masks) == EPOCHS * STEPS
     assert masks[-1].version == EPOCHS * STEPS // 2
-    joint = model.ooodist
-    counts = joint.selection()["counts"]
+    strategy = model.ooodist.strategy
+    counts = strategy.selection()["counts"]
     engine.check_equal("counts", str(counts))
     if case.decisions == CHANGING:
         assert len({mask.digest for mask in masks}) >= 3
     probes_leave_no_trace(model, batches)
-    joint.close()
+    strategy.close()
 
     alone, slots = replayed(case, masks)
     assert counts == slots.state()
@@ -229,7 +229,7 @@ def main(name: str) -> None:
         for variable in (*plain.variables, *plain.optimizer.variables):
             found = values.get(variable.path, of_optimizer.get(variable.path))
             np.testing.assert_array_equal(variable.numpy(), found, variable.path)
-        plain.ooodist.close()
+        plain.ooodist.strategy.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
 
 

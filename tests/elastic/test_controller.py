@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import ooodist
 from ooodist.config.elastic import ElasticConfig
-from ooodist.data_parallel.distributed_model import DistributedModel
+from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic.controller import Controller, Mask
 from ooodist.elastic.importance import Measured
 from ooodist.elastic.pricing import OneWorker
@@ -330,7 +330,7 @@ def test_to_train_all_is_plain_training(
     ooodist.init("local")
     with caplog.at_level(logging.INFO, logger="ooodist"):
         found = ooodist.distribute(keras.models.clone_model(model()), elastic=elastic)
-    assert type(found.ooodist) is DistributedModel
+    assert type(found.ooodist.strategy) is DataParallel
     assert "all tensors are trained, always" in caplog.text
 
 

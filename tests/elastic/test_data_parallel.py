@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.config.job import PlanningConfig
-from ooodist.data_parallel.distributed_model import DistributedModel
+from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
@@ -123,12 +123,12 @@ def test_what_is_not_selected_stays_bit_for_bit(
 ) -> None:
     model = elastic(make(make_optimizer()), profiles)
     fit(model, [everything], epochs=1, steps_per_epoch=2)  # slots are not empty
-    model.ooodist.controller.mask = None
+    model.ooodist.strategy.controller.mask = None
     before = trained(model)
     statistics = [weight.numpy() for weight in model.get_layer("norm").non_trainable_variables]
     fit(model, [head_and_deepest])
 
-    selected = model.ooodist.controller.mask.weights
+    selected = model.ooodist.strategy.controller.mask.weights
     assert "out/kernel" in selected
     assert 0 < len(selected) < len(before)
     for name, values in trained(model).items():
@@ -165,7 +165,7 @@ def test_a_selection_trains_alike_in_any_order_and_without_ooodist(profiles: str
     for order in ("inorder", "planned"):
         model = elastic(make(adamw()), profiles, order=order)
         fit(model, [every_second])
-        selected = model.ooodist.controller.mask.weights
+        selected = model.ooodist.strategy.controller.mask.weights
         states[order] = [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
     assert 2 < len(selected) < len(model.trainable_variables)
     plain = plainly_trained(adamw(), selected)
@@ -180,7 +180,7 @@ def test_if_all_is_selected_it_is_plain_training(profiles: str) -> None:
     expected = fit(plain)
     model = elastic(make(adamw()), profiles, accumulate=2)
     found = fit(model, [everything])
-    assert len(model.ooodist.controller.renewals) == 2
+    assert len(model.ooodist.strategy.controller.renewals) == 2
     assert found["loss"] == expected["loss"]
     assert state(model) == state(plain)
 
@@ -188,7 +188,7 @@ def test_if_all_is_selected_it_is_plain_training(profiles: str) -> None:
 def test_a_rho_of_one_is_plain_training(profiles: str) -> None:
     plain = ooodist.distribute(make(adamw()))
     model = elastic(make(adamw()), profiles, rho=1.0)
-    assert type(model.ooodist) is DistributedModel
+    assert type(model.ooodist.strategy) is DataParallel
     assert fit(model) == fit(plain)
     assert state(model) == state(plain)
 
@@ -199,7 +199,7 @@ def test_a_rho_of_one_is_plain_training(profiles: str) -> None:
 def ops_run(model: keras.Model, kind: str) -> int:
     """How many such ops a step with the present selection runs; its graph has more."""
     x, y = data(BATCH)
-    launch = model.ooodist.launch_for(model.ooodist.controller.mask)
+    launch = model.ooodist.strategy.selective.launch_for(model.ooodist.strategy.controller.mask)
     graph = launch.trace(((tf.constant(x), tf.constant(y)),))
     ops = ancestors([*(output.op for output in graph.outputs), *graph.control_outputs])
     return sum(op.type.startswith(kind) for op in ops)
@@ -210,7 +210,7 @@ def test_a_step_computes_nothing_for_what_is_not_selected(order: str, profiles: 
     model = elastic(make(), profiles, order=order)
     found = {}
     for decision in (everything, head):
-        model.ooodist.controller = None
+        model.ooodist.strategy.controller = None
         fit(model, [decision], epochs=1, steps_per_epoch=2)
         kinds = ("Conv2DBackpropFilter", "Conv2DBackpropInput", "Assign")
         found[decision] = [ops_run(model, kind) for kind in kinds]
@@ -219,8 +219,8 @@ def test_a_step_computes_nothing_for_what_is_not_selected(order: str, profiles: 
     # Of each of the eight weights that rest: itself, its momentum and its count.
     assert found[everything][2] - found[head][2] == 3 * 8
 
-    selected = model.ooodist.controller.mask.weights
-    for step in model.ooodist.backward.steps:
+    selected = model.ooodist.strategy.controller.mask.weights
+    for step in model.ooodist.strategy.inner.backward.steps:
         units = [unit for unit in step.backward if unit.kind == "dW" or unit.variables]
         assert {name for unit in units for name in unit.variables} == selected
         assert all(unit.variables for unit in units)
@@ -229,7 +229,10 @@ def test_a_step_computes_nothing_for_what_is_not_selected(order: str, profiles: 
 def test_each_selection_has_a_plan_of_its_own(profiles: str) -> None:
     model = elastic(make(), profiles, order="planned")
     fit(model, [everything, head], epochs=1)  # renewed at steps 0 and 4
-    plan, (step,) = model.ooodist.planned.plan, model.ooodist.backward.steps
+    plan, (step,) = (
+        model.ooodist.strategy.inner.planned.plan,
+        model.ooodist.strategy.inner.backward.steps,
+    )
     assert plan.model == model_digest(step.backward)
     assert {name for each in plan.exchanges for name in each.weights} <= {"out/kernel", "out/bias"}
 
@@ -237,11 +240,11 @@ def test_each_selection_has_a_plan_of_its_own(profiles: str) -> None:
 def test_traced_steps_are_kept_and_used_again(profiles: str) -> None:
     model = elastic(make(), profiles, renew="2 steps", cache=2)
     fit(model, [everything, head], epochs=1)
-    launches = list(model.ooodist._launches.values())
+    launches = list(model.ooodist.strategy.selective.launches.values())
     assert len(launches) == 2
     for _, launch in launches:
         assert len(launch.backward.steps) == 1  # traced once, though each was selected twice
-    again = model.ooodist.launch_for(model.ooodist.controller.mask)
+    again = model.ooodist.strategy.selective.launch_for(model.ooodist.strategy.controller.mask)
     assert again in [launch for _, launch in launches]
 
 
@@ -251,7 +254,7 @@ def test_no_more_traced_steps_are_kept_than_wanted(profiles: str) -> None:
 
     class Count(Notes):
         def check(self, mask: Mask) -> None:
-            kept = self.model.ooodist._launches
+            kept = self.model.ooodist.strategy.selective.launches
             seen.append(len(kept))
             assert next(reversed(kept)) == mask.digest  # the latest is among them
 
@@ -268,7 +271,7 @@ def test_steps_a_launch_change_nothing(profiles: str) -> None:
         model = elastic(make(), profiles, steps_per_launch=number, renew="8 steps")
         fit(model, [everything, every_second])
         states.append(state(model))
-        assert [renewal.step for renewal in model.ooodist.controller.renewals] == [0, 8]
+        assert [renewal.step for renewal in model.ooodist.strategy.controller.renewals] == [0, 8]
     assert states[0] == states[1]
 
 
@@ -276,7 +279,7 @@ def test_updates_of_several_batches_are_counted_once(profiles: str) -> None:
     model = elastic(make(adamw()), profiles, accumulate=2, steps_per_launch=2, renew="3 steps")
     fit(model, [every_second, head])
     assert int(model.optimizer.iterations) == 8
-    controller = model.ooodist.controller
+    controller = model.ooodist.strategy.controller
     assert [renewal.step for renewal in controller.renewals] == [0, 4]
     counts = controller.slots.state()
     assert counts["out/kernel"] == 8
@@ -328,20 +331,20 @@ def test_batches_are_trained_on_once_and_in_order(how: dict[str, int], profiles:
     x, y = (np.concatenate(part) for part in zip(*batches(12), strict=True))
     model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     assert seen_by(model) == [*range(12)] * 2
-    assert len(model.ooodist.controller.renewals) > 3
+    assert len(model.ooodist.strategy.controller.renewals) > 3
 
 
 @pytest.mark.parametrize("count", [1, 3, 11])
 def test_a_generator_of_unknown_length_is_used_up(count: int, profiles: str) -> None:
     model = noting(profiles, steps_per_launch=2)
-    model.ooodist.plan(next(batches(1)))
+    model.ooodist.strategy.plan(next(batches(1)))
     model.fit(batches(count), verbose=0)
     assert seen_by(model) == [*range(count)]
 
 
 def test_nothing_is_lost_between_epochs_of_endless_data(profiles: str) -> None:
     model = noting(profiles)
-    model.ooodist.plan(next(batches(1)))
+    model.ooodist.strategy.plan(next(batches(1)))
     model.fit(batches(99), epochs=3, steps_per_epoch=5, verbose=0)
     assert seen_by(model) == [*range(15)]
 
@@ -364,7 +367,7 @@ def test_a_single_batch_can_be_trained_on_before_all_else(profiles: str) -> None
     x, y = data(BATCH)
     model.train_on_batch(x, y)
     assert int(model.optimizer.iterations) == 1
-    assert model.ooodist.controller.mask is not None
+    assert model.ooodist.strategy.controller.mask is not None
 
 
 def test_reports_tell_of_the_selection(profiles: str) -> None:
@@ -387,7 +390,7 @@ def test_planning_leaves_the_model_as_it_is(profiles: str, monkeypatch: pytest.M
     monkeypatch.undo()  # with the real calibration
     plain, model = ooodist.distribute(make(adamw())), elastic(make(adamw()), profiles)
     x, y = data(BATCH)
-    model.ooodist.plan((x, y))
+    model.ooodist.strategy.plan((x, y))
     fit(plain)
     fit(model, [everything])
     assert state(model) == state(plain)

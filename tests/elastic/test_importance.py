@@ -74,7 +74,7 @@ def test_training_with_probes_in_between_is_training_without(name: str, tmp_path
             history = model.fit(*batch(), batch_size=8, epochs=2, verbose=0, shuffle=False).history
         histories.append({key: history[key] for key in ("loss", "accuracy")})
         states.append(state(model))
-    assert len(model.ooodist.controller.renewals) == 8
+    assert len(model.ooodist.strategy.controller.renewals) == 8
     assert histories[0] == histories[1]
     assert states[0] == states[1]
 

@@ -23,7 +23,7 @@ import tensorflow as tf  # noqa: E402
 
 from ooodist.config.job import PlanningConfig  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
-from ooodist.elastic.data_parallel import ElasticModel  # noqa: E402
+from ooodist.elastic.data_parallel import SelectiveDataParallel  # noqa: E402
 from ooodist.elastic.importance import Measured, Probe  # noqa: E402
 from ooodist.elastic.slots import Slots  # noqa: E402
 from ooodist.engines.local import LocalEngine  # noqa: E402
@@ -46,7 +46,7 @@ slow = Network(
 )
 storage.measure_network = lambda *_: slow
 storage.still_holds = lambda *_: True
-ElasticModel._calibrated = lambda _, pricing, batch: pricing  # the true network would be seen
+SelectiveDataParallel._calibrated = lambda _, pricing, __: pricing  # the true network would be seen
 
 layers = keras.layers
 rank, size = engine.rank, engine.size
@@ -116,7 +116,7 @@ class Exchanges(Notes):
 
     def check(self, mask: Mask) -> None:
         engine.check_equal("the selection", f"{mask.version} {mask.digest}")
-        step = self.model.ooodist.backward.steps[-1]
+        step = self.model.ooodist.strategy.inner.backward.steps[-1]
         self.most = max(self.most, len(step.exchanges))
         exchanged = [name for exchange in step.exchanges for name in exchange.weights]
         assert set(exchanged) == mask.weights
@@ -140,7 +140,7 @@ def train(
         assert len(names) <= notes.most, f"{names} for {notes.most} exchanges at most"
     engine.check_equal("weights", b"".join(value.tobytes() for value in values(made).values()))
     assert len(notes.masks) == int(made.optimizer.iterations) == STEPS
-    state = made.ooodist.selection()
+    state = made.ooodist.strategy.selection()
     for renewal in state["renewals"]:
         del renewal["seconds"]
     engine.check_equal("what is selected, and why", str(state))
@@ -176,7 +176,7 @@ def trains_as_one_process(optimizer: Callable[[], Any], **options: Any) -> None:
         batch = BATCH * size * options.get("accumulate", 1)
         alone, slots = replayed(small_and_wide, optimizer(), masks, batch)
         assert_close(values(made), values(alone))
-        assert made.ooodist.selection()["counts"] == slots.state()
+        assert made.ooodist.strategy.selection()["counts"] == slots.state()
 
 
 @check
@@ -210,10 +210,10 @@ def selects_alike_though_data_differ() -> None:
         own = np.array([change for _, change in sorted(measured.loss_change.items())])
         highest, lowest = engine.all_reduce(own, "max"), engine.all_reduce(own, "min")
         assert (highest > lowest).any()
-    choice = made.ooodist.controller.pricing.choice
-    for renewal in made.ooodist.controller.renewals:
+    choice = made.ooodist.strategy.controller.pricing.choice
+    for renewal in made.ooodist.strategy.controller.renewals:
         assert set(choice.head) <= set(renewal.selected)
-        assert renewal.predicted <= 0.8 * made.ooodist.controller.full_seconds * (1 + 1e-6)
+        assert renewal.predicted <= 0.8 * made.ooodist.strategy.controller.full_seconds * (1 + 1e-6)
 
 
 @check
@@ -239,7 +239,7 @@ def a_rank_with_another_mask_is_caught() -> None:
         del engine.broadcast_text
     wrong = rf"the selection of tensors differs between ranks: ranks \[{size - 1}\]"
     assert caught.match(wrong)
-    assert made.ooodist.backward.steps == []
+    assert made.ooodist.strategy.inner.backward.steps == []
     assert int(made.optimizer.iterations) == 0
     engine.check_equal("the message", str(caught.value))
 

@@ -307,7 +307,7 @@ def orders_and_buckets_and_credit() -> None:
         ooodist.distribute(model, **options)
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         results.append(values(model))
-        step = model.ooodist.backward.steps[0]
+        step = model.ooodist.strategy.inner.backward.steps[0]
         carried = [len(exchange.weights) for exchange in step.exchanges]
         limit = options["bucket_bytes"]
         for exchange in step.exchanges:

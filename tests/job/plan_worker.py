@@ -69,7 +69,9 @@ def trained(made: keras.Model) -> list[np.ndarray]:
 
 def random_plan(made: keras.Model, seed: int) -> Plan:
     sizes = {v.path: int(np.prod(v.shape)) for v in made.trainable_variables}
-    return random_plans.random_plan(made.ooodist.backward.steps[0], sizes, engine, seed)
+    return random_plans.random_plan(
+        made.ooodist.strategy.inner.backward.steps[0], sizes, engine, seed
+    )
 
 
 def any_plan_leaves_the_numbers_alone() -> None:
@@ -79,13 +81,13 @@ def any_plan_leaves_the_numbers_alone() -> None:
         plan = random_plan(first, seed)
         made = ooodist.distribute(model(), order=plan)
         state = trained(made)
-        traced = made.ooodist.backward.steps[0]
+        traced = made.ooodist.strategy.inner.backward.steps[0]
         assert traced.order == plan.order
         assert [e.name for e in traced.exchanges] == [e.name for e in plan.exchanges]
         if engine.name == "byteps":  # the smallest place goes first; the keys are those of others
             places = [e.op.get_attr("place") for e in traced.exchanges]
             assert places == sorted(set(places))
-        assert made.ooodist.steps_per_launch == plan.steps_per_launch
+        assert made.ooodist.strategy.steps_per_launch == plan.steps_per_launch
         for ours, theirs in zip(state, stock, strict=True):
             if engine.size == 2:  # with more, an addition's order depends on the place in a bucket
                 np.testing.assert_array_equal(ours, theirs)
@@ -107,7 +109,9 @@ def each_waits_until_the_last_is_handed_over() -> None:
         trained(made)
         if engine.name == "byteps":  # which goes by urgency
             continue
-        exchanged = [e for step in made.ooodist.backward.steps for e in step.exchanges]
+        exchanged = [
+            e for step in made.ooodist.strategy.inner.backward.steps for e in step.exchanges
+        ]
         launches = [list(same) for _, same in itertools.groupby(exchanged, lambda e: e.op.graph)]
         # 7 steps are launches of two, and one of the last step alone.
         assert {len(launch) // len(plan.exchanges) for launch in launches} == {1, 2}
@@ -135,12 +139,12 @@ def planned_here_trains_as_stock_does() -> None:
     for order in ("planned", "priority", "first_k"):
         made = ooodist.distribute(model(), order=order, planning=planning)
         state = trained(made)
-        planned = made.ooodist.planned
+        planned = made.ooodist.strategy.inner.planned
         assert planned is not None
         assert planned.costs is not None
         assert planned.plan.predicted is not None
         assert planned.plan.engine == engine.name
-        traced = made.ooodist.backward.steps[0]
+        traced = made.ooodist.strategy.inner.backward.steps[0]
         assert traced.order == planned.plan.order
         assert [e.name for e in traced.exchanges] == [e.name for e in planned.plan.exchanges]
         engine.check_equal("plan", planned.plan.digest())
@@ -163,12 +167,12 @@ def plans_are_found_and_tried_while_it_trains() -> None:
         planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2, share=1e9)
         made = ooodist.distribute(model(), order="planned", planning=planning)
         fitted(made, 1)
-        assert made.ooodist.is_trying
+        assert made.ooodist.strategy.is_trying
         epochs = 1
-        while made.ooodist.is_trying:  # searches go on beside it, and each has its trial
+        while made.ooodist.strategy.is_trying:  # searches go on beside it, and each has its trial
             state = fitted(made, 5)
             epochs += 5
-    live = made.ooodist
+    live = made.ooodist.strategy
     assert live.tried == "default"
     assert live.planned is None
     assert not live.is_trying
@@ -183,16 +187,16 @@ def plans_are_found_and_tried_while_it_trains() -> None:
             np.testing.assert_array_equal(ours, theirs)
     made.compile(keras.optimizers.SGD(0.1), made.loss, jit_compile=False)
     fitted(made, 1)
-    assert made.ooodist.tried == "default"  # and nothing was planned again
+    assert made.ooodist.strategy.inner.tried == "default"  # and nothing was planned again
 
 
 def what_is_too_short_to_plan_for_trains_by_default() -> None:
     x, y = images(30 * BATCH * engine.size)
     made = ooodist.distribute(model(), order="planned")
     made.fit(x, y, batch_size=BATCH, verbose=0)
-    assert made.ooodist.tried is None
-    assert not made.ooodist.is_trying
-    assert made.ooodist.planned is None
+    assert made.ooodist.strategy.inner.tried is None
+    assert not made.ooodist.strategy.is_trying
+    assert made.ooodist.strategy.inner.planned is None
 
 
 def plans_that_do_not_fit_are_refused() -> None:

@@ -173,7 +173,7 @@ def test_eagerly_it_trains_too_and_says_that_there_is_no_order(
 def test_what_was_traced_is_known() -> None:
     model = ooodist.distribute(make(), order="first_k", k=2, steps_per_launch=3)
     fitted(model, epochs=1)
-    first, second, third = model.ooodist.backward.steps
+    first, second, third = model.ooodist.strategy.inner.backward.steps
     assert first.order == second.order == third.order
     assert [unit.name for unit in first.backward] != list(first.order or ())
     assert sorted(first.order or ()) == sorted(unit.name for unit in first.backward)

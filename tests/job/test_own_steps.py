@@ -71,7 +71,7 @@ def test_two_optimizers_have_the_state_that_plain_keras_gives_them() -> None:
     plain = state(trained())
     for order in (note, units):
         ours = trained(order=order if order is note else list(units), steps_per_launch=2)
-        assert all(step.order for step in ours.ooodist.backward.steps)
+        assert all(step.order for step in ours.ooodist.strategy.inner.backward.steps)
         for a, b in zip(state(ours), plain, strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -135,7 +135,7 @@ def test_a_tape_inside_a_gradient_is_not_the_steps_own(accumulate: int) -> None:
         return model
 
     plain, ours = trained(False), trained(True)
-    (step,) = ours.ooodist.backward.steps
+    (step,) = ours.ooodist.strategy.inner.backward.steps
     assert len({name for unit in step.backward for name in unit.variables}) == 6
     for a, b in zip(ours.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6 if accumulate > 1 else 0)
@@ -165,7 +165,7 @@ def test_gradients_under_another_tape_are_left_alone(caplog: pytest.LogCaptureFi
         return model
 
     ours, plain = trained(True), trained(False)
-    assert len(ours.ooodist.backward.steps) == 1
+    assert len(ours.ooodist.strategy.inner.backward.steps) == 1
     assert "while another tape records" in caplog.text
     for a, b in zip(ours.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)

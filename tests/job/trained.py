@@ -83,7 +83,7 @@ def trained_like_one_process(
     assert_equal_ranks(ours)
     alone = compiled(fresh(make, 100), optimizer())
     plain = alone.fit(x, y, batch_size=BATCH * size * accumulate, shuffle=False, verbose=0).history
-    assert len(ours.ooodist.backward.steps) >= 1
+    assert len(ours.ooodist.strategy.inner.backward.steps) >= 1
     assert int(ours.optimizer.iterations) == 20
     assert_close(values(ours), values(alone), tolerance)
     for name in plain:

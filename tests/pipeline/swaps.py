@@ -56,7 +56,7 @@ def trains_with_swaps_as_without(make: Make, options: dict[str, Any]) -> None:
     logger.addHandler(messages)
     logger.setLevel(logging.INFO)
     losses: list[float] = []
-    while not losses or model.ooodist.is_trying:
+    while not losses or model.ooodist.strategy.is_trying:
         assert len(losses) < MOST_FITS, messages.lines
         losses += model.fit(data, steps_per_epoch=STEPS, verbose=0).history["loss"]
     logger.removeHandler(messages)
@@ -65,15 +65,15 @@ def trains_with_swaps_as_without(make: Make, options: dict[str, Any]) -> None:
     tried = [line for _, line in messages.lines if line.startswith("tried in training")]
     assert begun == [BEFORE_SEARCH], messages.lines
     assert len(tried) == 1, messages.lines
-    assert f"{model.ooodist.fastest.schedule.name} stays" in tried[0]
+    assert f"{model.ooodist.strategy.inner.fastest.schedule.name} stays" in tried[0]
     engines.current().check_equal("what was tried", tried[0].split(" ")[3])
-    model.ooodist.close()
+    model.ooodist.strategy.close()
     expected, data = make()
     ooodist.pipelined(expected, **options, schedule="gpipe", stall_limit=20)
     others: list[float] = []
     for _ in losses:
         others += expected.fit(data, steps_per_epoch=STEPS, verbose=0).history["loss"]
-    expected.ooodist.close()
+    expected.ooodist.strategy.close()
     assert losses == others
     for found, other in (
         (model.variables, expected.variables),

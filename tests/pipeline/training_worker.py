@@ -220,7 +220,7 @@ def main(name: str) -> None:
         stall_limit=20,
         **case.options,
     )
-    replica, _ = model.ooodist.training_place
+    replica, _ = model.ooodist.strategy.shard
     if name == "scaled":
         assert slots["loss_scale_optimizer/dynamic_scale"] < 2.0**126
     history = model.fit(
@@ -241,7 +241,7 @@ def main(name: str) -> None:
             assert abs(found[key] - value) <= 1e-4 * abs(value), (key, found[key], value)
     if case.again is not None:
         train_again(case, model, batches, alone)
-    model.ooodist.close()
+    model.ooodist.strategy.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
 
 

@@ -74,4 +74,4 @@ def record(model: keras.Model, num_steps: int, folder: Path) -> list[OpEvent]:
 
 def record_timeline(model: keras.Model, num_steps: int, folder: Path) -> Timeline:
     events = record(model, num_steps, folder)
-    return make_timeline(events, model.ooodist.backward.steps)
+    return make_timeline(events, model.ooodist.strategy.inner.backward.steps)

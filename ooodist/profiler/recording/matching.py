@@ -58,7 +58,7 @@ def match_steps(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> list[
 
     Args:
         events: from :func:`ooodist.profiler.recording.xplane.read_op_events`.
-        steps: what was traced: ``model.ooodist.backward.steps``. Steps that were not recorded
+        steps: what was traced: ``backward.steps`` of the strategy. Steps that were not recorded
             (other batch shapes) are passed over, and so are events of other functions.
     """
     traces: dict[tf.Graph, list[TracedStep]] = {}  # by launch

@@ -88,7 +88,7 @@ def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Tim
 
     Args:
         events: from :func:`ooodist.profiler.recording.xplane.read_op_events`.
-        steps: what was traced: ``model.ooodist.backward.steps``.
+        steps: what was traced: ``model.ooodist.strategy.inner.backward.steps``.
     """
     recorded = match_steps(events, steps)
     ops = {id(item.step): telling_ops(item.step) for item in recorded}

@@ -113,11 +113,11 @@ class Trace(keras.callbacks.Callback):
         if self._finished or self.model.ooodist.steps_ahead:  # trained in an earlier call
             return
         is_warm = self._is_warm and self._launches_done >= WARM_UP_LAUNCHES
-        is_settled = is_warm and not self.model.ooodist.is_trying
+        is_settled = is_warm and not self.model.ooodist.strategy.is_trying
         if is_settled and self._folder is None and self._to_compare is None:
             self._start()
         self._first_batch = batch
-        self._num_traced = len(self.model.ooodist.backward.steps)
+        self._num_traced = len(self.model.ooodist.strategy.inner.backward.steps)
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -127,17 +127,17 @@ class Trace(keras.callbacks.Callback):
         seconds = time.perf_counter() - self._began
         # Keras gives the last batch of a full launch, also where the epoch ends before.
         end = min(batch + 1, self.params.get("steps") or batch + 1)
-        steps = (end - self._first_batch) // self.model.ooodist.accumulate
+        steps = (end - self._first_batch) // self.model.ooodist.strategy.accumulate
         self._launches_done += 1
         self._steps_done += steps
-        self._is_warm = self._num_traced == len(self.model.ooodist.backward.steps)
+        self._is_warm = self._num_traced == len(self.model.ooodist.strategy.inner.backward.steps)
         if self._folder is not None:
             if self._is_warm:
                 self._recorded.append((steps, seconds))
             if self._steps_recorded() >= self._num_steps:
                 self._stop()
         elif self._to_compare is not None:
-            if self._is_warm and steps == self.model.ooodist.steps_per_launch:
+            if self._is_warm and steps == self.model.ooodist.strategy.steps_per_launch:
                 self._after.append((steps, seconds))
             if len(self._after) == MEASURED_LAUNCHES:
                 self._compare(self._to_compare)
@@ -203,14 +203,14 @@ class Trace(keras.callbacks.Callback):
                 self._finished = self._to_compare is None
 
     def _write(self, folder: Path) -> TraceSummary:
-        steps = self.model.ooodist.backward.steps
+        steps = self.model.ooodist.strategy.inner.backward.steps
         timeline = make_timeline(read_op_events(folder), steps)
         if not timeline.num_steps:
             raise UserError(
                 "the profiler's recording holds no traced step (run_eagerly=True leaves none)"
             )
         first_step = self._steps_before + 1
-        to_compare = recorded_plan(self.model.ooodist.planned, timeline)
+        to_compare = recorded_plan(self.model.ooodist.strategy.inner.planned, timeline)
         processes = [recorded(timeline, first_step=first_step, title="measured, rank 0")]
         processes += to_compare.beside(first_step=first_step) if to_compare else []
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +229,11 @@ class Trace(keras.callbacks.Callback):
     def _compare(self, recorded: RecordedPlan) -> None:
         self._to_compare = None
         self._finished = True
-        full = [item for item in self._recorded if item[0] == self.model.ooodist.steps_per_launch]
+        full = [
+            item
+            for item in self._recorded
+            if item[0] == self.model.ooodist.strategy.steps_per_launch
+        ]
         launches = self._after or full
         if launches:
             median = statistics.median(seconds / steps for steps, seconds in launches)

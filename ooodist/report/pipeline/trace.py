@@ -91,7 +91,9 @@ class PipelineTrace(keras.callbacks.Callback):
         self._done += 1
         if self._is_finished:
             return
-        if self.model.ooodist.is_trying:  # schedules take turns: what was recorded is of another
+        if (
+            self.model.ooodist.strategy.is_trying
+        ):  # schedules take turns: what was recorded is of another
             self._left_to_warm = WARM_UP_STEPS
             self._seconds.clear()
             self._steps.clear()
@@ -99,7 +101,12 @@ class PipelineTrace(keras.callbacks.Callback):
             self._left_to_warm -= 1
         else:
             self._seconds.append(time.time() - self._began)
-            self._steps.append((self.model.ooodist.step_began, self.model.ooodist.ran))
+            self._steps.append(
+                (
+                    self.model.ooodist.strategy.inner.step_began,
+                    self.model.ooodist.strategy.inner.ran,
+                )
+            )
             if len(self._steps) == self._num_steps:
                 self._is_finished = True
                 self._finish()
@@ -116,10 +123,10 @@ class PipelineTrace(keras.callbacks.Callback):
             )
 
     def _finish(self) -> None:
-        joint = self.model.ooodist
-        plan: PipelinePlan = joint.assembly.plan
+        strategy = self.model.ooodist.strategy.inner
+        plan: PipelinePlan = strategy.assembly.plan
         timelines = [self._timeline(plan, began, ran) for began, ran in self._steps]
-        if joint.engine.rank != 0:
+        if strategy.engine.rank != 0:
             return
         predicted = plan.timeline
         self.comparison = PipelineComparison(
@@ -147,14 +154,14 @@ class PipelineTrace(keras.callbacks.Callback):
 
     def _timeline(self, plan: PipelinePlan, began: float, ran: Sequence[Ran]) -> PipelineTimeline:
         """What all ranks of the first pipeline did in a step; all ranks call it."""
-        joint = self.model.ooodist
+        engine = self.model.ooodist.engine
         computed = [each for each in ran if each.action.kind in COMPUTE_KINDS]
         most = max(len(actions) for actions in plan.schedule.actions)
-        times = np.zeros((joint.engine.size, 2, most))
-        own = times[joint.engine.rank]
+        times = np.zeros((engine.size, 2, most))
+        own = times[engine.rank]
         for number, each in enumerate(computed):
             own[:, number] = began + each.start, began + each.end
-        times = joint.engine.all_reduce(times, "sum")
+        times = engine.all_reduce(times, "sum")
         first = min(rows[0][0] for rows in times[: plan.schedule.ranks])
         runs = []
         for actions, rows in zip(plan.schedule.actions, times, strict=False):

@@ -121,7 +121,7 @@ def test_executed_order_of_every_kind_of_model(name: str, tmp_path: Path) -> Non
         model.fit(x, y, batch_size=4, verbose=0)
     finally:
         tf.profiler.experimental.stop()
-    timeline = make_timeline(read_op_events(tmp_path), model.ooodist.backward.steps)
+    timeline = make_timeline(read_op_events(tmp_path), model.ooodist.strategy.inner.backward.steps)
     assert timeline.launches == (2,)
     for step in range(2):
         assert executed_order(timeline, step) == held_back(model)
@@ -129,7 +129,7 @@ def test_executed_order_of_every_kind_of_model(name: str, tmp_path: Path) -> Non
 
 def held_back(model: keras.Model) -> list[str]:
     """The imposed order, of the units that carry edges; others run when their data is there."""
-    step = model.ooodist.backward.steps[0]
+    step = model.ooodist.strategy.inner.backward.steps[0]
     carrying = {unit.name for unit in step.backward if carries_edges(unit)}
     return [name for name in step.order if name in carrying]
 
@@ -137,7 +137,7 @@ def held_back(model: keras.Model) -> list[str]:
 def test_the_orders_differ() -> None:
     model = distributed(dense_model)
     fit(model, 1)
-    units = model.ooodist.backward.steps[0].backward
+    units = model.ooodist.strategy.inner.backward.steps[0].backward
     orders = {name: tuple(order(units)) for name, order in ORDERS.items()}
     assert len(set(orders.values())) > 4
     assert [name for name in orders if orders[name] == orders["stock"]] == ["stock"]
@@ -155,7 +155,9 @@ def test_another_launch_of_the_same_model_is_told_apart(tmp_path: Path) -> None:
     # Five steps by two: the last is traced as a launch of its own, with names of the first.
     model = distributed(dense_model, order=first_k(2), steps_per_launch=2)
     timeline = record_timeline(model, 5, tmp_path)
-    assert len({s.backward[0].ops[0].graph for s in model.ooodist.backward.steps}) == 2
+    assert (
+        len({s.backward[0].ops[0].graph for s in model.ooodist.strategy.inner.backward.steps}) == 2
+    )
     assert timeline.launches == (2, 2, 1)
     imposed = held_back(model)
     assert [executed_order(timeline, step) for step in range(5)] == [imposed] * 5
@@ -171,7 +173,7 @@ def test_evaluation_is_no_step(tmp_path: Path) -> None:
         tf.profiler.experimental.stop()
     events = read_op_events(tmp_path)
     assert any("Relu" in event.name for event in events)
-    assert make_timeline(events, model.ooodist.backward.steps).num_steps == 0
+    assert make_timeline(events, model.ooodist.strategy.inner.backward.steps).num_steps == 0
 
 
 def test_forward_runs_layer_by_layer(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_forward_runs_layer_by_layer(tmp_path: Path) -> None:
 def test_kernels_take_the_place_of_the_host(tmp_path: Path) -> None:
     model = distributed(dense_model)
     events = record(model, 2, tmp_path)
-    steps = model.ooodist.backward.steps
+    steps = model.ooodist.strategy.inner.backward.steps
     before = make_timeline(events, steps)
     run = next(run for run in before.units if run.step == 1 and run.kind == "dW")
     # As on a GPU: two kernels of this op of the second step, later than its launch.

@@ -60,10 +60,10 @@ def test_records_whole_launches_behind_the_warm_up(
 
 def test_recording_begins_when_no_plan_is_tried_any_more(tmp_path: Path) -> None:
     model = distributed(dense_model)
-    joint = model.ooodist
-    joint.is_trying = True
+    strategy = model.ooodist.strategy
+    strategy.is_trying = True
     settle = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: setattr(joint, "is_trying", batch < 5)
+        on_train_batch_end=lambda batch, logs: setattr(strategy, "is_trying", batch < 5)
     )
     trace = Trace(tmp_path, 2)
     fit(model, 12, callbacks=[trace, settle])
@@ -191,7 +191,7 @@ def test_predicted_beside_measured(tmp_path: Path, caplog: Any) -> None:
     costs = some_costs()
     planned = a_plan(2, costs)
     model = distributed(dense_model, order=planned.plan)
-    model.ooodist.planned = planned
+    model.ooodist.strategy.inner.planned = planned
     trace = Trace(tmp_path, 4)
     fit(model, 21, callbacks=[trace])  # the last step is no launch of two
 

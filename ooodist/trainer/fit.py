@@ -1,9 +1,9 @@
-"""A Keras model whose fit and evaluate work on all ranks of a job together.
+"""Keras' fit and evaluate on all ranks of a job together, with a strategy for what differs.
 
 The model stays the object it was. Five of its methods are replaced on the instance, so that
 saving, cloning and inspecting it go on as before:
 
-* ``make_train_function``: what a step is, the subclasses say.
+* ``make_train_function``: what a step is, the strategy says.
 * ``fit``: arrays are shared out; all ranks agree on the number of steps; rank 0 reports.
 * ``train_on_batch``: each rank gives its own batch.
 * ``evaluate``: what ranks know of the model on their own is put together first; arrays are shared
@@ -15,82 +15,62 @@ from __future__ import annotations
 
 import inspect
 import logging
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist.compat.keras_model import compiled_loss, compiled_metrics, is_inside_fit
-from ooodist.engines.base import Engine
+from ooodist.compat.keras_model import is_inside_fit
 from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
-from ooodist.step.building import build
-from ooodist.step.finite import GradientWatch
-from ooodist.step.launch import Batch, Run
+from ooodist.step.launch import Batch
 from ooodist.trainer import arrays, writers
 from ooodist.trainer.epochs import EpochCare, StopTogether
 from ooodist.trainer.sharing import share_out
+from ooodist.trainer.strategy import Strategy
 
 logger = logging.getLogger("ooodist")
 
 
-class JointModel(ABC):
+class DistributedFit:
     """What is added to a model; it is found under ``model.ooodist``.
 
     Args:
-        arguments: the same on all ranks, or the first fit raises UserError.
+        strategy: of a model that was not given to ooodist before.
 
     Raises:
-        UserError: the model is one already.
+        UserError: it was.
 
     Attributes:
-        engine: the engine.
-        steps_per_launch, accumulate: a launch uses so many batches, multiplied. ``fit`` calls the
-            train function for as many steps as launches had when it began; if launches grow
-            meanwhile, one call trains for the next ones, too.
-        steps_ahead: of these calls, how many steps were trained for that are still to come.
+        strategy: how it trains.
+        engine: of the strategy.
+        steps_ahead: ``fit`` calls the train function for as many steps as calls had when it began.
+            If calls grow meanwhile, one trains for the next ones, too: for so many steps.
         data_is_shared_out: the caller sees to it that data sets yield each rank's own part; fit
             then says nothing about it.
-        is_whole_between_epochs: each rank has all trained weights at any time.
         batches_left: how many are still to come in this epoch; None: nobody knows.
-        watch: ends the training when gradients or weights are not finite.
-        is_trying: whether launches are run in one way and another at present, to find the faster.
     """
 
-    is_whole_between_epochs = True
-    is_trying = False
-
-    def __init__(
-        self,
-        model: keras.Model,
-        engine: Engine,
-        *,
-        arguments: str,
-        steps_per_launch: int,
-        accumulate: int,
-    ) -> None:
+    def __init__(self, strategy: Strategy) -> None:
+        model = strategy.model
         if hasattr(model, "ooodist"):
             raise UserError(
                 f"model {model.name} was given to ooodist before; give it once, or make it anew "
                 "for other arguments (keras.models.clone_model, then compile)"
             )
-        self.engine = engine
-        self.steps_per_launch = steps_per_launch
-        self.accumulate = accumulate
+        self.strategy = strategy
+        self.engine = strategy.engine
         self.steps_ahead = 0
         self.data_is_shared_out = False
         self.batches_left: int | None = None
-        self.watch = GradientWatch(engine, model)
         self._model = model
-        self._arguments = arguments
         self._alike = False  # weights were broadcast since the last fit began
+        self._trained = False  # since the ranks were synchronized
         self._ahead: deque[Batch] = deque()  # taken from the data, and not trained on so far
-        self._steps_per_call = steps_per_launch
+        self._steps_per_call = strategy.steps_per_launch
         self._last_logs: dict[str, tf.Tensor] = {}
         self._plain_fit = model.fit
         self._plain_train_on_batch = model.train_on_batch
@@ -101,50 +81,9 @@ class JointModel(ABC):
         model.train_on_batch = self._train_on_batch
         model.evaluate = self._evaluate
         model.get_metrics_result = self._metrics_result
+        model.ooodist = self
 
-    @property
-    @abstractmethod
-    def training_place(self) -> tuple[int, int]:
-        """Which part of the training data this rank uses, of how many."""
-
-    @property
-    @abstractmethod
-    def needs_plan(self) -> bool:
-        """Whether something is still to be found before the first step."""
-
-    @property
-    def _compiled(self) -> tuple[Any, ...]:
-        """Other objects after each ``compile``."""
-        model = self._model
-        return model.optimizer, compiled_loss(model), compiled_metrics(model)
-
-    def _was_compiled_since(self, compiled: tuple[Any, ...]) -> bool:
-        """Whether that is not ``_compiled`` any more."""
-        return any(one is not other for one, other in zip(self._compiled, compiled, strict=True))
-
-    @abstractmethod
-    def plan(self, batch: Batch, total_steps: int | None = None) -> None:
-        """Finds it; all ranks call it, with a batch of the data."""
-
-    @abstractmethod
-    def write_plan(self, folder: Path) -> None:
-        """Writes what was found, if something was, into the folder of the job."""
-
-    @abstractmethod
-    def _prepare(self, given: dict[str, Any]) -> None:
-        """Called with fit's arguments before it begins; finds what is still to be found."""
-
-    @abstractmethod
-    def _launcher(self) -> Run:
-        """What runs the batches of a launch, or fewer."""
-
-    @abstractmethod
-    def put_together(self) -> None:
-        """Gives all ranks what each knows of the model, if there was training since."""
-
-    @abstractmethod
-    def end_epoch(self, logs: dict[str, Any]) -> None:
-        """The same, with a check that ranks which must be alike are so; may add to the logs."""
+    # Epochs
 
     def begin_epoch(self, steps: int | None) -> None:
         """Begins an epoch of so many batches; None: nobody knows."""
@@ -152,25 +91,25 @@ class JointModel(ABC):
         self.steps_ahead = 0
         self._ahead.clear()
 
-    def selection(self) -> dict[str, Any] | None:
-        """Of elastic training: what a checkpoint keeps of it, as plain values."""
-        return None
+    def end_epoch(self, logs: dict[str, Any]) -> None:
+        """Synchronizes the ranks, and checks that replicas are alike."""
+        self.synchronize()
+        replicas.check_replicas(self.engine, self._model)
+        self.strategy.end_epoch(logs)
 
-    def restore_selection(self, state: dict[str, Any]) -> None:
-        """Goes on with that of a checkpoint."""
-        logger.warning("the checkpoint's selection of tensors does not count: all are trained now")
-
-    def write_report(self, folder: Path) -> list[str]:
-        """Writes what is worth looking at after a training; rank 0 calls it. The files' names."""
-        return []
+    def synchronize(self) -> None:
+        """Gives all ranks what each knows of the model, if there was training since."""
+        if self._trained:
+            self.strategy.synchronize()
+            self._trained = False
 
     # Training
 
     def _make_train_function(self, force: bool = False) -> None:
-        model = self._model
+        model, strategy = self._model, self.strategy
         if model.train_function is not None and not force:
             return
-        launch = self._launcher()
+        run = strategy.runner()
 
         def train_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
             if self.steps_ahead:
@@ -178,35 +117,25 @@ class JointModel(ABC):
                 return self._last_logs
             batches = self._next_batches(iterator)
             if not self._alike:
-                self._make_alike(batches[0])
-            self._before_launch(batches, iterator)
-            self._last_logs = launch(batches)
-            steps = len(batches) // self.accumulate
+                strategy.make_alike(batches[0])
+                self._alike = True
+            strategy.before_call(batches, lambda number: self._look_ahead(iterator, number))
+            if strategy.left is not None:
+                strategy.left -= len(batches)
+            self._trained = True
+            self._last_logs = run(batches)
+            steps = len(batches) // strategy.accumulate
             self.steps_ahead = max(0, steps - self._steps_per_call)
             return self._last_logs
 
         model.train_function = train_function
 
-    def _make_alike(self, batch: Batch) -> None:
-        """Gives all ranks rank 0's weights."""
-        model = self._model
-        build(model, batch)
-        self.engine.check_equal("the arguments of ooodist.distribute", self._arguments)
-        replicas.broadcast_weights(self.engine, model)
-        if self.engine.size > 1:
-            metric_states.refuse_what_does_not_add_up(model)
-        self.watch.begin()
-        self._alike = True
-
-    def _before_launch(  # noqa: B027 - most have nothing to do
-        self, batches: list[Batch], iterator: Iterator[Batch]
-    ) -> None:
-        """Called with the batches of a launch, and what comes behind them, before it runs."""
-
     def _look_ahead(self, iterator: Iterator[Batch], number: int) -> list[Batch]:
         """Up to so many of the next batches of the epoch, which stay the next ones."""
         if self.batches_left is not None:
             number = min(number, self.batches_left)
+            if not self.strategy.reads_data:
+                return [None] * number
         while len(self._ahead) < number:
             batch = next(iterator, None)
             if batch is None:
@@ -215,9 +144,15 @@ class JointModel(ABC):
         return list(self._ahead)[:number]
 
     def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
-        wanted = max(self.steps_per_launch, self._steps_per_call) * self.accumulate
+        accumulate = self.strategy.accumulate
+        wanted = max(self.strategy.steps_per_launch, self._steps_per_call) * accumulate
         if self.batches_left is not None:
             wanted = min(wanted, self.batches_left)
+            if not self.strategy.reads_data:  # which may take long to make
+                self.batches_left -= wanted
+                if not wanted:
+                    raise StopIteration
+                return [None] * wanted
         batches = self._look_ahead(iterator, wanted)
         for _ in batches:
             self._ahead.popleft()
@@ -233,13 +168,13 @@ class JointModel(ABC):
                     "data set promises, or repeat() it"
                 )
             self.batches_left -= len(batches)
-        left_over = len(batches) % self.accumulate
+        left_over = len(batches) % accumulate
         if left_over:
             logger.warning(
                 "fit: the data ends with %d batches, which do not make an update of %d: they are "
                 "not used",
                 left_over,
-                self.accumulate,
+                accumulate,
             )
         batches = batches[: len(batches) - left_over]
         if not batches:
@@ -251,27 +186,36 @@ class JointModel(ABC):
         engine = self.engine
         if engine.size > 1:
             given = share_out(
-                given, self._model, engine, self.training_place, say=not self.data_is_shared_out
+                given, self._model, engine, self.strategy.shard, say=not self.data_is_shared_out
             )
         if engine.rank:
             given["verbose"] = 0
         callbacks = self._callbacks(given.pop("callbacks", None))
-        self._prepare(given)
+        total = num_steps(given)
+        if self.strategy.needs_plan:
+            self.strategy.plan(without_optionals(arrays.first_batch(given)), total)
+        self.strategy.left = total
         self._take_over_settings()
         self._alike = False
         return self._plain_fit(**given, callbacks=callbacks)
 
     def _train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(self._plain_train_on_batch).bind(*args, **kwargs).arguments
-        if self.accumulate > 1:
+        strategy = self.strategy
+        if not strategy.is_whole_between_epochs:
             raise UserError(
-                f"train_on_batch gives one batch, but accumulate is {self.accumulate}, which makes "
-                "one update of that many; use fit, or distribute the model with accumulate=1"
+                "train_on_batch ends no epoch, at which the ranks of a pipeline hand out what they "
+                "have trained; use fit, with steps_per_epoch"
+            )
+        if strategy.accumulate > 1:
+            raise UserError(
+                f"train_on_batch gives one batch, but accumulate is {strategy.accumulate}, which "
+                "makes one update of that many; use fit, or distribute the model with accumulate=1"
             )
         data = tuple(given.get(name) for name in arrays.NAMES)
         data = arrays.with_class_weight(data, given.pop("class_weight", None))
-        if self.needs_plan:
-            self.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
+        if strategy.needs_plan:
+            strategy.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
         epoch = self.batches_left, self._ahead, self.steps_ahead
         self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # it is no part of it
         try:
@@ -282,15 +226,15 @@ class JointModel(ABC):
 
     def _take_over_settings(self) -> None:
         """Settings of compile() that mean something else here; no setting is ignored unsaid."""
-        model = self._model
-        self._steps_per_call = self.steps_per_launch
-        batches = self.steps_per_launch * self.accumulate
+        model, steps = self._model, self.strategy.steps_per_launch
+        self._steps_per_call = steps
+        batches = steps * self.strategy.accumulate
         if model.steps_per_execution not in (1, batches):
             logger.warning(
                 "fit: steps_per_execution=%d of compile() does not count; steps_per_launch=%d of "
                 "ooodist.distribute() does",
                 model.steps_per_execution,
-                self.steps_per_launch,
+                steps,
             )
         model.steps_per_execution = batches
         if model.jit_compile:  # Keras turns its default "auto" into True, here on CPUs, too
@@ -304,10 +248,10 @@ class JointModel(ABC):
         if isinstance(given, keras.callbacks.CallbackList):
             raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
         callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
-        if not self.is_whole_between_epochs:
+        if not self.strategy.is_whole_between_epochs:
             writers.check_saves_at_ends_of_epochs(callbacks)
         callbacks = writers.on_this_rank(callbacks, self.engine)
-        self.watch.leave_loss_to(callbacks)
+        self.strategy.watch.leave_loss_to(callbacks)
         return [EpochCare(self), *callbacks, StopTogether(self)]
 
     # Evaluation and metrics
@@ -316,7 +260,7 @@ class JointModel(ABC):
         given = inspect.signature(self._plain_evaluate).bind(*args, **kwargs).arguments
         given.update(given.pop("kwargs", {}))
         engine = self.engine
-        self.put_together()
+        self.synchronize()
         if engine.size > 1:
             metric_states.refuse_what_does_not_add_up(self._model)
         if engine.rank:
@@ -338,3 +282,13 @@ def without_optionals(batch: Batch) -> Batch:
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
+
+
+def num_steps(given: dict[str, Any]) -> int | None:
+    """How many steps fit will do, if that is known."""
+    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
+    steps = given.get("steps_per_epoch")
+    if steps is None and isinstance(given.get("x"), tf.data.Dataset):
+        cardinality = int(given["x"].cardinality())
+        steps = cardinality if cardinality > 0 else None
+    return None if steps is None else steps * epochs

@@ -1,16 +1,13 @@
-"""A model with ``order="planned"``: it trains as by default until something faster is found."""
+"""Data parallel with ``order="planned"``: trains as by default until something faster is found."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
-from ooodist.data_parallel.distributed_model import DistributedModel, num_steps
 from ooodist.data_parallel.live_planning import LivePlanning
 from ooodist.data_parallel.planning import Planned, limits_of, profile_for
+from ooodist.data_parallel.strategy import DataParallel
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.search import Limits
@@ -21,8 +18,8 @@ from ooodist.step.launch import Batch, Run
 from ooodist.trainer.trial import Candidate
 
 
-class PlannedModel(DistributedModel):
-    """What :func:`ooodist.distribute` adds to a model with ``order="planned"``.
+class LiveDataParallel(DataParallel):
+    """The strategy of :func:`ooodist.distribute` with ``order="planned"``.
 
     Attributes:
         tried: the name of what turned out to be the fastest; None as long as nobody knows.
@@ -37,24 +34,10 @@ class PlannedModel(DistributedModel):
         self._default_steps = self.steps_per_launch
         self._ways: dict[str, tuple[OrderedBackward, Planned | None]] = {}
         self._live: LivePlanning | None = None
-        self._left: int | None = None
 
-    def _prepare(self, given: dict[str, Any]) -> None:
-        self._left = num_steps(given)
-
-    def _launcher(self) -> Run:
-        launcher = super()._launcher()
-
-        def train(batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
-            if self._left is not None:
-                self._left -= len(batches)
-            return launcher(batches)
-
-        return train
-
-    def _run_function(self) -> Run:
+    def runner(self) -> Run:
         if self.tried is not None:  # the model was compiled again since
-            return super()._run_function()
+            return super().runner()
         if self._live is not None:
             self._live.close()
         planned = [] if self.planned is None else [self._candidate(self.planned)]
@@ -66,7 +49,7 @@ class PlannedModel(DistributedModel):
             self,
             Candidate("default", run, self._default_steps),
             accumulate=self.accumulate,
-            share=self._planning.share,
+            share=self.planning.share,
             candidates=planned,
         )
         return self._live
@@ -75,21 +58,21 @@ class PlannedModel(DistributedModel):
 
     def is_profile_kept(self) -> bool:
         """Whether there seems to be a profile of this model."""
-        folder = profiles.folder_of(self._planning.profiles)
-        return not self._planning.profile_anew and profiles.has_any(
-            folder, self._model.name, self.engine.name, self.engine.size
+        folder = profiles.folder_of(self.planning.profiles)
+        return not self.planning.profile_anew and profiles.has_any(
+            folder, self.model.name, self.engine.name, self.engine.size
         )
 
     def profile(self, batch: Batch) -> Profile:
         """Measures the model, which stays as it is, and the network."""
         return profile_for(
-            self._model, batch, self.engine, self._planning, accumulate=self.accumulate
+            self.model, batch, self.engine, self.planning, accumulate=self.accumulate
         )
 
     def limits(self) -> Limits:
         """Within which plans are searched."""
-        left = None if self._left is None else max(1, self._left // self.accumulate)
-        return limits_of(self.engine, self._planning, self._given_steps_per_launch, left)
+        left = None if self.left is None else max(1, self.left // self.accumulate)
+        return limits_of(self.engine, self.planning, self.given_steps_per_launch, left)
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         """What carries out a plan that was made from such costs."""
@@ -113,10 +96,6 @@ class PlannedModel(DistributedModel):
         self.tried = candidate.name
         self.steps_per_launch = candidate.steps
         self.backward, self.planned = self._ways[candidate.name]
-
-    def left_to_train(self) -> int | None:
-        """Of this fit; None: nobody knows."""
-        return self._left
 
     def write_plan(self, folder: Path) -> None:
         """Writes the plan that has turned out to be the fastest, if there is one."""

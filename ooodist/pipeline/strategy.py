@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from mpi4py import MPI
 
 from ooodist.compat.keras_model import build_with
 from ooodist.config.job import ParallelConfig, PlanningConfig
-from ooodist.data_parallel.distributed_model import num_steps
 from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together
@@ -32,11 +31,9 @@ from ooodist.pipeline.runtime.runtime import Ran
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
-from ooodist.step import replicas
 from ooodist.step.finite import Checked
-from ooodist.step.launch import Batch
-from ooodist.trainer import arrays
-from ooodist.trainer.joint import JointModel, without_optionals
+from ooodist.step.launch import Batch, Run
+from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -59,8 +56,11 @@ def check_model(model: keras.Model) -> None:
         )
 
 
-class PipelinedModel(JointModel):
-    """What :func:`ooodist.pipelined` adds to a model; it is found under ``model.ooodist``.
+class Pipeline(Strategy):
+    """The strategy of :func:`ooodist.pipelined`.
+
+    Args:
+        swaps_schedules: with the schedule ``auto``, others are tried while it trains.
 
     Attributes:
         parallel: as given.
@@ -68,10 +68,10 @@ class PipelinedModel(JointModel):
         assembly: stages and schedule; None before the first batch is known.
         ran: what this rank did in the last step, and when.
         step_began: of ``time.time()``.
+        weights: all that the model has, each with the place of the rank whose value counts.
     """
 
     is_whole_between_epochs = False
-    can_swap_schedules = True  # while it trains
 
     def __init__(
         self,
@@ -80,9 +80,12 @@ class PipelinedModel(JointModel):
         parallel: ParallelConfig,
         stall_limit: float,
         planning: PlanningConfig,
+        *,
+        swaps_schedules: bool = True,
     ) -> None:
         arguments = f"{yaml_dataclass.plain(parallel)} {planning.trial} {planning.share}"
-        super().__init__(model, engine, arguments=arguments, steps_per_launch=1, accumulate=1)
+        super().__init__(model, engine, arguments=arguments)
+        self.engine: MpiEngine = engine
         self.parallel = parallel
         self.ranks = places(engine, parallel.pipeline, parallel.data)
         self.assembly: Assembly | None = None
@@ -90,19 +93,23 @@ class PipelinedModel(JointModel):
         self.step_began = 0.0
         self._stall_limit = stall_limit
         self._planning = planning
+        self._swaps_schedules = swaps_schedules
         self._live: LiveSchedule | None = None
-        self._left: int | None = None  # steps of this fit
-        self._trained = False
         self._planned_for: tuple[Any, ...] = ()
 
     @property
-    def training_place(self) -> tuple[int, int]:
+    def shard(self) -> tuple[int, int]:
         return self.ranks.replica, self.ranks.replicas
+
+    @property
+    def reads_data(self) -> bool:  # type: ignore[override]
+        """Whether a stage of this rank needs something of the data, which may take long to make."""
+        return self.assembly is None or self.assembly.reads_data
 
     @property
     def needs_plan(self) -> bool:
         """Whether there are no stages yet, or the model was compiled again since."""
-        return self.assembly is None or self._was_compiled_since(self._planned_for)
+        return self.assembly is None or self.was_compiled_since(self._planned_for)
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Splits the model and makes the schedule; fit does so by itself.
@@ -116,14 +123,12 @@ class PipelinedModel(JointModel):
         Raises:
             UserError: the model cannot be split so, or does not fit into the memory limit.
         """
-        model = self._model
+        model = self.model
         check_model(model)
         self.close()
         build_with(model, batch)
-        self._make_alike(batch)
-        is_live = (
-            self.parallel.schedule == AUTO and self._planning.trial and self.can_swap_schedules
-        )
+        self.make_alike(batch)
+        is_live = self.parallel.schedule == AUTO and self._planning.trial and self._swaps_schedules
         self.assembly = assemble(
             model,
             batch,
@@ -139,9 +144,9 @@ class PipelinedModel(JointModel):
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
         self._together = stages_together(stages, rank_of)
         with self.engine.agreed():
-            self._weights, self._slots = owned_variables(model, stages, rank_of)
+            self.weights, self._slots = owned_variables(model, stages, rank_of)
         self._record = _Record(model, self.assembly, self._stall_limit)
-        self._planned_for = self._compiled
+        self._planned_for = self.compiled
 
     @property
     def fastest(self) -> PipelinePlan:
@@ -161,43 +166,19 @@ class PipelinedModel(JointModel):
             self.assembly.transport.close()
             self.assembly = None
 
-    def _prepare(self, given: dict[str, Any]) -> None:
-        if self.needs_plan:
-            self.plan(without_optionals(arrays.first_batch(given)))
-        self._left = num_steps(given)
-
     # Training
 
-    def _train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        raise UserError(
-            "train_on_batch ends no epoch, at which the ranks of a pipeline hand out what they "
-            "have trained; use fit, with steps_per_epoch"
-        )
-
-    def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
-        assert self.assembly is not None
-        if self.assembly.reads_data or self.batches_left is None:
-            return super()._next_batches(iterator)
-        # The stages of this rank need nothing of the data, which may take long to make.
-        if not self.batches_left:
-            raise StopIteration
-        self.batches_left -= 1
-        return [None]
-
-    def _launcher(self) -> Any:
-        def train(batches: Sequence[Batch]) -> dict[str, Any]:
-            if self._left is not None:
-                self._left -= 1
+    def runner(self) -> Run:
+        def run(batches: Sequence[Batch]) -> dict[str, Any]:
             return (self._live or self.train)(batches)
 
-        return train
+        return run
 
     # What live schedules ask for
 
     def train(self, batches: Sequence[Batch]) -> dict[str, Any]:
         """A step; returns the logs."""
         assert self.assembly is not None
-        self._trained = True
         self.step_began = time.time()
         self.ran, loss = self.assembly.step(batches[0])
         logs, codes = self._record(loss)
@@ -218,19 +199,10 @@ class PipelinedModel(JointModel):
         """Whether two schedules of these stages compute the same numbers, bit by bit."""
         return computes_alike(one, other, self._together)
 
-    def left_to_train(self) -> int | None:
-        """Steps, of this fit; None: nobody knows."""
-        return self._left
-
-    def put_together(self) -> None:
-        if self._trained:
-            average_statistics(self._weights, self.ranks)
-            hand_out([*self._weights, *self._slots], self.ranks.pipeline)
-            self._trained = False
-
-    def end_epoch(self, logs: dict[str, Any]) -> None:
-        self.put_together()
-        replicas.check_replicas(self.engine, self._model)
+    def synchronize(self) -> None:
+        """Gives all ranks the weights, optimizer state and statistics of their owners."""
+        average_statistics(self.weights, self.ranks)
+        hand_out([*self.weights, *self._slots], self.ranks.pipeline)
 
 
 class _Record:

@@ -1,0 +1,118 @@
+"""Replicas of a model, each on its part of the batch, whose gradients are exchanged in an order.
+
+A call holds several steps, ordered and exchanged; what else fit and evaluate do on all ranks is in
+:mod:`ooodist.trainer.fit`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+
+from ooodist.config.job import PlanningConfig
+from ooodist.data_parallel.planning import Planned, find_plan
+from ooodist.engines.base import Engine
+from ooodist.planner.data_parallel import plan as plans
+from ooodist.step import replicas
+from ooodist.step.backward import OrderedBackward
+from ooodist.step.launch import Batch, Launch, Run, in_launches
+from ooodist.trainer.strategy import Strategy
+
+PLAN_NAME = "plan.yaml"
+
+
+class DataParallel(Strategy):
+    """The strategy of :func:`ooodist.distribute`.
+
+    Args:
+        backward: with the order that was given, or that of the default.
+        steps_per_launch: as given; None: the plan's choice.
+        to_find: an order that is found from what things cost; None: the order is known.
+        planning: settings for that.
+
+    Attributes:
+        backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
+        planned: the plan that is carried out, with what it was made from; None if there is none.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        engine: Engine,
+        backward: OrderedBackward,
+        steps_per_launch: int | None,
+        accumulate: int,
+        to_find: str | None,
+        planning: PlanningConfig,
+    ) -> None:
+        order = getattr(backward.order, "__qualname__", backward.order)
+        exchange = backward.exchange
+        super().__init__(
+            model,
+            engine,
+            arguments=(
+                f"{to_find or order} {backward.k} {steps_per_launch} {accumulate} "
+                f"{exchange.credit} {exchange.bucket_bytes} "
+                f"{backward.plan and backward.plan.digest()}"
+            ),
+            steps_per_launch=steps_per_launch or 1,
+            accumulate=accumulate,
+        )
+        self.backward = backward
+        self.planned: Planned | None = None
+        self.to_find = to_find
+        self.planning = planning
+        self.given_steps_per_launch = steps_per_launch
+        if backward.plan is not None:
+            self._carry_out(Planned(backward.plan))
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        return self.engine.rank, self.engine.size
+
+    # Planning
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether the order is still to be found."""
+        return self.to_find is not None and self.planned is None
+
+    def plan(self, batch: Batch, total_steps: int | None = None) -> None:
+        assert self.to_find is not None
+        self.make_alike(batch)
+        self._carry_out(
+            find_plan(
+                self.model,
+                batch,
+                self.engine,
+                self.to_find,
+                settings=self.planning,
+                steps_per_launch=self.given_steps_per_launch,
+                total_steps=total_steps,
+                accumulate=self.accumulate,
+            )
+        )
+
+    def _carry_out(self, planned: Planned) -> None:
+        self.backward.carry_out(planned.plan)
+        self.planned = planned
+        self.steps_per_launch = planned.plan.steps_per_launch
+
+    def write_plan(self, folder: Path) -> None:
+        """Writes the plan that is carried out, if there is one."""
+        if self.planned is not None:
+            plans.write(self.planned.plan, folder / PLAN_NAME)
+
+    # Training
+
+    def runner(self) -> Run:
+        return self._in_launches_of(self.backward, self.steps_per_launch)
+
+    def _in_launches_of(self, backward: OrderedBackward, steps: int) -> Run:
+        launch = Launch(self.model, backward, accumulate=self.accumulate, watch=self.watch)
+        return in_launches(launch, steps=steps, accumulate=self.accumulate)
+
+    def synchronize(self) -> None:
+        """Averages batch-norm statistics over the ranks."""
+        replicas.average_statistics(self.engine, self.model)

@@ -1,0 +1,182 @@
+"""Elastic training, around either of the other strategies: only weights that matter are trained.
+
+::
+
+    Elastic ──> Controller     when to select, and what
+            ──> Selective      a strategy that can train a selection: SelectiveDataParallel,
+                               SelectivePipeline
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ooodist.config.elastic import ElasticConfig
+from ooodist.elastic.controller import Controller, Mask, Measure
+from ooodist.elastic.pricing import Pricing
+from ooodist.elastic.slots import Slots
+from ooodist.elastic.step_meter import StepMeter
+from ooodist.step.launch import Batch, Run
+from ooodist.trainer.strategy import LookAhead, Strategy
+
+
+class Selective(Protocol):
+    """What elastic training needs of the strategy around which it is.
+
+    Attributes:
+        inner: that strategy.
+        needs_plan: whether it has to be planned, besides what a new ``compile`` asks for.
+        exchanges: whether gradients of one weight are exchanged between ranks.
+    """
+
+    @property
+    def inner(self) -> Strategy: ...
+
+    @property
+    def needs_plan(self) -> bool: ...
+
+    @property
+    def exchanges(self) -> bool: ...
+
+    def plan(self, batch: Batch, total_steps: int | None) -> tuple[Pricing, Slots, Measure]:
+        """Plans, and measures: what selections cost, the optimizer's state, what weights matter."""
+
+    def select(self, mask: Mask) -> None:
+        """Steps train these weights alone from now on."""
+
+    def runner(self) -> Run:
+        """What trains the selected weights on the batches of a call."""
+
+    def synchronize(self) -> None:
+        """See :meth:`Strategy.synchronize`."""
+
+
+class Elastic(Strategy):
+    """A strategy of which a selection is trained.
+
+    Args:
+        selective: the strategy, which is not used by itself.
+        config: what is selected, and how often.
+
+    Attributes:
+        selective, config: as given.
+        controller: selects; None before the first batch is known.
+    """
+
+    def __init__(self, selective: Selective, config: ElasticConfig) -> None:
+        inner = selective.inner
+        super().__init__(
+            inner.model,
+            inner.engine,
+            arguments=f"{inner.arguments} {config}",
+            steps_per_launch=inner.steps_per_launch,
+            accumulate=inner.accumulate,
+        )
+        self.selective = selective
+        self.watch = inner.watch
+        self.is_whole_between_epochs = inner.is_whole_between_epochs
+        self.config = config
+        self.controller: Controller | None = None
+        self._meter = StepMeter()
+        self._planned_for: tuple[Any, ...] = ()
+
+    @property
+    def inner(self) -> Strategy:
+        """The strategy of which a selection is trained."""
+        return self.selective.inner
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        return self.inner.shard
+
+    @property
+    def reads_data(self) -> bool:  # type: ignore[override]
+        """As of the inner strategy."""
+        return self.inner.reads_data
+
+    # Planning
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether nothing is known yet, or the model was compiled again since."""
+        return (
+            self.controller is None
+            or self.selective.needs_plan
+            or self.was_compiled_since(self._planned_for)
+        )
+
+    def plan(self, batch: Batch, total_steps: int | None = None) -> None:
+        """Measures the model and the network, and what selections cost; fit does so by itself."""
+        pricing, slots, measure = self.selective.plan(batch, total_steps)
+        self.steps_per_launch = self.inner.steps_per_launch
+        self._planned_for = self.compiled
+        with self.engine.agreed():
+            self.controller = Controller(
+                self.config, self.model, self.engine, pricing, slots, measure
+            )
+        self.watch.begin()  # steps that were measured do not count
+
+    def write_plan(self, folder: Path) -> None:
+        """That of the inner strategy."""
+        self.inner.write_plan(folder)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    # Training
+
+    @property
+    def _selector(self) -> Controller:
+        """The controller, where there must be one."""
+        assert self.controller is not None
+        return self.controller
+
+    def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:
+        """Selects, if it is time."""
+        if self.needs_plan:  # there was no fit, but train_on_batch
+            self.plan(batches[0])
+        controller = self._selector
+        if controller.is_due:
+            more = look_ahead(max(0, self.config.batches - len(batches)))
+            found = [*batches, *more][: self.config.batches]
+            number = int(self.engine.all_reduce(np.array([len(found)]), "min")[0])
+            controller.renew(found[:number])
+            self._meter.interrupted()
+        assert controller.mask is not None
+        self.selective.select(controller.mask)
+
+    def runner(self) -> Run:
+        run = self.selective.runner()
+
+        def train(batches: Sequence[Batch]) -> dict[str, Any]:
+            controller, updates = self._selector, len(batches) // self.accumulate
+            assert controller.mask is not None
+            logs = run(batches)
+            controller.count(updates)
+            self._meter.launched(controller.mask.digest, updates)
+            return logs
+
+        return train
+
+    def synchronize(self) -> None:
+        self.selective.synchronize()
+
+    def end_epoch(self, logs: dict[str, Any]) -> None:
+        """Tells the controller, and adds to the logs what it knows."""
+        self._selector.end_epoch(logs.get("loss"))
+        logs.update(self._selector.scalars(self._meter, self.selective.exchanges))
+
+    # What a job keeps and shows of it
+
+    def selection(self) -> dict[str, Any] | None:
+        return None if self.controller is None else self.controller.state()
+
+    def restore_selection(self, state: dict[str, Any]) -> None:
+        self._selector.restore(state)
+
+    def write_report(self, folder: Path) -> list[str]:
+        return [] if self.controller is None else self.controller.write_report(folder)
