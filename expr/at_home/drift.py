@@ -2,8 +2,9 @@
 
     python expr/at_home/drift.py [--engine horovod] [--neighbor 60]
 
-The other program begins some seconds after the first plans have been tried, and ends so many seconds
-after they have been tried again. Prints what the job says of plans, and when (seconds from its start).
+The other program begins some seconds after the first plans have been tried, and ends so many
+seconds after they have been tried again. Prints what the job says of plans, and when (seconds from
+its start).
 """
 
 from __future__ import annotations
