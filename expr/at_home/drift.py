@@ -2,8 +2,9 @@
 
     python expr/at_home/drift.py [--engine horovod] [--neighbor 60]
 
-The other program begins when the first plans have been tried, and ends so many seconds after they
-have been tried again. Prints what the job says of plans, and when (seconds from its start).
+The other program begins some seconds after the first plans have been tried, and ends so many
+seconds after they have been tried again. Prints what the job says of plans, and when (seconds from
+its start).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+SETTLED_SECONDS = 30  # in which the job notes what steps take now
 TRIED, AGAIN = "tried in training", "they are tried again"
 # Half of a core: as much computing as waiting.
 NEIGHBOR = """
@@ -69,6 +71,7 @@ def main() -> None:
         try:
             lines = told(job, options.seconds)
             await_line(lines, TRIED)
+            time.sleep(SETTLED_SECONDS)
             print("          another program takes half of a core from now on", flush=True)
             neighbor = subprocess.Popen([sys.executable, "-c", NEIGHBOR])
             await_line(lines, AGAIN)

@@ -13,7 +13,8 @@ trained so far. All ranks decide alike: each decision is made of numbers that al
 
 The steps that are trained correct what was measured (:mod:`ooodist.planner.correction`), those of
 the default before the first search, those of a trial before the next; there is a next one while
-they were not as predicted. When steps take longer or shorter than they did, all is tried again.
+they were not as predicted. When steps take longer or shorter than they did, all is tried again,
+and a search that is under way is given up.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ class LivePlanning:
         self._batch_seconds = 0.0  # the median of these
         self._trained_seconds = 0.0
         self._patience = DRIFTED_WINDOWS
+        self._watched: Watched | None = None  # trains with what the last trial left
         self._next: Callable[[Sequence[Batch]], Logs] = self._begin
         if candidates:
             self._try(list(self._known.values()))
@@ -248,9 +250,10 @@ class LivePlanning:
         self._next, self._job.is_trying = self._wait, True
 
     def _wait(self, batches: Sequence[Batch]) -> Logs:
-        logs = self._current.run(batches)
+        logs = (self._watched or self._current.run)(batches)
         self._calls += 1
-        if self._calls % POLL_CALLS == 0:
+        # Steps that take another time meanwhile have ended the search, and a trial has begun.
+        if self._next == self._wait and self._calls % POLL_CALLS == 0:
             is_done = self._search is not None and self._search.is_done()
             if self._engine.all_reduce(np.array([int(is_done)]), "max")[0]:
                 self._take_plans()
@@ -332,7 +335,8 @@ class LivePlanning:
         self._current = candidate
         self._job.settle(candidate)
         self._job.is_trying = False
-        self._next = Watched(self._engine, candidate.run, self._patience, self._drifted)
+        self._watched = Watched(self._engine, candidate.run, self._patience, self._drifted)
+        self._next = self._watched
 
     def _drifted(self, before: float, now: float) -> None:
         logger.info(
@@ -341,6 +345,7 @@ class LivePlanning:
             now * 1e3,
             before * 1e3,
         )
+        self.close()
         self._patience *= 2  # what comes and goes is not followed for ever
         self._observed, self._searches = [], 1
         self._try(list(self._known.values()))

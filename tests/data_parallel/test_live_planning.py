@@ -384,6 +384,27 @@ def test_plans_are_tried_again_when_steps_take_another_time(
     assert job.settled == ["planned", "default"][: 1 + again]
 
 
+def test_steps_are_watched_while_a_search_is_under_way(
+    begun: Callable[..., LivePlanning], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside busy workers a search may take minutes; it is given up when all is tried again."""
+    job = MadeUpJob(left=100_000)
+    job.seconds["default"] = DEFAULT_SECONDS
+    job.seconds["planned"] = 0.7 * DEFAULT_SECONDS
+    live = begun(job)
+    while not job.settled:
+        train_as_fit_does(live, job, 1)
+    assert MadeUpSearch.running == 1
+    monkeypatch.setattr(MadeUpSearch, "is_done", lambda self: False)
+    train_as_fit_does(live, job, 2 * WINDOW_CALLS)
+    assert len(job.trials) == 1
+    for name in job.seconds:
+        job.seconds[name] *= 1 + 2 * DRIFT
+    train_as_fit_does(live, job, 3 * WINDOW_CALLS)
+    assert len(job.trials) == len(job.settled) == 2
+    assert MadeUpSearch.running == 1  # a new one, as steps have surprised again
+
+
 def test_what_comes_and_goes_is_followed_more_and_more_seldom(
     begun: Callable[..., LivePlanning],
 ) -> None:

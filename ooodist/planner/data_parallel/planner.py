@@ -32,6 +32,8 @@ from ooodist.util.yaml_dataclass import Range
 MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
 FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
 MOST_WORK = 22_000_000  # units and weights in all plans of the search at random
+MANY = 2_000  # units and weights, some 400 layers: with more, that is less work
+LESS_WORK, LESS_BY_URGENCY = 0.75, 1.65  # how fast it falls; BytePS's pieces are played one by one
 OTHER_PLANS = 350  # that are simulated besides, about, for each number of steps that is tried
 SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
 ROUNDING = 1e-9  # scores that differ by less are equal
@@ -90,8 +92,13 @@ class Planner:
         self._steps = [1 << i for i in range(most.bit_length())]  # 1, 2, 4, ... up to most
         if limits.steps_per_launch is not None:
             self._steps = [limits.steps_per_launch]
-        size = len(costs.forward + costs.backward) + len(costs.weights)
-        self.evaluations = min(limits.evaluations, MOST_WORK // max(1, size))
+        size = max(1, len(costs.forward + costs.backward) + len(costs.weights))
+        self._is_large = size > MANY
+        work = MOST_WORK
+        if self._is_large:
+            falls = LESS_BY_URGENCY if network.by_urgency else LESS_WORK
+            work = int(work * (MANY / size) ** falls)
+        self.evaluations = min(limits.evaluations, work // size)
         expected = self.evaluations + OTHER_PLANS * len(self._steps)
         self._simulator = WatchedSimulator(costs, network, expected, progress)
         self._named: dict[int, dict[str, Plan]] = {}
@@ -169,7 +176,8 @@ class Planner:
         if self._network.workers > 1 and self._costs.weights:
             watched.phase = "one setting after the other"
             family = Family(watched, self._limits.credits, self._limits.partitions)
-            for steps in sorted({min(steps, MOST_SEARCHED_STEPS) for steps in self._steps}):
+            launches = sorted({min(steps, MOST_SEARCHED_STEPS) for steps in self._steps})
+            for steps in launches[-1:] if self._is_large else launches:
                 pool += [
                     family.plan(family.improve(start, steps, self._loaded_score), steps)
                     for start in family.starts()

@@ -9,11 +9,14 @@ from ooodist.planner.data_parallel.planner import Limits, Planner
 from tests.planner.chains import uneven_costs
 
 
-def test_random_changes_are_fewer_for_more_layers() -> None:
-    """All that is simulated at random is about the same work, however many layers there are."""
-    network = Network("any", 8)
+@pytest.mark.parametrize(("by_urgency", "power"), [(False, 1.75), (True, 2.65)])
+def test_random_changes_are_fewer_for_more_layers(by_urgency: bool, power: float) -> None:
+    """All that is simulated at random is about the same work, and less where one plan is much."""
+    network = Network("any", 8, by_urgency=by_urgency)
     counts = [
-        Planner(uneven_costs(layers), network, Limits()).evaluations for layers in (50, 400, 800)
+        Planner(uneven_costs(layers), network, Limits()).evaluations
+        for layers in (50, 240, 360, 600, 1200)
     ]
     assert counts[0] == Limits().evaluations > counts[1]
-    assert counts[2] == pytest.approx(counts[1] / 2, rel=0.01)
+    assert counts[2] == pytest.approx(counts[1] * 240 / 360, rel=0.01)
+    assert counts[4] == pytest.approx(counts[3] / 2**power, rel=0.01)
