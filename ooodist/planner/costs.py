@@ -1,6 +1,6 @@
 """What a training step costs: the input of the simulator and the planner.
 
-Measured by ``ooodist.profile``, or described by hand for a machine that one does not have.
+Measured by ``ooodist.profiler``, or described by hand for a machine that one does not have.
 """
 
 from __future__ import annotations

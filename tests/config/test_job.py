@@ -339,7 +339,8 @@ def test_overriding_inside_a_value_is_refused(tmp_path: Path) -> None:
 def test_most_mistakes_are_found_without_tensorflow() -> None:
     program = (
         "import sys\n"
-        "from ooodist import config, errors\n"
+        "from ooodist import errors\n"
+        "from ooodist.config import job as config\n"
         "try: config.load(None, ['batch=0', 'model=mlp'])\n"
         "except errors.UserError: print('tensorflow' in sys.modules, 'keras' in sys.modules)"
     )
@@ -356,7 +357,7 @@ def test_a_pipeline_is_read_alone_and_without_keras(tmp_path: Path) -> None:
     file.write_text("model: no such\nparallel: {pipeline: 4, schedule: zb_h1}\nstall_limit: 5\n")
     program = (
         "import pathlib, sys\n"
-        "from ooodist import config\n"
+        "from ooodist.config import job as config\n"
         f"found = config.load_parallel(pathlib.Path({str(file)!r}), ['parallel.microbatches=8'])\n"
         "print(found, 'tensorflow' in sys.modules, 'keras' in sys.modules)"
     )

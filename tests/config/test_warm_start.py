@@ -138,7 +138,8 @@ def test_the_function_takes_the_same_settings() -> None:
 def test_it_is_read_without_tensorflow_and_grpc() -> None:
     program = (
         "import sys\n"
-        "from ooodist import config, errors\n"
+        "from ooodist import errors\n"
+        "from ooodist.config import job as config\n"
         "try: config.load(None, ['batch=0', 'warmup.zoo=zoo'])\n"
         "except errors.UserError: pass\n"
         "print([name in sys.modules for name in ('tensorflow', 'keras', 'grpc')])"

@@ -270,8 +270,8 @@ SAVES_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
 import keras
-from ooodist.training import checkpoint
-from tests.training.test_checkpoint import make_model, state_of
+from ooodist.trainer import checkpoint
+from tests.trainer.test_checkpoint import make_model, state_of
 
 model = make_model(width=400_000)
 for epoch in itertools.count(1):

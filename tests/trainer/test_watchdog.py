@@ -10,7 +10,7 @@ from pathlib import Path
 # several times a second.
 STAGES = """
 import sys, time
-from ooodist.training.watchdog import Watchdog, expect_longer, expect_usual
+from ooodist.trainer.watchdog import Watchdog, expect_longer, expect_usual
 
 now = time.monotonic()
 time.monotonic = lambda: now

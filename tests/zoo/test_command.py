@@ -211,7 +211,7 @@ def test_list_show_and_evict_start_without_tensorflow(filled: tuple[Path, list[s
     zoo, models = filled
     for arguments in (["list"], ["show", models[0]], ["evict", models[0]]):
         check = (
-            "import sys\nfrom ooodist import zoo\n"
+            "import sys\nfrom ooodist.zoo import __main__ as zoo\n"
             "assert zoo.main(sys.argv[1:]) == 0\n"
             "assert not {'tensorflow', 'keras'} & set(sys.modules)"
         )

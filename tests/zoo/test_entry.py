@@ -101,7 +101,7 @@ def test_the_optimizer_is_left_out_of_the_file_and_stays_with_the_model(
 
 def test_reading_needs_no_tensorflow(saved: tuple[Path, keras.Model]) -> None:
     program = (
-        "import sys; from pathlib import Path; from ooodist.warmup import entry; "
+        "import sys; from pathlib import Path; from ooodist.zoo import entry; "
         "file = Path(sys.argv[1]); print(len(entry.read_with_weights(file)[1])); "
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )

@@ -154,7 +154,7 @@ FUZZ = """\
 import random, sys
 from pathlib import Path
 from ooodist.errors import UserError
-from ooodist.warmup import entry
+from ooodist.zoo import entry
 
 whole = Path(sys.argv[1]).read_bytes()
 file = Path(sys.argv[1] + ".damaged")

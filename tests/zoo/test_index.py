@@ -142,9 +142,9 @@ def test_uses_are_counted_and_lose_value(index: Index) -> None:
 COUNT = """\
 import sys
 from pathlib import Path
-from ooodist.warmup.index import Index, Row
-from ooodist.warmup.entry import Meta
-from ooodist.warmup.operators import Operator
+from ooodist.zoo.index import Index, Row
+from ooodist.zoo.entry import Meta
+from ooodist.transfer.graph.operators import Operator
 index = Index(Path(sys.argv[1]))
 for number in range(50):
     index.count_use("a", 1000.0)
@@ -213,7 +213,7 @@ def test_only_one_at_a_time_is_in_the_lock(index: Index) -> None:
 HOLD = """\
 import sys, time
 from pathlib import Path
-from ooodist.warmup.index import Index
+from ooodist.zoo.index import Index
 with Index(Path(sys.argv[1])).exclusively():
     print("inside", flush=True)
     time.sleep(600)
@@ -242,9 +242,9 @@ def test_a_killed_process_does_not_keep_the_lock(index: Index) -> None:
 WRITE = """\
 import sys
 from pathlib import Path
-from ooodist.warmup.index import Index, Row
-from ooodist.warmup.entry import Meta
-from ooodist.warmup.operators import Operator
+from ooodist.zoo.index import Index, Row
+from ooodist.zoo.entry import Meta
+from ooodist.transfer.graph.operators import Operator
 index = Index(Path(sys.argv[1]))
 print("ready", flush=True)
 for number in range(10**9):

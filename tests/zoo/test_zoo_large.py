@@ -45,8 +45,8 @@ def median_seconds(call: Callable[[], object], times: int = 3) -> float:
 
 FIRST_QUERY = """\
 import sys, time
-from ooodist.warmup.operators import Operator
-from ooodist.warmup.zoo import Wanted, Zoo
+from ooodist.transfer.graph.operators import Operator
+from ooodist.zoo.zoo import Wanted, Zoo
 child = tuple(Operator("Conv2D", (k - 1,) if k else (), ((3, 3, 16, 16),)) for k in range(80))
 start = time.perf_counter()
 with Zoo(sys.argv[1]) as zoo:

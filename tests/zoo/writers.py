@@ -9,7 +9,7 @@ from pathlib import Path
 ADD = """\
 import sys
 from pathlib import Path
-from ooodist.warmup.zoo import Zoo
+from ooodist.zoo.zoo import Zoo
 address, index, *files = sys.argv[1:]
 zoo = Zoo(address, index=Path(index) if index else None)
 print("ready", flush=True)

@@ -27,7 +27,7 @@ ENDLESS = replace(QUICK, limits=Limits(steps_per_launch=8, evaluations=10**9))
 
 PARENT = """
 import sys, time
-from tests.schedule.test_search_process import ENDLESS, SearchProcess
+from tests.planner.data_parallel.test_search_process import ENDLESS, SearchProcess
 search = SearchProcess(ENDLESS)
 print(search._process.pid, flush=True)
 time.sleep(600)

@@ -83,8 +83,8 @@ class TestServe:
 PROGRAM = """
 import sys
 from pathlib import Path
-from ooodist.warmup.service import serve_forever
-from ooodist.warmup.zoo import Zoo
+from ooodist.zoo.service.server import serve_forever
+from ooodist.zoo.zoo import Zoo
 
 tokens = Path(sys.argv[2]) if len(sys.argv) > 2 else None
 serve_forever(Zoo(sys.argv[1]), "127.0.0.1:0", tokens)
