@@ -24,7 +24,7 @@ FILES = {
 TWO_WAY_MODULES = {("ooodist.transfer.graph.keras_graph", "ooodist.transfer.graph.keras_layers")}
 # From the top: each imports only what stands below it.
 LAYERS = (
-    ("train", "plan"),
+    ("train", "plan", "launch"),
     ("job",),
     ("zoo",),
     ("elastic",),
@@ -36,7 +36,7 @@ LAYERS = (
     ("profiler",),
     ("step",),
     ("data",),
-    ("config",),
+    ("config", "launcher"),
     ("models", "planner", "engines", "graph"),
     ("util",),
     ("compat", "errors"),

@@ -29,22 +29,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "launch"))
-
-from background_job import BackgroundJob  # noqa: E402
-from lab import Lab  # noqa: E402
-
-from ooodist.config import job as job_file  # noqa: E402
-from ooodist.engines.settings import DEFAULT_PARTITION_BYTES, planned_credits  # noqa: E402
-from ooodist.errors import UserError  # noqa: E402
-from ooodist.planner.costs import Network, StepCosts, UnitCost  # noqa: E402
-from ooodist.planner.data_parallel import plan as plans  # noqa: E402
-from ooodist.planner.data_parallel.named import PARTITION_BYTES  # noqa: E402
-from ooodist.planner.data_parallel.plan import Plan  # noqa: E402
-from ooodist.planner.data_parallel.search import Limits, comparison, predicted  # noqa: E402
-from ooodist.profiler.conditions import processor  # noqa: E402
-from ooodist.util import yaml_dataclass  # noqa: E402
+from ooodist.config import job as job_file
+from ooodist.engines.settings import DEFAULT_PARTITION_BYTES, planned_credits
+from ooodist.errors import UserError
+from ooodist.launcher.background_job import BackgroundJob
+from ooodist.launcher.lab import Lab
+from ooodist.planner.costs import Network, StepCosts, UnitCost
+from ooodist.planner.data_parallel import plan as plans
+from ooodist.planner.data_parallel.named import PARTITION_BYTES
+from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.search import Limits, comparison, predicted
+from ooodist.profiler.conditions import processor
+from ooodist.util import yaml_dataclass
 
 MODELS = ("resnet50", "vgg16", "bert", "mobilenet_v3")
 ENGINES = ("horovod", "byteps", "collective")
@@ -56,6 +52,8 @@ COLUMNS = (
     *("compute", "exchange", "exchange_cpu"),
     "processor",
 )
+
+HERE = Path(__file__).resolve().parent
 # By name: variables of the engine, and the rows that run in the job.
 Jobs = dict[str, tuple[dict[str, str], tuple[str, ...]]]
 STOCK_ROWS = ("stock", "barrier_removed", "first_k")  # the engine as it comes
@@ -373,7 +371,7 @@ def setting_of(line: dict[str, Any]) -> tuple[str, str, int, float]:
 
 
 def mbit(rate: float) -> str:
-    """Bits a second as launch/lab.py wants them."""
+    """Bits a second as ooodist/launcher/lab.py wants them."""
     return f"{rate / 1e6:.3f}Mbit"
 
 

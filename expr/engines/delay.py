@@ -16,13 +16,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from delay_worker import COUNT
+
+from ooodist.errors import UserError
+from ooodist.launcher.lab import Lab
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "launch"))
-
-from delay_worker import COUNT  # noqa: E402
-from lab import Lab  # noqa: E402
-
-from ooodist.errors import UserError  # noqa: E402
 
 RATE = "250Mbit"
 LONGEST = 120.0  # seconds of one job

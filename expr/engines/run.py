@@ -18,14 +18,12 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ooodist.engines.settings import NICENESS
+from ooodist.errors import UserError
+from ooodist.launcher.lab import Lab
+from ooodist.launcher.shaping import parse_rate
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "launch"))
-
-from lab import Lab  # noqa: E402
-from shaping import parse_rate  # noqa: E402
-
-from ooodist.engines.settings import NICENESS  # noqa: E402
-from ooodist.errors import UserError  # noqa: E402
 
 MB = 10**6
 LONGEST = 300.0  # seconds of one job

@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs import needs_built
 
-from .conftest import LAUNCH, Launchers, networks_of, python, wait_until
+from .conftest import Launchers, networks_of, python, wait_until
 from .test_real_engines import PROGRAMS
 
 GIVEN = ["-np", "2", "--engine", "collective", "--rate", "100Mbit"]
@@ -121,7 +121,7 @@ def test_wrong_use(netlabs: Launchers, arguments: list[str], message: str) -> No
 def test_without_root(netlabs: Launchers) -> None:
     # As another user; the checkout and its Python need not be readable for that one.
     script = (
-        f"import os, sys; sys.path.insert(0, {str(LAUNCH)!r}); import netlab; "
+        "import os, sys; from ooodist.launcher import netlab; "
         f"os.seteuid(65534); sys.exit(netlab.main({[*GIVEN, '--', '/bin/true']!r}))"
     )
     done = subprocess.run(

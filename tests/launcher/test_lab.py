@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from ooodist.errors import UserError
+from ooodist.launcher.background_job import BackgroundJob
+from ooodist.launcher.host import Host
+from ooodist.launcher.lab import Lab
+from ooodist.launcher.shaping import burst_bytes
 from tests.jobs import needs_built
 
-from .conftest import LAUNCH, needs_root, networks_of, python, wait_until
-
-sys.path.append(str(LAUNCH))
-
-from background_job import BackgroundJob
-from host import Host
-from lab import Lab
-from shaping import burst_bytes
-
-from ooodist.errors import UserError
+from .conftest import needs_root, networks_of, python, wait_until
 
 pytestmark = pytest.mark.alone
 FLOW = str(Path(__file__).parent / "flow.py")

@@ -13,12 +13,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cleaner import Cleaner
-from environment import Process
-from job import GRACE_SECONDS, HELPERS_END_SECONDS, Job, Running, how
-from output import LineSplitter, Output
-
 from ooodist.errors import UserError
+from ooodist.launcher.cleaner import Cleaner
+from ooodist.launcher.environment import Process
+from ooodist.launcher.job import GRACE_SECONDS, HELPERS_END_SECONDS, Job, Running, how
+from ooodist.launcher.output import LineSplitter, Output
 
 READ_SIZE = 1 << 20  # no less than a pipe holds, so that one read empties it
 TIMEOUT_CODE = 124  # as timeout(1) has it

@@ -7,11 +7,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from cleaner import Cleaner
-from environment import Process
-from job import HELPERS_END_SECONDS, Job, how
-
 from ooodist.errors import UserError
+from ooodist.launcher.cleaner import Cleaner
+from ooodist.launcher.environment import Process
+from ooodist.launcher.job import HELPERS_END_SECONDS, Job, how
 
 
 class BackgroundJob:

@@ -11,10 +11,9 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from cleaner import Cleaner
-from host import Host
-
 from ooodist.errors import UserError
+from ooodist.launcher.cleaner import Cleaner
+from ooodist.launcher.host import Host
 
 MACHINE = Host()
 LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has 107 bytes; BytePS cuts off what is longer

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from cleaner import Cleaner, kill_groups
-from environment import Process
-
 from ooodist.errors import UserError
+from ooodist.launcher.cleaner import Cleaner, kill_groups
+from ooodist.launcher.environment import Process
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 HELPERS_END_SECONDS = 3.0  # that servers have to end by themselves after the last worker

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LAUNCH, LOCAL, Launchers, python, wait_until
+from ooodist.launcher import private_network
+
+from .conftest import LOCAL, Launchers, python, wait_until
 
 SERVER_THAT_WAITS = "import os, time; print(os.environ['DMLC_ROLE'], flush=True); time.sleep(600)"
 # A worker that has started something which outlives it, and has left shared memory.
@@ -132,12 +134,20 @@ def test_timeout(launchers: Launchers) -> None:
     assert "[launch] not finished after 0.5 s (--timeout)" in done.stderr
 
 
+def test_the_launcher_of_the_package_is_the_same() -> None:
+    command = [sys.executable, "-m", "ooodist.launch", "-np", "1", "--engine", "local"]
+    done = subprocess.run(
+        [*command, "--", "echo", "hi"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[0] hi\n"
+
+
 INTERFACES = python("import socket; print([name for _, name in socket.if_nameindex()])")
 
 
 def test_a_network_of_its_own_needs_no_root() -> None:
     # The source and not the file, which another user may not be allowed to read.
-    source = (LAUNCH / "private_network.py").read_text()
+    source = Path(private_network.__file__).read_text()
     program = f"{source.split('if __name__')[0]}\nenter()\nprint(socket.if_nameindex())"
     as_nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     done = subprocess.run(

@@ -1,19 +1,14 @@
 """How the bytes of a process become lines."""
 
-import importlib.util
 import os
 import pty
 from pathlib import Path
 
 import pytest
 
-from .conftest import LOCAL, Launchers, python
+from ooodist.launcher import output
 
-_spec = importlib.util.spec_from_file_location("launch_output", LOCAL.parent / "output.py")
-assert _spec is not None
-assert _spec.loader is not None
-output = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(output)
+from .conftest import Launchers, python
 
 WHOLE, PROGRESS = True, False
 

@@ -1,0 +1,8 @@
+"""``python -m ooodist.launch``: starts the processes of a job on this machine; ``--help``."""
+
+import sys
+
+from ooodist.launcher.local import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
