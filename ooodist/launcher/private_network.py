@@ -3,8 +3,8 @@
 TensorFlow's server listens on all networks and lets whoever reaches it run programs as its user.
 In a network namespace of the job's own there is nobody to do so. The way out is closed too.
 
-``python -m ooodist.launcher.private_network COMMAND ...`` runs any command so; mpirun, which listens
-on all networks whatever it is told, for one.
+``python -m ooodist.launcher.private_network COMMAND ...`` runs any command so; mpirun, which
+listens on all networks whatever it is told, for one.
 """
 
 import ctypes
