@@ -97,7 +97,7 @@ def _config(options: argparse.Namespace) -> Config:
         config = replace(config, output=options.output)
     if options.plan is not None:
         order = OrderConfig(name="planned", plan=str(options.plan))
-        config = replace(config, order=order, steps_per_launch=None)
+        config = replace(config, order=order, steps_per_execution=None)
     if options.profile:
         config = replace(config, planning=replace(config.planning, profile_anew=True))
     if options.resume:

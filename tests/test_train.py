@@ -224,7 +224,7 @@ KILLED = settings(
     f"epochs={EPOCHS}",
     "optimizer={name: adam, learning_rate: 0.01}",
     "order={name: first_k, k: 1}",
-    "steps_per_launch=4",
+    "steps_per_execution=4",
     "report.tensorboard=false",
     "stall_limit=10",
 )

@@ -36,7 +36,7 @@ while True:
 def command(engine: str, folder: str, epochs: int) -> list[str]:
     """The job: all the time for planning that it wants, and longer than it will be needed."""
     settings = (
-        "steps_per_launch=null",
+        "steps_per_execution=null",
         "order={name: planned}",
         "planning.share=1000",
         f"planning.profiles={folder}/profiles",

@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HOROVODRUN = str(Path(sys.executable).parent / "horovodrun")
 TRAIN = (sys.executable, "-m", "ooodist.train")
-QUICKSTART = ("--config", "expr/quickstart/config.yaml", "--set", "steps_per_launch=null")
+QUICKSTART = ("--config", "expr/quickstart/config.yaml", "--set", "steps_per_execution=null")
 TRIED_EPOCHS = 3  # times as many epochs, as there must be time for measuring and a search
 MOST_SECONDS = 600
 

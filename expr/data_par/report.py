@@ -30,7 +30,7 @@ NUMBERS = (
     *("compute", "exchange", "exchange_cpu"),
 )
 NOT_NOTED = "an AMD EPYC with VNNI, on which a step takes about half as long"
-COLOURS = {
+COLORS = {
     "barrier_removed": "#8fb8de",
     "first_k": "#c9a0dc",
     "priority": "#e8b04a",
@@ -52,7 +52,7 @@ class Result:
 
     seconds: tuple[float, ...]
     batch: int
-    steps_per_launch: int
+    steps_per_execution: int
     predicted: float
     predicted_then: float
     lower_bound: float
@@ -99,7 +99,7 @@ def read(file: Path) -> dict[Setting, dict[str, Result]]:
             row: Result(
                 seconds=tuple(float(line["seconds"]) for line in rows[row]),
                 batch=int(rows[row][-1]["batch"]),
-                steps_per_launch=int(rows[row][-1]["steps_per_launch"]),
+                steps_per_execution=int(rows[row][-1]["steps_per_execution"]),
                 processor=rows[row][-1]["processor"] or "",
                 **{name: float(rows[row][-1][name]) for name in NUMBERS},
             )
@@ -112,7 +112,7 @@ def read(file: Path) -> dict[Setting, dict[str, Result]]:
 
 def summary(results: dict[Setting, dict[str, Result]]) -> str:
     """A line for each setting, as Markdown: speed-ups over stock, and how good planned is."""
-    shown = list(COLOURS)
+    shown = list(COLORS)
     lines = [
         f"| | exchange / compute | {' | '.join(ROWS[row].partition(' (')[0] for row in shown)} "
         "| planned, of the lower bound | planned, error of the prediction | machine |",
@@ -135,7 +135,7 @@ def summary(results: dict[Setting, dict[str, Result]]) -> str:
 def table(results: dict[Setting, dict[str, Result]]) -> str:
     """A line for each row of each setting, as Markdown."""
     lines = [
-        "| model | engine | exchange / compute | row | steps a launch | ms a step (quartiles) "
+        "| model | engine | exchange / compute | row | steps per execution | ms a step (quartiles) "
         "| samples/s | speed-up | predicted ms | error | error at the speed of then "
         "| of the lower bound | CPU of the exchange |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -146,7 +146,7 @@ def table(results: dict[Setting, dict[str, Result]]) -> str:
             speed_up = rows["stock"].median / result.median
             lines.append(
                 f"| {model} | {engine} x {workers} | {result.exchange / result.compute:.2f} "
-                f"| {ROWS[row]} | {result.steps_per_launch} "
+                f"| {ROWS[row]} | {result.steps_per_execution} "
                 f"| {result.median * 1e3:.0f} ({low * 1e3:.0f} to {high * 1e3:.0f}) "
                 f"| {workers * result.batch / result.median:.1f} "
                 f"| {speed_up:.2f}x | {result.predicted * 1e3:.0f} | {result.error:+.1%} "
@@ -168,7 +168,7 @@ def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
         squeeze=False,
         sharey=True,
     )
-    shown = list(COLOURS)
+    shown = list(COLORS)
     width = 0.8 / len(shown)
     for i, model in enumerate(models):
         for j, engine in enumerate(engines):
@@ -188,7 +188,7 @@ def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
                     low, high = result.spread
                     height = stock / result.median
                     spread = [[height - stock / high], [stock / low - height]]
-                    axis.bar(x, height, width, color=COLOURS[row], yerr=spread, ecolor="#444444")
+                    axis.bar(x, height, width, color=COLORS[row], yerr=spread, ecolor="#444444")
                     predicted = rows["stock"].predicted / result.predicted
                     axis.plot(x, predicted, marker="_", color="black", markersize=9)
             axis.set_xticks(range(len(settings)), [f"{setting[3]:g}" for setting in settings])
@@ -197,7 +197,7 @@ def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
             if j == 0:
                 axis.set_ylabel("speed-up over stock")
     axes[0][0].set_ylim(bottom=0.8)  # of all; the top is that of the highest bar
-    bars = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[row]) for row in shown]
+    bars = [plt.Rectangle((0, 0), 1, 1, color=COLORS[row]) for row in shown]
     mark = plt.Line2D([], [], marker="_", color="black", linestyle="", markersize=9)
     figure.legend(
         [*bars, mark],

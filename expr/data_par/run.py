@@ -47,7 +47,7 @@ ENGINES = ("horovod", "byteps", "collective")
 RATIOS = (0.5, 1.0, 2.0)
 COLUMNS = (
     *("model", "engine", "workers", "batch", "ratio", "rate_bits_per_second"),
-    *("row", "steps_per_launch"),
+    *("row", "steps_per_execution"),
     *("repeat", "seconds", "predicted", "predicted_then", "lower_bound"),
     *("compute", "exchange", "exchange_cpu"),
     "processor",
@@ -73,7 +73,7 @@ COLLECTIVE_JOBS: Jobs = {"both": ({}, STOCK_ROWS + PLAN_ROWS)}
 BATCHES = {"horovod": 1, "byteps": 2, "collective": 1}
 FIRST_RATE = 1e9  # bits a second, while models are built
 LONGEST_ANSWER = 900.0  # seconds
-MOST_STEPS_PER_LAUNCH = 4  # if nothing else is asked for: tracing a large model takes long
+MOST_STEPS_PER_EXECUTION = 4  # if nothing else is asked for: tracing a large model takes long
 LONG_STEP = 2.0  # seconds; of a shorter one it shows what another job has left in the caches
 
 
@@ -141,7 +141,7 @@ def measure(
     late_pull: bool,
     out: Path,
 ) -> None:
-    """All rows of a model on an engine, with at most so many steps a launch."""
+    """All rows of a model on an engine, with at most so many steps per execution."""
     job = HERE / "jobs" / f"{model}.yaml"
     batch = job_file.load(job).batch * BATCHES[engine]
     scratch = Path(tempfile.mkdtemp(prefix="ooodist-data-par-"))
@@ -186,7 +186,8 @@ def measure(
                 key = None if stock else plans.to_yaml(replace(plan, predicted=None))
                 if traced.get((turn, row)) != (key or "stock"):
                     took = turns[turn].ask("trace", name=row, plan=key)["seconds"]
-                    say(f"{row}: {plan.steps_per_launch} steps a launch, traced in {took:.0f} s")
+                    steps = plan.steps_per_execution
+                    say(f"{row}: {steps} steps per execution, traced in {took:.0f} s")
                     traced[turn, row] = key or "stock"
             time_rows(turns, rows, setting, costs, repeats, out)
         for turn in all_turns.values():
@@ -209,7 +210,7 @@ def seconds_of_computing(turn: Turn) -> float:
 def seconds_of_row(turn: Turn, row: str, plan: Plan) -> float:
     """Of a step."""
     assert plan.predicted is not None
-    is_short = plan.steps_per_launch * plan.predicted.step_seconds < LONG_STEP
+    is_short = plan.steps_per_execution * plan.predicted.step_seconds < LONG_STEP
     return float(turn.ask("run", name=row, launches=2 if is_short else 1)["seconds"])
 
 
@@ -258,16 +259,16 @@ def plan_rows(
             found = comparison(costs[turn], network, limits=allowed)
             for row in those:
                 rows[row] = (turn, found["stock" if row == "late_pull" else row], network)
-    longest = rows["planned"][1].steps_per_launch
+    longest = rows["planned"][1].steps_per_execution
     turn, plan, network = rows["barrier_removed"]
-    plan = predicted(replace(plan, steps_per_launch=longest), costs[turn], network)
+    plan = predicted(replace(plan, steps_per_execution=longest), costs[turn], network)
     rows["barrier_removed"] = (turn, plan, network)
     return rows
 
 
-def limits(engine: str, for_plans: bool, most_steps: int = MOST_STEPS_PER_LAUNCH) -> Limits:
+def limits(engine: str, for_plans: bool, most_steps: int = MOST_STEPS_PER_EXECUTION) -> Limits:
     """What the planner may choose; what the engine was started with it cannot change any more."""
-    chosen = Limits(max_steps_per_launch=most_steps)
+    chosen = Limits(max_steps_per_execution=most_steps)
     if for_plans:
         chosen = replace(chosen, credits=planned_credits(engine))
     elif engine == "byteps":
@@ -331,7 +332,7 @@ def time_rows(
                 common
                 | {
                     "row": row,
-                    "steps_per_launch": plan.steps_per_launch,
+                    "steps_per_execution": plan.steps_per_execution,
                     "repeat": repeat,
                     "seconds": round(took, 5),
                     "predicted": round(made.step_seconds, 5),
@@ -388,7 +389,7 @@ def main() -> int:
     parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS, help="0.5 1 2")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
-        "--most-steps", type=int, default=MOST_STEPS_PER_LAUNCH, help="that a launch may have"
+        "--most-steps", type=int, default=MOST_STEPS_PER_EXECUTION, help="that a launch may have"
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--no-late-pull", action="store_true", help="leave that row out")

@@ -77,7 +77,7 @@ class Worker:
         else:
             made = plans.from_yaml(plan, name)
             backward = OrderedBackward(GradientExchange(engine), made)
-            self.rows[name] = (Launch(self.model, backward), made.steps_per_launch)
+            self.rows[name] = (Launch(self.model, backward), made.steps_per_execution)
         self.run(name, 1)
         return {"seconds": time.perf_counter() - began}
 

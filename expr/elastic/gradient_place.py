@@ -1,9 +1,9 @@
-"""Where importance takes the gradient: at the weights, or behind the optimiser's first step.
+"""Where importance takes the gradient: at the weights, or behind the optimizer's first step.
 
     python expr/elastic/gradient_place.py
 
 ResNet-20 on the handwritten digits. After some steps of training, D is the first step of a new
-optimiser on one batch, for all weights; g is the gradient on the next batch, at w and at w + D. An
+optimizer on one batch, for all weights; g is the gradient on the next batch, at w and at w + D. An
 update of a tensor seems to help if -g . D is positive.
 """
 

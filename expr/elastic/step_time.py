@@ -81,7 +81,7 @@ def measure(config: Any, engine: Any, options: argparse.Namespace) -> list[dict[
     job = set_up(config, engine)
     strategy = job.model.ooodist.strategy
     stream = iter(job.data.train)
-    batches = [next(stream) for _ in range(max(4, strategy.steps_per_launch))]
+    batches = [next(stream) for _ in range(max(4, strategy.steps_per_execution))]
     choice = strategy.controller.pricing.choice
     strategy.selective.config = replace(strategy.config, cache=len(RHOS) + 2)
 
@@ -102,7 +102,7 @@ def measure(config: Any, engine: Any, options: argparse.Namespace) -> list[dict[
         everything = choice.weights(range(len(choice.items)))
         launches[1.0] = strategy.selective.launch_for(Mask(1, everything))
 
-    seconds = timed(launches, batches[: strategy.steps_per_launch], engine, options.rounds)
+    seconds = timed(launches, batches[: strategy.steps_per_execution], engine, options.rounds)
     full = statistics.median(seconds[1.0])
     size = {w.path: w.value.shape.num_elements() for w in job.model.trainable_variables}
     rows = []

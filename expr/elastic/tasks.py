@@ -189,7 +189,7 @@ class Gpt(Task):
         return b"".join(file.read_bytes() for file in files)[: self.text_bytes]
 
     def _windows(self, text: bytes) -> Arrays:
-        """Neighbouring windows, and the same one byte further."""
+        """Neighboring windows, and the same one byte further."""
         values = np.frombuffer(text, np.uint8).astype(np.int32)
         number = (len(values) - 1) // self.length
         x, y = (values[i : i + number * self.length].reshape(number, -1) for i in (0, 1))

@@ -5,7 +5,7 @@
 One process on one core, as a rank in real.py, and the first and the second half of a model's
 layers, on one micro-batch each. Both ways make the gradient of what a half has received (the first
 one has received nothing, and its W is the whole backward pass), and add the gradients of the
-weights to accumulators. They take turns, and the ratio is the median of the ratios of neighbours.
+weights to accumulators. They take turns, and the ratio is the median of the ratios of neighbors.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ ROWS = {
     "auto_equal_memory": "auto, memory of 1F1B",
     "auto": "auto",
 }
-COLOURS = {
+COLORS = {
     "gpipe": "#999999",
     "interleaved": "#56b4e9",
     "zb_h1": "#e8b04a",
@@ -118,13 +118,13 @@ def _result(lines: list[dict[str, str]]) -> Result:
 def summary(results: Mapping[Setting, Mapping[str, Result]]) -> str:
     """A line for each setting, as Markdown: measured speed-ups over 1F1B."""
     lines = [
-        f"| | devices | micro-batches | {' | '.join(ROWS[row] for row in COLOURS)} "
+        f"| | devices | micro-batches | {' | '.join(ROWS[row] for row in COLORS)} "
         "| largest error of the simulation |",
-        "|" + "---|" * (len(COLOURS) + 4),
+        "|" + "---|" * (len(COLORS) + 4),
     ]
     for (model, link, ranks, microbatches), rows in results.items():
         base = rows[BASE].median
-        cells = [f"{base / rows[row].median:.2f}x" if row in rows else "-" for row in COLOURS]
+        cells = [f"{base / rows[row].median:.2f}x" if row in rows else "-" for row in COLORS]
         worst = max((result.error for result in rows.values()), key=abs)
         lines.append(
             f"| {MODELS[model]}, {LINKS[link]} | {ranks} | {microbatches} | {' | '.join(cells)} "
@@ -194,20 +194,20 @@ def draw(results: Mapping[Setting, Mapping[str, Result]], file: Path) -> None:
     figure, all_axes = plt.subplots(
         len(links), 1, figsize=(11, 0.8 + 2.9 * len(links)), squeeze=False, layout="constrained"
     )
-    width = 0.84 / len(COLOURS)
+    width = 0.84 / len(COLORS)
     for axes, link in zip(all_axes[:, 0], links, strict=True):
         settings = [setting for setting in results if setting[1] == link]
         for at, setting in enumerate(settings):
             rows = results[setting]
             base = rows[BASE]
-            for number, row in enumerate(COLOURS):
+            for number, row in enumerate(COLORS):
                 if row not in rows:
                     continue
-                result, x = rows[row], at + (number - (len(COLOURS) - 1) / 2) * width
+                result, x = rows[row], at + (number - (len(COLORS) - 1) / 2) * width
                 height = base.median / result.median
                 low, high = base.median / max(result.seconds), base.median / min(result.seconds)
                 spread = [[height - low], [high - height]]
-                axes.bar(x, height, width, color=COLOURS[row], yerr=spread, ecolor="#444444")
+                axes.bar(x, height, width, color=COLORS[row], yerr=spread, ecolor="#444444")
                 simulated = base.simulated / result.simulated
                 axes.plot(x, simulated, marker="_", color="black", markersize=7)
         axes.axhline(1, color="#555555", linewidth=0.8)
@@ -216,9 +216,9 @@ def draw(results: Mapping[Setting, Mapping[str, Result]], file: Path) -> None:
         axes.set_ylim(bottom=0.6)
         axes.set_ylabel("speed-up over 1F1B")
         axes.set_title(f"{LINKS[link]}; devices x micro-batches", fontsize=10)
-    marks = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
+    marks = [plt.Rectangle((0, 0), 1, 1, color=color) for color in COLORS.values()]
     marks.append(plt.Line2D([], [], color="black", marker="_", linestyle="none"))
-    labels = [*(ROWS[row] for row in COLOURS), "simulated"]
+    labels = [*(ROWS[row] for row in COLORS), "simulated"]
     figure.legend(marks, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     for suffix in (".png", ".svg"):
         figure.savefig(file.with_suffix(suffix), dpi=150)

@@ -44,7 +44,7 @@ SOURCE = (
 )
 MASKED, VOCABULARY = 20, 30522  # words of a sentence that are predicted, and the head's outputs
 
-# A neighbour on a DGX-1 has up to two of a V100's six links, of 25 GB/s each way
+# A neighbor on a DGX-1 has up to two of a V100's six links, of 25 GB/s each way
 # (https://www.nvidia.com/en-us/data-center/v100/: 300 GB/s in all); 10 us are assumed.
 # Ethernet as in expr/planning_at_scale.
 LINKS = {

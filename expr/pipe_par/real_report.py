@@ -51,7 +51,7 @@ def read() -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
-def summarise(lines: Sequence[dict[str, Any]]) -> list[Row]:
+def summarize(lines: Sequence[dict[str, Any]]) -> list[Row]:
     """A row for each model, schedule and number of micro-batches."""
     groups: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
     for line in lines:
@@ -105,12 +105,12 @@ def draw(rows: Sequence[Row]) -> Figure:
     a line a schedule, 1F1B in all of them; predicted ones dashed."""
     models = sorted({row.model for row in rows})
     placements = sorted({row.placement for row in rows})
-    colours = {name: f"C{n}" for n, name in enumerate(sorted({row.schedule for row in rows}))}
+    colors = {name: f"C{n}" for n, name in enumerate(sorted({row.schedule for row in rows}))}
     picture = Figure(figsize=(4 * len(placements), 3.2 * len(models)), layout="constrained")
     all_axes = picture.subplots(len(models), len(placements), sharey="row", squeeze=False)
     for of_model, model in zip(all_axes, models, strict=True):
         for axes, placement in zip(of_model, placements, strict=True):
-            for name, colour in colours.items():
+            for name, color in colors.items():
                 line = sorted(
                     (
                         row
@@ -124,8 +124,8 @@ def draw(rows: Sequence[Row]) -> Figure:
                 measured = [row.microbatches / row.seconds for row in line]
                 predicted = [row.microbatches / row.predicted for row in line]
                 if line:
-                    axes.plot(counts, measured, "o-", color=colour, markersize=4, label=name)
-                    axes.plot(counts, predicted, "--", color=colour, linewidth=0.8)
+                    axes.plot(counts, measured, "o-", color=color, markersize=4, label=name)
+                    axes.plot(counts, predicted, "--", color=color, linewidth=0.8)
             axes.set_xscale("log", base=2)
             axes.set_xticks([2, 4, 8, 16], ["2", "4", "8", "16"])
             axes.set_title(f"{model}, {placement}", fontsize=10)
@@ -137,7 +137,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def main() -> None:
-    rows = summarise(read())
+    rows = summarize(read())
     text = table(rows)
     (FOLDER / "real.md").write_text(text + "\n", encoding="utf-8")
     figure.write(draw(rows), [FOLDER / "real.png", FOLDER / "real.svg"])

@@ -49,7 +49,7 @@ class Published:
         batch: samples a step.
         samples_per_second: of the whole step, or of its units alone if ``update_apart``.
         update_apart: gradients were accumulated over so many steps that the update does not show.
-        update_bytes: memory traffic of the optimiser for each parameter.
+        update_bytes: memory traffic of the optimizer for each parameter.
         optimizer: that moves so many bytes.
         source: where the speed was published.
     """

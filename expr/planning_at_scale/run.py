@@ -46,13 +46,13 @@ ENGINES = ("horovod", "byteps")
 WORKERS = (2, 4, 16, 64, 256, 1024, 4096)
 BANDWIDTHS = (10.0, 25.0, 100.0)  # Gbit/s
 LATENCY = 30e-6  # seconds from one host to another
-# Four steps a launch are what tracing can bear; less search than usual, for so many cases.
-LIMITS = Limits(max_steps_per_launch=4, credits=(1, 2, 8, None), evaluations=300)
+# Four steps per execution are what tracing can bear; less search than usual, for so many cases.
+LIMITS = Limits(max_steps_per_execution=4, credits=(1, 2, 8, None), evaluations=300)
 RING_LIMITS = replace(LIMITS, credits=planned_credits("horovod"))  # as training does
 SIZES = tuple(1 << exponent for exponent in range(20, 32))  # bytes, of buckets and chunks
 COLUMNS = (
     *("model", "engine", "gbit_per_second", "workers"),
-    *("plan", "step_seconds", "steps_per_launch", "exchanges", "deferred"),
+    *("plan", "step_seconds", "steps_per_execution", "exchanges", "deferred"),
 )
 
 
@@ -70,7 +70,7 @@ def predict(case: Case) -> list[dict[str, object]]:
     network = describe_network(case.engine, case.workers, case.bandwidth * 1e9, LATENCY)
     limits = LIMITS if network.by_urgency else RING_LIMITS
     planned = make_plan(costs, network, limits=limits)
-    steps = planned.steps_per_launch
+    steps = planned.steps_per_execution
     plans = {
         "planned": planned,
         "stock": stock_plan(costs, network),
@@ -90,7 +90,7 @@ def predict(case: Case) -> list[dict[str, object]]:
                 "workers": case.workers,
                 "plan": name,
                 "step_seconds": f"{simulator.step_seconds(plan):.6g}",
-                "steps_per_launch": plan.steps_per_launch,
+                "steps_per_execution": plan.steps_per_execution,
                 "exchanges": len(plan.exchanges),
                 "deferred": num_deferred(costs, plan.order),
             }
@@ -99,7 +99,7 @@ def predict(case: Case) -> list[dict[str, object]]:
     return [*rows, rows[-1] | bound | {"exchanges": "", "deferred": ""}]
 
 
-def tuned_priority(costs: StepCosts, network: Network, steps_per_launch: int) -> Plan:
+def tuned_priority(costs: StepCosts, network: Network, steps_per_execution: int) -> Plan:
     """Strict priority with the credit and the sizes of buckets and chunks that are best here.
 
     ByteScheduler searches chunks and credit; that small tensors travel together is more than it
@@ -109,13 +109,17 @@ def tuned_priority(costs: StepCosts, network: Network, steps_per_launch: int) ->
     if network.by_urgency:
         plans = [
             best_priority(
-                costs, network, chunk_bytes=size, credits=credits, steps_per_launch=steps_per_launch
+                costs,
+                network,
+                chunk_bytes=size,
+                credits=credits,
+                steps_per_execution=steps_per_execution,
             )
             for size in SIZES
         ]
     else:
         order, ready = stock_order(costs), ready_order(costs, None)
-        plain = priority_plan(costs, network, steps_per_launch=steps_per_launch)
+        plain = priority_plan(costs, network, steps_per_execution=steps_per_execution)
         plans = [plain]
         for bucket, chunk in itertools.product((0, *SIZES), (None, 1 << 20, 1 << 22, 1 << 24)):
             exchanges = arrange(costs, ready, bucket_bytes=bucket, chunk_bytes=chunk)

@@ -53,8 +53,8 @@ def made_up(layers: int, seed: int = 0) -> StepCosts:
 
 
 def plan_seconds(costs: StepCosts, network: Network) -> float:
-    """Median of simulating a plan: half of the layers deferred, four steps a launch."""
-    plan = first_k_plan(costs, network, len(costs.forward) // 2, steps_per_launch=4)
+    """Median of simulating a plan: half of the layers deferred, four steps per execution."""
+    plan = first_k_plan(costs, network, len(costs.forward) // 2, steps_per_execution=4)
     simulator = Simulator(costs, network)
     simulator.step_seconds(plan)
     times = []

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from ooodist.config.elastic import ElasticConfig, check_order_is_found
 from ooodist.config.named_arguments import NamedArguments
-from ooodist.config.warm_start import WarmupConfig
+from ooodist.config.warm_start import WarmStartConfig
 from ooodist.errors import UserError
 from ooodist.planner.pipeline import plan as pipeline_plan
 from ooodist.planner.pipeline.plan import AUTO
@@ -25,7 +25,7 @@ from ooodist.util.yaml_dataclass import Range, did_you_mean
 
 Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
 LARGEST_SEED = 2**31 - 1  # leaves room for the seeds of the ranks, which NumPy limits to 32 bits
-MOST_STEPS_PER_LAUNCH = 128  # each is traced
+MOST_STEPS_PER_EXECUTION = 128  # each is traced
 MOST_STEPS_OF_A_TRACE = 1000  # all are kept in memory until they are written
 LONGEST_STALL = 10**6  # seconds: 11 days
 
@@ -68,7 +68,7 @@ class OrderConfig:
 
 @dataclass(frozen=True)
 class PlanningConfig:
-    """``memory_bytes``: what a worker may use at most; null: no limit. ``max_steps_per_launch``:
+    """``memory_bytes``: what a worker may use at most; null: no limit. ``max_steps_per_execution``:
     the planner takes no more. ``profiles``: the folder in which measured costs are kept; null:
     ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits. ``trial``:
     training begins with the default; plans are found while it trains and take turns with it, and
@@ -78,7 +78,7 @@ class PlanningConfig:
     same for pipelines whose schedule is ``auto``; the others are not theirs."""
 
     memory_bytes: Annotated[int, Range(1)] | None = None
-    max_steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] = 8
+    max_steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] = 8
     profiles: str | None = None
     profile_anew: bool = False
     trial: bool = True
@@ -117,8 +117,8 @@ _NOT_OF_PIPELINES = {
     "share": f"planning.share {_NAMED}",
     "memory_bytes": "planning.memory_bytes is given, but the limit of a pipeline's ranks is "
     "parallel.memory_bytes; give that",
-    "max_steps_per_launch": "planning.max_steps_per_launch is given, but a pipeline trains step by "
-    "step; leave it out",
+    "max_steps_per_execution": "planning.max_steps_per_execution is given, but a pipeline trains "
+    "step by step; leave it out",
     "profiles": f"planning.profiles {_KEPT}",
     "profile_anew": f"planning.profile_anew {_KEPT}",
 }
@@ -279,8 +279,8 @@ def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[
 class Config:
     """One job. ``batch``: samples per worker and step (a pipeline is one worker); ``workers``: if
     given, so many processes must have been started; ``parallel``: null is data parallel;
-    ``elastic``: null trains all tensors; ``warmup``: null starts from fresh weights;
-    ``steps_per_launch``: null is the plan's choice, or 1 without one; ``stall_limit``:
+    ``elastic``: null trains all tensors; ``warm_start``: null starts from fresh weights;
+    ``steps_per_execution``: null is the plan's choice, or 1 without one; ``stall_limit``:
     seconds without progress after which the job ends."""
 
     engine: Engine = "auto"
@@ -301,11 +301,11 @@ class Config:
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()
-    steps_per_launch: Annotated[int, Range(1, MOST_STEPS_PER_LAUNCH)] | None = None
+    steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] | None = None
     accumulate: Annotated[int, Range(1)] = 1
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
-    warmup: WarmupConfig | None = None
+    warm_start: WarmStartConfig | None = None
     exchange: ExchangeConfig = ExchangeConfig()
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
@@ -333,10 +333,10 @@ class Config:
             )
         if self.elastic is not None and not self.elastic.is_full:
             check_order_is_found(self.order.name, self.order.k, self.order.plan)
-        if self.warmup is not None and getattr(self.model, "weights", None) is not None:
+        if self.warm_start is not None and getattr(self.model, "weights", None) is not None:
             raise UserError(
-                f"model.weights is {self.model.weights} and warmup.zoo is {self.warmup.zoo}, which "
-                "would replace them; leave one of them out"
+                f"model.weights is {self.model.weights} and warm_start.zoo is {self.warm_start.zoo}, "
+                "which would replace them; leave one of them out"
             )
         given = {
             key: value
@@ -348,10 +348,10 @@ class Config:
                 f"exchange is {given}, but the order {self.order.name} is a plan, which has its "
                 "own; leave exchange out, or choose another order"
             )
-        if self.order.plan is not None and self.steps_per_launch is not None:
+        if self.order.plan is not None and self.steps_per_execution is not None:
             raise UserError(
-                f"steps_per_launch is {self.steps_per_launch}, but the plan {self.order.plan} has "
-                "its own; leave steps_per_launch out"
+                f"steps_per_execution is {self.steps_per_execution}, but the plan {self.order.plan} "
+                "has its own; leave steps_per_execution out"
             )
 
     def _check_parallel(self, parallel: ParallelConfig) -> None:
@@ -370,8 +370,8 @@ class Config:
                 "processes; leave workers out"
             )
         defaults = (OrderConfig(), ExchangeConfig(), None, 1)
-        given = (self.order, self.exchange, self.steps_per_launch, self.accumulate)
-        names = ("order", "exchange", "steps_per_launch", "accumulate")
+        given = (self.order, self.exchange, self.steps_per_execution, self.accumulate)
+        names = ("order", "exchange", "steps_per_execution", "accumulate")
         for name, value, default in zip(names, given, defaults, strict=True):
             if value != default:
                 raise UserError(

@@ -1,4 +1,4 @@
-"""Optimisers, schedules, losses and metrics of Keras from the names and arguments of a job file.
+"""Optimizers, schedules, losses and metrics of Keras from the names and arguments of a job file.
 
 ``check_…`` only looks at names and arguments (no TensorFlow operation runs, so it may be called
 before an engine starts); ``make_…`` makes the object.
@@ -104,7 +104,7 @@ def check_metric(named: NamedArguments, path: str) -> NamedArguments:
 
 
 def make_optimizer(named: NamedArguments) -> keras.optimizers.Optimizer:
-    """A new optimiser. Raises UserError where Keras refuses a value."""
+    """A new optimizer. Raises UserError where Keras refuses a value."""
     arguments = dict(named.arguments)
     rate = arguments.get("learning_rate")
     if isinstance(rate, Mapping):

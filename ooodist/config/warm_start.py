@@ -1,4 +1,4 @@
-"""The key ``warmup`` of a job. Nothing here imports TensorFlow."""
+"""The key ``warm_start`` of a job. Nothing here imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ooodist.util.yaml_dataclass import Range
 
 
 @dataclass(frozen=True)
-class WarmupConfig:
+class WarmStartConfig:
     """The job starts from the weights of a similar trained model. ``zoo``: a folder, an address
     that fsspec knows (as ``s3://bucket/zoo``), or ``host:port`` of ``python -m ooodist.zoo serve``.
     ``task``, ``dataset``: only models for these; empty: the job's own, ``any``: all. ``tags``:

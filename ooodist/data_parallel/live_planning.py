@@ -216,7 +216,7 @@ class LivePlanning:
         if len(self._times) == TIMED_CALLS:
             assert self._profile is not None
             costs, network = self._profile.costs, self._profile.network
-            plan = default_plan(costs, network, steps_per_launch=self._default.steps)
+            plan = default_plan(costs, network, steps_per_execution=self._default.steps)
             self._current = self._known["default"] = replace(self._default, plan=plan)
             own = np.array([statistics.median(self._times) * self._accumulate])
             self._observed = [Observed(plan, float(self._engine.all_reduce(own, "max")[0]))]

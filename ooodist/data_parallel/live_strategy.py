@@ -31,7 +31,7 @@ class LiveDataParallel(DataParallel):
         super().__init__(*arguments)
         self.tried: str | None = None
         self._default_exchange = self.backward.exchange
-        self._default_steps = self.steps_per_launch
+        self._default_steps = self.steps_per_execution
         self._ways: dict[str, tuple[OrderedBackward, Planned | None]] = {}
         self._live: LivePlanning | None = None
 
@@ -72,7 +72,7 @@ class LiveDataParallel(DataParallel):
     def limits(self) -> Limits:
         """Within which plans are searched."""
         left = None if self.left is None else max(1, self.left // self.accumulate)
-        return limits_of(self.engine, self.planning, self.given_steps_per_launch, left)
+        return limits_of(self.engine, self.planning, self.given_steps_per_execution, left)
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         """What carries out a plan that was made from such costs."""
@@ -84,17 +84,17 @@ class LiveDataParallel(DataParallel):
         backward.carry_out(plan)
         self._ways[plan.name] = backward, planned
         predicted = None if plan.predicted is None else plan.predicted.step_seconds
-        run = self._in_launches_of(backward, plan.steps_per_launch)
-        return Candidate(plan.name, run, plan.steps_per_launch, plan, predicted)
+        run = self._in_launches_of(backward, plan.steps_per_execution)
+        return Candidate(plan.name, run, plan.steps_per_execution, plan, predicted)
 
     def begin_trial(self, steps: int) -> None:
         """Launches have so many steps from now on."""
-        self.steps_per_launch = steps
+        self.steps_per_execution = steps
 
     def settle(self, candidate: Candidate) -> None:
         """Launches are of this candidate from now on."""
         self.tried = candidate.name
-        self.steps_per_launch = candidate.steps
+        self.steps_per_execution = candidate.steps
         self.backward, self.planned = self._ways[candidate.name]
 
     def write_plan(self, folder: Path) -> None:

@@ -61,7 +61,7 @@ def find_plan(
     order: str,
     *,
     settings: PlanningConfig,
-    steps_per_launch: int | None,
+    steps_per_execution: int | None,
     total_steps: int | None,
     accumulate: int,
 ) -> Planned:
@@ -72,7 +72,7 @@ def find_plan(
         batch: one batch as its data set yields it.
         order: one of FROM_COSTS.
         settings: memory limit, folder of profiles.
-        steps_per_launch: if given, the plan has so many.
+        steps_per_execution: if given, the plan has so many.
         total_steps: of the training, so that tracing more steps at a time can be weighed against
             it; None if nobody knows.
         accumulate: batches an update.
@@ -81,7 +81,7 @@ def find_plan(
         UserError: no plan fits into the memory limit.
     """
     profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
-    limits = limits_of(engine, settings, steps_per_launch, total_steps)
+    limits = limits_of(engine, settings, steps_per_execution, total_steps)
     return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
 
 
@@ -134,14 +134,14 @@ def planned_for(
 def limits_of(
     engine: Engine,
     settings: PlanningConfig,
-    steps_per_launch: int | None = None,
+    steps_per_execution: int | None = None,
     total_steps: int | None = None,
 ) -> Limits:
     """Within what a plan for a running engine is searched; see :func:`find_plan`."""
     limits = Limits(
         memory_bytes=settings.memory_bytes,
-        max_steps_per_launch=settings.max_steps_per_launch,
-        steps_per_launch=steps_per_launch,
+        max_steps_per_execution=settings.max_steps_per_execution,
+        steps_per_execution=steps_per_execution,
         total_steps=total_steps,
     )
     if engine.partition_bytes is not None:  # it has started, and cannot be changed any more
@@ -154,10 +154,10 @@ def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Pla
     if order == "planned":
         return make_plan(costs, network, limits=limits)
     named = comparison(costs, network, limits=limits)
-    if limits.steps_per_launch is None or order == "priority":
+    if limits.steps_per_execution is None or order == "priority":
         return named[order]
     return predicted(
-        best_first_k(costs, network, steps_per_launch=limits.steps_per_launch), costs, network
+        best_first_k(costs, network, steps_per_execution=limits.steps_per_execution), costs, network
     )
 
 
@@ -166,11 +166,11 @@ def _shared(text: str, engine: Engine) -> Plan:
     engine.check_equal("the plan", plan.digest())
     if plan.predicted is not None:
         logger.info(
-            "plan %s: %d exchanges, %d steps a launch; predicted %.1f ms a step "
+            "plan %s: %d exchanges, %d steps per execution; predicted %.1f ms a step "
             "(stock %.1f ms, no plan below %.1f ms)",
             plan.name,
             len(plan.exchanges),
-            plan.steps_per_launch,
+            plan.steps_per_execution,
             plan.predicted.step_seconds * 1e3,
             plan.predicted.stock_seconds * 1e3,
             plan.predicted.lower_bound_seconds * 1e3,

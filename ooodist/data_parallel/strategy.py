@@ -27,7 +27,7 @@ class DataParallel(Strategy):
 
     Args:
         backward: with the order that was given, or that of the default.
-        steps_per_launch: as given; None: the plan's choice.
+        steps_per_execution: as given; None: the plan's choice.
         to_find: an order that is found from what things cost; None: the order is known.
         planning: settings for that.
 
@@ -41,7 +41,7 @@ class DataParallel(Strategy):
         model: keras.Model,
         engine: Engine,
         backward: OrderedBackward,
-        steps_per_launch: int | None,
+        steps_per_execution: int | None,
         accumulate: int,
         to_find: str | None,
         planning: PlanningConfig,
@@ -52,18 +52,18 @@ class DataParallel(Strategy):
             model,
             engine,
             arguments=(
-                f"{to_find or order} {backward.k} {steps_per_launch} {accumulate} "
+                f"{to_find or order} {backward.k} {steps_per_execution} {accumulate} "
                 f"{exchange.credit} {exchange.bucket_bytes} "
                 f"{backward.plan and backward.plan.digest()}"
             ),
-            steps_per_launch=steps_per_launch or 1,
+            steps_per_execution=steps_per_execution or 1,
             accumulate=accumulate,
         )
         self.backward = backward
         self.planned: Planned | None = None
         self.to_find = to_find
         self.planning = planning
-        self.given_steps_per_launch = steps_per_launch
+        self.given_steps_per_execution = steps_per_execution
         if backward.plan is not None:
             self._carry_out(Planned(backward.plan))
 
@@ -88,7 +88,7 @@ class DataParallel(Strategy):
                 self.engine,
                 self.to_find,
                 settings=self.planning,
-                steps_per_launch=self.given_steps_per_launch,
+                steps_per_execution=self.given_steps_per_execution,
                 total_steps=total_steps,
                 accumulate=self.accumulate,
             )
@@ -97,7 +97,7 @@ class DataParallel(Strategy):
     def _carry_out(self, planned: Planned) -> None:
         self.backward.carry_out(planned.plan)
         self.planned = planned
-        self.steps_per_launch = planned.plan.steps_per_launch
+        self.steps_per_execution = planned.plan.steps_per_execution
 
     def write_plan(self, folder: Path) -> None:
         """Writes the plan that is carried out, if there is one."""
@@ -107,7 +107,7 @@ class DataParallel(Strategy):
     # Training
 
     def runner(self) -> Run:
-        return self._in_launches_of(self.backward, self.steps_per_launch)
+        return self._in_launches_of(self.backward, self.steps_per_execution)
 
     def _in_launches_of(self, backward: OrderedBackward, steps: int) -> Run:
         launch = Launch(self.model, backward, accumulate=self.accumulate, watch=self.watch)

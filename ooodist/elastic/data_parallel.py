@@ -81,11 +81,11 @@ class SelectiveDataParallel:
             model, batch, profile.costs, engine, accumulate=accumulate
         )
         if inner.to_find is not None:
-            limits = limits_of(engine, inner.planning, inner.given_steps_per_launch, total_steps)
+            limits = limits_of(engine, inner.planning, inner.given_steps_per_execution, total_steps)
             full = planned_for(
                 inner.to_find, self._costs, profile.network, limits, profile.model, engine
             )
-            inner.steps_per_launch = full.plan.steps_per_launch
+            inner.steps_per_execution = full.plan.steps_per_execution
             self._untouched = trace_step(model, batch, accumulate=accumulate, order="inorder")
         self._profile = profile
         self._slots = slots
@@ -105,7 +105,7 @@ class SelectiveDataParallel:
             self._profile.network,
             exchange.bucket_bytes,
             exchange.credit,
-            self.inner.steps_per_launch,
+            self.inner.steps_per_execution,
         )
         return self._calibrated(pricing, batch)
 
@@ -113,11 +113,11 @@ class SelectiveDataParallel:
         """With what three selections really take, exchange and all; all ranks run them together."""
         masks = timing.three_selections(pricing.choice)
         launches = [self.launch_for(Mask(0, pricing.choice.weights(m))) for m in masks.values()]
-        batches = as_tensors((batch,) * (self.inner.accumulate * self.inner.steps_per_launch))
+        batches = as_tensors((batch,) * (self.inner.accumulate * self.inner.steps_per_execution))
 
         def run(launch: Launch) -> float:
             self.inner.engine.barrier()
-            return seconds_of(lambda: launch(batches)) / self.inner.steps_per_launch
+            return seconds_of(lambda: launch(batches)) / self.inner.steps_per_execution
 
         variables = all_variables(self.inner.model, launches[0].trace(batches))
         with preserved([*variables, *self._slots.variables]):
@@ -150,7 +150,7 @@ class SelectiveDataParallel:
             return self._launch(batches)
 
         inner = self.inner
-        return in_launches(launch, steps=inner.steps_per_launch, accumulate=inner.accumulate)
+        return in_launches(launch, steps=inner.steps_per_execution, accumulate=inner.accumulate)
 
     def synchronize(self) -> None:
         self.inner.synchronize()
@@ -188,7 +188,7 @@ class SelectiveDataParallel:
         if self.inner.to_find is None:
             return None, backward
         costs, digest = timing.masked(self._costs, self._untouched, mask.weights)
-        limits = limits_of(self.inner.engine, self.inner.planning, self.inner.steps_per_launch)
+        limits = limits_of(self.inner.engine, self.inner.planning, self.inner.steps_per_execution)
         planned = planned_for(
             self.inner.to_find,
             costs,

@@ -1,6 +1,6 @@
 """How much each weight matters now: the loss that its next update would take away.
 
-With g the gradient and D the optimiser's step, the loss decreases by about -g . D, a sum over all
+With g the gradient and D the optimizer's step, the loss decreases by about -g . D, a sum over all
 weights. Each weight's part of it is its importance::
 
     D = step(g) on one batch        s_k = sum_i g_k,i D_k,i with g of the next batch
@@ -10,7 +10,7 @@ This is done otherwise than by the source in three ways:
 * D and g come from different batches, in a circle: on the same batch a gradient of pure noise would
   seem to help. A batch's g serves with the D of the batch before, so that each batch takes a single
   forward and backward pass.
-* D is the first step of a new optimiser, for all weights alike: else a weight that was trained
+* D is the first step of a new optimizer, for all weights alike: else a weight that was trained
   until now, whose moments are full, could not be compared with one that was not.
 * g is taken where the weights are, and not behind D. Steps of all weights at once go too far: with
   ResNet-20 on the digits after 50 steps of Adam, g behind D says of 27 % of the tensors that their
@@ -61,7 +61,7 @@ class Probe:
 
     Args:
         model: compiled and built.
-        slots: of its optimiser.
+        slots: of its optimizer.
     """
 
     def __init__(self, model: keras.Model, slots: Slots) -> None:

@@ -75,7 +75,7 @@ class SeveralWorkers:
         network: of the engine.
         bucket_bytes: small gradients travel together up to this size.
         credit: exchanges in flight; None: any number.
-        steps_per_launch: over which exchanges may overlap the next forward pass.
+        steps_per_execution: over which exchanges may overlap the next forward pass.
         waiting: by which what a step waits for its exchange is longer than in the simulation,
             which does not know the plan that a selection will have, nor an engine's own settings.
     """
@@ -84,7 +84,7 @@ class SeveralWorkers:
     network: Network
     bucket_bytes: int
     credit: int | None
-    steps_per_launch: int
+    steps_per_execution: int
     waiting: float = 1.0
 
     @cached_property
@@ -106,7 +106,7 @@ class SeveralWorkers:
 
     def computing(self, selected: Collection[int]) -> float:
         """Seconds of a step without its exchange."""
-        launches = self.costs.launch_seconds * (1 - 1 / self.steps_per_launch)
+        launches = self.costs.launch_seconds * (1 - 1 / self.steps_per_execution)
         return self.choice.seconds(selected) - launches
 
     def simulated(self, selected: Collection[int]) -> float:
@@ -119,7 +119,7 @@ class SeveralWorkers:
             exchanges=arrange(costs, weights, bucket_bytes=self.bucket_bytes),
             credit=self.credit,
             by_urgency=self.network.by_urgency,
-            steps_per_launch=self.steps_per_launch,
+            steps_per_execution=self.steps_per_execution,
         )
         return Simulator(costs, self.network).step_seconds(plan)
 

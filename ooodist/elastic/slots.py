@@ -1,8 +1,8 @@
-"""The optimiser's state, weight by weight: its slots, and how often the weight was updated.
+"""The optimizer's state, weight by weight: its slots, and how often the weight was updated.
 
 Keras counts steps once for all weights. Adam, told that it is at step 1001, takes the empty moments
 of a weight that has never been trained for those of 1000 gradients of zero, and moves it by three
-times the learning rate. So each weight has a count of its own here, which the optimiser sees while
+times the learning rate. So each weight has a count of its own here, which the optimizer sees while
 it updates that weight. Schedules of the learning rate go by the count of all steps, as ever.
 
 A weight that is no longer selected loses its moments and its count: when it comes back they would
@@ -32,13 +32,13 @@ class Slots:
     """Of all weights of a model.
 
     Args:
-        model: compiled and built, its optimiser too.
+        model: compiled and built, its optimizer too.
 
     Attributes:
         counts: updates of each trained weight, by its name.
 
     Raises:
-        UserError: an optimiser accumulates gradients itself.
+        UserError: an optimizer accumulates gradients itself.
     """
 
     def __init__(self, model: keras.Model) -> None:

@@ -73,7 +73,7 @@ class Elastic(Strategy):
             inner.model,
             inner.engine,
             arguments=f"{inner.arguments} {config}",
-            steps_per_launch=inner.steps_per_launch,
+            steps_per_execution=inner.steps_per_execution,
             accumulate=inner.accumulate,
         )
         self.selective = selective
@@ -112,7 +112,7 @@ class Elastic(Strategy):
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Measures the model and the network, and what selections cost; fit does so by itself."""
         pricing, slots, measure = self.selective.plan(batch, total_steps)
-        self.steps_per_launch = self.inner.steps_per_launch
+        self.steps_per_execution = self.inner.steps_per_execution
         self._planned_for = self.compiled
         with self.engine.agreed():
             self.controller = Controller(

@@ -60,7 +60,7 @@ def selectable_of(costs: StepCosts) -> Selectable:
         updates = sum(update[name] for name in unit.weights)
         items.append(Item(_name(unit.weights), unit.weights, own + updates, needs))
     completed = {name for item in items for name in item.weights}
-    # The gradient of a weight that no loss depends on, but for a regulariser.
+    # The gradient of a weight that no loss depends on, but for a regularizer.
     items += [
         Item(name, (name,), seconds_of_update, frozenset())
         for name, seconds_of_update in update.items()

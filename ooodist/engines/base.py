@@ -178,9 +178,9 @@ def keep(op: tf.Operation) -> None:
 def as_new_value(tensor: tf.Tensor) -> tf.Tensor:
     """``tensor``, of which TensorFlow does not know whether it is constant or equals another.
 
-    Otherwise a stateless op on a constant is executed once, while the graph is optimised, and two
+    Otherwise a stateless op on a constant is executed once, while the graph is optimized, and two
     of them on one tensor are joined. Only a branch that is chosen at run time, by an op with a
-    state, is left alone by all optimisers; it copies nothing. That op may neither tell the time
+    state, is left alone by all optimizers; it copies nothing. That op may neither tell the time
     nor draw a number: where TensorFlow is to be deterministic, it refuses to run such ops.
     """
     with tf.device("CPU:0"):  # decisions are made on the host

@@ -48,7 +48,7 @@ class Subgraph:
 
     Attributes:
         ops: the ops, in an order in which they can run.
-        predecessors, successors: for each op, its neighbours within the set.
+        predecessors, successors: for each op, its neighbors within the set.
     """
 
     def __init__(self, ops: Sequence[tf.Operation]) -> None:

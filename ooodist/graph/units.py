@@ -111,7 +111,7 @@ def find_backward_units(
     groups = sorted(graphs.sort_groups(graph, group_of), key=lambda g: (g.layer, g.kind == "dW"))
 
     # The unit that completes a gradient is the last one that has a part of it. (A gradient that
-    # does not depend on the loss, such as a regulariser's, may be in none.)
+    # does not depend on the loss, such as a regularizer's, may be in none.)
     position = {group: index for index, group in enumerate(groups)}
     completes: dict[_Group, list[int]] = {group: [] for group in groups}
     for index, ops in enumerate(gradient_ops):

@@ -9,7 +9,7 @@ import keras
 
 from ooodist import engines
 from ooodist.config.elastic import ElasticConfig, check_order_is_found, read_elastic
-from ooodist.config.job import MOST_STEPS_PER_LAUNCH, PlanningConfig
+from ooodist.config.job import MOST_STEPS_PER_EXECUTION, PlanningConfig
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
 from ooodist.data_parallel.strategy import DataParallel
@@ -27,7 +27,7 @@ def distribute(
     *,
     order: Order = "inorder",
     k: int | None = None,
-    steps_per_launch: int | None = None,
+    steps_per_execution: int | None = None,
     accumulate: int = 1,
     credit: int | None = None,
     bucket_bytes: int | None = None,
@@ -38,7 +38,7 @@ def distribute(
     """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
 
     The computation is that of one process on the concatenated batches: gradients are averaged,
-    whatever the optimiser, and clipping, decay and averages act on the mean. ``batch_size`` is
+    whatever the optimizer, and clipping, decay and averages act on the mean. ``batch_size`` is
     per worker. Arrays are shared out over the ranks (give the same arrays everywhere); a data
     set or generator is used as it is on each rank, so give each rank its own part
     (``dataset.shard(ooodist.size(), ooodist.rank())``).
@@ -57,7 +57,7 @@ def distribute(
     Two things are not those of Keras on one process. An embedding's gradient has each row once, as
     the sum of its uses, where Keras gives the optimizer the uses one by one, which Adam, RMSprop
     and clipping square for themselves (see ``sum_rows``). And ``tf.random`` (not ``keras.random``)
-    draws other numbers with another ``steps_per_launch``.
+    draws other numbers with another ``steps_per_execution``.
 
     Training ends with a UserError when a gradient or a weight is no longer finite, except where
     the optimizer scales the loss and leaves such steps out.
@@ -70,7 +70,7 @@ def distribute(
             the backward units to such a list. Where a process has several cores, a unit waits for
             all before it but the last few, so that cores are not idle at the end of each.
         k: for ``first_k``: the dW of how many layers run last; None for the best k.
-        steps_per_launch: training steps traced into one function. The exchange of one overlaps
+        steps_per_execution: training steps traced into one function. The exchange of one overlaps
             the forward pass of the next; tracing takes that many times as long. None is the
             plan's choice, or 1 without one.
         accumulate: batches per update and exchange.
@@ -90,13 +90,13 @@ def distribute(
     Raises:
         UserError: ``ooodist.init()`` was not called, or an argument is impossible.
     """
-    for name, value in (("steps_per_launch", steps_per_launch), ("accumulate", accumulate)):
+    for name, value in (("steps_per_execution", steps_per_execution), ("accumulate", accumulate)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1")
-    if (steps_per_launch or 1) > MOST_STEPS_PER_LAUNCH:
+    if (steps_per_execution or 1) > MOST_STEPS_PER_EXECUTION:
         raise UserError(
-            f"steps_per_launch is {steps_per_launch}; it must be {MOST_STEPS_PER_LAUNCH} at most, "
-            "as each of them is traced"
+            f"steps_per_execution is {steps_per_execution}; it must be {MOST_STEPS_PER_EXECUTION} at "
+            "most, as each of them is traced"
         )
     engine = engines.current()
     if sum_rows is False and engine.size > 1:
@@ -109,10 +109,10 @@ def distribute(
             f"credit is {credit} and bucket_bytes is {bucket_bytes}, but the order is a plan, "
             "which has its own; leave them out"
         )
-    if isinstance(order, Plan) and steps_per_launch not in (None, order.steps_per_launch):
+    if isinstance(order, Plan) and steps_per_execution not in (None, order.steps_per_execution):
         raise UserError(
-            f"steps_per_launch is {steps_per_launch}, but the plan has "
-            f"{order.steps_per_launch}; leave it out"
+            f"steps_per_execution is {steps_per_execution}, but the plan has "
+            f"{order.steps_per_execution}; leave it out"
         )
     exchange = GradientExchange(
         engine,
@@ -126,7 +126,7 @@ def distribute(
     kind: type[DataParallel] = DataParallel
     if order == "planned" and planning.is_live and engine.size > 1 and config is None:
         kind = LiveDataParallel
-    inner = kind(model, engine, backward, steps_per_launch, accumulate, to_find, planning)
+    inner = kind(model, engine, backward, steps_per_execution, accumulate, to_find, planning)
     strategy: Strategy = inner
     if config is not None:
         check_order_is_found(order, k)

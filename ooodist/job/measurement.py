@@ -38,7 +38,7 @@ def run(config: Config, output: Path) -> tuple[int, Measured | None]:
 
     Args:
         config: of the job; its order and its exchanges do not matter, its ``planning`` and
-            ``steps_per_launch`` do.
+            ``steps_per_execution`` do.
         output: where rank 0 is going to write.
 
     Returns:
@@ -67,7 +67,7 @@ def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     batch = next(iter(data.train))
     profile = profile_for(model, batch, engine, settings, accumulate=config.accumulate)
     updates = steps_per_epoch // config.accumulate
-    limits = limits_of(engine, settings, config.steps_per_launch, updates * config.epochs)
+    limits = limits_of(engine, settings, config.steps_per_execution, updates * config.epochs)
     # No launch reaches over the end of an epoch.
-    limits = replace(limits, max_steps_per_launch=min(limits.max_steps_per_launch, updates))
+    limits = replace(limits, max_steps_per_execution=min(limits.max_steps_per_execution, updates))
     return Measured(f"{model.name}, batch {config.batch}", profile, limits)

@@ -136,7 +136,7 @@ def _warm_up(
 ) -> None:
     """Starts the model from one of the zoo, or goes on with one that was started so."""
     state = None if source is None else source.state.warm_start
-    if state is None and (source is not None or config.warmup is None):
+    if state is None and (source is not None or config.warm_start is None):
         return
     from ooodist.job import warm_start as warm_job  # imports gRPC
 
@@ -223,7 +223,7 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
         model,
         order=config.order.name if plan is None else plan,
         k=config.order.k,
-        steps_per_launch=config.steps_per_launch,
+        steps_per_execution=config.steps_per_execution,
         accumulate=config.accumulate,
         planning=config.planning,
         elastic=config.elastic,

@@ -176,7 +176,7 @@ def train(job: Job, started: float) -> None:
         watchdog.stop()
     registered = None
     check_weights(job.model)
-    if config.warmup is not None and config.warmup.register:
+    if config.warm_start is not None and config.warm_start.register:
         from ooodist.job import warm_start as warm_job  # imports gRPC
 
         registered = warm_job.register(config, engine, job.data, job.model, result)

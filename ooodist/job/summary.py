@@ -55,8 +55,8 @@ def summary(
     if saved := checkpoint.epochs(job.folder):
         facts.append(("checkpoint", str(job.folder / checkpoint.file_name(saved[-1]))))
     facts += [(_KIND_OF_FILE[name], str(job.folder / name)) for name in _files(job)]
-    if registered is not None and config.warmup is not None:
-        facts.append(("registered", f"{registered} in {config.warmup.zoo}"))
+    if registered is not None and config.warm_start is not None:
+        facts.append(("registered", f"{registered} in {config.warm_start.zoo}"))
     if best is not None and best.best is not None and (job.folder / checkpoint.BEST_NAME).exists():
         note = f"epoch {best.best_epoch + 1}, {best.monitor} {best.best:.4f}"
         facts.append(("best", f"{job.folder / checkpoint.BEST_NAME} ({note})"))
@@ -81,8 +81,8 @@ def _how(job: Job) -> tuple[str, str]:
         if strategy.tried is None:
             return "order", f"{name}: the default, as the training was too short to plan for"
         name = f"{name}: {strategy.tried}, the fastest of those tried"
-    steps = strategy.steps_per_launch
-    return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} a launch"
+    steps = strategy.steps_per_execution
+    return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} per execution"
 
 
 def _elastic(job: Job) -> list[tuple[str, str]]:
@@ -105,7 +105,7 @@ def _warm_start(job: Job) -> list[tuple[str, str]]:
     """Where the start weights came from, if a zoo was asked."""
     start = start_of(job.model)
     if start is None:
-        return [] if job.config.warmup is None else [("warm start", "none: it started cold")]
+        return [] if job.config.warm_start is None else [("warm start", "none: it started cold")]
     share = f"{100 * start.carried:.0f} % of the parameters"
     return [("warm start", f"{start.parent}, score {start.score:.2f}, {share} from there")]
 

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from ooodist.config.job import Config
-from ooodist.config.warm_start import WarmupConfig
+from ooodist.config.warm_start import WarmStartConfig
 from ooodist.data.result import Data
 from ooodist.engines.base import Engine
 from ooodist.trainer.rank_0 import on_rank_0
@@ -48,7 +48,7 @@ def register(
     """Adds the trained model to the zoo; its id on rank 0, if that worked.
 
     Raises:
-        UserError: it did not, and ``warmup.required`` is true; on all ranks.
+        UserError: it did not, and ``warm_start.required`` is true; on all ranks.
     """
     settings = _settings(config, data)
     start = provenance.start_of(model)
@@ -74,17 +74,17 @@ def register(
     if settings.required:
         engine.agree(error)
     if error is not None:
-        logger.warning("warm-up: %s", error)
+        logger.warning("warm start: %s", error)
     return found
 
 
-def _settings(config: Config, data: Data) -> WarmupConfig:
+def _settings(config: Config, data: Data) -> WarmStartConfig:
     """With the job's own task and data set where nothing else is said."""
-    assert config.warmup is not None
+    assert config.warm_start is not None
     return replace(
-        config.warmup,
-        task=config.warmup.task or data.task,
-        dataset=config.warmup.dataset or _name_of(config.data),
+        config.warm_start,
+        task=config.warm_start.task or data.task,
+        dataset=config.warm_start.dataset or _name_of(config.data),
     )
 
 

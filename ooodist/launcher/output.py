@@ -60,7 +60,7 @@ class LineSplitter:
 
 
 class Output:
-    """Writes labelled lines to the launcher's own standard output and standard error.
+    """Writes labeled lines to the launcher's own standard output and standard error.
 
     With log files, TensorFlow's own notes and warnings go there alone. An error that several
     processes write with the same words is shown once.

@@ -79,7 +79,7 @@ def _language_head(
     x: keras.KerasTensor, config: Bert12Config, style: BlockStyle, tokens: TokenEmbedding
 ) -> keras.KerasTensor:
     logger.warning(
-        "model %s sees both neighbours of every token: if the data's labels are the next tokens, "
+        "model %s sees both neighbors of every token: if the data's labels are the next tokens, "
         "its input contains the answers; use data whose tokens are masked, or model gpt.",
         config.name,
     )

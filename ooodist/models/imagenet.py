@@ -47,7 +47,7 @@ def copy_imagenet_weights(
     if shape[2] != 3:
         raise UserError(
             f"model.weights is imagenet, but the data's images have {shape[2]} channel(s); these "
-            "weights need 3: give images in colour, or leave model.weights out."
+            "weights need 3: give images in color, or leave model.weights out."
         )
     with_classifier = model.output_shape[-1] == IMAGENET_CLASSES and shape == IMAGENET_SHAPE
     pretrained = _download(

@@ -93,7 +93,7 @@ class Assembly:
             updating: entered around the update while it is traced.
 
         Raises:
-            UserError: the optimiser cannot be used in a pipeline.
+            UserError: the optimizer cannot be used in a pipeline.
         """
         self.works = self.cutter.works(weights)
         self.gradients.select(weights)

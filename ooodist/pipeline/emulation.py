@@ -195,7 +195,7 @@ def emulate(
         transport.close()
     communicator.Free()
     times = _gather(world, schedule, [_times(ran, seconds) for ran, seconds in timed])
-    return None if times is None else summarise(schedule, costs, times)
+    return None if times is None else summarize(schedule, costs, times)
 
 
 def _timed_step(
@@ -211,7 +211,7 @@ def _timed_step(
 
 
 def _times(ran: Sequence[Ran], seconds: float) -> np.ndarray:
-    """As :func:`summarise` takes them, of one step."""
+    """As :func:`summarize` takes them, of one step."""
     return np.array([*((each.start, each.end, each.waited) for each in ran), (seconds, 0, 0)])
 
 
@@ -231,7 +231,7 @@ def _gather(
     return all_times
 
 
-def summarise(schedule: Schedule, costs: PipelineCosts, times: Sequence[np.ndarray]) -> Emulation:
+def summarize(schedule: Schedule, costs: PipelineCosts, times: Sequence[np.ndarray]) -> Emulation:
     """What was measured, beside what is simulated.
 
     Args:

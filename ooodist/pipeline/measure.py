@@ -96,7 +96,7 @@ def measure_layers(
                 input_gradient=seconds.get(_owner("dX", number), 0.0),
                 weight_gradient=seconds.get(_owner("dW", number), 0.0),
                 update=sum(updates.get(variable.path, 0.0) for variable in variables),
-                # Weights and optimiser are on all ranks; accumulated gradients where they are made.
+                # Weights and optimizer are on all ranks; accumulated gradients where they are made.
                 base_bytes=sum(_num_bytes(variable) for variable in variables),
                 input_bytes=input_bytes,
                 weight_bytes=weight_bytes,
@@ -119,7 +119,7 @@ def measure_stages(
     """What this rank's stages cost, without the links, by number; all is as it was afterwards.
 
     They are measured in steps of the whole pipeline, in which an action meets the caches, messages
-    and neighbours that it will meet. Stages compute on zeros: that takes no less time.
+    and neighbors that it will meet. Stages compute on zeros: that takes no less time.
 
     Args:
         works: of this rank's stages.

@@ -1,7 +1,7 @@
 """Which rank's value of a variable counts, and giving it to all others.
 
 Each rank has all of the model, but trains the weights of its own stages alone. At the end of an
-epoch the owners hand out weights, statistics and the optimiser's state, so that evaluation,
+epoch the owners hand out weights, statistics and the optimizer's state, so that evaluation,
 checkpoints and callbacks see one model, as if one process had trained it.
 """
 
@@ -27,9 +27,9 @@ Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
 def owned_variables(
     model: keras.Model, stages: Sequence[Stage], rank_of: Sequence[int]
 ) -> tuple[Owned, Owned]:
-    """The model's variables, and those of its optimiser, with their owners.
+    """The model's variables, and those of its optimizer, with their owners.
 
-    A weight of several ranks is the same on all of them; the first is its owner. What an optimiser
+    A weight of several ranks is the same on all of them; the first is its owner. What an optimizer
     keeps for all weights together is the same everywhere, and left out.
 
     Raises:

@@ -111,7 +111,7 @@ def _plan_costs(options: argparse.Namespace) -> int:
         )
     planning = _planning(options, PlanningConfig())
     limits = Limits(
-        memory_bytes=planning.memory_bytes, max_steps_per_launch=planning.max_steps_per_launch
+        memory_bytes=planning.memory_bytes, max_steps_per_execution=planning.max_steps_per_execution
     )
     subject = Subject(options.costs.stem, read_costs(options.costs))
     output = Path(options.output or DEFAULT_OUTPUT)
@@ -130,8 +130,8 @@ def _config(options: argparse.Namespace) -> Config:
     config = job_file.load(options.config, options.overrides)
     if not plan_pipeline.is_asked_for(options, config):  # which reads them by itself
         config = replace(config, planning=_planning(options, config.planning))
-    if options.steps_per_launch is not None:
-        config = replace(config, steps_per_launch=None)  # the option takes the place of the key
+    if options.steps_per_execution is not None:
+        config = replace(config, steps_per_execution=None)  # the option takes the place of the key
     if options.engine is not None:
         config = replace(config, engine=options.engine)
     return config
@@ -222,9 +222,9 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
         planning = replace(planning, profile_anew=True)
     if options.memory is not None:
         planning = replace(planning, memory_bytes=parse_memory(options.memory))
-    if options.steps_per_launch is not None:
-        most = whole_number(options.steps_per_launch, "--steps-per-launch", least=1)
-        planning = replace(planning, max_steps_per_launch=most)
+    if options.steps_per_execution is not None:
+        most = whole_number(options.steps_per_execution, "--steps-per-launch", least=1)
+        planning = replace(planning, max_steps_per_execution=most)
     return planning
 
 

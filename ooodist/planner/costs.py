@@ -41,7 +41,7 @@ class WeightCost:
         name: unique.
         num_bytes: of its gradient, as exchanged.
         dtype: of its gradient; only gradients of one dtype can travel in one bucket.
-        update_seconds: that the optimiser keeps the compute stream busy with it.
+        update_seconds: that the optimizer keeps the compute stream busy with it.
     """
 
     name: str
@@ -78,8 +78,8 @@ class StepCosts:
         middle_seconds: between the last F and the first backward unit, and whatever else the
             compute stream does in each step outside of units (loss, metrics, the input).
         launch_seconds: each launch costs besides its steps: the call, and its end.
-        trace_seconds: tracing and optimising the graph of one step of a launch takes.
-        base_bytes: in memory all the time: weights, optimiser slots, constants.
+        trace_seconds: tracing and optimizing the graph of one step of a launch takes.
+        base_bytes: in memory all the time: weights, optimizer slots, constants.
     """
 
     forward: tuple[UnitCost, ...]

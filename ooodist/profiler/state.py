@@ -15,10 +15,10 @@ from ooodist.step.optimizer import optimizers_of
 
 
 def all_variables(model: keras.Model, graph: Any) -> list[tf.Variable]:
-    """All that a training step may change: weights, optimisers, metrics, random generators.
+    """All that a training step may change: weights, optimizers, metrics, random generators.
 
     Args:
-        model: built, and its optimiser too.
+        model: built, and its optimizer too.
         graph: the FuncGraph of a traced step, which also knows variables that are not the model's.
     """
     held = [*model.variables, *model.metrics_variables]

@@ -38,7 +38,7 @@ class StepToMeasure:
         seeds: at which its backward pass begins.
         owner_of: its ops' owners.
         variables: all that it may change.
-        trace_seconds: that tracing took, without TensorFlow's optimising of the graph.
+        trace_seconds: that tracing took, without TensorFlow's optimizing of the graph.
     """
 
     launch: Launch

@@ -36,7 +36,7 @@ class Bars:
     def add(
         self,
         lane: tuple[float, float],
-        colour: str,
+        color: str,
         spans: Sequence[Interval],
         *,
         edges: bool = True,
@@ -51,7 +51,7 @@ class Bars:
         self._axes.broken_barh(
             [(start * 1e3, (end - start) * 1e3) for start, end in shown],
             lane,
-            facecolors=colour,
+            facecolors=color,
             edgecolors="white",
             linewidth=0.5 if edges else 0.0,
         )
@@ -61,7 +61,7 @@ class Bars:
         lane: tuple[float, float],
         spans: Sequence[Interval],
         labels: Sequence[str],
-        colour: str,
+        color: str,
     ) -> None:
         """Writes each label on its bar, upright if need be, if there is room for it."""
         low, height = lane
@@ -76,7 +76,7 @@ class Bars:
                     low + height / 2,
                     label,
                     fontsize=_LABEL_POINTS,
-                    color=colour,
+                    color=color,
                     rotation=0 if lies else 90,
                     horizontalalignment="center",
                     verticalalignment="center",

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 MOST_NAMES = 40  # of items; of more, every n-th has its name
 MOST_STEPS = 16  # that are written below the columns
 # Importance spans decades, and zero must still show whether the item is selected: square roots
-# make room for small values, and the two ranges of colours have none in common.
+# make room for small values, and the two ranges of colors have none in common.
 EXPONENT = 0.5
 SELECTED = LinearSegmentedColormap.from_list("selected", ["#fee6a8", "#e69f00", "#7a2b00"])
 NOT_SELECTED = LinearSegmentedColormap.from_list("not selected", ["#ffffff", "#8c8c8c"])
 
-# From the palette of Okabe and Ito, which colour-blind people can tell apart.
-COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# From the palette of Okabe and Ito, which color-blind people can tell apart.
+COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def selection_map(
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     norm = PowerNorm(EXPONENT, 0, max(float(importance.max()), 1e-9), clip=True)
-    for label, shown, colours in (
+    for label, shown, colors in (
         ("not selected", ~selected, NOT_SELECTED),
         ("selected", selected, SELECTED),
     ):
-        _draw_cells(axes, np.ma.array(importance, mask=~shown), label, norm, colours)
+        _draw_cells(axes, np.ma.array(importance, mask=~shown), label, norm, colors)
     _name_rows(axes, items)
     _name_columns(axes, [renewal.step for renewal in renewals])
     axes.set_xlabel(step_label)
@@ -84,11 +84,11 @@ def selection_map(
 
 
 def _draw_cells(
-    axes: Axes, values: np.ma.MaskedArray, label: str, norm: PowerNorm, colours: Colormap
+    axes: Axes, values: np.ma.MaskedArray, label: str, norm: PowerNorm, colors: Colormap
 ) -> None:
     """Those cells that are not masked, with a scale of their own."""
     image = axes.imshow(
-        values, norm=norm, cmap=colours, aspect="auto", interpolation="nearest", label=label
+        values, norm=norm, cmap=colors, aspect="auto", interpolation="nearest", label=label
     )
     figure = axes.get_figure()
     assert figure is not None
@@ -145,12 +145,12 @@ def accuracy_over_time(
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
     for number, (method, of_seeds) in enumerate(curves.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        style = "-" if number < len(COLOURS) else "--"
+        color = COLORS[number % len(COLORS)]
+        style = "-" if number < len(COLORS) else "--"
         for curve in of_seeds:
-            axes.plot(curve.seconds, curve.accuracy, style, color=colour, linewidth=0.6, alpha=0.5)
+            axes.plot(curve.seconds, curve.accuracy, style, color=color, linewidth=0.6, alpha=0.5)
         middle = median_curve(of_seeds)
-        axes.plot(middle.seconds, middle.accuracy, style, color=colour, linewidth=2.2, label=method)
+        axes.plot(middle.seconds, middle.accuracy, style, color=color, linewidth=2.2, label=method)
     if target is not None:
         axes.axhline(target, color="#555555", linewidth=1, linestyle=":")
         axes.annotate(

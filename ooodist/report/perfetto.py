@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 # Names of Chrome's palette, which Perfetto knows.
-_COLOURS = {
+_COLORS = {
     "F": "good",
     "dX": "bad",
     "dW": "terrible",
@@ -33,7 +33,7 @@ class Slice:
     Attributes:
         track: of the tracks of its process.
         kind: ``F``, ``dX``, ``dW``, ``dX and dW``, ``update``, ``middle`` or ``exchange``; it has
-            a colour.
+            a color.
         name: shown on the bar.
         start, end: seconds.
         details: shown when one clicks on it.
@@ -144,7 +144,7 @@ def _bars(process: Process, threads: Sequence[int]) -> list[dict[str, Any]]:
             "ph": "X",
             "name": item.name,
             "cat": item.kind,
-            "cname": _COLOURS[item.kind],
+            "cname": _COLORS[item.kind],
             "pid": process.number,
             "tid": thread,
             "ts": item.start * 1e6,

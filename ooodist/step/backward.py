@@ -1,4 +1,4 @@
-"""What happens to the gradients of a step between the tape and the optimiser.
+"""What happens to the gradients of a step between the tape and the optimizer.
 
 The tape hands over the gradients of a step that is being traced; here the step is split into
 units, the order is imposed, the gradients are exchanged in that order, and their means go back.

@@ -275,7 +275,7 @@ def _split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
             f"the plan splits {exchange.weights[0]} into {exchange.parts} parts, but it has "
             f"{count} elements ({ALIGNMENT} bytes a part at least); give it fewer parts"
         ) from error
-    # Slices, not tf.split: TensorFlow's optimiser hoists what follows all parts of a split, and so
+    # Slices, not tf.split: TensorFlow's optimizer hoists what follows all parts of a split, and so
     # would let the first part wait for what only the last has to wait for.
     flat = tf.reshape(gradient, [-1])
     begins = itertools.accumulate(sizes[:-1], initial=0)

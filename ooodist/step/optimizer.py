@@ -1,6 +1,6 @@
 """Applying gradients one by one.
 
-Keras's TensorFlow optimisers pass all gradients through ``ReplicaContext.all_reduce``. Without a
+Keras's TensorFlow optimizers pass all gradients through ``ReplicaContext.all_reduce``. Without a
 tf.distribute strategy that is one IdentityN op over all of them: no weight is updated before the
 last gradient is there, and nothing of the next step can overlap this one's exchange. In a
 cross-replica context Keras leaves that out; the numbers are the same.
@@ -31,7 +31,7 @@ def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any 
 
 @contextlib.contextmanager
 def updating_one_by_one(model: keras.Model) -> Iterator[None]:
-    """Every optimiser that the model holds updates so in this block."""
+    """Every optimizer that the model holds updates so in this block."""
     # Loss scaling looks at all gradients first, and insists on a replica context.
     able = [
         optimizer
@@ -44,14 +44,14 @@ def updating_one_by_one(model: keras.Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def not_updating(model: keras.Model) -> Iterator[None]:
-    """``apply`` of the model's optimisers does nothing in this block."""
+    """``apply`` of the model's optimizers does nothing in this block."""
     with _replaced_apply(optimizers_of(model), apply_with=lambda *_: None):
         yield
 
 
 @contextlib.contextmanager
 def not_built(model: keras.Model) -> Iterator[None]:
-    """``build`` of the optimiser that the model was compiled with does nothing in this block."""
+    """``build`` of the optimizer that the model was compiled with does nothing in this block."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         optimizer.build = lambda _variables: None  # on the instance
@@ -84,14 +84,14 @@ def scaling_parts(model: keras.Model, parts: int) -> Iterator[bool]:
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """The optimiser that the model was compiled with, and those it has as attributes."""
+    """The optimizer that the model was compiled with, and those it has as attributes."""
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     found = {id(o): o for o in held if isinstance(o, keras.optimizers.Optimizer)}
     return list(found.values())
 
 
 def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimiser itself; of one that scales the loss, the one that it wraps."""
+    """The optimizer itself; of one that scales the loss, the one that it wraps."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer.inner_optimizer
     return optimizer
@@ -100,7 +100,7 @@ def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
 def weights_of_slots(
     optimizer: keras.optimizers.Optimizer, paths: Iterable[str]
 ) -> list[tuple[keras.Variable, str]]:
-    """What an optimiser keeps, each with the path of the weight that it is for; empty if for none.
+    """What an optimizer keeps, each with the path of the weight that it is for; empty if for none.
 
     Args:
         optimizer: built.
@@ -116,7 +116,7 @@ def weights_of_slots(
 
 
 def slot_prefix(path: str) -> str:
-    """How the names begin that Keras gives to what an optimiser keeps for the weight."""
+    """How the names begin that Keras gives to what an optimizer keeps for the weight."""
     return f"{path.replace('/', '_')}_"
 
 

@@ -15,7 +15,7 @@ from ooodist.step.optimizer import optimizers_of
 
 
 def broadcast_weights(engine: Engine, model: keras.Model) -> None:
-    """Gives every rank rank 0's weights and the state of its optimisers.
+    """Gives every rank rank 0's weights and the state of its optimizers.
 
     The state of random generators (dropout) is left alone: ranks draw different numbers.
     """

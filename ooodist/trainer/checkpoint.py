@@ -1,6 +1,6 @@
 """Checkpoints: each is one ``.keras`` file that ``keras.models.load_model`` opens.
 
-Besides what Keras puts into it (the model, its weights, the optimiser with its state) it has a
+Besides what Keras puts into it (the model, its weights, the optimizer with its state) it has a
 member ``ooodist.json``, a :class:`State`: what else an exact resume needs. A file has its final
 name only once it is complete, so a run that is killed while it saves leaves the one before::
 
@@ -64,12 +64,12 @@ class State:
     size: int  # number of workers
     batch: int  # samples of a worker in a step
     config: dict[str, Any]  # the job, as in its YAML file
-    variables: tuple[Variable, ...]  # the model's weights, then the optimiser's
+    variables: tuple[Variable, ...]  # the model's weights, then the optimizer's
     fingerprint: str  # of all their values
     history: list[dict[str, Any]] = field(default_factory=list)  # the logs of each epoch
     best: dict[str, Any] | None = None  # of callbacks.Best
     selection: dict[str, Any] | None = None  # of elastic training
-    warm_start: dict[str, Any] | None = None  # a warmup.provenance.WarmStart
+    warm_start: dict[str, Any] | None = None  # a transfer.provenance.WarmStart
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -198,9 +198,9 @@ _WAY_OUT = "give model and optimizer as in the config.yaml beside it, or start a
 
 
 def load_variables(file: Path, model: keras.Model, state: State) -> None:
-    """Sets the weights and the optimiser's state, bit for bit, to those in the file.
+    """Sets the weights and the optimizer's state, bit for bit, to those in the file.
 
-    ``model`` is compiled and built, its optimiser too, and :func:`check_fits` found no fault.
+    ``model`` is compiled and built, its optimizer too, and :func:`check_fits` found no fault.
     Raises UserError where the values read back are not those that were written.
     """
     model.load_weights(file)

@@ -70,7 +70,7 @@ class DistributedFit:
         self._alike = False  # weights were broadcast since the last fit began
         self._trained = False  # since the ranks were synchronized
         self._ahead: deque[Batch] = deque()  # taken from the data, and not trained on so far
-        self._steps_per_call = strategy.steps_per_launch
+        self._steps_per_call = strategy.steps_per_execution
         self._last_logs: dict[str, tf.Tensor] = {}
         self._plain_fit = model.fit
         self._plain_train_on_batch = model.train_on_batch
@@ -145,7 +145,7 @@ class DistributedFit:
 
     def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
         accumulate = self.strategy.accumulate
-        wanted = max(self.strategy.steps_per_launch, self._steps_per_call) * accumulate
+        wanted = max(self.strategy.steps_per_execution, self._steps_per_call) * accumulate
         if self.batches_left is not None:
             wanted = min(wanted, self.batches_left)
             if not self.strategy.reads_data:  # which may take long to make
@@ -226,13 +226,13 @@ class DistributedFit:
 
     def _take_over_settings(self) -> None:
         """Settings of compile() that mean something else here; no setting is ignored unsaid."""
-        model, steps = self._model, self.strategy.steps_per_launch
+        model, steps = self._model, self.strategy.steps_per_execution
         self._steps_per_call = steps
         batches = steps * self.strategy.accumulate
         if model.steps_per_execution not in (1, batches):
             logger.warning(
-                "fit: steps_per_execution=%d of compile() does not count; steps_per_launch=%d of "
-                "ooodist.distribute() does",
+                "fit: steps_per_execution=%d of compile() does not count; steps_per_execution=%d "
+                "of ooodist.distribute() does",
                 model.steps_per_execution,
                 steps,
             )

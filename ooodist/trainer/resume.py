@@ -30,7 +30,7 @@ logger = logging.getLogger("ooodist")
 _READ_IN_LANES = ("tfrecord", "tfds")  # whose order depends on the samples of a step
 _FREE_KEYS = (
     *("engine", "workers", "epochs", "output", "checkpoint", "report", "stall_limit"),
-    *("planning", "warmup"),
+    *("planning", "warm_start"),
 )
 
 
@@ -134,7 +134,7 @@ def warn_of_changes(source: Source, config: Config, size: int) -> None:
 
 
 def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarray] | None:
-    """Loads the checkpoint into the compiled model and its optimiser, on every rank.
+    """Loads the checkpoint into the compiled model and its optimizer, on every rank.
 
     A fixed learning rate is the job's, not the checkpoint's. Returns the weights of the best epoch,
     if the checkpoint has them. Raises UserError on all ranks when the checkpoint does not fit.

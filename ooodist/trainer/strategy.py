@@ -41,7 +41,7 @@ class Strategy(ABC):
         model: compiled, or compiled before the first step.
         engine: of the ranks.
         arguments: as given.
-        steps_per_launch, accumulate: a call uses so many batches, multiplied.
+        steps_per_execution, accumulate: a call uses so many batches, multiplied.
         left: batches of this fit that are still to be trained on; None: nobody knows.
         watch: ends the training when gradients or weights are not finite.
         is_whole_between_epochs: each rank has all trained weights at any time.
@@ -59,13 +59,13 @@ class Strategy(ABC):
         engine: Engine,
         *,
         arguments: str,
-        steps_per_launch: int = 1,
+        steps_per_execution: int = 1,
         accumulate: int = 1,
     ) -> None:
         self.model = model
         self.engine = engine
         self.arguments = arguments
-        self.steps_per_launch = steps_per_launch
+        self.steps_per_execution = steps_per_execution
         self.accumulate = accumulate
         self.left: int | None = None
         self.watch = GradientWatch(engine, model)

@@ -109,7 +109,7 @@ def ask(model: keras.Model, graph: Graph) -> Answers | None:
         answers = Answers(questions, tuple(outputs), computes_in_half(model))
         check(answers)
     except Exception as error:  # whatever a user's model does with such numbers
-        logger.debug("warm-up: model %s was not asked: %s", model.name, error)
+        logger.debug("warm start: model %s was not asked: %s", model.name, error)
         return None
     return answers
 
@@ -127,7 +127,7 @@ def difference(model: keras.Model, answers: Answers) -> float | None:
             return None
         found = _outputs(model, answers.questions)
     except Exception as error:  # tokens that this model does not know, or whatever it does
-        logger.debug("warm-up: model %s could not be asked: %s", model.name, error)
+        logger.debug("warm start: model %s could not be asked: %s", model.name, error)
         return None
     if [value.shape for value in found] != [each.shape for each in answers.outputs]:
         return None

@@ -49,7 +49,7 @@ def calibrate(model: keras.Model, gammas: Collection[str], batch: Any) -> None:
         model(x, training=True)
     if len(inputs) < len(gammas):
         logger.info(
-            "warm-up: %d new batch norms cannot be watched, and are not calibrated",
+            "warm start: %d new batch norms cannot be watched, and are not calibrated",
             len(gammas) - len(inputs),
         )
     for number, found in inputs.items():

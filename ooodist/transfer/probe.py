@@ -37,8 +37,8 @@ def probe(
     """
     if getattr(model, "optimizer", None) is None:
         raise UserError(
-            "warmup.probe_steps trains for some steps, but the model is not compiled; compile it "
-            "before the warm start, or leave probe_steps out"
+            "warm_start.probe_steps trains for some steps, but the model is not compiled; compile "
+            "it before the warm start, or leave probe_steps out"
         )
     by_name = named_variables(model)
     given = [keras.utils.unpack_x_y_sample_weight(batch) for batch in batches]
@@ -64,11 +64,13 @@ def probe(
                 variable.assign(value)
             values = [float(train(*given[step % len(given)])) for step in range(steps)]
             losses.append(float(np.mean(values[len(values) // 2 :])))
-    logger.info("warm-up: losses after %d steps: %s", steps, ", ".join(f"{x:.4f}" for x in losses))
+    logger.info(
+        "warm start: losses after %d steps: %s", steps, ", ".join(f"{x:.4f}" for x in losses)
+    )
     return [loss if np.isfinite(loss) else np.inf for loss in losses]
 
 
 def _twin(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """A new optimiser of the same settings; one that scales the loss without that."""
+    """A new optimizer of the same settings; one that scales the loss without that."""
     inner = without_scaling(optimizer)
     return type(inner).from_config(inner.get_config())

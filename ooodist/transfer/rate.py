@@ -58,7 +58,7 @@ def lower_at_first(model: keras.Model, share: float, steps: int) -> None:
     if share <= 0:
         return
     logger.info(
-        "warm-up: the learning rate begins %.0f %% lower, for %d updates; until it is compiled "
+        "warm start: the learning rate begins %.0f %% lower, for %d updates; until it is compiled "
         "again it is a schedule, which callbacks cannot set (lower_rate: 0 leaves it alone)",
         100 * share,
         steps,

@@ -135,12 +135,22 @@ def plain(value: Any) -> Any:
     return value
 
 
+# What keys were called before.
+RENAMED = {
+    "steps_per_launch": "steps_per_execution",
+    "max_steps_per_launch": "max_steps_per_execution",
+    "warmup": "warm_start",
+}
+
+
 def check_keys(mapping: Mapping[Any, Any], allowed: Iterable[str], path: str, what: str) -> None:
     """Raises UserError for the first key of ``mapping``, which stands at ``path``, that is not
     one of those allowed in ``what``."""
     allowed = list(allowed)
     for key in mapping:
         if key not in allowed:
+            if RENAMED.get(key) in allowed:
+                raise UserError(f"{join(path, key)} is called {join(path, RENAMED[key])} now")
             raise UserError(
                 f"there is no key {join(path, key)}{did_you_mean(key, allowed)}; "
                 f"{what} has {', '.join(allowed) or 'no keys'}"

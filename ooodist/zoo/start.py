@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 from ooodist import engines
-from ooodist.config.warm_start import WarmupConfig
+from ooodist.config.warm_start import WarmStartConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.step import replicas
@@ -67,7 +67,7 @@ def warm_start(
         zoo: a folder, an address that fsspec knows, or ``host:port`` of a service.
         batches: (x, y) as the training data yields them. New batch norms are calibrated on the
             first, and models are probed on all of them.
-        **settings: other keys of :class:`ooodist.config.warm_start.WarmupConfig`, as ``task``,
+        **settings: other keys of :class:`ooodist.config.warm_start.WarmStartConfig`, as ``task``,
             ``dataset``, ``tags``, ``probe_steps`` or ``required``.
 
     Returns:
@@ -77,12 +77,12 @@ def warm_start(
         UserError: a setting is wrong; or there is no parent, and ``required`` is true.
     """
     given = yaml_dataclass.plain({"zoo": zoo} | settings)  # tags may be a tuple
-    config = yaml_dataclass.read_dataclass(WarmupConfig, given, "warm_start")
+    config = yaml_dataclass.read_dataclass(WarmStartConfig, given, "warm_start")
     return start(model, config, engines.in_use(), batches)
 
 
 def start(
-    model: keras.Model, config: WarmupConfig, engine: Engine | None, batches: Sequence[Any]
+    model: keras.Model, config: WarmStartConfig, engine: Engine | None, batches: Sequence[Any]
 ) -> WarmStart | None:
     """As :func:`warm_start`, with settings that were read already."""
     text, error = "", None
@@ -112,7 +112,7 @@ def go_on(model: keras.Model, start: WarmStart) -> None:
         rate.lower_at_first(model, start.lower_rate, start.ramp_steps)
 
 
-def _start(model: keras.Model, config: WarmupConfig, batches: Sequence[Any]) -> WarmStart | None:
+def _start(model: keras.Model, config: WarmStartConfig, batches: Sequence[Any]) -> WarmStart | None:
     """On the rank that asks the zoo. Raises UserError only if a parent is required."""
     variables = named_weights(model)
     own = {name: np.array(variable.numpy()) for name, variable in variables.items()}
@@ -123,10 +123,11 @@ def _start(model: keras.Model, config: WarmupConfig, batches: Sequence[Any]) -> 
             variables[name].assign(value)
         if config.required:
             raise UserError(
-                f"warmup.required is true, but there is no warm start from {config.zoo}: {error}"
+                f"warm_start.required is true, but there is no warm start from {config.zoo}: "
+                f"{error}"
             ) from error
-        logger.warning("warm-up: the training starts cold: %s", reason_of(error))
-        logger.debug("warm-up failed", exc_info=True)
+        logger.warning("warm start: the training starts cold: %s", reason_of(error))
+        logger.debug("warm start failed", exc_info=True)
         return None
 
 
@@ -135,11 +136,11 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
-def client_of(config: WarmupConfig) -> ZooClient:
+def client_of(config: WarmStartConfig) -> ZooClient:
     """The zoo of the settings. Raises UserError."""
     token = None
     if config.token_file is not None:
-        said = f"warmup.token_file is {config.token_file}, which"
+        said = f"warm_start.token_file is {config.token_file}, which"
         token = read_token(Path(config.token_file), said)
     certificate = None if config.certificate is None else Path(config.certificate)
     return ZooClient(config.zoo, token=token, certificate=certificate, timeout=config.timeout)
@@ -148,7 +149,7 @@ def client_of(config: WarmupConfig) -> ZooClient:
 def _from_zoo(
     model: keras.Model,
     own: Mapping[str, np.ndarray],
-    config: WarmupConfig,
+    config: WarmStartConfig,
     batches: Sequence[Any],
 ) -> WarmStart:
     """Gives the model its weights. If it fails, they may have been changed."""
@@ -164,7 +165,7 @@ def _from_zoo(
         )
         probes = config.probe_steps > 0 and bool(batches)
         if config.probe_steps and not batches:
-            logger.warning("warm-up: probe_steps has no effect without batches")
+            logger.warning("warm start: probe_steps has no effect without batches")
         found = client.find(outline, wanted, PROBED if probes else 1)
         clock.lap("query")
         similar = [each for each in found if each.score >= config.least_score]
@@ -245,7 +246,7 @@ def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
     }
 
 
-def _nobody(config: WarmupConfig, found: Sequence[Found]) -> str:
+def _nobody(config: WarmStartConfig, found: Sequence[Found]) -> str:
     wanted = ", ".join(
         f"{key} {value}"
         for key, value in (
@@ -259,7 +260,7 @@ def _nobody(config: WarmupConfig, found: Sequence[Found]) -> str:
         return f"{config.zoo} has no model{f' of {wanted}' if wanted else ''} that is similar"
     return (
         f"the most similar model of {config.zoo}, {found[0].meta.name or found[0].id}, has a score "
-        f"of {found[0].score:.2f}, and warmup.least_score is {config.least_score:g}"
+        f"of {found[0].score:.2f}, and warm_start.least_score is {config.least_score:g}"
     )
 
 
@@ -268,7 +269,7 @@ def _log(start: WarmStart) -> None:
     if not start.exact and "identity" in actions:  # each is, but not all that stands between them
         actions["inserted"] = actions.pop("identity")
     logger.info(
-        "warm-up: starts from %s (%s), score %.2f, with %.0f %% of the parameters from there: "
+        "warm start: starts from %s (%s), score %.2f, with %.0f %% of the parameters from there: "
         "%s tensors; %s; %s",
         start.name or "a model",
         start.parent,
@@ -281,7 +282,7 @@ def _log(start: WarmStart) -> None:
     if not start.exact:
         more = len(start.departures) - MOST_DEPARTURES
         logger.warning(
-            "warm-up: the model does not compute what its parent does: %s%s",
+            "warm start: the model does not compute what its parent does: %s%s",
             "; ".join(start.departures[:MOST_DEPARTURES])
             or "a setting of a layer, which both have, is another one",
             f"; and {more} more" if more > 0 else "",

@@ -85,7 +85,7 @@ def test_users_own_functions() -> None:
         (["early_stopping.patience=3"], lambda c: c.early_stopping.patience == 3),
         (["order={name: first_k, k: 2}"], lambda c: c.order.k == 2 and not c.order.is_a_plan),
         (["order.name=first_k"], lambda c: c.order.is_a_plan),
-        (["order.name=planned"], lambda c: c.order.is_a_plan and c.steps_per_launch is None),
+        (["order.name=planned"], lambda c: c.order.is_a_plan and c.steps_per_execution is None),
         (["order={name: planned, plan: x.yaml}"], lambda c: c.order.plan == "x.yaml"),
         (["report.trace=4", "report.csv=false"], lambda c: c.report.trace == 4),
         (["elastic.rho=0.4"], lambda c: c.elastic == ElasticConfig(rho=0.4)),
@@ -108,7 +108,7 @@ def test_overrides(overrides: list[str], of_config: Any) -> None:
     ("overrides", "message"),
     [
         (["order.name=planned", "exchange.credit=2"], "exchange is {'credit': 2}, but the order"),
-        (["order={name: planned, plan: x}", "steps_per_launch=2"], "but the plan x has its own"),
+        (["order={name: planned, plan: x}", "steps_per_execution=2"], "but the plan x has its own"),
     ],
 )
 def test_settings_that_a_plan_has_itself(overrides: list[str], message: str) -> None:
@@ -221,8 +221,14 @@ def test_any_config_survives_yaml(
         ("early_stopping.patience=x", "early_stopping.patience is x; it must be a whole number"),
         ("stall_limit=0.5", "stall_limit is 0.5; it must be a number, 1 to 1000000"),
         ("stall_limit=.inf", "stall_limit is .inf; it must be a number, 1 to 1000000"),
-        ("steps_per_launch=100000", "steps_per_launch is 100000; it must be a whole number, 1 to"),
-        ("planning.max_steps_per_launch=1000", "planning.max_steps_per_launch is 1000; it must be"),
+        (
+            "steps_per_execution=100000",
+            "steps_per_execution is 100000; it must be a whole number, 1 to",
+        ),
+        (
+            "planning.max_steps_per_execution=1000",
+            "planning.max_steps_per_execution is 1000; it must be",
+        ),
         ("report.trace=1000000", "report.trace is 1000000; it must be a whole number, 0 to 1000"),
         ("output=''", "output is ''; it must be a path"),
         ('output="a\\0b"', "output is 'a\\x00b'; it must be a path"),
@@ -427,7 +433,7 @@ def test_a_stall_limit_that_is_too_short() -> None:
         ({"profiles": "here"}, "auto", False, "planning.profiles is given, but a pipeline keeps"),
         ({"profile_anew": True}, "auto", False, "planning.profile_anew is given"),
         ({"memory_bytes": 9}, "auto", False, "a pipeline's ranks is parallel.memory_bytes"),
-        ({"max_steps_per_launch": 2}, "auto", False, "a pipeline trains step by step"),
+        ({"max_steps_per_execution": 2}, "auto", False, "a pipeline trains step by step"),
         ({"share": 0.5, "trial": False}, "auto", False, None),
         ({"trial": False}, "auto", True, None),
     ],

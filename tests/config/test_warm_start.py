@@ -1,4 +1,4 @@
-"""The key ``warmup`` of a job file."""
+"""The key ``warm_start`` of a job file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import ooodist
 from ooodist.config import job
-from ooodist.config.warm_start import WarmupConfig
+from ooodist.config.warm_start import WarmStartConfig
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
 
-ZOO = "warmup.zoo=zoo"
+ZOO = "warm_start.zoo=zoo"
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=20)
 configs = st.builds(
-    WarmupConfig,
+    WarmStartConfig,
     zoo=texts,
     task=texts,
     dataset=texts,
@@ -39,52 +39,64 @@ configs = st.builds(
 
 
 def test_without_the_key_a_job_starts_cold() -> None:
-    assert job.load(None).warmup is None
+    assert job.load(None).warm_start is None
 
 
 def test_the_example_of_the_readme(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text("warmup: {zoo: /data/zoo, task: classification, tags: [small, digits]}\n")
-    found = job.load(file).warmup
-    assert found == WarmupConfig("/data/zoo", "classification", tags=("small", "digits"))
+    file.write_text("warm_start: {zoo: /data/zoo, task: classification, tags: [small, digits]}\n")
+    found = job.load(file).warm_start
+    assert found == WarmStartConfig("/data/zoo", "classification", tags=("small", "digits"))
 
 
 def test_the_zoo_is_all_that_must_be_given() -> None:
-    found = job.load(None, [ZOO]).warmup
-    assert found == WarmupConfig("zoo")
+    found = job.load(None, [ZOO]).warm_start
+    assert found == WarmStartConfig("zoo")
     assert (found.required, found.register, found.probe_steps) == (False, True, 0)
 
 
 @settings(deadline=None, max_examples=100)
 @given(configs)
-def test_any_config_survives_yaml(config: WarmupConfig) -> None:
-    whole = replace(job.load(None), warmup=config)
+def test_any_config_survives_yaml(config: WarmStartConfig) -> None:
+    whole = replace(job.load(None), warm_start=config)
     again = job.loads(job.to_yaml(whole))
-    assert again.warmup == config
+    assert again.warm_start == config
     assert job.digest(again) == job.digest(whole)
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("warmup=zoo", "warmup is zoo; it must be"),
-        ("warmup={}", "warmup.zoo is missing; it must be text"),
-        ("warmup.zo=x", "there is no key warmup.zo (did you mean zoo?)"),
-        ("warmup={zoo: 3}", "warmup.zoo is 3; it must be text"),
-        ("warmup={zoo: z, tag: [a]}", "there is no key warmup.tag (did you mean tags?)"),
-        ("warmup={zoo: z, tags: a}", "warmup.tags is a; it must be a list"),
-        ("warmup={zoo: z, task: 3}", "warmup.task is 3; it must be text"),
-        ("warmup={zoo: z, least_score: 1.1}", "warmup.least_score is 1.1; it must be a number"),
-        ("warmup={zoo: z, least_score: .nan}", "warmup.least_score is .nan; it must be"),
-        ("warmup={zoo: z, probe_steps: -1}", "warmup.probe_steps is -1; it must be a whole number"),
+        ("warm_start=zoo", "warm_start is zoo; it must be"),
+        ("warm_start={}", "warm_start.zoo is missing; it must be text"),
+        ("warm_start.zo=x", "there is no key warm_start.zo (did you mean zoo?)"),
+        ("warm_start={zoo: 3}", "warm_start.zoo is 3; it must be text"),
+        ("warm_start={zoo: z, tag: [a]}", "there is no key warm_start.tag (did you mean tags?)"),
+        ("warm_start={zoo: z, tags: a}", "warm_start.tags is a; it must be a list"),
+        ("warm_start={zoo: z, task: 3}", "warm_start.task is 3; it must be text"),
         (
-            "warmup={zoo: z, lower_rate: 1}",
-            "warmup.lower_rate is 1; it must be a number, 0 to 0.99",
+            "warm_start={zoo: z, least_score: 1.1}",
+            "warm_start.least_score is 1.1; it must be a number",
         ),
-        ("warmup={zoo: z, ramp_steps: 0}", "warmup.ramp_steps is 0; it must be a whole number"),
-        ("warmup={zoo: z, required: maybe}", "warmup.required is maybe"),
-        ("warmup={zoo: z, timeout: 0}", "warmup.timeout is 0; it must be a number, at least 0.1"),
-        ("warmup={zoo: z, pickle: true}", "there is no key warmup.pickle"),
+        ("warm_start={zoo: z, least_score: .nan}", "warm_start.least_score is .nan; it must be"),
+        (
+            "warm_start={zoo: z, probe_steps: -1}",
+            "warm_start.probe_steps is -1; it must be a whole number",
+        ),
+        (
+            "warm_start={zoo: z, lower_rate: 1}",
+            "warm_start.lower_rate is 1; it must be a number, 0 to 0.99",
+        ),
+        (
+            "warm_start={zoo: z, ramp_steps: 0}",
+            "warm_start.ramp_steps is 0; it must be a whole number",
+        ),
+        ("warm_start={zoo: z, required: maybe}", "warm_start.required is maybe"),
+        (
+            "warm_start={zoo: z, timeout: 0}",
+            "warm_start.timeout is 0; it must be a number, at least 0.1",
+        ),
+        ("warm_start={zoo: z, pickle: true}", "there is no key warm_start.pickle"),
     ],
 )
 def test_mistakes(override: str, message: str) -> None:
@@ -98,16 +110,16 @@ def test_weights_from_a_file_would_be_replaced() -> None:
     with pytest.raises(UserError) as caught:
         job.load(None, ["model.weights=old.keras", ZOO])
     assert str(caught.value) == (
-        "model.weights is old.keras and warmup.zoo is zoo, which would replace them; leave one of "
-        "them out"
+        "model.weights is old.keras and warm_start.zoo is zoo, which would replace them; leave one "
+        "of them out"
     )
-    assert job.load(None, ["model.weights=old.keras"]).warmup is None
+    assert job.load(None, ["model.weights=old.keras"]).warm_start is None
 
 
 def test_a_model_function_has_no_weights_to_replace() -> None:
     """The name is looked up in no more than the job file."""
     found = job.load(None, ["model=tests.wrong_jobs:fails_on_rank_1", ZOO])
-    assert found.warmup == WarmupConfig("zoo")
+    assert found.warm_start == WarmStartConfig("zoo")
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 5])
@@ -125,14 +137,16 @@ def test_epochs_cannot_be_less_than_none() -> None:
 
 def test_all_keys_are_explained() -> None:
     """In the docstring, which is what people read of a key."""
-    for field in fields(WarmupConfig):
-        assert f"``{field.name}``" in (WarmupConfig.__doc__ or ""), field.name
+    for field in fields(WarmStartConfig):
+        assert f"``{field.name}``" in (WarmStartConfig.__doc__ or ""), field.name
 
 
 def test_the_function_takes_the_same_settings() -> None:
     given: dict[str, Any] = {"zoo": "zoo", "tags": ["a"], "probe_steps": 3, "required": True}
-    from_file = job.load(None, ["warmup={zoo: zoo, tags: [a], probe_steps: 3, required: true}"])
-    assert yaml_dataclass.read_dataclass(WarmupConfig, given, "warm_start") == from_file.warmup
+    from_file = job.load(None, ["warm_start={zoo: zoo, tags: [a], probe_steps: 3, required: true}"])
+    assert (
+        yaml_dataclass.read_dataclass(WarmStartConfig, given, "warm_start") == from_file.warm_start
+    )
 
 
 def test_it_is_read_without_tensorflow_and_grpc() -> None:
@@ -140,7 +154,7 @@ def test_it_is_read_without_tensorflow_and_grpc() -> None:
         "import sys\n"
         "from ooodist import errors\n"
         "from ooodist.config import job as config\n"
-        "try: config.load(None, ['batch=0', 'warmup.zoo=zoo'])\n"
+        "try: config.load(None, ['batch=0', 'warm_start.zoo=zoo'])\n"
         "except errors.UserError: pass\n"
         "print([name in sys.modules for name in ('tensorflow', 'keras', 'grpc')])"
     )

@@ -91,7 +91,7 @@ class MadeUpJob:
         return PROFILE
 
     def limits(self) -> Limits:
-        return Limits(steps_per_launch=2, evaluations=50)
+        return Limits(steps_per_execution=2, evaluations=50)
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         assert plan.model == "made up"
@@ -99,7 +99,7 @@ class MadeUpJob:
         seconds = Simulator(costs, network).step_seconds(plan)
         assert seconds == pytest.approx(plan.predicted.step_seconds)
         self.seconds.setdefault(plan.name, 2.0)
-        return self.way(plan.name, plan.steps_per_launch, plan, seconds)
+        return self.way(plan.name, plan.steps_per_execution, plan, seconds)
 
     def begin_trial(self, steps: int) -> None:
         self.trials.append(steps)

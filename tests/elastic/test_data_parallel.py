@@ -75,13 +75,15 @@ def elastic(
 ) -> keras.Model:
     """With ELASTIC and such settings of distribute and of its ``elastic``."""
     of_distribute = {
-        name: settings.pop(name) for name in ("steps_per_launch", "accumulate") if name in settings
+        name: settings.pop(name)
+        for name in ("steps_per_execution", "accumulate")
+        if name in settings
     }
     return ooodist.distribute(
         model,
         order=order,
         elastic={**ELASTIC, **settings},
-        planning=PlanningConfig(profiles=profiles, max_steps_per_launch=1),
+        planning=PlanningConfig(profiles=profiles, max_steps_per_execution=1),
         **of_distribute,
     )
 
@@ -268,7 +270,7 @@ def test_no_more_traced_steps_are_kept_than_wanted(profiles: str) -> None:
 def test_steps_a_launch_change_nothing(profiles: str) -> None:
     states = []
     for number in (1, 4):
-        model = elastic(make(), profiles, steps_per_launch=number, renew="8 steps")
+        model = elastic(make(), profiles, steps_per_execution=number, renew="8 steps")
         fit(model, [everything, every_second])
         states.append(state(model))
         assert [renewal.step for renewal in model.ooodist.strategy.controller.renewals] == [0, 8]
@@ -276,7 +278,7 @@ def test_steps_a_launch_change_nothing(profiles: str) -> None:
 
 
 def test_updates_of_several_batches_are_counted_once(profiles: str) -> None:
-    model = elastic(make(adamw()), profiles, accumulate=2, steps_per_launch=2, renew="3 steps")
+    model = elastic(make(adamw()), profiles, accumulate=2, steps_per_execution=2, renew="3 steps")
     fit(model, [every_second, head])
     assert int(model.optimizer.iterations) == 8
     controller = model.ooodist.strategy.controller
@@ -325,7 +327,7 @@ def batches(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield np.full((BATCH, 4), number, np.float32), np.zeros(BATCH, np.int32)
 
 
-@pytest.mark.parametrize("how", [{}, {"steps_per_launch": 3}, {"accumulate": 2}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"steps_per_execution": 3}, {"accumulate": 2}], ids=str)
 def test_batches_are_trained_on_once_and_in_order(how: dict[str, int], profiles: str) -> None:
     model = noting(profiles, **how)
     x, y = (np.concatenate(part) for part in zip(*batches(12), strict=True))
@@ -336,7 +338,7 @@ def test_batches_are_trained_on_once_and_in_order(how: dict[str, int], profiles:
 
 @pytest.mark.parametrize("count", [1, 3, 11])
 def test_a_generator_of_unknown_length_is_used_up(count: int, profiles: str) -> None:
-    model = noting(profiles, steps_per_launch=2)
+    model = noting(profiles, steps_per_execution=2)
     model.ooodist.strategy.plan(next(batches(1)))
     model.fit(batches(count), verbose=0)
     assert seen_by(model) == [*range(count)]

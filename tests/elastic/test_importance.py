@@ -90,7 +90,7 @@ def gradients_of(model: keras.Model, given: Any) -> list[np.ndarray]:
 def by_hand(
     model: keras.Model, batches: Sequence[Any], step: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, float]:
-    """The change of the loss, with a step of the optimiser as it follows from a gradient."""
+    """The change of the loss, with a step of the optimizer as it follows from a gradient."""
     found = [gradients_of(model, each) for each in batches]
     pairs = list(zip(found, [*found[1:], found[0]], strict=True))
     return {

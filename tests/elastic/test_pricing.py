@@ -18,7 +18,7 @@ from tests.planner.chains import chain_costs
 
 
 def priced(costs: StepCosts, network: Network, bucket_bytes: int = 0) -> SeveralWorkers:
-    return SeveralWorkers(costs, network, bucket_bytes, credit=None, steps_per_launch=1)
+    return SeveralWorkers(costs, network, bucket_bytes, credit=None, steps_per_execution=1)
 
 
 def random_costs(generator: random.Random) -> StepCosts:

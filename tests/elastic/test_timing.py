@@ -139,7 +139,7 @@ def test_what_a_path_computes_anyway_is_paid_for_like_the_path() -> None:
     assert choice.seconds([0, 1]) - choice.fixed_seconds == 1 + 2 + 0.25 + 4 + 0.125
 
 
-def test_a_weight_that_only_a_regulariser_touches_costs_its_update() -> None:
+def test_a_weight_that_only_a_regularizer_touches_costs_its_update() -> None:
     choice = selectable_of(costs_of(*CHAIN.backward, others=["decayed"]))
     assert names_of(choice)[-1] == "decayed"
     assert choice.seconds([3]) == choice.fixed_seconds + 0.125
@@ -196,7 +196,7 @@ class Sample:
 
 
 FAMILIES = ("resnet20_batch", "gpt", "bert_untied")
-OTHERS = ("tied_and_shared_weights", "several_inputs_and_outputs", "concatenating", "regularised")
+OTHERS = ("tied_and_shared_weights", "several_inputs_and_outputs", "concatenating", "regularized")
 
 
 @cache

@@ -53,7 +53,7 @@ rank, size = engine.rank, engine.size
 BATCH, STEPS = 4, 16
 ELASTIC = {"rho": 0.8, "renew": "4 steps", "batches": 2, "keep": 0.0}
 PROFILES = tempfile.TemporaryDirectory()
-PLANNING = PlanningConfig(profiles=PROFILES.name, max_steps_per_launch=2)
+PLANNING = PlanningConfig(profiles=PROFILES.name, max_steps_per_execution=2)
 
 
 def momentum() -> Any:
@@ -91,7 +91,7 @@ def compiled(make: Callable[[], keras.Model], seed: int, optimizer: Any) -> kera
 
 
 def values(made: keras.Model) -> dict[str, np.ndarray]:
-    """Of the weights, and of what the optimiser keeps for each."""
+    """Of the weights, and of what the optimizer keeps for each."""
     return {v.path: v.numpy() for v in (*made.trainable_variables, *made.optimizer.variables)}
 
 
@@ -182,7 +182,7 @@ def trains_as_one_process(optimizer: Callable[[], Any], **options: Any) -> None:
 @check
 def equals_one_process() -> None:
     """Tensors are dropped and come back, and a launch is traced again that was forgotten."""
-    trains_as_one_process(momentum, elastic={**ELASTIC, "cache": 2}, steps_per_launch=2)
+    trains_as_one_process(momentum, elastic={**ELASTIC, "cache": 2}, steps_per_execution=2)
 
 
 @check

@@ -86,7 +86,7 @@ def check_many_names_in_any_order(engine: Engine) -> None:
 
 
 def check_constants(engine: Engine) -> None:
-    """A constant gradient is exchanged in each call, not once while the graph is optimised."""
+    """A constant gradient is exchanged in each call, not once while the graph is optimized."""
 
     @tf.function
     def total():

@@ -57,7 +57,7 @@ def convolution_with_batch_norm() -> Sample:
 
 
 def batch_norm_under_dropout() -> Sample:
-    """Graph optimisation rewrites the sums in this batch norm's gradient."""
+    """Graph optimization rewrites the sums in this batch norm's gradient."""
     image = keras.Input((6, 6, 2))
     x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(image)))
     x = layers.Dropout(0.25, seed=2)(layers.GlobalAveragePooling2D()(x))
@@ -166,7 +166,7 @@ def partly_frozen() -> Sample:
     return model, _numbers(12), _labels()
 
 
-def regularised() -> Sample:
+def regularized() -> Sample:
     """Gradients that do not come down from the loss alone."""
     decay = keras.regularizers.L2(1e-2)
     model = keras.Sequential(
@@ -209,7 +209,7 @@ MODELS: dict[str, Callable[[], Sample]] = {
         several_inputs_and_outputs,
         recurrent,
         partly_frozen,
-        regularised,
+        regularized,
         mixed_bfloat16,
         mixed_float16,
     )

@@ -144,8 +144,8 @@ def test_a_recurrent_loop_is_one_op_of_the_dx_path() -> None:
     assert set(loops) == {"dX"}
 
 
-def test_a_regulariser_belongs_to_its_weight() -> None:
-    backward = Traced("regularised").backward
+def test_a_regularizer_belongs_to_its_weight() -> None:
+    backward = Traced("regularized").backward
     for u in backward:
         if u.variables:
             assert u.kind == "dW"

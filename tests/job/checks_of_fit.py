@@ -69,7 +69,7 @@ def data_sets_of_different_lengths() -> None:
         if not known:
             data = data.filter(lambda *_: True)
         model = compiled(fresh(convolutional, 4), keras.optimizers.SGD(0.05))
-        ooodist.distribute(model, steps_per_launch=2)
+        ooodist.distribute(model, steps_per_execution=2)
         model.fit(data, epochs=2, verbose=0)
         assert int(model.optimizer.iterations) == 10, int(model.optimizer.iterations)
         assert_equal_ranks(model)
@@ -182,7 +182,7 @@ def single_batches_after_an_epoch() -> None:
     x, y = images(4 * BATCH * size)
     mine = slice(rank * BATCH, (rank + 1) * BATCH)
     model = compiled(fresh(linear, 4), keras.optimizers.SGD(0.05))
-    ooodist.distribute(model, steps_per_launch=2)
+    ooodist.distribute(model, steps_per_execution=2)
     alone = compiled(fresh(linear, 4), keras.optimizers.SGD(0.05))
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     alone.fit(x, y, batch_size=BATCH * size, shuffle=False, verbose=0)
@@ -264,7 +264,7 @@ def a_gradient_that_is_not_finite_ends_all_ranks() -> None:
     x[(2 * size + 1) * BATCH] = np.nan  # in the third step of rank 1 alone
     hidden = [layers.Flatten(), layers.Dense(4, name="first"), ZeroForNaN(), layers.Dense(2)]
     model = compiled(keras.Sequential([keras.Input((8, 8, 3)), *hidden]), "adam")
-    ooodist.distribute(model, steps_per_launch=2)
+    ooodist.distribute(model, steps_per_execution=2)
     message = r"step 3: the gradient of \S*first/kernel of rank 1 is not finite \(loss \d"
     with pytest.raises(ooodist.UserError, match=message):
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)

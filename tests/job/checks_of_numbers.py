@@ -58,7 +58,7 @@ def several_steps_a_launch() -> None:
         lambda: keras.optimizers.SGD(0.05, momentum=0.9, clipnorm=0.5),
         order="first_k",
         k=3,
-        steps_per_launch=3,  # 20 = 6 launches of 3 steps, and 2 steps
+        steps_per_execution=3,  # 20 = 6 launches of 3 steps, and 2 steps
         credit=1,
         bucket_bytes=0,
     )
@@ -72,7 +72,7 @@ def accumulated_batches() -> None:
         order="first_k",
         k=1,
         accumulate=2,
-        steps_per_launch=2,
+        steps_per_execution=2,
     )
 
 
@@ -86,7 +86,7 @@ def embeddings_and_tied_weights() -> None:
     tokens = np.random.default_rng(5).integers(0, 11, (10 * BATCH * size, 6)).astype(np.int32)
     labels = tokens[:, 0]
     ours = compiled(fresh(make, 7 + rank), keras.optimizers.SGD(0.1))
-    ooodist.distribute(ours, order="first_k", k=2, steps_per_launch=2)
+    ooodist.distribute(ours, order="first_k", k=2, steps_per_execution=2)
     ours.fit(tokens, labels, batch_size=BATCH, shuffle=False, verbose=0)
     assert_equal_ranks(ours)
     alone = compiled(fresh(make, 7), keras.optimizers.SGD(0.1))
@@ -133,7 +133,7 @@ def losses_over_masked_tokens_are_those_of_the_whole_batch() -> None:
         (kind(from_logits=True, reduction="sum"), False, None),
     ):
         ours = fresh(lambda: of_tokens(loss, mask_zero), 7 + rank)  # noqa: B023
-        ooodist.distribute(ours, order="first_k", k=1, steps_per_launch=2)
+        ooodist.distribute(ours, order="first_k", k=1, steps_per_execution=2)
         how = {"shuffle": False, "verbose": 0, "sample_weight": sample_weight}
         history = ours.fit(x, y, batch_size=BATCH, **how).history["loss"]
         assert_equal_ranks(ours)
@@ -163,7 +163,7 @@ def synchronized_batch_norm() -> None:
         lambda: keras.optimizers.SGD(0.01, momentum=0.9),
         order="first_k",
         k=1,
-        steps_per_launch=2,
+        steps_per_execution=2,
         tolerance=1e-5,  # moments are taken of sums of squares
     )
     ours, alone = made
@@ -219,7 +219,7 @@ def with_op_determinism() -> None:
             lambda: keras.optimizers.SGD(0.05, momentum=0.9),
             order="first_k",
             k=2,
-            steps_per_launch=2,
+            steps_per_execution=2,
         )
         assert ExchangeTimer(engine, None).together(4096, 2) > 0  # what plans are made from
     finally:
@@ -234,7 +234,7 @@ def mixed_precision() -> None:
             model = compiled(fresh(convolutional, rank), keras.optimizers.SGD(0.05))
         finally:
             keras.config.set_dtype_policy("float32")
-        ooodist.distribute(model, order="first_k", k=2, steps_per_launch=2)
+        ooodist.distribute(model, order="first_k", k=2, steps_per_execution=2)
         x, y = images(6 * BATCH * size)
         history = model.fit(x, y, batch_size=BATCH, epochs=3, verbose=0).history
         assert_equal_ranks(model)
@@ -244,7 +244,7 @@ def mixed_precision() -> None:
 @check
 def own_train_step_with_two_optimizers() -> None:
     class Twice(keras.Model):
-        """Two parts, a tape and an optimiser for each, and a gradient penalty."""
+        """Two parts, a tape and an optimizer for each, and a gradient penalty."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -273,7 +273,7 @@ def own_train_step_with_two_optimizers() -> None:
     x = np.random.default_rng(1).normal(size=(12 * BATCH * size, 5)).astype(np.float32)
     y = (x.sum(axis=1) > 0).astype(np.int32)
     ours = compiled(fresh(Twice, 3 + rank), keras.optimizers.SGD(0.2, momentum=0.5), metrics=None)
-    ooodist.distribute(ours, steps_per_launch=2)
+    ooodist.distribute(ours, steps_per_execution=2)
     logs = ours.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, epochs=2).history
     assert_equal_ranks(ours)
     alone = compiled(fresh(Twice, 3), keras.optimizers.SGD(0.2, momentum=0.5), metrics=None)

@@ -87,7 +87,7 @@ def any_plan_leaves_the_numbers_alone() -> None:
         if engine.name == "byteps":  # the smallest place goes first; the keys are those of others
             places = [e.op.get_attr("place") for e in traced.exchanges]
             assert places == sorted(set(places))
-        assert made.ooodist.strategy.steps_per_launch == plan.steps_per_launch
+        assert made.ooodist.strategy.steps_per_execution == plan.steps_per_execution
         for ours, theirs in zip(state, stock, strict=True):
             if engine.size == 2:  # with more, an addition's order depends on the place in a bucket
                 np.testing.assert_array_equal(ours, theirs)
@@ -104,7 +104,7 @@ def each_waits_until_the_last_is_handed_over() -> None:
     first = ooodist.distribute(model())
     trained(first)
     for credit in (1, 2):
-        plan = replace(random_plan(first, 3), credit=credit, steps_per_launch=2)
+        plan = replace(random_plan(first, 3), credit=credit, steps_per_execution=2)
         made = ooodist.distribute(model(), order=plan)
         trained(made)
         if engine.name == "byteps":  # which goes by urgency
@@ -135,7 +135,7 @@ def all_before(op: tf.Operation) -> set[tf.Operation]:
 
 def planned_here_trains_as_stock_does() -> None:
     stock = trained(ooodist.distribute(model()))
-    planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2, trial=False)
+    planning = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, trial=False)
     for order in ("planned", "priority", "first_k"):
         made = ooodist.distribute(model(), order=order, planning=planning)
         state = trained(made)
@@ -164,7 +164,7 @@ def plans_are_found_and_tried_while_it_trains() -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(trial, "LAUNCHES", 3)
         monkeypatch.setattr(trial, "GAIN", 1.0)  # no plan is that fast
-        planning = PlanningConfig(profiles=PROFILES, max_steps_per_launch=2, share=1e9)
+        planning = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, share=1e9)
         made = ooodist.distribute(model(), order="planned", planning=planning)
         fitted(made, 1)
         assert made.ooodist.strategy.is_trying
@@ -220,7 +220,7 @@ def plans_that_do_not_fit_are_refused() -> None:
     crumbs = [plans.PlannedExchange((weight,), part, 99) for part in range(99)]
     rest = [plans.PlannedExchange((name,)) for name in sorted(left)]
     refused(replace(plan, exchanges=(*others, *rest, *crumbs)), "into 99 parts")
-    for options in ({"credit": 1}, {"bucket_bytes": 0}, {"steps_per_launch": 77}):
+    for options in ({"credit": 1}, {"bucket_bytes": 0}, {"steps_per_execution": 77}):
         with pytest.raises(ooodist.UserError, match=r"leave (it|them) out"):
             ooodist.distribute(model(), order=plan, **options)
 

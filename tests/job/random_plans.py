@@ -28,7 +28,7 @@ def random_plan(
         exchanges=tuple(_exchanges(num_elements, chooser)),
         credit=chooser.choice([1, 2, 3, None]),
         by_urgency=by_urgency,
-        steps_per_launch=chooser.choice([1, 2, 3]),
+        steps_per_execution=chooser.choice([1, 2, 3]),
         model=model_digest(step.backward),
         engine=engine.name,
         workers=engine.size,

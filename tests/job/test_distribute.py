@@ -63,8 +63,8 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize(
     "how",
-    [{}, {"order": "first_k", "k": 2, "steps_per_launch": 4}],
-    ids=["inorder", "first_k, 4 steps a launch"],
+    [{}, {"order": "first_k", "k": 2, "steps_per_execution": 4}],
+    ids=["inorder", "first_k, 4 steps per execution"],
 )
 def test_the_numbers_are_those_of_plain_keras(name: str, how: dict[str, Any]) -> None:
     plain, plain_history = fitted(make(OPTIMIZERS[name]()))
@@ -75,15 +75,15 @@ def test_the_numbers_are_those_of_plain_keras(name: str, how: dict[str, Any]) ->
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("steps_per_launch", [1, 3])
-def test_class_and_sample_weights_and_a_ragged_end(steps_per_launch: int) -> None:
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+def test_class_and_sample_weights_and_a_ragged_end(steps_per_execution: int) -> None:
     x, y = data(50)  # 6 batches of 8 and one of 2
     weights = np.linspace(0.1, 2.0, 50).astype(np.float32)
     results = []
     for ours in (False, True):
         model = make()
         if ours:
-            ooodist.distribute(model, order="first_k", k=1, steps_per_launch=steps_per_launch)
+            ooodist.distribute(model, order="first_k", k=1, steps_per_execution=steps_per_execution)
         for extra in ({"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}}, {"sample_weight": weights}):
             model.fit(x, y, 8, 1, 0, shuffle=False, **extra)  # batch_size, epochs, verbose
         results.append([v.numpy() for v in model.variables])
@@ -96,12 +96,12 @@ def test_class_and_sample_weights_and_a_ragged_end(steps_per_launch: int) -> Non
 def test_callbacks_validation_steps_and_early_stopping() -> None:
     x, y = data()
     endless = tf.data.Dataset.from_tensor_slices((x, y)).batch(8).repeat()
-    model = ooodist.distribute(make(), steps_per_launch=2)
+    model = ooodist.distribute(make(), steps_per_execution=2)
     batches: list[int] = []
     history = model.fit(
         endless,
         epochs=9,
-        steps_per_epoch=5,  # not a multiple of the steps a launch
+        steps_per_epoch=5,  # not a multiple of the steps per execution
         validation_data=(x, y),
         verbose=0,
         callbacks=[
@@ -171,7 +171,7 @@ def test_eagerly_it_trains_too_and_says_that_there_is_no_order(
 
 
 def test_what_was_traced_is_known() -> None:
-    model = ooodist.distribute(make(), order="first_k", k=2, steps_per_launch=3)
+    model = ooodist.distribute(make(), order="first_k", k=2, steps_per_execution=3)
     fitted(model, epochs=1)
     first, second, third = model.ooodist.strategy.inner.backward.steps
     assert first.order == second.order == third.order
@@ -203,8 +203,8 @@ def test_an_order_of_ones_own() -> None:
     [
         ({"order": "last_k"}, "'last_k'; choose one of inorder, first_k"),
         ({"k": 3}, "k = 3 is for first_k alone"),
-        ({"steps_per_launch": 0}, "steps_per_launch is 0; .* at least 1"),
-        ({"steps_per_launch": 1.5}, "steps_per_launch is 1.5"),
+        ({"steps_per_execution": 0}, "steps_per_execution is 0; .* at least 1"),
+        ({"steps_per_execution": 1.5}, "steps_per_execution is 1.5"),
         ({"accumulate": -1}, "accumulate is -1"),
         ({"credit": 0}, "credit is 0"),
         ({"bucket_bytes": -1}, "bucket_bytes is -1"),
@@ -255,7 +255,7 @@ def difference(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
 
 @pytest.mark.parametrize("name", embeddings.OPTIMIZERS)
 def test_rows_of_an_embedding_are_summed_where_workers_are_to_agree(name: str) -> None:
-    how = {"order": "first_k", "k": 1, "steps_per_launch": 2}
+    how = {"order": "first_k", "k": 1, "steps_per_execution": 2}
     ours = trained_on_sequences(name, layers.Embedding, sum_rows=True, **how)
     assert difference(ours, trained_on_sequences(name, embeddings.DenseEmbedding)) < 1e-5
 

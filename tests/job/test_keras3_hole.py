@@ -1,4 +1,4 @@
-"""Why one cannot simply use Horovod's optimiser with Keras 3."""
+"""Why one cannot simply use Horovod's optimizer with Keras 3."""
 
 from __future__ import annotations
 

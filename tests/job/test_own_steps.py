@@ -70,7 +70,7 @@ def test_two_optimizers_have_the_state_that_plain_keras_gives_them() -> None:
 
     plain = state(trained())
     for order in (note, units):
-        ours = trained(order=order if order is note else list(units), steps_per_launch=2)
+        ours = trained(order=order if order is note else list(units), steps_per_execution=2)
         assert all(step.order for step in ours.ooodist.strategy.inner.backward.steps)
         for a, b in zip(state(ours), plain, strict=True):
             np.testing.assert_array_equal(a, b)

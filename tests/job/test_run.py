@@ -77,8 +77,8 @@ class Noisy(keras.Model):
             id="adam, schedule, average, early stopping, augmentation",
         ),
         pytest.param(
-            ["model={name: resnet20, width: 4, blocks_per_stage: 1}", "steps_per_launch=4"],
-            id="batch norm, several steps a launch",
+            ["model={name: resnet20, width: 4, blocks_per_stage: 1}", "steps_per_execution=4"],
+            id="batch norm, several steps per execution",
         ),
         pytest.param(
             ["precision=mixed_float16", "optimizer=adamw", "accumulate=2", "steps_per_epoch=5"],

@@ -1,4 +1,4 @@
-"""Jobs with the key ``warmup`` in this process: what they find, register, and go on with."""
+"""Jobs with the key ``warm_start`` in this process: what they find, register, and go on with."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def weights(folder: Path) -> list[np.ndarray]:
 def cold(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a zoo, and the output of the job that has put a model into it."""
     folder = tmp_path_factory.mktemp("cold")
-    run(folder / "out", PARENT, "epochs=4", f"warmup={{zoo: {folder / 'zoo'}, tags: [a, b]}}")
+    run(folder / "out", PARENT, "epochs=4", f"warm_start={{zoo: {folder / 'zoo'}, tags: [a, b]}}")
     return folder
 
 
@@ -107,11 +107,11 @@ def test_a_wider_and_deeper_job_starts_from_it(
 ) -> None:
     [parent] = rows_of(zoo)
     with caplog.at_level(logging.INFO, logger="ooodist"):
-        run(tmp_path / "warm", CHILD, "epochs=1", f"warmup.zoo={zoo}")
+        run(tmp_path / "warm", CHILD, "epochs=1", f"warm_start.zoo={zoo}")
     printed = capsys.readouterr().out
     run(tmp_path / "fresh", CHILD, "epochs=1")
 
-    line, lower_rate = (m for m in caplog.messages if m.startswith("warm-up: "))
+    line, lower_rate = (m for m in caplog.messages if m.startswith("warm start: "))
     assert "for 200 updates" in lower_rate
     assert f"starts from mlp ({parent.id}), score " in line
     assert f"warm start   {parent.id}, score " in printed
@@ -125,7 +125,7 @@ def test_a_wider_and_deeper_job_starts_from_it(
 
 
 def test_a_cold_job_says_so(cold: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = f"warmup={{zoo: {cold / 'zoo'}, task: language, register: false}}"
+    wanted = f"warm_start={{zoo: {cold / 'zoo'}, task: language, register: false}}"
     run(tmp_path / "out", PARENT, "epochs=1", wanted)
     assert "warm start   none: it started cold" in capsys.readouterr().out
     run(tmp_path / "plain", PARENT, "epochs=1")
@@ -136,14 +136,14 @@ def test_a_cold_job_says_so(cold: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_what_is_not_to_be_registered(zoo: Path, tmp_path: Path) -> None:
     before = rows_of(zoo)
-    run(tmp_path / "out", CHILD, "epochs=1", f"warmup={{zoo: {zoo}, register: false}}")
+    run(tmp_path / "out", CHILD, "epochs=1", f"warm_start={{zoo: {zoo}, register: false}}")
     assert [row.id for row in rows_of(zoo)] == [row.id for row in before]
 
 
 def test_a_job_that_is_complete_is_registered_if_it_was_not(engine: Engine, tmp_path: Path) -> None:
     """As when there was no zoo at its end."""
     run(tmp_path / "out", PARENT, "epochs=1")
-    run(tmp_path / "out", PARENT, "epochs=1", f"warmup.zoo={tmp_path / 'zoo'}", resume=True)
+    run(tmp_path / "out", PARENT, "epochs=1", f"warm_start.zoo={tmp_path / 'zoo'}", resume=True)
     [row] = rows_of(tmp_path / "zoo")
     accuracy = float(history(tmp_path / "out")[-1]["val_accuracy"])
     assert row.meta.accuracy == pytest.approx(accuracy)
@@ -153,11 +153,11 @@ def test_the_jobs_own_task_and_data_set_are_wanted(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     zoo = zoo_of(tmp_path / "zoo", network(), metas=[meta(dataset="stripes")])
-    run(tmp_path / "one", PARENT, "epochs=1", f"warmup={{zoo: {zoo}, register: false}}")
+    run(tmp_path / "one", PARENT, "epochs=1", f"warm_start={{zoo: {zoo}, register: false}}")
     [line] = [m for m in caplog.messages if "starts cold" in m]
     assert "has no model of task classification, dataset digits that is similar" in line
     caplog.clear()
-    wanted = f"warmup={{zoo: {zoo}, dataset: any, least_score: 0, register: false}}"
+    wanted = f"warm_start={{zoo: {zoo}, dataset: any, least_score: 0, register: false}}"
     run(
         tmp_path / "two",
         "model={name: resnet20, width: 4, blocks_per_stage: 1}",
@@ -175,12 +175,12 @@ def test_what_the_zoo_refuses_does_not_spoil_the_job(
     metas = [meta(f"{n}", 0.98 + n / 1000, dataset="digits") for n in range(12)]
     zoo = zoo_of(tmp_path / "zoo", *models, metas=metas)
     bad = ["optimizer.learning_rate=0", PARENT, "epochs=1"]
-    run(tmp_path / "one", *bad, f"warmup={{zoo: {zoo}, task: any, dataset: any}}")
+    run(tmp_path / "one", *bad, f"warm_start={{zoo: {zoo}, task: any, dataset: any}}")
     assert len(rows_of(Path(zoo))) == len(models)
     [line] = [m for m in caplog.messages if "was not added" in m]
-    assert line.startswith(f"warm-up: the trained model was not added to the zoo {zoo}: ")
+    assert line.startswith(f"warm start: the trained model was not added to the zoo {zoo}: ")
     assert (tmp_path / "one" / "model.keras").exists()
-    required = f"warmup={{zoo: {zoo}, required: true, least_score: 0}}"
+    required = f"warm_start={{zoo: {zoo}, required: true, least_score: 0}}"
     with pytest.raises(UserError, match="the trained model was not added to the zoo"):
         run(tmp_path / "two", *bad, required)
 
@@ -197,8 +197,10 @@ def test_no_accuracy_where_none_was_measured() -> None:
 
 
 def test_required_ends_the_job_before_it_trains(engine: Engine, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"warmup\.required is true, but there is no warm start"):
-        run(tmp_path / "out", PARENT, f"warmup={{zoo: {tmp_path / 'zoo'}, required: true}}")
+    with pytest.raises(
+        UserError, match=r"warm_start\.required is true, but there is no warm start"
+    ):
+        run(tmp_path / "out", PARENT, f"warm_start={{zoo: {tmp_path / 'zoo'}, required: true}}")
     assert not (tmp_path / "out" / "model.keras").exists()
 
 
@@ -206,11 +208,11 @@ def test_a_zoo_that_cannot_be_used_at_all(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    run(tmp_path / "out", PARENT, "epochs=1", f"warmup.zoo={tmp_path / 'file' / 'zoo'}")
+    run(tmp_path / "out", PARENT, "epochs=1", f"warm_start.zoo={tmp_path / 'file' / 'zoo'}")
     found = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert [line.partition(" zoo ")[0] for line in found] == [
-        "warm-up: the training starts cold:",
-        "warm-up: the trained model was not added to the",
+        "warm start: the training starts cold:",
+        "warm start: the trained model was not added to the",
     ], found
     assert (tmp_path / "out" / "model.keras").exists()
 
@@ -229,18 +231,18 @@ def test_probing_on_the_jobs_own_data(
             keras.utils.set_random_seed(seed)
             fresh = keras.models.clone_model(shape)
             models.add_model(fresh, replace(parent.meta, name=f"fresh {seed}", accuracy=0.99))
-    start = f"warmup={{zoo: {zoo}, register: false, probe_steps: 5"
+    start = f"warm_start={{zoo: {zoo}, register: false, probe_steps: 5"
     caplog.set_level(logging.INFO, "ooodist")
     job = run(tmp_path / "out", CHILD, "epochs=1", f"{start}}}")
     found = provenance.start_of(job.model)
     assert found is not None
     assert found.parent == parent.id
-    assert "warm-up: losses after 5 steps: " in caplog.text
+    assert "warm start: losses after 5 steps: " in caplog.text
 
 
 # Resuming
 
-WARM = ["epochs=4", "warmup={zoo: ZOO, register: false, lower_rate: 0.9, ramp_steps: 30}"]
+WARM = ["epochs=4", "warm_start={zoo: ZOO, register: false, lower_rate: 0.9, ramp_steps: 30}"]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(
         np.testing.assert_array_equal(mine, its, err_msg=mine.path)
 
 
-@pytest.mark.parametrize("changed", ["warmup=null", "warmup.lower_rate=0", "warmup.ramp_steps=5"])
+@pytest.mark.parametrize(
+    "changed", ["warm_start=null", "warm_start.lower_rate=0", "warm_start.ramp_steps=5"]
+)
 def test_who_goes_on_has_the_rate_that_was_begun_with(
     changed: str, zoo: Path, tmp_path: Path
 ) -> None:
@@ -315,7 +319,7 @@ def test_the_rates_are_those_of_the_ramp(zoo: Path, tmp_path: Path) -> None:
 def test_a_cold_job_is_resumed_cold(zoo: Path, tmp_path: Path) -> None:
     """Though there is a model now from which it could start."""
     run(tmp_path / "out", CHILD, "epochs=1")
-    job = run(tmp_path / "out", CHILD, "epochs=2", f"warmup.zoo={zoo}", resume=True)
+    job = run(tmp_path / "out", CHILD, "epochs=2", f"warm_start.zoo={zoo}", resume=True)
     assert provenance.start_of(job.model) is None
     assert checkpoint.latest(tmp_path / "out")[1].warm_start is None
 
@@ -333,7 +337,7 @@ def equal_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_not_copied_is_trained_first(engine: Engine, tmp_path: Path) -> None:
     """New blocks in each stage, in the first epoch of two. Then importance alone counts again."""
     net = "model={name: resnet20, width: 4, blocks_per_stage: N}"
-    run(tmp_path / "out", net.replace("N", "1"), "epochs=1", f"warmup.zoo={tmp_path / 'zoo'}")
+    run(tmp_path / "out", net.replace("N", "1"), "epochs=1", f"warm_start.zoo={tmp_path / 'zoo'}")
     elastic = (
         "{rho: 0.75, renew: 1 epochs, batches: 1, keep: 0, smoothing: 0, not_copied_epochs: N}"
     )
@@ -345,7 +349,7 @@ def test_what_was_not_copied_is_trained_first(engine: Engine, tmp_path: Path) ->
             "epochs=2",
             f"elastic={elastic.replace('N', str(epochs))}",
             f"planning.profiles={tmp_path / 'profiles'}",
-            f"warmup={{zoo: {tmp_path / 'zoo'}, register: false}}",
+            f"warm_start={{zoo: {tmp_path / 'zoo'}, register: false}}",
         )
         state: Any = checkpoint.latest(tmp_path / f"{epochs}")[1].selection
         choice = job.model.ooodist.strategy.controller.pricing.choice

@@ -22,7 +22,7 @@ from ooodist.pipeline.emulation import (
     EmulatedBoundary,
     EmulatedWork,
     stretched,
-    summarise,
+    summarize,
     wait_until,
 )
 from ooodist.pipeline.emulation_job import text
@@ -151,7 +151,7 @@ def test_what_was_recorded_is_told_apart(
 ) -> None:
     schedule, costs = pipeline
     times, overheads = recorded_at_random(schedule, costs, seed)
-    result = summarise(schedule, costs, times)
+    result = summarize(schedule, costs, times)
     assert result.simulated == simulate_pipeline(schedule, costs)
     assert result.overhead == pytest.approx(statistics.median(overheads))
     ends = [max(of_rank[step, -1, 0] for of_rank in times) for step in range(len(times[0]))]
@@ -197,7 +197,7 @@ def test_a_simulated_step_has_no_error(
 ) -> None:
     schedule, costs = pipeline
     assume(simulate_pipeline(schedule, costs).makespan > 0)
-    result = summarise(schedule, costs, recorded(schedule, costs, slower))
+    result = summarize(schedule, costs, recorded(schedule, costs, slower))
     step = result.simulated.step_seconds
     assert result.median == pytest.approx(slower * step)
     assert result.error == pytest.approx(1 / slower - 1)

@@ -75,7 +75,7 @@ CASES = {
         ),
         loss_weight=1e4,  # so large that the first steps are skipped
     ),
-    "regularised": Case("regularised", 2, 4, options={"schedule": "zb_h1"}),
+    "regularized": Case("regularized", 2, 4, options={"schedule": "zb_h1"}),
     "outputs": Case(
         "several_inputs_and_outputs",
         2,

@@ -129,7 +129,7 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
         assert f"\n{name}" in result.stdout
     plan = check_files(output)
     assert (plan.name, plan.engine, plan.workers, plan.model) == ("planned", "byteps", 4, "")
-    assert plan.steps_per_launch <= 3
+    assert plan.steps_per_execution <= 3
     rows = {row["plan"]: row for row in table_rows(output)}
     assert list(rows) == [
         *("stock", "tuned", "barrier_removed", "first_k", "priority", "planned", "lower_bound")
@@ -279,7 +279,7 @@ def test_a_plan_for_the_workers_that_run_is_carried_out_and_compared(tmp_path: P
     assert "[1] mlp" not in result.stdout
     plan = check_files(output)
     assert (plan.engine, plan.workers) == (engine, 2)
-    assert plan.steps_per_launch <= 2
+    assert plan.steps_per_execution <= 2
     assert plan.predicted is not None
     assert plan.predicted.hidden_share is not None
     assert 0 <= plan.predicted.hidden_share <= 1

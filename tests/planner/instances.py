@@ -86,7 +86,7 @@ def plans(draw: DrawFn, costs: StepCosts) -> Plan:
         credit=draw(st.none() | st.integers(1, 3)),
         by_urgency=draw(st.booleans()),
         partition_bytes=draw(st.none() | st.integers(50, 200)),
-        steps_per_launch=draw(st.integers(1, 4)),
+        steps_per_execution=draw(st.integers(1, 4)),
     )
 
 

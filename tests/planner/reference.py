@@ -51,7 +51,9 @@ class Reference:
     exchanges: list[tuple[int, str, int, float, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.to_run = [job for step in range(self.plan.steps_per_launch) for job in self.jobs(step)]
+        self.to_run = [
+            job for step in range(self.plan.steps_per_execution) for job in self.jobs(step)
+        ]
         self.running: Job | None = None
         self.idle_seconds = 0.0  # that the stream has done nothing since the last arrival
         self.last_arrival = 0.0
@@ -64,7 +66,7 @@ class Reference:
                 self.split(step, place, exchange)
                 for place, exchange in enumerate(self.plan.exchanges)
             ]
-            for step in range(self.plan.steps_per_launch)
+            for step in range(self.plan.steps_per_execution)
         ]
         # The way of a piece: latency, the first lane's queue, that lane, the second's, that lane.
         self.starting: list[Piece] = []
@@ -86,7 +88,7 @@ class Reference:
                 self.idle_seconds += min(times) - self.clock
             self.clock = min(times)
         assert not self.to_run
-        assert len(self.updated) == self.plan.steps_per_launch * len(self.costs.weights)
+        assert len(self.updated) == self.plan.steps_per_execution * len(self.costs.weights)
         self.exchanges.sort(key=lambda exchange: exchange[-1])
 
     def jobs(self, step: int) -> list[Job]:

@@ -65,7 +65,7 @@ def surprise(made: Correction, seen: list[Observed]) -> float:
 DEFAULT, STOCK, LATE = (
     default_plan(COSTS, NETWORK),
     stock_plan(COSTS, NETWORK),
-    first_k_plan(COSTS, NETWORK, 4, steps_per_launch=2),
+    first_k_plan(COSTS, NETWORK, 4, steps_per_execution=2),
 )
 
 

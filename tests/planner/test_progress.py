@@ -14,7 +14,7 @@ from tests.planner.chains import chain_costs
 
 COSTS = chain_costs([18] * 6, forward=6)
 NETWORK = Network("horovod", 2, seconds_per_byte=1.0)
-LIMITS = Limits(max_steps_per_launch=2, evaluations=240)
+LIMITS = Limits(max_steps_per_execution=2, evaluations=240)
 
 
 def test_each_simulated_plan_is_told() -> None:

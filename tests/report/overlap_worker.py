@@ -19,7 +19,7 @@ import keras  # noqa: E402
 
 from ooodist.report.data_parallel.trace import Trace  # noqa: E402
 
-STEPS_PER_LAUNCH = 4
+STEPS_PER_EXECUTION = 4
 BATCH = 4
 # The first layer's exchange is short, those of the others are long, and the last one's is the
 # longest: it is still under way when the next forward pass could begin.
@@ -37,14 +37,14 @@ def main() -> None:
         model,
         order="first_k",
         k=len(WIDTHS) + 1,
-        steps_per_launch=STEPS_PER_LAUNCH,
+        steps_per_execution=STEPS_PER_EXECUTION,
         credit=1,
         bucket_bytes=0,
     )
-    num_steps = 4 * STEPS_PER_LAUNCH
+    num_steps = 4 * STEPS_PER_EXECUTION
     x = np.random.default_rng(1).normal(size=(num_steps * BATCH * ooodist.size(), 16))
     y = np.arange(len(x)) % 3
-    trace = Trace(Path(sys.argv[1]), 2 * STEPS_PER_LAUNCH)
+    trace = Trace(Path(sys.argv[1]), 2 * STEPS_PER_EXECUTION)
     model.fit(x.astype(np.float32), y, batch_size=BATCH, verbose=0, callbacks=[trace])
     assert (trace.summary is None) == (ooodist.rank() > 0)
     ooodist.shutdown()

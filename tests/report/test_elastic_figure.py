@@ -39,7 +39,7 @@ def images(axes: Axes) -> dict[str, AxesImage]:
     return {str(image.get_label()): image for image in axes.images}
 
 
-def test_each_cell_has_its_importance_in_one_of_two_colours() -> None:
+def test_each_cell_has_its_importance_in_one_of_two_colors() -> None:
     found = images(selection_map(ITEMS, RENEWALS).axes[0])
     selected, others = found["selected"].get_array(), found["not selected"].get_array()
     assert isinstance(selected, np.ma.MaskedArray)
@@ -51,11 +51,11 @@ def test_each_cell_has_its_importance_in_one_of_two_colours() -> None:
 
 def test_what_matters_little_still_shows_whether_it_is_selected() -> None:
     found = images(selection_map(ITEMS, RENEWALS).axes[0])
-    colours = {
+    colors = {
         name: {to_hex(image.to_rgba(np.array([value]))[0]) for value in np.linspace(-0.2, 1, 50)}
         for name, image in found.items()
     }
-    assert not colours["selected"] & colours["not selected"]
+    assert not colors["selected"] & colors["not selected"]
     # below zero as zero
     for image in found.values():
         below, zero = image.to_rgba(np.array([-0.2, 0.0]))

@@ -14,7 +14,7 @@ from tests.jobs import ENGINES, needs_built, run_job
 
 pytestmark = pytest.mark.alone
 WORKER = Path(__file__).with_name("overlap_worker.py")
-STEPS_PER_LAUNCH = 4
+STEPS_PER_EXECUTION = 4
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -25,7 +25,7 @@ def test_forward_does_not_wait_for_the_last_exchange(engine: str, tmp_path: Path
     assert "shows 8 steps" in job.stdout
 
     steps = read_steps(tmp_path / "trace.json.gz")
-    assert len(steps) == 2 * STEPS_PER_LAUNCH
+    assert len(steps) == 2 * STEPS_PER_EXECUTION
     begun_before = []  # of each pair of steps of a launch, whether the second has
     for number, (step, following) in enumerate(itertools.pairwise(steps), start=1):
         last_exchange_end = max(e["ts"] + e["dur"] for e in step["exchange"])
@@ -33,7 +33,7 @@ def test_forward_does_not_wait_for_the_last_exchange(engine: str, tmp_path: Path
         own = [e for e in step["exchange"] if "layer1/" in str(e["args"]["weights"])]
         assert len(own) == 2  # kernel and bias
         assert max(e["ts"] + e["dur"] for e in own) <= first_forward_start
-        if number % STEPS_PER_LAUNCH:
+        if number % STEPS_PER_EXECUTION:
             begun_before.append(first_forward_start < last_exchange_end)
         else:  # a launch ends with all its updates applied
             assert first_forward_start > last_exchange_end

@@ -129,7 +129,7 @@ SIMULATED_KEEPS = replace(SIMULATED, tensors=(KeptTensor(5, "F1", ("W1",)),), ba
 
 def simulated_process(number: int = 1) -> Process:
     """Two launches of two steps, seven seconds apart."""
-    plan = Plan("planned", None, each_alone("w2", "w1"), steps_per_launch=2)
+    plan = Plan("planned", None, each_alone("w2", "w1"), steps_per_execution=2)
     network = Network("horovod", 2, seconds_per_byte=1.0)
     simulation = Simulator(SIMULATED_KEEPS, network).run(plan)
     launches = [(100.0, 7), (200.0, 9)]

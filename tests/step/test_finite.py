@@ -33,21 +33,25 @@ def forgiving(optimizer: Any, **options: Any) -> keras.Model:
 
 
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=["traced", "eager"])
-@pytest.mark.parametrize("steps_per_launch", [1, 4])
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
 def test_a_gradient_that_is_not_finite_ends_the_training(
-    options: dict[str, Any], steps_per_launch: int
+    options: dict[str, Any], steps_per_execution: int
 ) -> None:
     x, y = data()
     x[17] = np.nan  # of the third batch
     plain = forgiving("adam", **options)
     assert np.isfinite(plain.fit(x, y, 8, shuffle=False, verbose=0).history["loss"]).all()
     assert np.isnan(plain.get_weights()[0]).any()  # and nobody has seen it
-    model = ooodist.distribute(forgiving("adam", **options), steps_per_launch=steps_per_launch)
-    when = "step 3" if steps_per_launch == 1 else "steps 1 to 4"
+    model = ooodist.distribute(
+        forgiving("adam", **options), steps_per_execution=steps_per_execution
+    )
+    when = "step 3" if steps_per_execution == 1 else "steps 1 to 4"
     message = rf"^{when}: weight sequential\w*/first/kernel is no longer finite \(loss \d\."
     with pytest.raises(UserError, match=message):
         model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    healthy = ooodist.distribute(forgiving("adam", **options), steps_per_launch=steps_per_launch)
+    healthy = ooodist.distribute(
+        forgiving("adam", **options), steps_per_execution=steps_per_execution
+    )
     healthy.fit(x[:16], y[:16], batch_size=8, shuffle=False, verbose=0)
     with pytest.raises(UserError, match=r"^step 3: weight \S+/kernel is no longer finite"):
         healthy.train_on_batch(x[16:24], y[16:24])

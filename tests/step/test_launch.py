@@ -51,7 +51,7 @@ class Growing(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.seen.append(batch)
         self.ahead.append(self.model.ooodist.steps_ahead)
-        self.model.ooodist.strategy.steps_per_launch = self._steps
+        self.model.ooodist.strategy.steps_per_execution = self._steps
 
 
 def compiled() -> keras.Model:

@@ -258,5 +258,5 @@ def test_what_cannot_be_watched_is_left_as_it_is_and_that_is_logged(
         calibrate(child, gammas, (VECTORS,))
     assert_same(values_of(child), before)
     assert [r.getMessage() for r in caplog.records if r.name == "ooodist"] == [
-        "warm-up: 1 new batch norms cannot be watched, and are not calibrated"
+        "warm start: 1 new batch norms cannot be watched, and are not calibrated"
     ]

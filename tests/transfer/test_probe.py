@@ -140,7 +140,7 @@ def test_not_compiled(starts: list[dict[str, np.ndarray]]) -> None:
     with pytest.raises(UserError) as caught:
         probe(network(), starts, BATCHES, 2)
     assert str(caught.value) == (
-        "warmup.probe_steps trains for some steps, but the model is not compiled; compile it "
+        "warm_start.probe_steps trains for some steps, but the model is not compiled; compile it "
         "before the warm start, or leave probe_steps out"
     )
 

@@ -170,3 +170,14 @@ def test_nan_and_infinity_are_in_no_range(number: str) -> None:
 @pytest.mark.parametrize("text", ["\x85", "a\u2028b", " \u2029\n", "1e-3", "no", "\n\n", "-"])
 def test_any_text_survives(text: str) -> None:
     assert parse(dump({"text": text}), "a test") == {"text": text}
+
+
+def test_a_key_that_was_renamed_is_named() -> None:
+    @dataclass(frozen=True)
+    class Renamed:
+        steps_per_execution: int = 1
+
+    with pytest.raises(
+        UserError, match=r"^a\.steps_per_launch is called a\.steps_per_execution now$"
+    ):
+        yaml_dataclass.read_dataclass(Renamed, {"steps_per_launch": 2}, "a")

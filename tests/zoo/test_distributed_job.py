@@ -1,4 +1,4 @@
-"""``python -m ooodist.train`` with ``warmup``: on two workers, from a service, as a pipeline."""
+"""Jobs with ``warm_start``: on two workers, from a service, as a pipeline."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Ran:
     @property
     def lines(self) -> list[str]:
         """Of the log of warm starts, without what the launcher puts before them."""
-        return re.findall(r"warm-up: .*", self.text)
+        return re.findall(r"warm start: .*", self.text)
 
 
 def run(folder: Path, layers: str, more: str, workers: int = 1) -> Ran:
@@ -97,12 +97,12 @@ def rows_of(zoo: Path) -> dict[str, Row]:
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the model of a job that has found it empty."""
-    folder = tmp_path_factory.mktemp("warmup")
+    folder = tmp_path_factory.mktemp("warm_start")
     zoo = folder / "zoo"
-    job = run(folder / "cold", PARENT, f"warmup: {{zoo: {zoo}, tags: [a]}}\n")
+    job = run(folder / "cold", PARENT, f"warm_start: {{zoo: {zoo}, tags: [a]}}\n")
     assert job.code == 0, job.text[-4000:]
     assert job.lines == [
-        f"warm-up: the training starts cold: {zoo} has no model of task classification, dataset "
+        f"warm start: the training starts cold: {zoo} has no model of task classification, dataset "
         "digits, tags a that is similar"
     ]
     [row] = rows_of(zoo).values()
@@ -124,7 +124,7 @@ def test_two_workers_start_from_a_folder(zoo: Path, tmp_path: Path) -> None:
     [parent] = rows_of(zoo)
     mine = tmp_path / "zoo"
     shutil.copytree(zoo, mine)
-    job = run(tmp_path / "out", CHILD, f"warmup: {{zoo: {mine}, tags: [a]}}\n", workers=2)
+    job = run(tmp_path / "out", CHILD, f"warm_start: {{zoo: {mine}, tags: [a]}}\n", workers=2)
     assert job.code == 0, job.text[-4000:]
     line, lower_rate = job.lines  # of rank 0 alone
     assert "the learning rate begins" in lower_rate
@@ -146,7 +146,7 @@ def test_two_workers_start_from_a_service(zoo: Path, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     with served(mine) as service:
-        asked = f"warmup: {{zoo: '{service.address}', token_file: {token}, required: true}}\n"
+        asked = f"warm_start: {{zoo: '{service.address}', token_file: {token}, required: true}}\n"
         job = run(tmp_path / "out", CHILD, asked, workers=2)
     assert job.code == 0, job.text[-4000:]
     assert f"warm start   {parent}, score " in job.text
@@ -158,11 +158,13 @@ def test_two_workers_start_from_a_service(zoo: Path, tmp_path: Path) -> None:
 
 def test_a_service_that_is_not_there(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
-    job = run(tmp_path / "out", PARENT, f"warmup: {{zoo: '{address}', timeout: 5}}\n", workers=2)
+    job = run(
+        tmp_path / "out", PARENT, f"warm_start: {{zoo: '{address}', timeout: 5}}\n", workers=2
+    )
     assert job.code == 0, job.text[-4000:]
     cold, registered = job.lines
-    assert cold.startswith(f"warm-up: the training starts cold: the zoo at {address} cannot be ")
-    assert registered.startswith("warm-up: the trained model was not added to the zoo ")
+    assert cold.startswith(f"warm start: the training starts cold: the zoo at {address} cannot be ")
+    assert registered.startswith("warm start: the trained model was not added to the zoo ")
     assert "warm start   none: it started cold" in job.text
     assert "Traceback" not in job.text
     assert (job.folder / "model.keras").exists()
@@ -173,23 +175,23 @@ def test_a_service_that_never_answers_while_others_wait(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port = listening.getsockname()[1]
         settings = f"{{zoo: '127.0.0.1:{port}', timeout: 9, register: false}}"
-        more = f"stall_limit: 7\nwarmup: {settings}\n"
+        more = f"stall_limit: 7\nwarm_start: {settings}\n"
         job = run(tmp_path / "out", PARENT, more, workers=2)
     assert job.code == 0, job.text[-4000:]
     [line] = job.lines
-    assert line.startswith(f"warm-up: the training starts cold: the zoo at 127.0.0.1:{port} ")
+    assert line.startswith(f"warm start: the training starts cold: the zoo at 127.0.0.1:{port} ")
 
 
 @pytest.mark.parametrize("way", ["workers", "pipeline"])
 def test_what_is_required_ends_all_ranks_with_one_message(way: str, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
-    more = f"warmup: {{zoo: '{address}', timeout: 5, required: true}}\n"
+    more = f"warm_start: {{zoo: '{address}', timeout: 5, required: true}}\n"
     job = run(tmp_path / "out", CHILD, more + PIPELINE * (way == "pipeline"), workers=2)
     assert job.code == ERROR_CODE, job.text[-4000:]
     errors = re.findall(r"ooodist: error: .*", job.text)
     assert errors
     assert len(set(errors)) == 1, errors
-    assert "warmup.required is true, but there is no warm start from " + address in errors[0]
+    assert "warm_start.required is true, but there is no warm start from " + address in errors[0]
     assert "cannot be reached" in errors[0]
     assert "Traceback" not in job.text
     assert not (job.folder / "model.keras").exists()
@@ -198,7 +200,7 @@ def test_what_is_required_ends_all_ranks_with_one_message(way: str, tmp_path: Pa
 def test_a_pipeline_is_as_one_process(zoo: Path, tmp_path: Path) -> None:
     """Warm starts of both, and the same steps behind them."""
     [parent] = rows_of(zoo)
-    warm = f"warmup: {{zoo: {zoo}, register: false}}\n"
+    warm = f"warm_start: {{zoo: {zoo}, register: false}}\n"
     found = []
     for workers in (1, 2):
         more = warm + PIPELINE * (workers == 2)
@@ -217,7 +219,7 @@ def test_a_pipeline_is_as_one_process(zoo: Path, tmp_path: Path) -> None:
 def test_a_pipeline_registers_the_whole_model(tmp_path: Path) -> None:
     """Each rank has trained only its own half."""
     zoo = tmp_path / "zoo"
-    job = run(tmp_path / "out", CHILD, f"warmup: {{zoo: {zoo}}}\n{PIPELINE}", workers=2)
+    job = run(tmp_path / "out", CHILD, f"warm_start: {{zoo: {zoo}}}\n{PIPELINE}", workers=2)
     assert job.code == 0, job.text[-4000:]
     [row] = rows_of(zoo).values()
     accuracy = re.search(r"validation +.*accuracy ([0-9.]+)", job.text)
@@ -263,7 +265,7 @@ def test_from_a_service_on_the_command_line(zoo: Path, tmp_path: Path) -> None:
         wait_for(address, service)
         (tmp_path / "token").write_text(TOKEN)
         more = (
-            f"warmup: {{zoo: '{address}', token_file: {tmp_path / 'token'}, required: true, "
+            f"warm_start: {{zoo: '{address}', token_file: {tmp_path / 'token'}, required: true, "
             "register: false}\n"
         )
         job = run(tmp_path / "out", CHILD, more)

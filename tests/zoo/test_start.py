@@ -12,7 +12,7 @@ import pytest
 
 import ooodist
 from ooodist import engines
-from ooodist.config.warm_start import WarmupConfig
+from ooodist.config.warm_start import WarmStartConfig
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.transfer.provenance import start_of
@@ -94,8 +94,8 @@ def test_what_was_done_is_told(
     assert "head/bias" not in found.not_copied
     assert 0 < found.carried < 1
     assert {"query", "fetch", "transform", "compare"} == set(found.seconds)
-    [line] = [r.getMessage() for r in caplog.records if "warm-up: starts from" in r.getMessage()]
-    assert f"warm-up: starts from parent ({found.parent}), score {found.score:.2f}, " in line
+    [line] = [r.getMessage() for r in caplog.records if "warm start: starts from" in r.getMessage()]
+    assert f"warm start: starts from parent ({found.parent}), score {found.score:.2f}, " in line
     assert "widened" in line
 
 
@@ -155,7 +155,7 @@ def test_new_batch_norms_are_calibrated_on_the_first_batch(parent: keras.Model, 
 
 def test_with_an_engine_of_one_process(parent: keras.Model, zoo: str) -> None:
     model = network(seed=5)
-    assert start(model, WarmupConfig(zoo), LocalEngine(), []) is not None
+    assert start(model, WarmStartConfig(zoo), LocalEngine(), []) is not None
     assert difference(outputs(model, X), outputs(parent, X)) == 0
 
 
@@ -231,7 +231,7 @@ def test_the_least_score(
     assert (found is not None) == is_found
     if not is_found:
         [line] = warnings_of(caplog)
-        assert f"parent, has a score of {score:.2f}, and warmup.least_score is " in line
+        assert f"parent, has a score of {score:.2f}, and warm_start.least_score is " in line
 
 
 # A service
@@ -303,7 +303,7 @@ def test_probing_without_batches_is_said_to_have_no_effect(
     found = ooodist.warm_start(compiled(network()), three, probe_steps=4)
     assert found is not None
     assert found.name == "fresh 1"
-    assert warnings_of(caplog) == ["warm-up: probe_steps has no effect without batches"]
+    assert warnings_of(caplog) == ["warm start: probe_steps has no effect without batches"]
 
 
 def test_one_candidate_is_not_probed(parent: keras.Model, zoo: str) -> None:

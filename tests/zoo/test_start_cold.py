@@ -111,8 +111,8 @@ COLD: dict[Callable[[Path], dict[str, Any]], str] = {
     below_a_file: "cannot be used",
     no_permission: "zoo",
     no_driver: "nosuch",
-    no_token: "warmup.token_file is ",
-    token_of_bytes: "warmup.token_file is ",
+    no_token: "warm_start.token_file is ",
+    token_of_bytes: "warm_start.token_file is ",
     plain_text_to_another_machine: "give the certificate of the service",
     nothing_alike: "has a score of 0.0",
     damaged: "",
@@ -130,7 +130,7 @@ def test_cold_with_one_line(
     caplog.clear()
     assert ooodist.warm_start(model, **given, batches=batches(1)) is None
     [line] = warnings_of(caplog)
-    assert line.startswith("warm-up: the training starts cold: ")
+    assert line.startswith("warm start: the training starts cold: ")
     assert COLD[make] in line
     assert "\n" not in line
     assert_same(state(model), before)
@@ -147,7 +147,7 @@ def test_required(make: Callable[[Path], dict[str, Any]], tmp_path: Path) -> Non
         ooodist.warm_start(model, **given, required=True)
     message = str(caught.value)
     assert message.startswith(
-        f"warmup.required is true, but there is no warm start from {given['zoo']}: "
+        f"warm_start.required is true, but there is no warm start from {given['zoo']}: "
     )
     assert COLD[make] in message
     assert_same(state(model), before)
@@ -204,9 +204,9 @@ def test_what_fails_at_the_end_leaves_the_weights_too(
     wrong = [(np.zeros((4, PIXELS, PIXELS, 3), np.float32), np.zeros(4, np.int32))]
     assert ooodist.warm_start(model, zoo, batches=wrong) is None
     [line] = warnings_of(caplog)
-    assert line.startswith("warm-up: the training starts cold: ")
+    assert line.startswith("warm start: the training starts cold: ")
     assert_same(state(model), before)
-    with pytest.raises(UserError, match=r"warmup\.required is true"):
+    with pytest.raises(UserError, match=r"warm_start\.required is true"):
         ooodist.warm_start(model, zoo, batches=wrong, required=True)
     assert_same(state(model), before)
 

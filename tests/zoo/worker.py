@@ -18,7 +18,7 @@ engine = ooodist.init(planned=True)
 
 import keras  # noqa: E402
 
-from ooodist.config.warm_start import WarmupConfig  # noqa: E402
+from ooodist.config.warm_start import WarmStartConfig  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
 from ooodist.step import replicas  # noqa: E402
 from ooodist.trainer.rank_0 import BEAT_SECONDS, on_rank_0  # noqa: E402
@@ -128,7 +128,7 @@ def all_ranks_get_the_weights_of_rank_0() -> None:
 
     # As one process alone makes it, from the same fresh weights.
     alone = compiled(network(9, 2, dropout=0.2, seed=10))
-    assert module.start(alone, WarmupConfig(zoo), None, batches(1)) is not None
+    assert module.start(alone, WarmStartConfig(zoo), None, batches(1)) is not None
     for weight, other in zip(model.weights, alone.weights, strict=True):
         if "seed_generator" not in weight.path:
             np.testing.assert_array_equal(weight, other, err_msg=weight.path)
@@ -165,7 +165,7 @@ def what_is_required_ends_on_all_ranks_with_one_message() -> None:
         ooodist.warm_start(model, str(folder / "empty"), required=True)
     except UserError as error:
         message = str(error)
-    start = "rank 0: warmup.required is true, but there is no warm start from "
+    start = "rank 0: warm_start.required is true, but there is no warm start from "
     assert message.startswith(start), message
     engine.check_equal("the message", message)
     assert_same(state(model), before)

@@ -1,4 +1,4 @@
-"""A byte-level language model's samples: neighbouring, non-overlapping windows of a text."""
+"""A byte-level language model's samples: neighboring, non-overlapping windows of a text."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def weight_magnitudes(model: keras.Model) -> dict[str, float]:
 
 
 def _biases_and_norms(model: keras.Model) -> Collection[str]:
-    """The names of the trained biases, and of all that normalisation layers train."""
+    """The names of the trained biases, and of all that normalization layers train."""
     weights = model.trainable_variables
     of_norms = {
         id(weight)

@@ -1,6 +1,6 @@
-"""The optimiser's step for the weights of one rank, as if it had those of all.
+"""The optimizer's step for the weights of one rank, as if it had those of all.
 
-What an optimiser makes of all gradients together, ranks agree on: the norm that ``global_clipnorm``
+What an optimizer makes of all gradients together, ranks agree on: the norm that ``global_clipnorm``
 limits, and whether all are finite where the loss is scaled. Where it is not scaled, gradients must
 be finite: see ``step/finite.py``.
 """
@@ -38,7 +38,7 @@ class Update:
             in the order of the backward pass; None: there is none, or the loss is scaled.
 
     Raises:
-        UserError: the optimiser accumulates gradients itself.
+        UserError: the optimizer accumulates gradients itself.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Update:
 
     @contextlib.contextmanager
     def _agreed(self, finite: tf.Tensor) -> Iterator[None]:
-        """The optimiser takes over what all ranks have found."""
+        """The optimizer takes over what all ranks have found."""
         limit = self._inner.global_clipnorm
         self._inner.global_clipnorm = None
         if self._inner is not self._optimizer:

@@ -10,7 +10,7 @@ import numpy as np
 from ooodist.planner.costs import Network, StepCosts
 
 
-def lower_bound(costs: StepCosts, network: Network, steps_per_launch: int) -> float:
+def lower_bound(costs: StepCosts, network: Network, steps_per_execution: int) -> float:
     """Seconds a step below which no plan can come, in the model of the simulator.
 
     A launch is at least its first forward pass, the least from each backward pass to the next,
@@ -26,7 +26,7 @@ def lower_bound(costs: StepCosts, network: Network, steps_per_launch: int) -> fl
     core has to do both, and what it does for an exchange while no unit runs, it does not idle.
     """
     if network.workers == 1:
-        return costs.compute_seconds + costs.launch_seconds / steps_per_launch
+        return costs.compute_seconds + costs.launch_seconds / steps_per_execution
     update = {weight.name: weight.update_seconds for weight in costs.weights}
     behind, rest_of_forward = {}, 0.0  # behind the exchange, until the forward pass ends
     for unit in reversed(costs.forward):
@@ -44,9 +44,9 @@ def lower_bound(costs: StepCosts, network: Network, steps_per_launch: int) -> fl
         backward + sum(update.values()) + _idle_at_end(costs, network),
         _exchange_seconds(costs, network, update),
     )
-    launch = forward + (steps_per_launch - 1) * cycle + last + costs.launch_seconds
+    launch = forward + (steps_per_execution - 1) * cycle + last + costs.launch_seconds
     busy = costs.compute_seconds + _cpu_seconds(costs, network)
-    return max(launch, steps_per_launch * busy + costs.launch_seconds) / steps_per_launch
+    return max(launch, steps_per_execution * busy + costs.launch_seconds) / steps_per_execution
 
 
 def _cpu_seconds(costs: StepCosts, network: Network) -> float:

@@ -76,7 +76,7 @@ class Family:
             for by_priority in (False, True)
         ]
 
-    def plan(self, settings: Settings, steps_per_launch: int) -> Plan:
+    def plan(self, settings: Settings, steps_per_execution: int) -> Plan:
         """The plan that the settings describe."""
         by_urgency = self._network.by_urgency
         if settings not in self._exchanges_of:
@@ -88,16 +88,16 @@ class Family:
             credit=settings.credit,
             by_urgency=by_urgency,
             partition_bytes=settings.piece_bytes if by_urgency else None,
-            steps_per_launch=steps_per_launch,
+            steps_per_execution=steps_per_execution,
             engine=self._network.engine,
             workers=self._network.workers,
         )
 
     def improve(
-        self, settings: Settings, steps_per_launch: int, score: Callable[[Plan], float]
+        self, settings: Settings, steps_per_execution: int, score: Callable[[Plan], float]
     ) -> Settings:
         """The best settings that changing one at a time leads to; a smaller score is better."""
-        best = score(self.plan(settings, steps_per_launch))
+        best = score(self.plan(settings, steps_per_execution))
         tried = {settings: best}
         improved = True
         while improved:
@@ -105,7 +105,7 @@ class Family:
             for field in range(len(self._varied(settings))):
                 for other in self._varied(settings)[field]:
                     if other not in tried:
-                        tried[other] = score(self.plan(other, steps_per_launch))
+                        tried[other] = score(self.plan(other, steps_per_execution))
                     value = tried[other]
                     if value < best * (1 - LEAST_GAIN):
                         settings, best, improved = other, value, True

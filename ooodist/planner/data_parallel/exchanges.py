@@ -86,12 +86,12 @@ def arrange(
     bucket_bytes: int = 0,
     chunk_bytes: int | None = None,
 ) -> tuple[PlannedExchange, ...]:
-    """One exchange a weight, small neighbours joined into buckets and large ones split.
+    """One exchange a weight, small neighbors joined into buckets and large ones split.
 
     Args:
         costs: sizes and dtypes of the weights.
         weights: in the order of their exchanges.
-        bucket_bytes: neighbours of one dtype travel together up to this size; 0: each alone.
+        bucket_bytes: neighbors of one dtype travel together up to this size; 0: each alone.
         chunk_bytes: larger gradients travel in parts of about this size; None: whole.
     """
     weight_of = {weight.name: weight for weight in costs.weights}

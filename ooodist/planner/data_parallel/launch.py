@@ -39,7 +39,7 @@ class Launch:
         self.lanes = make_lanes(network, settings, plan.pieces)
         self._costs = costs
         self._plan = plan
-        self._steps = settings.steps_per_launch
+        self._steps = settings.steps_per_execution
         self._backward_seconds = [costs.backward_seconds[unit] for unit in plan.order]
         self._parts_left: list[list[int]] = []  # of each weight, by the step
         self._steps_applied = [0] * len(plan.num_parts)

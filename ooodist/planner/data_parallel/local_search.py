@@ -186,7 +186,7 @@ class LocalSearch:
         return self._with_parts(plan, weight.name, parts)
 
     def _join(self, plan: Plan) -> Plan:
-        """Two neighbours into a bucket, or the parts of a gradient into half as many."""
+        """Two neighbors into a bucket, or the parts of a gradient into half as many."""
         index = self._rng.randrange(len(plan.exchanges))
         first, *others = plan.exchanges[index : index + 2]
         if first.parts > 1:

@@ -84,7 +84,7 @@ class Memory:
         for moment, unit in enumerate(costs.forward):
             for weight in unit.weights:
                 waits.setdefault(weight, moment)
-        end = step_length * plan.steps_per_launch - 1
+        end = step_length * plan.steps_per_execution - 1
         lives = []
         for tensor, weights in zip(costs.tensors, self._updates, strict=True):
             birth = moment_of[tensor.made_by]
@@ -93,11 +93,11 @@ class Memory:
             updates = [step_length + waits[name] - 1 if name in waits else end for name in weights]
             lives.append((birth, max([birth, *reads, *updates]), tensor.num_bytes))
         births, deaths, sizes = _columns(lives)
-        starts = np.arange(plan.steps_per_launch)[:, None] * step_length
+        starts = np.arange(plan.steps_per_execution)[:, None] * step_length
         changes = _changes(
             (starts + births).ravel(),
             np.minimum(starts + deaths, end).ravel(),
-            np.tile(sizes, plan.steps_per_launch),
+            np.tile(sizes, plan.steps_per_execution),
             end + 1,
         )
         return costs.base_bytes + int(np.cumsum(changes).max(initial=0))

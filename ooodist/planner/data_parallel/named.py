@@ -25,7 +25,7 @@ def stock_plan(
     costs: StepCosts,
     network: Network,
     *,
-    steps_per_launch: int = 1,
+    steps_per_execution: int = 1,
     partition_bytes: int = PARTITION_BYTES,
 ) -> Plan:
     """What an engine's own wrappers do: every gradient is exchanged when it is ready.
@@ -33,12 +33,12 @@ def stock_plan(
     Horovod joins those that are ready at one time; with others each travels by itself.
     No order is imposed on the backward units. Engines that pick by urgency are given the
     variables in the order of the model, the first layer's as the most urgent, and no limit of
-    what is in flight, so that they send what is ready. With more than one step a launch it is
+    what is in flight, so that they send what is ready. With more than one step per execution it is
     stock without the barrier between steps.
 
     Args:
         costs, network: of the step.
-        steps_per_launch: steps that are traced into one function.
+        steps_per_execution: steps that are traced into one function.
         partition_bytes: into which pieces an engine that picks by urgency splits exchanges.
     """
     weights = [weight.name for weight in costs.weights]
@@ -50,7 +50,7 @@ def stock_plan(
         exchanges=(
             fused(costs, network) if network.engine == "horovod" else arrange(costs, weights)
         ),
-        steps_per_launch=steps_per_launch,
+        steps_per_execution=steps_per_execution,
     )
     return _for_network(plan, network, partition_bytes)
 
@@ -59,21 +59,23 @@ def tuned_plan(
     costs: StepCosts,
     network: Network,
     *,
-    steps_per_launch: int = 1,
+    steps_per_execution: int = 1,
     credits: Sequence[int | None] = CREDITS,
     partitions: Sequence[int] = (PARTITION_BYTES,),
 ) -> Plan:
     """Stock with the engine's own settings at their best in simulation; the first of equals.
 
     For BytePS the credit and the size of its pieces; for others the size of the buckets in which
-    neighbours travel together, and for Horovod the fusion threshold besides.
+    neighbors travel together, and for Horovod the fusion threshold besides.
 
     Args:
         costs, network: of the step.
-        steps_per_launch: steps that are traced into one function.
+        steps_per_execution: steps that are traced into one function.
         credits, partitions: that an engine that picks by urgency may have.
     """
-    stock = replace(stock_plan(costs, network, steps_per_launch=steps_per_launch), name="tuned")
+    stock = replace(
+        stock_plan(costs, network, steps_per_execution=steps_per_execution), name="tuned"
+    )
     plans = [stock]
     if network.by_urgency:
         plans = [
@@ -90,15 +92,15 @@ def tuned_plan(
     return min(plans, key=Simulator(costs, network).step_seconds)
 
 
-def default_plan(costs: StepCosts, network: Network, *, steps_per_launch: int = 1) -> Plan:
+def default_plan(costs: StepCosts, network: Network, *, steps_per_execution: int = 1) -> Plan:
     """What ooodist does without a plan: stock, with small gradients in buckets.
 
     Args:
         costs, network: of the step.
-        steps_per_launch: steps that are traced into one function.
+        steps_per_execution: steps that are traced into one function.
     """
     exchanges = arrange(costs, ready_order(costs, None), bucket_bytes=BUCKET_BYTES)
-    plan = Plan("default", None, exchanges, steps_per_launch=steps_per_launch)
+    plan = Plan("default", None, exchanges, steps_per_execution=steps_per_execution)
     return _for_network(plan, network, PARTITION_BYTES)
 
 
@@ -107,7 +109,7 @@ def first_k_plan(
     network: Network,
     k: int,
     *,
-    steps_per_launch: int = 1,
+    steps_per_execution: int = 1,
     partition_bytes: int = PARTITION_BYTES,
 ) -> Plan:
     """Reverse first-k: see :func:`ooodist.planner.data_parallel.orders.first_k_order`.
@@ -117,7 +119,7 @@ def first_k_plan(
     """
     order = first_k_order(costs, k)
     exchanges = arrange(costs, ready_order(costs, order))
-    plan = Plan("first_k", order, exchanges, steps_per_launch=steps_per_launch)
+    plan = Plan("first_k", order, exchanges, steps_per_execution=steps_per_execution)
     return _for_network(plan, network, partition_bytes)
 
 
@@ -125,7 +127,7 @@ def best_first_k(
     costs: StepCosts,
     network: Network,
     *,
-    steps_per_launch: int = 1,
+    steps_per_execution: int = 1,
     memory_bytes: int | None = None,
     partition_bytes: int = PARTITION_BYTES,
     simulator: Simulator | None = None,
@@ -138,7 +140,7 @@ def best_first_k(
     ``simulator``: of these costs and network, if there is one.
     """
     simulator = simulator or Simulator(costs, network)
-    sizes = bucket_sizes(costs, network, steps_per_launch, simulator)
+    sizes = bucket_sizes(costs, network, steps_per_execution, simulator)
     plans: dict[int, Plan] = {}
     seconds: dict[int, float] = {}
 
@@ -148,7 +150,7 @@ def best_first_k(
                 costs,
                 network,
                 k,
-                steps_per_launch=steps_per_launch,
+                steps_per_execution=steps_per_execution,
                 partition_bytes=partition_bytes,
             )
             fits = not k or memory_bytes is None or simulator.peak_bytes(plan) <= memory_bytes
@@ -168,7 +170,7 @@ def best_first_k(
 
 
 def bucket_sizes(
-    costs: StepCosts, network: Network, steps_per_launch: int, simulator: Simulator | None = None
+    costs: StepCosts, network: Network, steps_per_execution: int, simulator: Simulator | None = None
 ) -> tuple[int, ...]:
     """0, which is no buckets, and the size of buckets that is best for stock order, if any is.
 
@@ -177,7 +179,7 @@ def bucket_sizes(
     """
     if network.by_urgency or network.workers == 1:
         return (0,)
-    stock = first_k_plan(costs, network, 0, steps_per_launch=steps_per_launch)
+    stock = first_k_plan(costs, network, 0, steps_per_execution=steps_per_execution)
     ready = ready_order(costs, stock.order)
     seconds = (simulator or Simulator(costs, network)).step_seconds
     best = min(
@@ -209,7 +211,7 @@ def priority_plan(
     chunk_bytes: int = PARTITION_BYTES,
     bucket_bytes: int = 0,
     credit: int | None = 1,
-    steps_per_launch: int = 1,
+    steps_per_execution: int = 1,
 ) -> Plan:
     """Strict priority: of the chunks that are ready, the one that is needed first goes first.
 
@@ -223,7 +225,7 @@ def priority_plan(
         bucket_bytes: instead of that, those that become ready one after the other travel together
             up to this size; 0: they do not, and an engine that picks by urgency has no buckets.
         credit: how many may be in flight: with more, the lane is busier and priority less strict.
-        steps_per_launch: steps that are traced into one function.
+        steps_per_execution: steps that are traced into one function.
 
     Source: Peng et al., "A generic communication scheduler for distributed DNN training
     acceleration" (ByteScheduler), SOSP 2019; Jayarajan et al., "Priority-based parameter
@@ -239,7 +241,9 @@ def priority_plan(
         else:
             pieces = arrange(costs, weights, chunk_bytes=chunk_bytes)
         exchanges = priority_sequence(costs, network, order, pieces, credit)
-    plan = Plan("priority", order, exchanges, credit=credit, steps_per_launch=steps_per_launch)
+    plan = Plan(
+        "priority", order, exchanges, credit=credit, steps_per_execution=steps_per_execution
+    )
     return _for_network(plan, network, chunk_bytes)
 
 
@@ -249,7 +253,7 @@ def best_priority(
     *,
     chunk_bytes: int = PARTITION_BYTES,
     credits: Sequence[int | None] = CREDITS,
-    steps_per_launch: int = 1,
+    steps_per_execution: int = 1,
     simulator: Simulator | None = None,
 ) -> Plan:
     """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
@@ -265,9 +269,9 @@ def best_priority(
             chunk_bytes=chunk_bytes,
             bucket_bytes=size,
             credit=credit,
-            steps_per_launch=steps_per_launch,
+            steps_per_execution=steps_per_execution,
         )
-        for size in bucket_sizes(costs, network, steps_per_launch, simulator)
+        for size in bucket_sizes(costs, network, steps_per_execution, simulator)
         for credit in credits
     ]
     return min(plans, key=simulator.step_seconds)

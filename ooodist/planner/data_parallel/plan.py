@@ -84,7 +84,7 @@ class Plan:
             of those that are ready starts (the engine must be able to: see Network.by_urgency).
         partition_bytes: the engine itself splits exchanges into pieces of at most this size
             (BytePS); None: it does not. With ``by_urgency``, ``credit`` counts these pieces.
-        steps_per_launch: training steps that are traced into one function.
+        steps_per_execution: training steps that are traced into one function.
         model: digest of the model that it was made for (ooodist.graph.digest); empty: of any.
         engine, workers: that it was made for.
         predicted: what the simulator said of it.
@@ -96,7 +96,7 @@ class Plan:
     credit: Annotated[int, Range(1)] | None = None
     by_urgency: bool = False
     partition_bytes: Annotated[int, Range(1)] | None = None
-    steps_per_launch: Annotated[int, Range(1)] = 1
+    steps_per_execution: Annotated[int, Range(1)] = 1
     model: str = ""
     engine: str = ""
     workers: Annotated[int, Range(1)] = 1

@@ -46,8 +46,8 @@ class Limits:
 
     Attributes:
         memory_bytes: that a worker has; None: any number.
-        max_steps_per_launch: the most that are traced into one function; 1, 2, 4, ... are tried.
-        steps_per_launch: the only number that is tried; None: up to the most.
+        max_steps_per_execution: the most that are traced into one function; 1, 2, 4, ... are tried.
+        steps_per_execution: the only number that is tried; None: up to the most.
         total_steps: that will be trained: tracing a longer launch must be worth its time. None:
             so many that tracing does not count; the shortest launch within 1 % of the best is
             taken.
@@ -62,8 +62,8 @@ class Limits:
     """
 
     memory_bytes: Annotated[int, Range(0)] | None = None
-    max_steps_per_launch: Annotated[int, Range(1)] = 8
-    steps_per_launch: Annotated[int, Range(1)] | None = None
+    max_steps_per_execution: Annotated[int, Range(1)] = 8
+    steps_per_execution: Annotated[int, Range(1)] | None = None
     total_steps: Annotated[int, Range(1)] | None = None
     credits: tuple[int | None, ...] = CREDITS
     partitions: tuple[int, ...] = (PARTITION_BYTES, 1 << 20, 1 << 21, 1 << 23, 1 << 24)
@@ -88,10 +88,12 @@ class Planner:
         self._network = network
         self._limits = limits
         self._bytes = {weight.name: weight.num_bytes for weight in costs.weights}
-        most = min(limits.max_steps_per_launch, limits.total_steps or limits.max_steps_per_launch)
+        most = min(
+            limits.max_steps_per_execution, limits.total_steps or limits.max_steps_per_execution
+        )
         self._steps = [1 << i for i in range(most.bit_length())]  # 1, 2, 4, ... up to most
-        if limits.steps_per_launch is not None:
-            self._steps = [limits.steps_per_launch]
+        if limits.steps_per_execution is not None:
+            self._steps = [limits.steps_per_execution]
         size = max(1, len(costs.forward + costs.backward) + len(costs.weights))
         self._is_large = size > MANY
         work = MOST_WORK
@@ -103,31 +105,34 @@ class Planner:
         self._simulator = WatchedSimulator(costs, network, expected, progress)
         self._named: dict[int, dict[str, Plan]] = {}
 
-    def named(self, steps_per_launch: int) -> dict[str, Plan]:
+    def named(self, steps_per_execution: int) -> dict[str, Plan]:
         """Stock, tuned, the best first-k and the best priority, as the limits allow them."""
-        if steps_per_launch not in self._named:  # many plans are simulated for them
-            self._named[steps_per_launch] = self._find_named(steps_per_launch)
-        return self._named[steps_per_launch]
+        if steps_per_execution not in self._named:  # many plans are simulated for them
+            self._named[steps_per_execution] = self._find_named(steps_per_execution)
+        return self._named[steps_per_execution]
 
-    def _find_named(self, steps_per_launch: int) -> dict[str, Plan]:
+    def _find_named(self, steps_per_execution: int) -> dict[str, Plan]:
         costs, network, limits = self._costs, self._network, self._limits
         usual = PARTITION_BYTES in limits.partitions
         partition_bytes = PARTITION_BYTES if usual else limits.partitions[0]
         plans = (
             stock_plan(
-                costs, network, steps_per_launch=steps_per_launch, partition_bytes=partition_bytes
+                costs,
+                network,
+                steps_per_execution=steps_per_execution,
+                partition_bytes=partition_bytes,
             ),
             tuned_plan(
                 costs,
                 network,
-                steps_per_launch=steps_per_launch,
+                steps_per_execution=steps_per_execution,
                 credits=limits.credits,
                 partitions=limits.partitions,
             ),
             best_first_k(
                 costs,
                 network,
-                steps_per_launch=steps_per_launch,
+                steps_per_execution=steps_per_execution,
                 memory_bytes=limits.memory_bytes,
                 partition_bytes=partition_bytes,
                 simulator=self._simulator,
@@ -137,7 +142,7 @@ class Planner:
                 network,
                 chunk_bytes=partition_bytes,
                 credits=limits.credits,
-                steps_per_launch=steps_per_launch,
+                steps_per_execution=steps_per_execution,
                 simulator=self._simulator,
             ),
         )
@@ -152,7 +157,7 @@ class Planner:
         }
 
     def best_named(self) -> list[Plan]:
-        """Each of these with as many steps a launch as are best for it."""
+        """Each of these with as many steps per execution as are best for it."""
         return [
             self.named(self._fewest_steps(scores))[name]
             for name, scores in self._named_scores().items()
@@ -183,7 +188,7 @@ class Planner:
                     for start in family.starts()
                 ]
             watched.phase = "random changes"
-            steps = min(self._pick(pool).steps_per_launch, MOST_SEARCHED_STEPS)
+            steps = min(self._pick(pool).steps_per_execution, MOST_SEARCHED_STEPS)
             pool += self._walk(pool, steps, random.Random(seed))
         return replace(self._pick(pool), name="planned")
 
@@ -212,7 +217,7 @@ class Planner:
             return float("inf")
         seconds = self._simulator.step_seconds(plan)
         if self._limits.total_steps is not None:
-            tracing = self._costs.trace_seconds * plan.steps_per_launch
+            tracing = self._costs.trace_seconds * plan.steps_per_execution
             seconds += tracing / self._limits.total_steps
         self._simulator.best_seconds = min(seconds, self._simulator.best_seconds)
         return seconds
@@ -232,10 +237,10 @@ class Planner:
         return len(plan.exchanges) + copied / (1 << 20)
 
     def _pick(self, pool: Iterable[Plan]) -> Plan:
-        """The simplest of the best plans of the pool, with no more steps a launch than it needs.
+        """The simplest of the best plans of the pool, with few steps per execution.
 
-        It is never slower than a named plan with as many steps a launch, or with those that are
-        best for it.
+        They are no more than it needs. It is never slower than a named plan with as many, or with
+        those that are best for it.
         """
         distinct = dict.fromkeys(_with_steps(plan, 1) for plan in pool)
         scores = {
@@ -256,7 +261,7 @@ class Planner:
         return min(good, key=self._complexity)
 
     def _fewest_steps(self, scores: Mapping[int, float], worst: float = float("inf")) -> int:
-        """The fewest steps a launch whose score is about the best, and no worse than ``worst``."""
+        """The fewest whose score is about the best, and no worse than ``worst``."""
         tolerance = FEWER_STEPS_TOLERANCE if self._limits.total_steps is None else 0.0
         limit = min(worst, min(scores.values()) * (1 + tolerance))
         return min(steps for steps, score in scores.items() if score <= limit)
@@ -277,4 +282,4 @@ class Planner:
 
 
 def _with_steps(plan: Plan, steps: int) -> Plan:
-    return replace(plan, steps_per_launch=steps, predicted=None)
+    return replace(plan, steps_per_execution=steps, predicted=None)

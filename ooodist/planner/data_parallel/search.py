@@ -29,8 +29,8 @@ def make_plan(
     """The best plan found: in simulation never slower than those with a name.
 
     These count as far as they are within the limits, with the k and the credit that are best, and
-    with as many steps a launch as are best for them, or as this plan has. Of plans that are about
-    equal the simplest is taken.
+    with as many steps per execution as are best for them, or as this plan has. Of plans that are
+    about equal the simplest is taken.
 
     Args:
         costs, network: of the step.
@@ -83,8 +83,8 @@ def comparison(
     """The plans that people compare, by name, each with its prediction.
 
     ``stock`` is the engine as it comes, ``tuned`` with its own settings at their best; these and
-    ``first_k`` (with the best k) have one step a launch. ``barrier_removed``, which is stock in all
-    else, and ``priority`` (with the best credit) have as many as ``planned``. So what the order
+    ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, which is stock in
+    all else, and ``priority`` (with the best credit) have as many as ``planned``. So what the order
     brings and what the removed barrier brings can be told apart.
 
     Raises:
@@ -92,7 +92,7 @@ def comparison(
     """
     planner = Planner(costs, network, limits or Limits(), progress)
     planned = planner.search(seed)
-    alone, together = planner.named(1), planner.named(planned.steps_per_launch)
+    alone, together = planner.named(1), planner.named(planned.steps_per_execution)
     plans = {
         "stock": alone["stock"],
         "tuned": alone["tuned"],
@@ -113,7 +113,7 @@ def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
     simulator = Simulator(costs, network)
     prediction = Prediction(
         step_seconds=simulator.step_seconds(plan),
-        lower_bound_seconds=lower_bound(costs, network, plan.steps_per_launch),
+        lower_bound_seconds=lower_bound(costs, network, plan.steps_per_execution),
         stock_seconds=simulator.step_seconds(stock_plan(costs, network)),
         peak_bytes=simulator.peak_bytes(plan),
     )

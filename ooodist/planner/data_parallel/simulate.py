@@ -118,15 +118,15 @@ class Simulator:
     def step_seconds(self, plan: Plan) -> float:
         """Seconds of one step: those of a launch by its number of steps.
 
-        Fast enough to search with: at 160 units, 55 exchanges and 3 steps a launch, 6,800 calls a
-        second in sequence and 6,300 by urgency, on one core (CPU time); a plan of 1,000 layers
+        Fast enough to search with: at 160 units, 55 exchanges and 3 steps per execution, 6,800 calls
+        a second in sequence and 6,300 by urgency, on one core (CPU time); a plan of 1,000 layers
         takes some 20 times as long as one of 50.
         """
         indexed = self._indexed.index(plan)
         seconds = Launch(self._indexed, indexed, plan, self.network).repeat()
         if seconds is None:
             seconds = Launch(self._indexed, indexed, plan, self.network).play()
-        return (seconds + self.costs.launch_seconds) / plan.steps_per_launch
+        return (seconds + self.costs.launch_seconds) / plan.steps_per_execution
 
     def run(self, plan: Plan) -> Simulation:
         """The same with all that happens."""
@@ -139,15 +139,15 @@ class Simulator:
             exchanges=tuple(self._exchange_spans(plan, indexed, launch)),
             memory=tuple(self._memory.track(units)),
             launch_seconds=seconds,
-            step_seconds=seconds / plan.steps_per_launch,
-            steps=plan.steps_per_launch,
+            step_seconds=seconds / plan.steps_per_execution,
+            steps=plan.steps_per_execution,
         )
 
     def entry_order(self, plan: Plan) -> list[PlannedExchange]:
         """The exchanges as their pieces enter the network in the middle of a long launch."""
         # The second step after the first one, if exchanges of the step before may still compete.
         step = 0 if self._indexed.all_awaited else 2
-        plan = replace(plan, steps_per_launch=2 * step or 1)
+        plan = replace(plan, steps_per_execution=2 * step or 1)
         launch = Launch(self._indexed, self._indexed.index(plan), plan, self.network)
         launch.play()
         return [plan.exchanges[e] for _, _, _, of, e, _ in launch.lanes.arrivals if of == step]

@@ -31,12 +31,12 @@ class StageCost:
         input_bytes: kept from F to the end of B.
         weight_bytes: kept from F to the end of W.
         gradient_bytes: kept from B to the end of W.
-        base_bytes: kept all the time: weights, optimiser, accumulated gradients, messages on their
+        base_bytes: kept all the time: weights, optimizer, accumulated gradients, messages on their
             way, and what an action needs for itself while it runs.
         send_seconds: from the end of F until its output is where the next stage is.
         send_back_seconds: from the end of B until its result is where the stage before is.
         sent_bytes: of the stage's output; the gradient that comes back is as large.
-        update: of the optimiser, once a step.
+        update: of the optimizer, once a step.
     """
 
     forward: Annotated[float, Range(0)] = 1.0

@@ -27,8 +27,8 @@ class LayerCost:
     Attributes:
         name: of the layer.
         forward, input_gradient, weight_gradient: seconds of F, B and W.
-        update: seconds of the optimiser, once a step.
-        base_bytes: kept all the time: weights, optimiser, accumulated gradients.
+        update: seconds of the optimizer, once a step.
+        base_bytes: kept all the time: weights, optimizer, accumulated gradients.
         input_bytes: kept from F to the end of B.
         weight_bytes: kept from F to the end of W.
         gradient_bytes: kept from B to the end of W.
@@ -82,7 +82,7 @@ class ModelCosts:
 
     Attributes:
         layers: in their order.
-        link: between neighbouring ranks.
+        link: between neighboring ranks.
         memory_limit: bytes that a rank may keep; None: any number.
         recompute: stages keep what they have received, and B runs F again.
     """

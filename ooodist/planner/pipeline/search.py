@@ -116,7 +116,7 @@ def schedules_to_try(
     """The best that is found, and the published ones that are nearly as fast in simulation.
 
     Predictions err by some percent, and the orders of the work differ in what they ask of caches
-    and neighbours: steps in earnest tell which is best.
+    and neighbors: steps in earnest tell which is best.
 
     Args, Raises: as :func:`auto`.
     """

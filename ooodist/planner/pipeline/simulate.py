@@ -45,7 +45,7 @@ class PipelineTimeline:
     Attributes:
         runs: of each rank, in order.
         peak_bytes: of each rank, with what its stages keep all the time.
-        updates: seconds of the optimiser on each rank, after its last action.
+        updates: seconds of the optimizer on each rank, after its last action.
     """
 
     runs: tuple[tuple[Run, ...], ...]

@@ -1,7 +1,7 @@
 """Which recorded ops belong to which traced step.
 
 A recording is a list of op events; what was traced is a list of steps with their units. They are
-matched by the ops' names within one call of the traced function. TensorFlow optimises a graph
+matched by the ops' names within one call of the traced function. TensorFlow optimizes a graph
 before it runs: it fuses ops, folds constants, adds and renames copies. So not every op of a unit
 is found, but the heavy ones are.
 """

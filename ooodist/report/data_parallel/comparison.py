@@ -106,7 +106,7 @@ def recorded_plan(planned: Planned | None, timeline: Timeline) -> RecordedPlan |
     """
     if planned is None or (planned.costs is None and planned.plan.predicted is None):
         return None
-    num_steps = planned.plan.steps_per_launch
+    num_steps = planned.plan.steps_per_execution
     begins = _first_steps(timeline.launches)
     whole = [
         step

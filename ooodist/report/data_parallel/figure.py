@@ -6,7 +6,7 @@
 
     planned    the same below it, with the same time axis
 
-Bars of the exchange are coloured where computation hides them, and red where nothing does.
+Bars of the exchange are colored where computation hides them, and red where nothing does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 STEPS_SHOWN = 2  # of the first panel; the others show what they get done in that time
 
-# From the palette of Okabe and Ito, which colour-blind people can tell apart.
+# From the palette of Okabe and Ito, which color-blind people can tell apart.
 _F, _DX, _DW, _MOVED = "#56b4e9", "#e69f00", "#8fd0ae", "#00714f"
 _UPDATE, _MIDDLE = "#777777", "#d9d9d9"
 _HIDDEN = ("#7d6bb0", "#b3a8d6")  # of odd and of even steps
@@ -106,7 +106,7 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
     all_axes[-1].set_xlabel("time (ms)")
     all_axes[-1].set_xlim(0, seconds * 1e3)
     figure.legend(
-        handles=[Patch(facecolor=colour, label=label) for label, colour in _legend(panels)],
+        handles=[Patch(facecolor=color, label=label) for label, color in _legend(panels)],
         loc="outside lower center",
         ncols=6,
         frameon=False,
@@ -151,14 +151,14 @@ def _draw_panel(axes: Axes, panel: Panel, seconds: float) -> None:
     bars.add(_COMPUTE_LANE, _MIDDLE, _repeated([(last, simulation.launch_seconds)], begins))
     bars.add(_COMPUTE_LANE, "white", _repeated(idle, begins), edges=False)
     bars.add(_COMPUTE_LANE, _WAITS, _repeated(idle, begins), edges=False)
-    for colour, kind in _unit_kinds(panel.moved):
+    for color, kind in _unit_kinds(panel.moved):
         chosen = [span for span in simulation.units if kind(span)]
         spans = _repeated([(span.start, span.end) for span in chosen], begins)
-        bars.add(_COMPUTE_LANE, colour, spans)
-        if colour not in (_UPDATE, _MIDDLE):
+        bars.add(_COMPUTE_LANE, color, spans)
+        if color not in (_UPDATE, _MIDDLE):
             labels = [span.name.partition(":")[2] for span in chosen] * num_launches
-            text_colour = "white" if colour == _MOVED else "black"
-            bars.label(_COMPUTE_LANE, spans, labels, text_colour)
+            text_color = "white" if color == _MOVED else "black"
+            bars.label(_COMPUTE_LANE, spans, labels, text_color)
 
     _draw_exchanges(bars, panel, begins, _repeated(idle, begins))
     _draw_steps(axes, simulation, begins, seconds)
@@ -179,7 +179,7 @@ def _repeated(spans: Sequence[Interval], begins: Sequence[float]) -> list[Interv
 
 
 def _unit_kinds(moved: frozenset[str]) -> list[tuple[str, Callable[[UnitSpan], bool]]]:
-    """Each colour, and which units have it."""
+    """Each color, and which units have it."""
     return [
         (_F, lambda span: span.kind == "F"),
         (_DX, lambda span: span.kind == "dX"),
@@ -200,14 +200,14 @@ def _draw_exchanges(
     names = [_short_name(span.exchange) for span in panel.simulation.exchanges]
     for number, row in enumerate(rows):
         lane = (low + height * (1 - (number + 1) / len(rows)), height / len(rows))
-        for parity, colour in enumerate(_HIDDEN):
+        for parity, color in enumerate(_HIDDEN):
             spans = [
                 (start + begin, end + begin)
                 for launch, begin in enumerate(begins)
                 for span, (start, end) in zip(panel.simulation.exchanges, row, strict=True)
                 if (launch * panel.simulation.steps + span.step) % len(_HIDDEN) == parity
             ]
-            bars.add(lane, colour, spans)
+            bars.add(lane, color, spans)
         spans = _repeated(row, begins)
         bars.add(
             lane, _EXPOSED, [part for span in spans for part in common_intervals([span], idle)]

@@ -84,7 +84,7 @@ class Row:
     speed_up: float
     share: float
     num_exchanges: int | None = None
-    steps_per_launch: int | None = None
+    steps_per_execution: int | None = None
     peak_bytes: int | None = None
     k: int | None = None
 
@@ -132,7 +132,7 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
     simulator = Simulator(costs, network)
     seconds = {name: simulator.step_seconds(plan) for name, plan in plans.items()}
     stock, *_, planned = plans
-    bound = lower_bound(costs, network, plans[planned].steps_per_launch)
+    bound = lower_bound(costs, network, plans[planned].steps_per_execution)
     rows = [
         Row(
             name=name,
@@ -140,14 +140,14 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
             speed_up=seconds[stock] / seconds[name],
             share=bound / seconds[name],
             num_exchanges=len(plan.exchanges) if network.workers > 1 else 0,
-            steps_per_launch=plan.steps_per_launch,
+            steps_per_execution=plan.steps_per_execution,
             peak_bytes=simulator.peak_bytes(plan) if costs.tensors else None,
             k=_k(plan, costs) if name == "first_k" else None,
         )
         for name, plan in plans.items()
     ]
-    steps = plans[planned].steps_per_launch
-    rows.append(Row(BOUND, bound, seconds[stock] / bound, 1.0, steps_per_launch=steps))
+    steps = plans[planned].steps_per_execution
+    rows.append(Row(BOUND, bound, seconds[stock] / bound, 1.0, steps_per_execution=steps))
     return Table(subject, cluster, tuple(rows))
 
 
@@ -162,7 +162,7 @@ def text(table: Table) -> str:
                 f"{row.speed_up:.2f}x",
                 f"{row.share:.0%}",
                 _or_dash(row.num_exchanges),
-                _or_dash(row.steps_per_launch),
+                _or_dash(row.steps_per_execution),
                 "-" if row.peak_bytes is None else readable_bytes(row.peak_bytes),
             )
             for row in table.rows
@@ -201,7 +201,7 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
             [
                 *("model", "engine", "workers", "servers", "bandwidth", "latency"),
                 *("plan", "k", "step_ms", "speed_up", "share_of_bound"),
-                *("exchanges", "steps_per_launch", "peak_bytes"),
+                *("exchanges", "steps_per_execution", "peak_bytes"),
             ]
         )
         for table in tables:
@@ -213,7 +213,7 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
             for row in table.rows:
                 step_ms = f"{row.step_seconds * _MILLI:.4f}"
                 shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")
-                counts = (row.num_exchanges, row.steps_per_launch, row.peak_bytes)
+                counts = (row.num_exchanges, row.steps_per_execution, row.peak_bytes)
                 writer.writerow([*where, row.name, row.k, step_ms, *shares, *counts])
 
 

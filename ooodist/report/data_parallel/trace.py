@@ -137,7 +137,7 @@ class Trace(keras.callbacks.Callback):
             if self._steps_recorded() >= self._num_steps:
                 self._stop()
         elif self._to_compare is not None:
-            if self._is_warm and steps == self.model.ooodist.strategy.steps_per_launch:
+            if self._is_warm and steps == self.model.ooodist.strategy.steps_per_execution:
                 self._after.append((steps, seconds))
             if len(self._after) == MEASURED_LAUNCHES:
                 self._compare(self._to_compare)
@@ -232,7 +232,7 @@ class Trace(keras.callbacks.Callback):
         full = [
             item
             for item in self._recorded
-            if item[0] == self.model.ooodist.strategy.steps_per_launch
+            if item[0] == self.model.ooodist.strategy.steps_per_execution
         ]
         launches = self._after or full
         if launches:

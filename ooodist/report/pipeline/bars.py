@@ -1,4 +1,4 @@
-"""What a rank of a pipeline does in a step, as bars: F, B, W and the optimiser's update.
+"""What a rank of a pipeline does in a step, as bars: F, B, W and the optimizer's update.
 
 ::
 

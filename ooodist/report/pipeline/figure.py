@@ -27,8 +27,8 @@ from ooodist.report.bars import Bars
 from ooodist.report.pipeline.bars import UPDATE, Bar, bars
 from ooodist.report.pipeline.outcomes import Simulated
 
-# As in ooodist.report.data_parallel.figure: colour-blind people can tell them apart.
-_COLOURS = {
+# As in ooodist.report.data_parallel.figure: color-blind people can tell them apart.
+_COLORS = {
     FORWARD: "#56b4e9",
     INPUT_GRADIENT: "#e69f00",
     WEIGHT_GRADIENT: "#8fd0ae",
@@ -110,11 +110,11 @@ def _draw_panel(axes: Axes, panel: Panel, seconds: float, lane_inches: float) ->
         low = len(lanes) - 1 - rank
         for (kind, dark), group in _groups(lane_bars, simulated).items():
             spans = [(bar.start, bar.end) for bar in group]
-            drawn.add((low, _FILLED), _shade(_COLOURS[kind], dark), spans)
+            drawn.add((low, _FILLED), _shade(_COLORS[kind], dark), spans)
             if size is not None:
                 for bar in group:
-                    colour = "white" if dark > _WHITE_TEXT else "black"
-                    _write_number(axes, bar, low, size, colour, seconds)
+                    color = "white" if dark > _WHITE_TEXT else "black"
+                    _write_number(axes, bar, low, size, color, seconds)
     axes.axvline(simulated.seconds * 1e3, color="black", linewidth=1)
     axes.set_title(panel.title, fontsize=10, loc="left")
     axes.set_ylim(-0.1, len(lanes))
@@ -144,7 +144,7 @@ def _label_size(all_bars: Sequence[Bar], seconds: float, lane_inches: float) -> 
 
 
 def _write_number(
-    axes: Axes, bar: Bar, low: float, size: float, colour: str, seconds: float
+    axes: Axes, bar: Bar, low: float, size: float, color: str, seconds: float
 ) -> None:
     """The micro-batch, if there is room on this bar."""
     text = _number(bar)
@@ -155,7 +155,7 @@ def _write_number(
         low + _FILLED / 2,
         text,
         fontsize=size,
-        color=colour,
+        color=color,
         horizontalalignment="center",
         verticalalignment="center_baseline",
     )
@@ -181,16 +181,16 @@ def _groups(lane: Sequence[Bar], simulated: Simulated) -> dict[tuple[str, float]
     return groups
 
 
-def _shade(colour: str, dark: float) -> str:
-    red, green, blue = to_rgb(colour)
+def _shade(color: str, dark: float) -> str:
+    red, green, blue = to_rgb(color)
     return to_hex((red * (1 - dark), green * (1 - dark), blue * (1 - dark)))
 
 
 def _legend(panels: Sequence[Panel]) -> list[Patch]:
     updates = any(any(panel.simulated.timeline.updates) for panel in panels)
-    kinds = [kind for kind in _COLOURS if kind != UPDATE or updates]
-    patches = [Patch(facecolor=_COLOURS[kind], label=_NAMES[kind]) for kind in kinds]
+    kinds = [kind for kind in _COLORS if kind != UPDATE or updates]
+    patches = [Patch(facecolor=_COLORS[kind], label=_NAMES[kind]) for kind in kinds]
     if any(panel.simulated.chunks > 1 for panel in panels):
-        dark = _shade(_COLOURS[FORWARD], _DARKEST)
+        dark = _shade(_COLORS[FORWARD], _DARKEST)
         patches.append(Patch(facecolor=dark, label="darker: a later stage of the rank"))
     return patches

@@ -77,13 +77,13 @@ def draw_memory(panels: Sequence[Panel], limit: int | None, title: str) -> Figur
 
 def _draw_panel(axes: Axes, panel: Panel, divisor: int) -> None:
     curves = memory_curves(panel.simulated)
-    colours = matplotlib.colormaps["viridis"]
+    colors = matplotlib.colormaps["viridis"]
     for rank, curve in enumerate(curves):
         axes.plot(
             [seconds * 1e3 for seconds, _ in curve],
             [num_bytes / divisor for _, num_bytes in curve],
             drawstyle="steps-post",
-            color=colours(0.92 * rank / max(1, len(curves) - 1)),
+            color=colors(0.92 * rank / max(1, len(curves) - 1)),
             linewidth=1.3,
             label=f"rank {rank}",
         )

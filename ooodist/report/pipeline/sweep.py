@@ -12,8 +12,8 @@ from ooodist.report.pipeline.figure import write_title
 from ooodist.report.pipeline.outcomes import Comparison
 
 # Of each schedule with a name, and of those of files: the palette of Okabe and Ito and three more.
-# The markers tell the lines apart without colours.
-_COLOURS = (
+# The markers tell the lines apart without colors.
+_COLORS = (
     *("#56b4e9", "#e69f00", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#a6930a"),
     *("#882255", "#777777", "#444444"),
 )
@@ -67,7 +67,7 @@ def _draw_axes(axes: Axes, comparisons: Sequence[Comparison], lines: Sequence[Li
             numbers,
             [points.get(number, float("nan")) for number in numbers],
             label=name if chunks is None else f"{name}, v = {chunks}",
-            color="black" if name == AUTO else _COLOURS[place],
+            color="black" if name == AUTO else _COLORS[place],
             marker="*" if name == AUTO else _MARKERS[place],
             markersize=10 if name == AUTO else 5,
             linestyle=_STYLES[chunks_of.index(chunks) % len(_STYLES)],

@@ -199,7 +199,7 @@ def graph_of(model: keras.Model) -> Graph:
     functional = as_functional(model)
     if functional is None:
         logger.warning(
-            "warm-up: model %s has a call of its own that takes no symbols; it is taken as the "
+            "warm start: model %s has a call of its own that takes no symbols; it is taken as the "
             "chain of its layers, which only fit layers of the same shapes",
             model.name,
         )
@@ -232,7 +232,7 @@ def as_functional(layer: Any, call: Call | None = None) -> Any | None:
         inputs = _symbols_of(layer)
         return keras.Function(inputs, layer.call(*inputs))
     except Exception as error:  # whatever a user's call does with a symbol
-        logger.debug("warm-up: %s cannot be called with symbols: %s", layer.name, error)
+        logger.debug("warm start: %s cannot be called with symbols: %s", layer.name, error)
         return None
 
 

@@ -179,14 +179,14 @@ def _colors(
     """Returns a number for each operator that depends only on what it is and is connected with.
 
     It begins with all that is before it and all that is behind it, and is refined by the numbers of
-    its neighbours (as in the test of Weisfeiler and Lehman) until no two more differ.
+    its neighbors (as in the test of Weisfeiler and Lehman) until no two more differ.
     """
 
-    def digests(order: Iterable[int], neighbours: dict[int, list[int]]) -> dict[int, bytes]:
+    def digests(order: Iterable[int], neighbors: dict[int, list[int]]) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
         for number in order:
             own = f"{outline[number].op} {outline[number].shapes}".encode()
-            near = b"".join(sorted(found[each] for each in neighbours[number]))
+            near = b"".join(sorted(found[each] for each in neighbors[number]))
             found[number] = hashlib.sha256(own + near).digest()
         return found
 

@@ -187,9 +187,9 @@ def _identity(child: Graph, node: Node, own: Values, maps: UnitMaps) -> dict[str
     sizes = [axis.size for axis in kernel.axes if axis.role == "kernel"]
     # The last step of a causal kernel is the present.
     is_causal = settings.get("padding") == "causal"
-    centre = tuple(size - 1 if is_causal else (size - 1) // 2 for size in sizes)
+    center = tuple(size - 1 if is_causal else (size - 1) // 2 for size in sizes)
     if node.op in _DEPTHWISE:
-        values[kernel.name][centre] = 1
+        values[kernel.name][center] = 1
         return values
     reads, makes = kernel.axes[-2:]
     if node.op not in _DIRECT or reads.role != "in":
@@ -197,7 +197,7 @@ def _identity(child: Graph, node: Node, own: Values, maps: UnitMaps) -> dict[str
     matrix = _identity_matrix(child, reads, makes, maps)
     if matrix is None:
         return {}
-    values[kernel.name][centre] = matrix
+    values[kernel.name][center] = matrix
     return values
 
 

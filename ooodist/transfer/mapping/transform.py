@@ -361,7 +361,7 @@ def _divide_before_tied(
         scaled = _scaled_by(child.nodes[source]) if readers == 1 else ()
         if not scaled:
             logger.warning(
-                "warm-up: %s reads copied units with a tied table, and nothing before it can be "
+                "warm start: %s reads copied units with a tied table, and nothing before it can be "
                 "divided, so that its outputs are larger than those of the parent",
                 node.name,
             )

@@ -58,7 +58,7 @@ def test_validation_has_all_classes_alike_whatever_the_seed_of_the_run() -> None
     assert not np.array_equal(y, other)
 
 
-def test_resized_and_coloured() -> None:
+def test_resized_and_colored() -> None:
     data = load_one(DigitsConfig(image_size=32, channels=3))
     (x, _), *_ = batches(data.train, 1)
     assert x.shape == (4, 32, 32, 3)

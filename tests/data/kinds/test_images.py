@@ -10,17 +10,17 @@ from ooodist.config.data import ImagesConfig
 from ooodist.errors import UserError
 from tests.data.laws import assert_laws, batches, joined, load_one
 
-COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+COLORS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 SUFFIXES = ("png", "jpg", "bmp", "gif")
 
 
 def make(root: Path, per_class: int = 4) -> str:
-    """A folder per colour with images of that colour in all formats and several sizes."""
-    for name, colour in COLOURS.items():
+    """A folder per color with images of that color in all formats and several sizes."""
+    for name, color in COLORS.items():
         (root / name / "deeper").mkdir(parents=True)
         for number in range(per_class):
             folder = root / name / ("deeper" if number % 2 else "")
-            image = Image.new("RGB", (10 + number, 20), colour)
+            image = Image.new("RGB", (10 + number, 20), color)
             image.save(folder / f"{number}.{SUFFIXES[number % 4]}")
     return str(root)
 
@@ -41,7 +41,7 @@ def test_every_format_is_decoded_and_belongs_to_its_folder(root: str) -> None:
     assert (data.task, data.num_classes) == ("classification", 3)
     assert np.bincount(y).tolist() == [4, 4, 4]
     for image, label in zip(x, y, strict=True):
-        expected = np.array(list(COLOURS.values())[label]) / 255
+        expected = np.array(list(COLORS.values())[label]) / 255
         assert np.abs(image - expected).max() < 0.02
 
 
@@ -56,7 +56,7 @@ def test_a_validation_folder_keeps_the_classes_numbers(root: str, tmp_path: Path
     held_out = tmp_path / "validation" / "red"
     held_out.mkdir(parents=True)
     for number in range(3):
-        Image.new("RGB", (5, 5), COLOURS["red"]).save(held_out / f"{number}.png")
+        Image.new("RGB", (5, 5), COLORS["red"]).save(held_out / f"{number}.png")
     config = ImagesConfig(root, image_size=6, validation_path=str(held_out.parent))
     data = load_one(config)
     assert (data.num_samples, data.num_validation_samples) == (12, 3)

@@ -19,7 +19,7 @@ NUMBER = {"number": FeatureConfig("x", (2,)), "label": FeatureConfig("y", dtype=
 
 
 def example(**features: Any) -> bytes:
-    """A serialised Example; bytes, integers or floats."""
+    """A serialized Example; bytes, integers or floats."""
     stored = {}
     for name, value in features.items():
         if isinstance(value, bytes):

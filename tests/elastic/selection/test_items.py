@@ -123,7 +123,7 @@ def test_items_that_need_the_same_are_heads_together() -> None:
 
 
 def test_what_needs_nothing_of_the_loss_is_no_head() -> None:
-    assert heads(choice_of(item("regularised"), item("out", "x"), item("below", "x", "y"))) == [
+    assert heads(choice_of(item("regularized"), item("out", "x"), item("below", "x", "y"))) == [
         "out"
     ]
 

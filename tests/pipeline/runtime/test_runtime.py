@@ -18,7 +18,7 @@ CASES = {
         ("attention_with_embeddings", 5, ["1f1b", "modulo", "zb_v"]),
         ("convolution_with_batch_norm", 3, ["interleaved", "zb_h2"]),
         ("several_inputs_and_outputs", 2, ["zb_h1"]),
-        ("regularised", 2, ["zb_h1"]),
+        ("regularized", 2, ["zb_h1"]),
     ],
     # Each schedule with one of the models on four ranks, which share two cores here; with fewer
     # micro-batches than ranks, too.

@@ -21,7 +21,7 @@ layers = keras.layers
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_compiled_loss_is_without_what_layers_add(weighted: bool) -> None:
-    model, x, y = models.regularised()
+    model, x, y = models.regularized()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     weights = (tf.constant([1.0, 2.0, 0.0, 0.5]),) if weighted else ()
     outputs = model(x, training=True)

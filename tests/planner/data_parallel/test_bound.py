@@ -23,7 +23,7 @@ def test_no_plan_is_below(data: DataObject, seconds: SearchStrategy[float]) -> N
     costs = data.draw(instances.step_costs(seconds))
     network = data.draw(instances.networks(seconds))
     plan = data.draw(instances.plans(costs))
-    bound = lower_bound(costs, network, plan.steps_per_launch)
+    bound = lower_bound(costs, network, plan.steps_per_execution)
     assert Simulator(costs, network).step_seconds(plan) >= bound * (1 - 1e-9) - 1e-9
 
 
@@ -32,7 +32,7 @@ def test_no_plan_is_below(data: DataObject, seconds: SearchStrategy[float]) -> N
 def test_reached_where_one_layer_does_all(steps: int, by_urgency: bool) -> None:
     costs = replace(chain_costs([8], update=0.5), launch_seconds=2.0, middle_seconds=0.25)
     network = Network("any", 2, latency=0.5, fixed=1.0, seconds_per_byte=1.0)
-    plan = Plan("any", None, each_alone("w1"), by_urgency=by_urgency, steps_per_launch=steps)
+    plan = Plan("any", None, each_alone("w1"), by_urgency=by_urgency, steps_per_execution=steps)
     found = Simulator(costs, network).step_seconds(plan)
     assert found == pytest.approx(1 + 0.25 + 1 + 0.5 + 1 + 8 + 0.5 + 2 / steps)
     assert lower_bound(costs, network, steps) == pytest.approx(found)

@@ -31,7 +31,7 @@ def names(exchanges: Sequence[PlannedExchange]) -> list[str]:
     return [exchange.name for exchange in exchanges]
 
 
-def test_small_neighbours_share_a_bucket_and_large_ones_are_split() -> None:
+def test_small_neighbors_share_a_bucket_and_large_ones_are_split() -> None:
     costs = weights(40, 40, 40, 1000, 8, 100)
     order = ["w0", "w1", "w2", "w3", "w4", "w5"]
     assert names(arrange(costs, order)) == order

@@ -25,7 +25,7 @@ def test_repeats_are_what_playing_yields(data: DataObject, seconds: SearchStrate
     indexed = indexed_costs.index(plan)
     repeated = Launch(indexed_costs, indexed, plan, network).repeat()
     if repeated is None:
-        assert plan.steps_per_launch > 1 or not indexed_costs.all_awaited
+        assert plan.steps_per_execution > 1 or not indexed_costs.all_awaited
     else:
         played = Launch(indexed_costs, indexed, plan, network).play()
         assert repeated == pytest.approx(played, rel=1e-12, abs=1e-12)
@@ -37,7 +37,7 @@ def test_a_long_launch_is_as_much_work_as_a_short_one(by_urgency: bool) -> None:
     network = Network("any", 2, 0.5, 0.25, 1 / 64, cpu_seconds_per_exchange=0.1)
     names = [weight.name for weight in costs.weights]
     plan = Plan(
-        "any", None, each_alone(*reversed(names)), by_urgency=by_urgency, steps_per_launch=1000
+        "any", None, each_alone(*reversed(names)), by_urgency=by_urgency, steps_per_execution=1000
     )
     indexed_costs = IndexedCosts(costs, network)
     indexed = indexed_costs.index(plan)

@@ -54,7 +54,7 @@ def counted_peak(costs: StepCosts, plan: Plan) -> int:
     """The most that is alive if each gradient is kept for as long as the next step allows."""
     step_units = [unit.name for unit in costs.forward]
     step_units += plan.order or [unit.name for unit in costs.backward]
-    units = [(step, name) for step in range(plan.steps_per_launch) for name in step_units]
+    units = [(step, name) for step in range(plan.steps_per_execution) for name in step_units]
 
     def death(step: int, tensor: KeptTensor) -> int:
         if tensor.used_by:
@@ -64,14 +64,14 @@ def counted_peak(costs: StepCosts, plan: Plan) -> int:
             waiting = [
                 units.index((step + 1, unit.name))
                 for unit in costs.forward
-                if weight in unit.weights and step + 1 < plan.steps_per_launch
+                if weight in unit.weights and step + 1 < plan.steps_per_execution
             ]
             last = max(last, min(waiting, default=len(units)) - 1)
         return last
 
     lives = [
         (units.index((step, tensor.made_by)), death(step, tensor), tensor.num_bytes)
-        for step in range(plan.steps_per_launch)
+        for step in range(plan.steps_per_execution)
         for tensor in costs.tensors
     ]
     return costs.base_bytes + max(
@@ -130,7 +130,7 @@ def test_track_of_one_step() -> None:
 
 def test_a_gradient_on_its_way_is_kept_into_the_next_step() -> None:
     slow = Network("any", 2, seconds_per_byte=1.0)
-    plan = Plan("any", ("X2", "W1", "W2"), each_alone("w1", "w2"), steps_per_launch=2)
+    plan = Plan("any", ("X2", "W1", "W2"), each_alone("w1", "w2"), steps_per_execution=2)
     simulation = Simulator(COSTS, slow).run(plan)
     update = next(span for span in simulation.units if (span.step, span.name) == (0, "w2"))
     second = next(span for span in simulation.units if (span.step, span.name) == (1, "F1"))

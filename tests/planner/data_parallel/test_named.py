@@ -43,7 +43,7 @@ def test_stock_exchanges_what_is_ready() -> None:
     assert (plan.order, plan.credit, plan.by_urgency, plan.partition_bytes) == (
         (None, None, False, None)
     )
-    assert (plan.engine, plan.workers, plan.steps_per_launch) == ("horovod", 2, 1)
+    assert (plan.engine, plan.workers, plan.steps_per_execution) == ("horovod", 2, 1)
 
 
 def test_stock_horovod_joins_what_is_ready_when_an_exchange_ends() -> None:
@@ -87,22 +87,22 @@ def test_first_k_and_priority_have_buckets_where_they_are_better() -> None:
 
 
 def test_stock_byteps_counts_variables_from_the_first() -> None:
-    plan = stock_plan(chain_costs([4, 4, 4]), BYTEPS, steps_per_launch=3)
+    plan = stock_plan(chain_costs([4, 4, 4]), BYTEPS, steps_per_execution=3)
     assert names(plan) == ["w1", "w2", "w3"]
     assert (plan.order, plan.credit, plan.by_urgency, plan.partition_bytes) == (
         (None, None, True, 4_096_000)
     )
-    assert plan.steps_per_launch == 3
+    assert plan.steps_per_execution == 3
 
 
 @pytest.mark.parametrize("network", [HOROVOD, BYTEPS], ids=["horovod", "byteps"])
 def test_the_default_is_stock_with_small_gradients_in_buckets(network: Network) -> None:
     costs = chain_costs([4, 1 << 20, 100, 200, 2 << 20])
-    plan = default_plan(costs, network, steps_per_launch=2)
+    plan = default_plan(costs, network, steps_per_execution=2)
     assert names(plan) == ["w5", "w4+1", "w2", "w1"]
     assert [exchange.weights for exchange in plan.exchanges][1] == ("w4", "w3")
     assert (plan.name, plan.order, plan.credit) == ("default", None, None)
-    assert (plan.engine, plan.workers, plan.steps_per_launch) == (network.engine, 2, 2)
+    assert (plan.engine, plan.workers, plan.steps_per_execution) == (network.engine, 2, 2)
     assert Simulator(costs, network).step_seconds(plan) > 0
 
 
@@ -125,10 +125,10 @@ def test_best_first_k_within_memory() -> None:
         ),
     )
     simulator = Simulator(costs, HOROVOD)
-    every = [first_k_plan(costs, HOROVOD, k, steps_per_launch=2) for k in range(5)]
-    free = best_first_k(costs, HOROVOD, steps_per_launch=2)
+    every = [first_k_plan(costs, HOROVOD, k, steps_per_execution=2) for k in range(5)]
+    free = best_first_k(costs, HOROVOD, steps_per_execution=2)
     assert free == min(every, key=simulator.step_seconds)
-    tight = best_first_k(costs, HOROVOD, steps_per_launch=2, memory_bytes=250)
+    tight = best_first_k(costs, HOROVOD, steps_per_execution=2, memory_bytes=250)
     assert simulator.peak_bytes(free) > 250 >= simulator.peak_bytes(tight)
 
 
@@ -138,8 +138,8 @@ def test_best_first_k_of_many_layers_is_about_the_best_of_all(seed: int) -> None
     costs = chain_costs([4 * rng.randint(1, 1000) for _ in range(120)])
     network = replace(HOROVOD, seconds_per_byte=rng.uniform(0.3, 1.5) / 1000)
     seconds = Simulator(costs, network).step_seconds
-    every = [first_k_plan(costs, network, k, steps_per_launch=2) for k in range(121)]
-    found = best_first_k(costs, network, steps_per_launch=2)
+    every = [first_k_plan(costs, network, k, steps_per_execution=2) for k in range(121)]
+    found = best_first_k(costs, network, steps_per_execution=2)
     assert seconds(found) <= 1.002 * min(map(seconds, every))
 
 
@@ -165,10 +165,10 @@ def test_priority_of_an_engine_without_it_is_the_sequence_it_would_yield() -> No
 def test_best_priority_has_the_best_credit() -> None:
     costs = chain_costs([64, 128, 64])
     network = replace(HOROVOD, latency=5.0)
-    plan = best_priority(costs, network, chunk_bytes=64, steps_per_launch=2)
+    plan = best_priority(costs, network, chunk_bytes=64, steps_per_execution=2)
     seconds = Simulator(costs, network).step_seconds
     every = [
-        priority_plan(costs, network, chunk_bytes=64, credit=credit, steps_per_launch=2)
+        priority_plan(costs, network, chunk_bytes=64, credit=credit, steps_per_execution=2)
         for credit in (1, 2, 4, 8, 16, None)
     ]
     assert seconds(plan) == min(map(seconds, every)) < seconds(every[0])
@@ -183,7 +183,7 @@ def test_all_are_legal(data: DataObject, by_urgency: bool) -> None:
     plans = [
         stock_plan(costs, network),
         *(first_k_plan(costs, network, k) for k in range(len(movable_layers(costs)) + 1)),
-        priority_plan(costs, network, chunk_bytes=128, steps_per_launch=2),
+        priority_plan(costs, network, chunk_bytes=128, steps_per_execution=2),
     ]
     for plan in plans:  # the simulator refuses what is not legal
         assert simulator.step_seconds(plan) > 0 or costs.compute_seconds == 0

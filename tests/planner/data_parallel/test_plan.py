@@ -49,7 +49,7 @@ any_plan = st.builds(
     credit=st.none() | counts,
     by_urgency=st.booleans(),
     partition_bytes=st.none() | counts,
-    steps_per_launch=counts,
+    steps_per_execution=counts,
     model=st.text(),
     engine=st.text(),
     workers=counts,
@@ -93,7 +93,7 @@ def test_digest_is_of_what_is_carried_out() -> None:
         replace(PLAN, credit=1),
         replace(PLAN, by_urgency=True),
         replace(PLAN, partition_bytes=4096),
-        replace(PLAN, steps_per_launch=2),
+        replace(PLAN, steps_per_execution=2),
         replace(PLAN, model="other"),
     ]
     assert len({plan.digest() for plan in [PLAN, *others]}) == 1 + len(others)

@@ -33,7 +33,7 @@ from tests.planner import instances
 from tests.planner.chains import chain_costs, uneven_costs
 from tests.processor_time import fastest
 
-FEW = Limits(max_steps_per_launch=4, evaluations=60)
+FEW = Limits(max_steps_per_execution=4, evaluations=60)
 MEGABYTE = 1 << 20
 
 
@@ -52,11 +52,11 @@ def test_legal_and_never_worse_than_plans_with_a_name(data: DataObject, by_urgen
     assert seconds_of(found) == simulator.step_seconds(found)  # which refuses what is not legal
     assert found.order is None or is_legal(costs, found.order)
     assert plans.from_yaml(plans.to_yaml(found), "text") == found
-    for steps in (1, found.steps_per_launch):
+    for steps in (1, found.steps_per_execution):
         for named in (
-            stock_plan(costs, network, steps_per_launch=steps),
-            best_first_k(costs, network, steps_per_launch=steps),
-            best_priority(costs, network, steps_per_launch=steps),
+            stock_plan(costs, network, steps_per_execution=steps),
+            best_first_k(costs, network, steps_per_execution=steps),
+            best_priority(costs, network, steps_per_execution=steps),
         ):
             assert seconds_of(found) <= simulator.step_seconds(named) * (1 + 1e-8)
 
@@ -69,7 +69,7 @@ def test_the_memory_limit_is_kept(data: DataObject) -> None:
     simulator = Simulator(costs, network)
     free = make_plan(costs, network, limits=FEW)
     least = min(
-        simulator.peak_bytes(stock_plan(costs, network, steps_per_launch=k)) for k in (1, 2)
+        simulator.peak_bytes(stock_plan(costs, network, steps_per_execution=k)) for k in (1, 2)
     )
     most = max(least, simulator.peak_bytes(free))
     memory = data.draw(st.integers(least, most))
@@ -129,7 +129,7 @@ def test_as_good_as_the_best_of_all_plans(
     network = Network(
         "any", 2, latency=0.05, fixed=0.05, seconds_per_byte=0.02, by_urgency=by_urgency
     )
-    limits = Limits(steps_per_launch=steps, credits=(1,), partitions=(1 << 20,))
+    limits = Limits(steps_per_execution=steps, credits=(1,), partitions=(1 << 20,))
     found = make_plan(costs, network, limits=limits)
     simulator = Simulator(costs, network)
     like = replace(found, credit=1)
@@ -145,10 +145,10 @@ def test_ten_equal_layers() -> None:
     """Exchange = compute. First-k with every k brings 1.10x, a better order more."""
     costs = chain_costs([18] * 10, forward=6, output_gradient=6, weight_gradient=6)
     network = Network("any", 2, seconds_per_byte=1.0)
-    limits = Limits(steps_per_launch=16)
+    limits = Limits(steps_per_execution=16)
     found = make_plan(costs, network, limits=limits)
-    stock = predicted(stock_plan(costs, network, steps_per_launch=16), costs, network)
-    first_k = predicted(best_first_k(costs, network, steps_per_launch=16), costs, network)
+    stock = predicted(stock_plan(costs, network, steps_per_execution=16), costs, network)
+    first_k = predicted(best_first_k(costs, network, steps_per_execution=16), costs, network)
     assert seconds_of(stock) / seconds_of(first_k) == pytest.approx(1.10, abs=0.02)
     assert seconds_of(stock) / seconds_of(found) >= 1.18
     assert found.predicted is not None
@@ -197,15 +197,15 @@ def test_three_hundred_layers_take_about_as_many_plans_as_a_hundred(by_urgency: 
             "any", 8, 1e-4, seconds_per_byte=costs.compute_seconds / total, by_urgency=by_urgency
         )
         states: list[SearchState] = []
-        limits = Limits(max_steps_per_launch=2, credits=(1, 4), evaluations=60)
+        limits = Limits(max_steps_per_execution=2, credits=(1, 4), evaluations=60)
         found = make_plan(costs, network, limits=limits, progress=states.append)
         simulated.append(states[-1].simulated)
     assert simulated[1] < 2 * simulated[0] < 2000
-    steps = found.steps_per_launch
+    steps = found.steps_per_execution
     for named in (
-        stock_plan(costs, network, steps_per_launch=steps),
-        best_first_k(costs, network, steps_per_launch=steps),
-        best_priority(costs, network, credits=(1, 4), steps_per_launch=steps),
+        stock_plan(costs, network, steps_per_execution=steps),
+        best_first_k(costs, network, steps_per_execution=steps),
+        best_priority(costs, network, credits=(1, 4), steps_per_execution=steps),
     ):
         assert seconds_of(found) <= Simulator(costs, network).step_seconds(named) * (1 + 1e-8)
 
@@ -213,7 +213,7 @@ def test_three_hundred_layers_take_about_as_many_plans_as_a_hundred(by_urgency: 
 def test_stock_where_there_is_nothing_to_gain() -> None:
     costs = deep_costs(5)
     for network in (Network("any", 2), Network("local", 1, seconds_per_byte=1.0)):
-        found = make_plan(costs, network, limits=Limits(steps_per_launch=1, evaluations=100))
+        found = make_plan(costs, network, limits=Limits(steps_per_execution=1, evaluations=100))
         assert (found.name, found.order) == ("planned", None)
         assert [len(exchange.weights) for exchange in found.exchanges] == [1] * 5
 
@@ -221,25 +221,25 @@ def test_stock_where_there_is_nothing_to_gain() -> None:
 def test_small_gradients_share_buckets_where_an_exchange_costs_much() -> None:
     costs = chain_costs([4000] * 12)
     network = Network("any", 2, fixed=3.0, seconds_per_byte=1e-4)
-    found = make_plan(costs, network, limits=Limits(max_steps_per_launch=2))
+    found = make_plan(costs, network, limits=Limits(max_steps_per_execution=2))
     assert len(found.exchanges) < 8
 
 
 def test_large_gradients_are_split_where_an_urgent_one_waits() -> None:
     costs = chain_costs([MEGABYTE, 16 * MEGABYTE])
     network = Network("any", 2, seconds_per_byte=1 / MEGABYTE)
-    found = make_plan(costs, network, limits=Limits(steps_per_launch=4))
-    whole = replace(stock_plan(costs, network), steps_per_launch=4)
+    found = make_plan(costs, network, limits=Limits(steps_per_execution=4))
+    whole = replace(stock_plan(costs, network), steps_per_execution=4)
     assert seconds_of(found) < Simulator(costs, network).step_seconds(whole)
 
 
-def test_steps_per_launch_are_worth_their_tracing() -> None:
+def test_steps_per_execution_are_worth_their_tracing() -> None:
     costs = replace(chain_costs([18] * 10, forward=6), trace_seconds=100.0, launch_seconds=5.0)
     network = Network("any", 2, seconds_per_byte=1e-6)
 
     def steps(total_steps: int | None) -> int:
-        limits = Limits(max_steps_per_launch=16, total_steps=total_steps, evaluations=60)
-        return make_plan(costs, network, limits=limits).steps_per_launch
+        limits = Limits(max_steps_per_execution=16, total_steps=total_steps, evaluations=60)
+        return make_plan(costs, network, limits=limits).steps_per_execution
 
     assert steps(1) == steps(10) == 1
     assert steps(100) == 2
@@ -251,19 +251,19 @@ def test_steps_per_launch_are_worth_their_tracing() -> None:
 def test_only_what_the_limits_allow() -> None:
     costs = chain_costs([18 * MEGABYTE] * 6)
     network = Network("byteps", 2, seconds_per_byte=1e-7, latency=0.1, by_urgency=True)
-    limits = Limits(credits=(2,), partitions=(1 << 19,), steps_per_launch=3, evaluations=60)
+    limits = Limits(credits=(2,), partitions=(1 << 19,), steps_per_execution=3, evaluations=60)
     found = make_plan(costs, network, limits=limits)
-    assert (found.credit, found.partition_bytes, found.steps_per_launch) == (2, 1 << 19, 3)
+    assert (found.credit, found.partition_bytes, found.steps_per_execution) == (2, 1 << 19, 3)
 
 
 def test_comparison_tells_order_and_barrier_apart() -> None:
     costs = replace(chain_costs([18] * 6, forward=6), launch_seconds=1.0)
     network = Network("horovod", 2, seconds_per_byte=1.0)
-    rows = comparison(costs, network, limits=Limits(max_steps_per_launch=4, evaluations=200))
+    rows = comparison(costs, network, limits=Limits(max_steps_per_execution=4, evaluations=200))
     assert list(rows) == ["stock", "tuned", "barrier_removed", "first_k", "priority", "planned"]
     assert [plan.name for plan in rows.values()] == list(rows)
-    steps = rows["planned"].steps_per_launch
-    assert [plan.steps_per_launch for plan in rows.values()] == [1, 1, steps, 1, steps, steps]
+    steps = rows["planned"].steps_per_execution
+    assert [plan.steps_per_execution for plan in rows.values()] == [1, 1, steps, 1, steps, steps]
     assert all(plan.workers == 2 and plan.engine == "horovod" for plan in rows.values())
     assert all(
         seconds_of(rows["planned"]) <= seconds_of(plan) * (1 + 1e-8) for plan in rows.values()
@@ -283,7 +283,7 @@ def test_comparison_tells_order_and_barrier_apart() -> None:
 def test_planned_is_never_slower_than_a_row(network: Network) -> None:
     """Stock and tuned have any number in flight, which plans for a ring may not choose."""
     credits = CREDITS if network.by_urgency else (1, 2)
-    limits = Limits(credits=credits, max_steps_per_launch=2, evaluations=60)
+    limits = Limits(credits=credits, max_steps_per_execution=2, evaluations=60)
     costs = chain_costs(
         [18 * MEGABYTE] * 6, forward=0.01, output_gradient=0.01, weight_gradient=0.01
     )
@@ -299,7 +299,7 @@ def test_plans_to_try_are_the_best_and_those_that_may_well_be_as_fast() -> None:
     total = sum(weight.num_bytes for weight in costs.weights)
     seconds = sum(unit.seconds for unit in costs.forward + costs.backward)
     network = Network("any", 2, latency=1e-3, fixed=1e-3, seconds_per_byte=seconds / total)
-    limits = Limits(steps_per_launch=4, evaluations=200)
+    limits = Limits(steps_per_execution=4, evaluations=200)
     plans = plans_to_try(costs, network, limits=limits)
     assert 1 <= len(plans) <= MOST_TRIED
     assert "planned" in {plan.name for plan in plans}

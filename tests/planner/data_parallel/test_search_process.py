@@ -21,9 +21,9 @@ from tests.planner.chains import chain_costs
 
 COSTS = chain_costs([4096] * 4, forward=0.1, output_gradient=0.1, weight_gradient=0.1)
 NETWORK = Network("any", 2, latency=1e-3, fixed=1e-3, seconds_per_byte=5e-5)
-LIMITS = Limits(steps_per_launch=2, evaluations=100)
+LIMITS = Limits(steps_per_execution=2, evaluations=100)
 QUICK = Request(COSTS, NETWORK, LIMITS)
-ENDLESS = replace(QUICK, limits=Limits(steps_per_launch=8, evaluations=10**9))
+ENDLESS = replace(QUICK, limits=Limits(steps_per_execution=8, evaluations=10**9))
 
 PARENT = """
 import sys, time

@@ -45,7 +45,7 @@ def test_agrees_with_the_reference(data: DataObject, seconds: SearchStrategy[flo
         assert passed[3:] == pytest.approx(exchange[3:], abs=1e-9)
     end = max([unit[4] for unit in reference.units])
     assert simulation.launch_seconds == pytest.approx(end + costs.launch_seconds, abs=1e-9)
-    assert simulation.steps == plan.steps_per_launch
+    assert simulation.steps == plan.steps_per_execution
     # Of steps that are alike, one is played and the others are counted.
     assert simulator.step_seconds(plan) == pytest.approx(simulation.step_seconds, rel=1e-12)
 
@@ -53,7 +53,7 @@ def test_agrees_with_the_reference(data: DataObject, seconds: SearchStrategy[flo
 def test_the_picture_in_the_docstring() -> None:
     costs = chain_costs([8, 8, 8], forward=3, output_gradient=3, weight_gradient=3, update=1)
     order = ("X3", "X2", "W1", "W2", "W3")
-    plan = Plan("any", order, each_alone("w1", "w2", "w3"), steps_per_launch=2)
+    plan = Plan("any", order, each_alone("w1", "w2", "w3"), steps_per_execution=2)
     simulation = Simulator(costs, Network("any", 2, seconds_per_byte=1.0)).run(plan)
     compute = ["."] * int(simulation.launch_seconds)
     for unit in simulation.units:
@@ -74,7 +74,7 @@ def test_the_picture_in_the_docstring() -> None:
 def test_without_a_network_a_step_is_its_compute(steps: int, workers: int) -> None:
     costs = replace(chain_costs([40, 40], update=0.5), middle_seconds=2.0, launch_seconds=0.75)
     free = Network("any", workers=workers)
-    plan = Plan("any", None, each_alone("w1", "w2"), steps_per_launch=steps)
+    plan = Plan("any", None, each_alone("w1", "w2"), steps_per_execution=steps)
     assert costs.compute_seconds == 2 + 3 + 2 + 1
     assert Simulator(costs, free).step_seconds(plan) == pytest.approx(8 + 0.75 / steps)
 
@@ -90,7 +90,7 @@ def test_one_worker_pays_for_no_network_and_needs_no_exchanges() -> None:
 def test_one_layer_waits_for_its_whole_exchange(steps: int) -> None:
     costs = replace(chain_costs([40], update=0.5), launch_seconds=2.0)
     network = Network("any", 2, 0.25, 0.5, seconds_per_byte=1 / 8, pull_seconds_per_byte=1 / 16)
-    plan = Plan("any", None, each_alone("w1"), steps_per_launch=steps)
+    plan = Plan("any", None, each_alone("w1"), steps_per_execution=steps)
     exchange = 0.25 + 0.5 + 40 / 8 + 40 / 16
     expected = 1 + 1 + exchange + 0.5 + 2.0 / steps
     assert Simulator(costs, network).step_seconds(plan) == pytest.approx(expected)
@@ -106,7 +106,7 @@ def test_steps_of_a_launch_overlap_a_network_that_limits() -> None:
     #   compute  F2 X2 W1 W2 F1 ..............
     #   lane              [  w1  ][  w2      ]
     def launch(steps: int) -> float:
-        plan = Plan("any", DEFERRED, each_alone("w1", "w2"), steps_per_launch=steps)
+        plan = Plan("any", DEFERRED, each_alone("w1", "w2"), steps_per_execution=steps)
         return steps * Simulator(TWO_LAYERS, TENTHS).step_seconds(plan)
 
     assert launch(1) == pytest.approx(1 + 3 + 16)  # the barrier: nothing overlaps F1 and F2
@@ -116,7 +116,7 @@ def test_steps_of_a_launch_overlap_a_network_that_limits() -> None:
 
 def test_a_network_that_keeps_up_costs_its_tail_only() -> None:
     quick = replace(TENTHS, seconds_per_byte=1 / 160)  # 0.5 s an exchange
-    plan = Plan("any", DEFERRED, each_alone("w1", "w2"), steps_per_launch=5)
+    plan = Plan("any", DEFERRED, each_alone("w1", "w2"), steps_per_execution=5)
     launch = 5 * Simulator(TWO_LAYERS, quick).step_seconds(plan)
     assert launch == pytest.approx(5 * TWO_LAYERS.compute_seconds + 0.5)
 
@@ -196,7 +196,7 @@ def test_of_equal_urgency_the_earlier_step_goes_first() -> None:
         (UnitCost("W0", "dW", 0.0, weights=("w0",)), UnitCost("W", "dW", 0.0, weights=("w",))),
         (WeightCost("w0", 100), WeightCost("w", 10)),
     )
-    plan = Plan("any", None, each_alone("w", "w0"), 1, by_urgency=True, steps_per_launch=3)
+    plan = Plan("any", None, each_alone("w", "w0"), 1, by_urgency=True, steps_per_execution=3)
     spans = Simulator(costs, TENTHS).run(plan).exchanges
     order = [(span.step, span.exchange.name) for span in spans]
     assert order == [(0, "w0"), (0, "w"), (1, "w"), (2, "w"), (1, "w0"), (2, "w0")]
@@ -238,7 +238,7 @@ def test_a_stream_that_has_not_begun_is_not_idle() -> None:
 def test_updates_take_turns_with_units() -> None:
     costs = chain_costs([0, 0, 0], update=0.5)
     simulation = Simulator(costs, Network("any", 2)).run(
-        Plan("any", None, each_alone("w3", "w2", "w1"), steps_per_launch=2)
+        Plan("any", None, each_alone("w3", "w2", "w1"), steps_per_execution=2)
     )
     names = [span.name for span in simulation.units if span.step == 1]
     assert names == ["F1", "F2", "F3", "W3", "w3", "X3", "W2", "w2", "X2", "W1", "w1"]
@@ -319,7 +319,7 @@ def test_is_fast_enough_to_search_with(by_urgency: bool) -> None:
         each_alone(*(names if by_urgency else reversed(names))),
         credit=4,
         by_urgency=by_urgency,
-        steps_per_launch=3,
+        steps_per_execution=3,
     )
     simulator = Simulator(costs, network)
     seconds = fastest(lambda: [simulator.step_seconds(plan) for _ in range(20)], runs=10) / 20
@@ -339,7 +339,7 @@ def test_the_work_grows_with_the_layers(by_urgency: bool) -> None:
             each_alone(*(weight.name for weight in reversed(costs.weights))),
             credit=4,
             by_urgency=by_urgency,
-            steps_per_launch=3,
+            steps_per_execution=3,
         )
         simulator = Simulator(costs, network)
         simulator.step_seconds(plan)  # what plans have in common is found

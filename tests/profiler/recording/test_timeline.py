@@ -87,7 +87,7 @@ def test_on_several_cores_a_unit_waits_for_all_but_the_last_few(
 def test_executed_order_is_the_imposed_one(
     make: Callable[[], keras.Model], order: Order, tmp_path: Path
 ) -> None:
-    model = distributed(make, order=order, steps_per_launch=2)
+    model = distributed(make, order=order, steps_per_execution=2)
     timeline = record_timeline(model, 4, tmp_path)
     assert timeline.launches == (2, 2)
     imposed = held_back(model)
@@ -111,7 +111,7 @@ def test_executed_order_of_every_kind_of_model(name: str, tmp_path: Path) -> Non
         # first scale, sums that overflow get into the weights now and then.
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0**7)
     model.compile(optimizer, losses, jit_compile=False)
-    distribute(model, order=random_order(3), steps_per_launch=2)
+    distribute(model, order=random_order(3), steps_per_execution=2)
     two_batches = [np.concatenate([x, x]) for x in tf.nest.flatten((inputs, labels))]
     x, y = tf.nest.pack_sequence_as((inputs, labels), two_batches)
 
@@ -153,7 +153,7 @@ def test_first_k_by_name(tmp_path: Path) -> None:
 
 def test_another_launch_of_the_same_model_is_told_apart(tmp_path: Path) -> None:
     # Five steps by two: the last is traced as a launch of its own, with names of the first.
-    model = distributed(dense_model, order=first_k(2), steps_per_launch=2)
+    model = distributed(dense_model, order=first_k(2), steps_per_execution=2)
     timeline = record_timeline(model, 5, tmp_path)
     assert (
         len({s.backward[0].ops[0].graph for s in model.ooodist.strategy.inner.backward.steps}) == 2
@@ -177,7 +177,7 @@ def test_evaluation_is_no_step(tmp_path: Path) -> None:
 
 
 def test_forward_runs_layer_by_layer(tmp_path: Path) -> None:
-    model = distributed(dense_model, order="first_k", k=4, steps_per_launch=3)
+    model = distributed(dense_model, order="first_k", k=4, steps_per_execution=3)
     timeline = record_timeline(model, 3, tmp_path)
     for step in range(3):
         runs = [run for run in timeline.units if run.step == step]

@@ -31,12 +31,12 @@ def panel(plan: Plan, network: Network = NETWORK, costs: StepCosts = COSTS) -> P
     return Panel(plan.name, simulation, network, deferred_units(costs.backward, plan.order))
 
 
-def widths(axes: Axes, colour: str) -> list[float]:
-    """Of the bars of a colour, in seconds."""
+def widths(axes: Axes, color: str) -> list[float]:
+    """Of the bars of a color, in seconds."""
     found = []
     for collection in axes.collections:
         assert isinstance(collection, PolyCollection)
-        if to_hex(collection.get_facecolor()[0]) == colour:
+        if to_hex(collection.get_facecolor()[0]) == color:
             for path in collection.get_paths():
                 left, right = path.vertices[:, 0].min(), path.vertices[:, 0].max()
                 found.append((right - left) / 1e3)
@@ -68,7 +68,7 @@ def test_what_is_moved_stands_out() -> None:
 
 
 def test_steps_are_numbered_to_the_end_of_the_first_panel() -> None:
-    figure = draw([panel(STOCK), panel(replace(LATER, steps_per_launch=3))], "title")
+    figure = draw([panel(STOCK), panel(replace(LATER, steps_per_execution=3))], "title")
     assert [text.strip() for text in shown(figure) if "step" in text] == [
         *("step 1", "step 2"),
         *("step 1", "step 2", "step 3"),

@@ -33,7 +33,7 @@ def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
         "tuned": tuned_plan(costs, network),
         "first_k": first_k_plan(costs, network, 2),
         "priority": priority_plan(costs, network, credit=None),
-        "planned": stock_plan(costs, network, steps_per_launch=2),
+        "planned": stock_plan(costs, network, steps_per_execution=2),
     }
     return make_table(Subject("three layers", costs), Cluster(network, "8bit", "0s"), plans)
 
@@ -51,7 +51,7 @@ def test_rows_are_compared_with_the_first_and_the_bound() -> None:
         assert row.share == pytest.approx(bound.step_seconds / row.step_seconds)
         assert 0 < row.share <= 1
     assert (table.row("first_k").k, stock.k) == (2, None)
-    assert (stock.steps_per_launch, table.row("planned").steps_per_launch) == (1, 2)
+    assert (stock.steps_per_execution, table.row("planned").steps_per_execution) == (1, 2)
     assert (stock.num_exchanges, bound.num_exchanges) == (2, None)  # w3, then w2 and w1
 
 

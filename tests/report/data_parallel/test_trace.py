@@ -32,13 +32,13 @@ def profiler_is_free(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("steps_per_launch", "num_steps", "shown"), [(1, 3, [3, 4, 5]), (2, 3, [5, 6, 7, 8])]
+    ("steps_per_execution", "num_steps", "shown"), [(1, 3, [3, 4, 5]), (2, 3, [5, 6, 7, 8])]
 )
 def test_records_whole_launches_behind_the_warm_up(
-    steps_per_launch: int, num_steps: int, shown: list[int], tmp_path: Path, caplog: Any
+    steps_per_execution: int, num_steps: int, shown: list[int], tmp_path: Path, caplog: Any
 ) -> None:
     caplog.set_level(logging.INFO, "ooodist")
-    model = distributed(dense_model, order="first_k", k=3, steps_per_launch=steps_per_launch)
+    model = distributed(dense_model, order="first_k", k=3, steps_per_execution=steps_per_execution)
     trace = Trace(tmp_path / "made" / "here", num_steps)
     fit(model, 12, callbacks=[trace])
 
@@ -72,7 +72,7 @@ def test_recording_begins_when_no_plan_is_tried_any_more(tmp_path: Path) -> None
 
 
 def test_too_few_steps(tmp_path: Path, caplog: Any) -> None:
-    model = distributed(dense_model, steps_per_launch=2)
+    model = distributed(dense_model, steps_per_execution=2)
     trace = Trace(tmp_path, 4)
     fit(model, 4, callbacks=[trace])
     assert trace.summary is None
@@ -171,7 +171,7 @@ def some_costs() -> StepCosts:
     )
 
 
-def a_plan(steps_per_launch: int, costs: StepCosts | None = None) -> Planned:
+def a_plan(steps_per_execution: int, costs: StepCosts | None = None) -> Planned:
     """Stock, for one worker; with a prediction of 2 ms a step if there are no costs."""
     network = Network("local", 1)
     prediction = None if costs else Prediction(0.002, 0.001, 0.003)
@@ -180,7 +180,7 @@ def a_plan(steps_per_launch: int, costs: StepCosts | None = None) -> Planned:
         "stock",
         None,
         tuple(PlannedExchange((weight,)) for weight in weights),
-        steps_per_launch=steps_per_launch,
+        steps_per_execution=steps_per_execution,
         predicted=prediction,
     )
     return Planned(plan, costs, network if costs else None)

@@ -30,16 +30,16 @@ def panel(name: str, *, layers: int = 4, ranks: int = 4, microbatches: int = 8) 
 
 
 def spans(axes: Axes, lane: int | None = None) -> dict[str, list[tuple[float, float]]]:
-    """Of the bars of each colour (on one lane, counted from below), in seconds."""
+    """Of the bars of each color (on one lane, counted from below), in seconds."""
     found: dict[str, list[tuple[float, float]]] = {}
     for collection in axes.collections:
         assert isinstance(collection, PolyCollection)
-        colour = to_hex(collection.get_facecolor()[0])
+        color = to_hex(collection.get_facecolor()[0])
         for path in collection.get_paths():
             left, low = path.vertices.min(axis=0)
             if lane in (None, int(low)):
                 right = path.vertices[:, 0].max()
-                found.setdefault(colour, []).append((left / 1e3, right / 1e3))
+                found.setdefault(color, []).append((left / 1e3, right / 1e3))
     return found
 
 
@@ -51,7 +51,7 @@ def shown(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def test_colours_are_those_of_data_parallel_pictures() -> None:
+def test_colors_are_those_of_data_parallel_pictures() -> None:
     (axes,) = draw([panel("zb_h1")], "").axes
     assert set(spans(axes)) == {F, B, W}
     theirs = data_parallel_figure
@@ -63,7 +63,7 @@ def test_bars_have_the_lengths_of_the_simulation(name: str) -> None:
     (axes,) = draw([panel(name)], "").axes
     for lane in range(4):
         found = spans(axes, lane)
-        assert {colour: total(bars) for colour, bars in found.items()} == pytest.approx(
+        assert {color: total(bars) for color, bars in found.items()} == pytest.approx(
             {F: 8, B: 8, W: 8}
         )
 
@@ -109,21 +109,21 @@ def test_later_stages_of_a_rank_are_darker() -> None:
     for light in (F, B, W):
         assert total(found[light]) == pytest.approx(4 * 8)
         (dark,) = [
-            colour
-            for colour, bars in found.items()
-            if colour != light
-            and _hue(colour) == pytest.approx(_hue(light), abs=0.02)
+            color
+            for color, bars in found.items()
+            if color != light
+            and _hue(color) == pytest.approx(_hue(light), abs=0.02)
             and total(bars) == pytest.approx(4 * 8)
         ]
         assert sum(_channels(dark)) < sum(_channels(light))
 
 
-def _channels(colour: str) -> list[int]:
-    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+def _channels(color: str) -> list[int]:
+    return [int(color[place : place + 2], 16) for place in (1, 3, 5)]
 
 
-def _hue(colour: str) -> list[float]:
-    channels = _channels(colour)
+def _hue(color: str) -> list[float]:
+    channels = _channels(color)
     return [channel / max(channels) for channel in channels]
 
 

@@ -72,7 +72,7 @@ def test_a_line_for_each_number_of_chunks() -> None:
     assert one.get_linestyle() != two.get_linestyle()
 
 
-def test_schedules_can_be_told_apart_without_colours(tmp_path: Path) -> None:
+def test_schedules_can_be_told_apart_without_colors(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text("0F0,0BW0\n1F0,1BW0\n")
     names = (*NAMES, AUTO, str(file))

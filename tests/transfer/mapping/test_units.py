@@ -99,7 +99,7 @@ def test_a_space_of_the_same_size_is_the_same(size: int, kind: Any, averaged: bo
         ("output", (3, 4), [NOTHING] * 3),
         ("input", (5, 3), [0, 1, 2, NOTHING, NOTHING]),  # a larger vocabulary
         ("input", (2, 3), [0, 1]),
-        ("input", (3, 1), [0, 0, 0]),  # grey images, and now colours
+        ("input", (3, 1), [0, 0, 0]),  # grey images, and now colors
         ("fixed", (4, 3), [0, 1, 2, NOTHING]),
         ("fixed", (2, 3), [0, 1]),
     ],
@@ -339,7 +339,7 @@ def test_more_input_channels_begin_with_those_that_were_there() -> None:
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-4, atol=1e-5)
 
 
-def test_grey_images_that_become_coloured_are_the_mean_of_colours() -> None:
+def test_grey_images_that_become_colored_are_the_mean_of_colors() -> None:
     def build(channels: int) -> keras.Model:
         return chain(layers.Conv2D(4, 3, name="conv"), layers.Flatten(), shape=(8, 8, channels))
 

@@ -1,7 +1,7 @@
 """Makes the zoo, then trains the architectures that are held out, cold and warm.
 
-    python expr/warmup/run.py zoo --zoo runs/warmup/zoo                # about 10 minutes
-    python expr/warmup/run.py train --zoo runs/warmup/zoo              # about an hour
+    python expr/warm_start/run.py zoo --zoo runs/warm_start/zoo                # about 10 minutes
+    python expr/warm_start/run.py train --zoo runs/warm_start/zoo              # about an hour
     python expr/transfer/mapping/report.py                                      # tables and figure
 
 Each has two processes, one a core. What is in the zoo, or in the results, is not trained again, so
@@ -130,7 +130,7 @@ def _parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("zoo", "train"))
-    parser.add_argument("--zoo", default="runs/warmup/zoo", help="folder of the zoo")
+    parser.add_argument("--zoo", default="runs/warm_start/zoo", help="folder of the zoo")
     parser.add_argument("--output", type=Path, default=HERE / "results.csv")
     parser.add_argument("--part", type=int, help="of the work; without it, all")
     parser.add_argument("--parts", type=int, default=1)

@@ -1,4 +1,4 @@
-"""expr/warmup: architectures, a training of each kind, and what becomes of results in tables."""
+"""expr/warm_start: architectures, a training of each kind, and tables of results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ooodist.zoo.entry import Meta
 from ooodist.zoo.zoo import Zoo
 from tests.jobs import ROOT
 
-FOLDER = ROOT / "expr/warmup"
+FOLDER = ROOT / "expr/warm_start"
 NAMES = ("tasks", "architectures", "train", "run", "report")
 
 
