@@ -335,8 +335,8 @@ class Config:
             check_order_is_found(self.order.name, self.order.k, self.order.plan)
         if self.warm_start is not None and getattr(self.model, "weights", None) is not None:
             raise UserError(
-                f"model.weights is {self.model.weights} and warm_start.zoo is {self.warm_start.zoo}, "
-                "which would replace them; leave one of them out"
+                f"model.weights is {self.model.weights} and warm_start.zoo is "
+                f"{self.warm_start.zoo}, which would replace them; leave one of them out"
             )
         given = {
             key: value
@@ -350,8 +350,8 @@ class Config:
             )
         if self.order.plan is not None and self.steps_per_execution is not None:
             raise UserError(
-                f"steps_per_execution is {self.steps_per_execution}, but the plan {self.order.plan} "
-                "has its own; leave steps_per_execution out"
+                f"steps_per_execution is {self.steps_per_execution}, but the plan "
+                f"{self.order.plan} has its own; leave steps_per_execution out"
             )
 
     def _check_parallel(self, parallel: ParallelConfig) -> None:

@@ -95,8 +95,8 @@ def distribute(
             raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1")
     if (steps_per_execution or 1) > MOST_STEPS_PER_EXECUTION:
         raise UserError(
-            f"steps_per_execution is {steps_per_execution}; it must be {MOST_STEPS_PER_EXECUTION} at "
-            "most, as each of them is traced"
+            f"steps_per_execution is {steps_per_execution}; it must be "
+            f"{MOST_STEPS_PER_EXECUTION} at most, as each of them is traced"
         )
     engine = engines.current()
     if sum_rows is False and engine.size > 1:

@@ -223,7 +223,7 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
     if options.memory is not None:
         planning = replace(planning, memory_bytes=parse_memory(options.memory))
     if options.steps_per_execution is not None:
-        most = whole_number(options.steps_per_execution, "--steps-per-launch", least=1)
+        most = whole_number(options.steps_per_execution, "--steps-per-execution", least=1)
         planning = replace(planning, max_steps_per_execution=most)
     return planning
 

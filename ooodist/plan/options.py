@@ -108,7 +108,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="S",
         help="BytePS: on so many hosts of their own (default: with the workers)",
     )
-    add("--steps-per-launch", metavar="MOST", help="that may be traced into one function")
+    add("--steps-per-execution", metavar="MOST", help="that may be traced into one function")
 
     add = parser.add_argument_group("pipelines; by default as the job's parallel says").add_argument
     add("--pipeline", metavar="P", nargs="+", help="ranks")

@@ -56,7 +56,7 @@ def check_options(options: argparse.Namespace) -> None:
     given = {
         "--workers": options.workers,
         "--servers": options.servers,
-        "--steps-per-launch": options.steps_per_execution,
+        "--steps-per-execution": options.steps_per_execution,
         "--engine": options.engine,
     }
     for name, value in given.items():

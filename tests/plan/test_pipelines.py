@@ -192,7 +192,7 @@ def test_a_schedule_of_a_file(layers_file: Path, tmp_path: Path) -> None:
         (["--costs", "LAYERS", *PIPELINE, "--workers", "4"], "--workers is of data parallel "),
         (["--costs", "LAYERS", *PIPELINE, "--servers", "4"], "--servers is of data parallel "),
         (["--costs", "LAYERS", *PIPELINE, "--engine", "byteps"], "--engine is of data parallel "),
-        ([*PIPELINE, "--steps-per-launch", "4"], "--steps-per-launch is of data parallel "),
+        ([*PIPELINE, "--steps-per-execution", "4"], "--steps-per-execution is of data parallel "),
         (["--costs", "STEP", "--chunks", "2"], "--chunks is of a pipeline, and there is none; "),
         (["--microbatches", "2"], "--microbatches is of a pipeline, and there is none; give "),
         (["--schedule", "1f1b"], "--schedule is of a pipeline, and there is none; give "),

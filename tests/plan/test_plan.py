@@ -106,7 +106,7 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
         [
             *(sys.executable, "-c", script, "--costs", str(costs_file), *CLUSTER),
             *("--latency", "10us", "--engine", "byteps", "--servers", "2", "--memory", "3MiB"),
-            *("--steps-per-launch", "3", "--output", str(output)),
+            *("--steps-per-execution", "3", "--output", str(output)),
         ],
         cwd=ROOT,
         capture_output=True,
@@ -205,7 +205,10 @@ def test_hosts_with_several_devices(costs_file: Path, tmp_path: Path, capsys: An
         (["--costs", "COSTS", *CLUSTER, "--servers", "2"], "servers is 2, but engine horovod"),
         (["--costs", "COSTS", *CLUSTER, "--memory", "3GB"], "--memory is 3GB; it must be a number"),
         (["--costs", "COSTS", *CLUSTER, "--memory", "0GiB"], "--memory is 0GiB; it must be a "),
-        (["--costs", "COSTS", *CLUSTER, "--steps-per-launch", "0"], "--steps-per-launch is 0; it "),
+        (
+            ["--costs", "COSTS", *CLUSTER, "--steps-per-execution", "0"],
+            "--steps-per-execution is 0; it ",
+        ),
         (["--costs", "COSTS", *CLUSTER, "--memory", "1B"], "memory: a worker has 1 bytes, but a "),
         (
             ["--costs", "COSTS", *CLUSTER, "--output", "/dev/null/plans"],
@@ -272,7 +275,8 @@ def test_a_plan_for_the_workers_that_run_is_carried_out_and_compared(tmp_path: P
     job, output = tmp_path / "job.yaml", tmp_path / "out"
     job.write_text(SMALL_JOB + f"planning: {{profiles: {tmp_path}/profiles}}\n")
     result = run(
-        *("--config", str(job), "--output", str(output), "--steps-per-launch", "2"), engine=engine
+        *("--config", str(job), "--output", str(output), "--steps-per-execution", "2"),
+        engine=engine,
     )
     assert result.returncode == 0, result.stdout
     assert f"[0] mlp, batch 32 on 2 workers, {engine}, as measured" in result.stdout

@@ -180,4 +180,4 @@ def test_a_key_that_was_renamed_is_named() -> None:
     with pytest.raises(
         UserError, match=r"^a\.steps_per_launch is called a\.steps_per_execution now$"
     ):
-        yaml_dataclass.read_dataclass(Renamed, {"steps_per_launch": 2}, "a")
+        read(Renamed, {"steps_per_launch": 2}, "a")

@@ -83,9 +83,9 @@ def comparison(
     """The plans that people compare, by name, each with its prediction.
 
     ``stock`` is the engine as it comes, ``tuned`` with its own settings at their best; these and
-    ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, which is stock in
-    all else, and ``priority`` (with the best credit) have as many as ``planned``. So what the order
-    brings and what the removed barrier brings can be told apart.
+    ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, which is stock
+    in all else, and ``priority`` (with the best credit) have as many as ``planned``. So what the
+    order brings and what the removed barrier brings can be told apart.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.

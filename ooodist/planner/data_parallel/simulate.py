@@ -118,9 +118,9 @@ class Simulator:
     def step_seconds(self, plan: Plan) -> float:
         """Seconds of one step: those of a launch by its number of steps.
 
-        Fast enough to search with: at 160 units, 55 exchanges and 3 steps per execution, 6,800 calls
-        a second in sequence and 6,300 by urgency, on one core (CPU time); a plan of 1,000 layers
-        takes some 20 times as long as one of 50.
+        Fast enough to search with: at 160 units, 55 exchanges and 3 steps per execution, 6,800
+        calls a second in sequence and 6,300 by urgency, on one core (CPU time); a plan of 1,000
+        layers takes some 20 times as long as one of 50.
         """
         indexed = self._indexed.index(plan)
         seconds = Launch(self._indexed, indexed, plan, self.network).repeat()
