@@ -99,7 +99,7 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
     output = tmp_path / "out"
     # In a process of its own, to see what it imports.
     script = (
-        "import sys; from ooodist.plan import main; code = main(sys.argv[1:]); "
+        "import sys; from ooodist.plan.__main__ import main; code = main(sys.argv[1:]); "
         "print('tensorflow' in sys.modules); sys.exit(code)"
     )
     result = subprocess.run(
