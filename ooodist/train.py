@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ooodist.config import job as job_file
-from ooodist.config.job import Config, OrderConfig
+from ooodist.config.job import Config
+from ooodist.config.sections import OrderConfig
 from ooodist.errors import UserError
 from ooodist.util.importing import without_collection
 

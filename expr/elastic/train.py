@@ -24,7 +24,7 @@ import keras
 from tasks import TASKS, Task
 
 import ooodist
-from ooodist.config.job import PlanningConfig
+from ooodist.config.sections import PlanningConfig
 from ooodist.report.elastic_figure import write_selection
 
 COLUMNS = (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
-from ooodist.config.job import ParallelConfig
+from ooodist.config.sections import ParallelConfig
 
 LAYERS, WIDTH = 32, 512
 INPUTS = 8

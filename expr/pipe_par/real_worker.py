@@ -19,7 +19,7 @@ from typing import Any
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
 from ooodist.config import job as job_file
-from ooodist.config.job import ParallelConfig
+from ooodist.config.sections import ParallelConfig
 
 STALL_SECONDS = 300.0
 # For each way of placing stages on ranks, a schedule that has it, and all schedules of it.

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from ooodist.config.job import PlanningConfig
+from ooodist.config.sections import PlanningConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.settings import planned_credits
 from ooodist.errors import UserError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import keras
 
-from ooodist.config.job import PlanningConfig
+from ooodist.config.sections import PlanningConfig
 from ooodist.data_parallel.planning import Planned, find_plan
 from ooodist.engines.base import Engine
 from ooodist.planner.data_parallel import plan as plans

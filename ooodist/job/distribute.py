@@ -9,7 +9,7 @@ import keras
 
 from ooodist import engines
 from ooodist.config.elastic import ElasticConfig, check_order_is_found, read_elastic
-from ooodist.config.job import MOST_STEPS_PER_EXECUTION, PlanningConfig
+from ooodist.config.sections import MOST_STEPS_PER_EXECUTION, PlanningConfig
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
 from ooodist.data_parallel.strategy import DataParallel

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ooodist.config import job as job_file
-from ooodist.config.job import Config, ExchangeConfig, OrderConfig
+from ooodist.config.job import Config
+from ooodist.config.sections import ExchangeConfig, OrderConfig
 from ooodist.data_parallel.planning import limits_of, profile_for
 from ooodist.engines.base import Engine
 from ooodist.job.preparation import check_writable, load_and_build

@@ -9,7 +9,7 @@ import keras
 
 from ooodist import engines
 from ooodist.config.elastic import ElasticConfig, read_elastic
-from ooodist.config.job import ParallelConfig, PlanningConfig
+from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.pipeline.strategy import Pipeline, check_model

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.config.job import ParallelConfig
+from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.gpu import seconds_of
 from ooodist.engines.mpi import wait

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooodist.config import job as job_file
-from ooodist.config.job import ParallelConfig
+from ooodist.config.sections import ParallelConfig
 from ooodist.errors import UserError
 from ooodist.pipeline.emulation import Emulation, emulate, stretched, wait_for
 from ooodist.planner.pipeline.actions import from_csv, to_csv

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from ooodist.config.job import ParallelConfig
+from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.pipeline.measure import FEW_LAYER_STEPS, LAYER_STEPS, measure_layers

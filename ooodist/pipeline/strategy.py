@@ -18,7 +18,7 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.compat.keras_model import build_with
-from ooodist.config.job import ParallelConfig, PlanningConfig
+from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together

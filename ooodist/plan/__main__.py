@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ooodist.config import job as job_file
-from ooodist.config.job import Config, PlanningConfig
+from ooodist.config.job import Config
+from ooodist.config.sections import PlanningConfig
 from ooodist.engines import detect
 from ooodist.engines.settings import planned_credits
 from ooodist.errors import UserError

@@ -11,7 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ooodist.config.job import Config, ParallelConfig
+from ooodist.config.job import Config
+from ooodist.config.sections import ParallelConfig
 from ooodist.engines import detect
 from ooodist.errors import UserError
 from ooodist.plan.options import (

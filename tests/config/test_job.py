@@ -15,13 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.config import job
-from ooodist.config.job import (
-    Config,
-    EarlyStoppingConfig,
-    ElasticConfig,
-    NamedArguments,
-    OrderConfig,
-)
+from ooodist.config.elastic import ElasticConfig
+from ooodist.config.job import Config
+from ooodist.config.named_arguments import NamedArguments
+from ooodist.config.sections import EarlyStoppingConfig, OrderConfig, ParallelConfig, PlanningConfig
 from ooodist.errors import UserError
 
 EXAMPLE = """
@@ -370,14 +367,14 @@ def test_a_pipeline_is_read_alone_and_without_keras(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    parallel = job.ParallelConfig(pipeline=4, microbatches=8, schedule="zb_h1")
+    parallel = ParallelConfig(pipeline=4, microbatches=8, schedule="zb_h1")
     assert result.stdout.strip() == f"{(parallel, 5.0)} False False"
 
 
 @settings(max_examples=20, deadline=None)
 @given(
     st.builds(
-        job.ParallelConfig,
+        ParallelConfig,
         pipeline=st.integers(1, 64),
         data=st.integers(1, 8),
         microbatches=st.integers(1, 64),
@@ -387,9 +384,7 @@ def test_a_pipeline_is_read_alone_and_without_keras(tmp_path: Path) -> None:
     ),
     st.floats(1, 1e6),
 )
-def test_a_pipeline_is_that_of_the_whole_job(
-    parallel: job.ParallelConfig, stall_limit: float
-) -> None:
+def test_a_pipeline_is_that_of_the_whole_job(parallel: ParallelConfig, stall_limit: float) -> None:
     batch = 3 * parallel.microbatches
     whole = replace(job.load(None), parallel=parallel, stall_limit=stall_limit, batch=batch)
     with tempfile.TemporaryDirectory() as folder:
@@ -400,7 +395,7 @@ def test_a_pipeline_is_that_of_the_whole_job(
 
 def test_the_default_stall_limit_of_a_pipeline() -> None:
     found = job.load_parallel(None, ["parallel.pipeline=2"])
-    assert found == (job.ParallelConfig(pipeline=2), Config.stall_limit)
+    assert found == (ParallelConfig(pipeline=2), Config.stall_limit)
 
 
 @pytest.mark.parametrize(
@@ -441,7 +436,7 @@ def test_a_stall_limit_that_is_too_short() -> None:
 def test_what_planning_means_for_a_pipeline(
     given: dict[str, Any], schedule: str, elastic: bool, message: str | None
 ) -> None:
-    planning = job.PlanningConfig(**given)
+    planning = PlanningConfig(**given)
     if message is None:
         planning.check_for_pipelines(schedule, elastic=elastic)
         return

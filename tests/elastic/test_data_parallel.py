@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.config.job import PlanningConfig
+from ooodist.config.sections import PlanningConfig
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError

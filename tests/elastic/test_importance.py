@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
-from ooodist.config.job import PlanningConfig
+from ooodist.config.sections import PlanningConfig
 from ooodist.elastic.importance import Measured, Probe, by_item, rank_correlation
 from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.elastic.slots import Slots

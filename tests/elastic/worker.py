@@ -21,7 +21,7 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from ooodist.config.job import PlanningConfig  # noqa: E402
+from ooodist.config.sections import PlanningConfig  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
 from ooodist.elastic.data_parallel import SelectiveDataParallel  # noqa: E402
 from ooodist.elastic.importance import Measured, Probe  # noqa: E402

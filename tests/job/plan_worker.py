@@ -22,7 +22,7 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from ooodist import engines  # noqa: E402
-from ooodist.config.job import PlanningConfig  # noqa: E402
+from ooodist.config.sections import PlanningConfig  # noqa: E402
 from ooodist.planner.data_parallel import plan as plans  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan  # noqa: E402
 from ooodist.profiler import network as measuring  # noqa: E402

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import ooodist
 from ooodist import engines
-from ooodist.config.job import PlanningConfig
+from ooodist.config.sections import PlanningConfig
 from ooodist.pipeline import live_schedule
 from ooodist.pipeline.live_schedule import MEASURED_STEPS, TIMED_STEPS, WARM_UP_STEPS
 
