@@ -39,7 +39,7 @@ def load(
     share = Share(batch, rank, size, seed, start_step, evaluator, evaluators)
     start = time.perf_counter()
     # Only the kind in use is imported: each has packages of its own.
-    kind = importlib.import_module(f"ooodist.data.{_module_of(config)}")
+    kind = importlib.import_module(f"ooodist.data.kinds.{_module_of(config)}")
     # Data stays in host memory where there is a GPU.
     try:
         with tf.device("CPU:0"):
