@@ -13,7 +13,7 @@ from ooodist.errors import UserError
 from ooodist.trainer.rank_0 import on_rank_0
 from tests.jobs import ENGINES, needs_built, run_job
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = Path(__file__).parents[1] / "zoo" / "worker.py"
 OF_EACH_ENGINE = ["all_ranks_get_the_weights_of_rank_0", "all_ranks_learn_of_what_fails"]
 
 
