@@ -14,7 +14,7 @@ from ooodist.util.replacing import INCOMPLETE_PREFIX, replacing
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from ooodist.replacing import replacing
+from ooodist.util.replacing import replacing
 
 with replacing(Path(sys.argv[1]), "file") as temporary:
     temporary.write_text("half")
