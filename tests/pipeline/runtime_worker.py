@@ -211,5 +211,5 @@ def compare(
 
 if __name__ == "__main__":
     for case in sys.argv[1:]:
-        model, number, schedules = case.split(":")
-        main(model, int(number), schedules.split(","))
+        model, number, names = case.split(":")
+        main(model, int(number), names.split(","))
