@@ -94,7 +94,7 @@ class Elastic(Strategy):
         return self.inner.shard
 
     @property
-    def reads_data(self) -> bool:  # type: ignore[override]
+    def reads_data(self) -> bool:
         """As of the inner strategy."""
         return self.inner.reads_data
 

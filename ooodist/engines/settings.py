@@ -31,7 +31,8 @@ def planned_settings(
         pieces_in_flight: the credit of a plan for BytePS; None: any number.
         environ: of this process; None: os.environ.
     """
-    if engine == "byteps" and partition_bytes is None and _is_at_home(environ or os.environ):
+    environ = os.environ if environ is None else environ
+    if engine == "byteps" and partition_bytes is None and _is_at_home(environ):
         # Small pieces pay where they wait for a network. On one machine each is work for a core
         # (a step of the quick start takes 1.11 to 1.15 times as long: expr/at_home), also in a
         # job whose plan is not found yet. The planner plans with what the engine has.

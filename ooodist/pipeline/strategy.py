@@ -102,7 +102,7 @@ class Pipeline(Strategy):
         return self.ranks.replica, self.ranks.replicas
 
     @property
-    def reads_data(self) -> bool:  # type: ignore[override]
+    def reads_data(self) -> bool:
         """Whether a stage of this rank needs something of the data, which may take long to make."""
         return self.assembly is None or self.assembly.reads_data
 

@@ -45,12 +45,10 @@ class Strategy(ABC):
         left: batches of this fit that are still to be trained on; None: nobody knows.
         watch: ends the training when gradients or weights are not finite.
         is_whole_between_epochs: each rank has all trained weights at any time.
-        reads_data: this rank computes something of the batches; else it need not make them.
         is_trying: calls are run in one way and another at present, to find the faster.
     """
 
     is_whole_between_epochs = True
-    reads_data = True
     is_trying = False
 
     def __init__(
@@ -74,6 +72,11 @@ class Strategy(ABC):
     def inner(self) -> Strategy:
         """The one that computes steps: itself, or that around which it is."""
         return self
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this rank computes something of the batches; else it need not make them."""
+        return True
 
     @property
     @abstractmethod

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts, re
 from ooodist.planner.pipeline.plan import NAMES, make_plan
 from ooodist.util import yaml_dataclass
 from tests.jobs import ROOT
+from tests.plan.program import planned, table_rows
 from tests.plan.test_plan import errors, run, small_costs
 
 PIPELINE = ["--pipeline", "4", "--microbatches", "8"]
@@ -66,31 +64,10 @@ def step_file(tmp_path: Path) -> Path:
     return file
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "plans.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_all_schedules_for_one_setting(layers_file: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    # In a process of its own, to see what it imports.
-    script = (
-        "import sys; from ooodist.plan.__main__ import main; code = main(sys.argv[1:]); "
-        "print('tensorflow' in sys.modules); sys.exit(code)"
-    )
-    result = subprocess.run(
-        [
-            *(sys.executable, "-c", script, "--costs", str(layers_file), *PIPELINE),
-            *("--memory", "64MiB", "--output", str(output)),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    *lines, imported = result.stdout.splitlines()
+    arguments = ["--costs", str(layers_file), *PIPELINE, "--memory", "64MiB"]
+    *lines, imported = planned(*arguments, "--output", str(output), timeout=200)
     assert imported == "False"
     assert lines[0] == (
         "eight_layers on 4 ranks, 8 micro-batches, links of 10 us and 80 Gbit/s, at most 64.0 MiB "
@@ -100,10 +77,10 @@ def test_all_schedules_for_one_setting(layers_file: Path, tmp_path: Path) -> Non
     assert any(line.startswith("gpipe cannot be used: rank 0, step ") for line in lines)
     assert any(line.startswith("rank 0 |F") and line.endswith("|") for line in lines)
     assert {file.name for file in output.iterdir()} == FILES
-    assert [str(output / name) in result.stdout for name in FILES] == [True] * len(FILES)
+    assert [str(output / name) in "\n".join(lines) for name in FILES] == [True] * len(FILES)
     with Image.open(output / "timeline.png") as image:
         image.load()
-    table = {row["schedule"]: row for row in rows(output)}
+    table = {row["schedule"]: row for row in table_rows(output)}
     assert list(table) == [*NAMES, "auto"]
     fitting = [float(row["step_ms"]) for row in table.values() if row["fits"] == "yes"]
     assert (table["gpipe"]["fits"], table["1f1b"]["fits"]) == ("no", "yes")
@@ -131,8 +108,8 @@ def test_a_sweep(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
         assert str(output / folder) in shown.out
     with Image.open(output / "throughput.png") as image:
         image.load()
-    assert len(rows(output)) == len(folders) * 2
-    for row in rows(output):
+    assert len(table_rows(output)) == len(folders) * 2
+    for row in table_rows(output):
         impossible = (row["schedule"], row["chunks"]) == ("1f1b", "2")
         assert (row["fits"] == "no") == impossible
 
@@ -161,7 +138,9 @@ def test_links_and_memory_of_the_options_take_the_place_of_the_files(
     assert (slow.link, slow.memory_limit) == (Link(2e-3, 8e-9), 1 << 30)
     assert rate.link.latency == pytest.approx(50e-6)
     assert rate.link.seconds_per_byte == slow.link.seconds_per_byte
-    seconds = [float(rows(tmp_path / name)[0]["step_ms"]) for name in ("file", "rate", "described")]
+    seconds = [
+        float(table_rows(tmp_path / name)[0]["step_ms"]) for name in ("file", "rate", "described")
+    ]
     assert seconds == sorted(set(seconds))
     assert "links of 2 ms and 1 Gbit/s, at most 1.0 GiB a rank" in capsys.readouterr().out
 
@@ -173,7 +152,7 @@ def test_a_schedule_of_a_file(layers_file: Path, tmp_path: Path) -> None:
     file = first / "schedule.csv"
     assert program.main([*common, "--schedule", str(file), "--output", str(second)]) == 0
     assert (second / "schedule.csv").read_text() == file.read_text()
-    assert rows(second)[0]["step_ms"] == rows(first)[0]["step_ms"]
+    assert table_rows(second)[0]["step_ms"] == table_rows(first)[0]["step_ms"]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +285,7 @@ def test_a_job(tmp_path: Path) -> None:
         "rank, one of 2 pipelines, without what they exchange"
     ) in result.stdout
     assert {file.name for file in (output / "plan").iterdir()} == FILES
-    (row, _) = rows(output / "plan")
+    (row, _) = table_rows(output / "plan")
     assert row["unit"] == "samples/s"
     assert float(row["throughput"]) == pytest.approx(64e3 / float(row["step_ms"]), rel=1e-3)
     costs = read_model_costs(output / "plan" / "costs.yaml")

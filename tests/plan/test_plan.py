@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import re
@@ -21,6 +20,7 @@ from ooodist.planner.costs import KeptTensor, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.util import yaml_dataclass
 from tests.jobs import ROOT
+from tests.plan.program import planned, table_rows
 from tests.planner.chains import chain_costs
 
 PROGRAM = [sys.executable, "-m", "ooodist.plan"]
@@ -90,33 +90,16 @@ def check_files(folder: Path) -> plans.Plan:
     return plans.read(folder / "plan.yaml")
 
 
-def table_rows(folder: Path) -> list[dict[str, Any]]:
-    with (folder / "plans.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    # In a process of its own, to see what it imports.
-    script = (
-        "import sys; from ooodist.plan.__main__ import main; code = main(sys.argv[1:]); "
-        "print('tensorflow' in sys.modules); sys.exit(code)"
-    )
-    result = subprocess.run(
-        [
-            *(sys.executable, "-c", script, "--costs", str(costs_file), *CLUSTER),
-            *("--latency", "10us", "--engine", "byteps", "--servers", "2", "--memory", "3MiB"),
-            *("--steps-per-execution", "3", "--output", str(output)),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+    *lines, imported = planned(
+        *("--costs", str(costs_file), *CLUSTER),
+        *("--latency", "10us", "--engine", "byteps", "--servers", "2", "--memory", "3MiB"),
+        *("--steps-per-execution", "3", "--output", str(output)),
         timeout=100,
-        check=False,
     )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == "False"
-    assert "four_layers on 4 workers, 2 servers, byteps, 1Gbit, 10us" in result.stdout
+    assert imported == "False"
+    assert "four_layers on 4 workers, 2 servers, byteps, 1Gbit, 10us" in "\n".join(lines)
     for name in (
         "engine as it comes",
         "engine tuned",
@@ -126,7 +109,7 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
         "planned",
         "lower bound",
     ):
-        assert f"\n{name}" in result.stdout
+        assert f"\n{name}" in "\n".join(lines)
     plan = check_files(output)
     assert (plan.name, plan.engine, plan.workers, plan.model) == ("planned", "byteps", 4, "")
     assert plan.steps_per_execution <= 3
