@@ -226,7 +226,7 @@ KILLED = settings(
     "order={name: first_k, k: 1}",
     "steps_per_execution=4",
     "report.tensorboard=false",
-    "stall_limit=10",
+    "timeout=10",
 )
 
 
@@ -272,7 +272,7 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
 
 
 def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> None:
-    job = settings(SMALL, "epochs=1000", "stall_limit=3", "report.tensorboard=false")
+    job = settings(SMALL, "epochs=1000", "timeout=3", "report.tensorboard=false")
     program = launched("collective", *PROGRAM, *job, "--output", str(tmp_path))
     process = programs.start(*program)
     wait_for_checkpoints(tmp_path, 2, process)
@@ -284,7 +284,7 @@ def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> N
     # (The stopped rank may find the same of itself when the launcher lets it go on to end it.)
     (error,) = [line for line in errors(output) if "rank 0 " in line]
     assert "rank 0 (engine collective) has made no progress for 3 s since " in error
-    assert "raise stall_limit (3 s)" in error
+    assert "raise timeout (3 s)" in error
     assert "[launch] worker 1 is stopped (by SIGSTOP, Ctrl-Z or a debugger)" in output
     assert "Traceback" not in output
 

@@ -18,8 +18,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 ROWS = {
-    "late_pull": "stock engine, sums asked for late (as without our patch)",
-    "stock": "stock engine",
+    "late_pull": "baseline engine, sums asked for late (as without our patch)",
+    "baseline": "baseline engine",
     "barrier_removed": "barrier removed only",
     "first_k": "reverse first-k only",
     "priority": "priority (ByteScheduler/P3 style)",
@@ -111,7 +111,7 @@ def read(file: Path) -> dict[Setting, dict[str, Result]]:
 
 
 def summary(results: dict[Setting, dict[str, Result]]) -> str:
-    """A line for each setting, as Markdown: speed-ups over stock, and how good planned is."""
+    """A line for each setting, as Markdown: speed-ups, and how good planned is."""
     shown = list(COLORS)
     lines = [
         f"| | exchange / compute | {' | '.join(ROWS[row].partition(' (')[0] for row in shown)} "
@@ -120,7 +120,7 @@ def summary(results: dict[Setting, dict[str, Result]]) -> str:
     ]
     machines: dict[str, str] = {}
     for (model, engine, workers, ratio), rows in results.items():
-        speed_ups = [f"{rows['stock'].median / rows[row].median:.2f}x" for row in shown]
+        speed_ups = [f"{rows['baseline'].median / rows[row].median:.2f}x" for row in shown]
         planned = rows["planned"]
         lines.append(
             f"| {model}, {engine} x {workers} | {ratio:g} | {' | '.join(speed_ups)} "
@@ -143,7 +143,7 @@ def table(results: dict[Setting, dict[str, Result]]) -> str:
     for (model, engine, workers, _), rows in results.items():
         for row, result in rows.items():
             low, high = result.spread
-            speed_up = rows["stock"].median / result.median
+            speed_up = rows["baseline"].median / result.median
             lines.append(
                 f"| {model} | {engine} x {workers} | {result.exchange / result.compute:.2f} "
                 f"| {ROWS[row]} | {result.steps_per_execution} "
@@ -157,7 +157,7 @@ def table(results: dict[Setting, dict[str, Result]]) -> str:
 
 
 def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
-    """A panel for each model and engine: speed-up over stock by ratio, a bar a row."""
+    """A panel for each model and engine: speed-up over the baseline by ratio, a bar a row."""
     panels = list(dict.fromkeys((model, engine) for model, engine, _, _ in results))
     models = list(dict.fromkeys(model for model, _ in panels))
     engines = list(dict.fromkeys(engine for _, engine in panels))
@@ -179,23 +179,23 @@ def draw(results: dict[Setting, dict[str, Result]], file: Path) -> None:
             axis.axhline(1, color="#555555", linewidth=0.8)
             for at, setting in enumerate(settings):
                 rows = results[setting]
-                stock = rows["stock"].median
+                baseline = rows["baseline"].median
                 for number, row in enumerate(shown):
                     if row not in rows:
                         continue
                     x = at + (number - (len(shown) - 1) / 2) * width
                     result = rows[row]
                     low, high = result.spread
-                    height = stock / result.median
-                    spread = [[height - stock / high], [stock / low - height]]
+                    height = baseline / result.median
+                    spread = [[height - baseline / high], [baseline / low - height]]
                     axis.bar(x, height, width, color=COLORS[row], yerr=spread, ecolor="#444444")
-                    predicted = rows["stock"].predicted / result.predicted
+                    predicted = rows["baseline"].predicted / result.predicted
                     axis.plot(x, predicted, marker="_", color="black", markersize=9)
             axis.set_xticks(range(len(settings)), [f"{setting[3]:g}" for setting in settings])
             if i == len(models) - 1:
                 axis.set_xlabel("exchange / compute")
             if j == 0:
-                axis.set_ylabel("speed-up over stock")
+                axis.set_ylabel("speed-up over the baseline")
     axes[0][0].set_ylim(bottom=0.8)  # of all; the top is that of the highest bar
     bars = [plt.Rectangle((0, 0), 1, 1, color=COLORS[row]) for row in shown]
     mark = plt.Line2D([], [], marker="_", color="black", linestyle="", markersize=9)

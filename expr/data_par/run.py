@@ -3,14 +3,14 @@
     python expr/data_par/run.py [--models resnet50 vgg16 ...] [--engines horovod byteps ...]
 
 Needs root (launch/netlab.py says why). For each model and engine some jobs run in one lab and take
-turns, the others stopped: one with the engine as it comes (rows stock, barrier_removed, first_k),
-one with the engine set up for plans (priority, planned) and, for BytePS at ratio 1, one in which it
-asks for sums as late as it does without our patch (late_pull). TensorFlow's collectives have no
-settings: there one job runs all rows. For each ratio of exchange to compute the links get the rate
-that makes it, the network is measured, every row is traced and warmed up, and then the rows are
-timed in alternating repeats. In each job a step without an exchange is timed as well: before plans
-are made, so that they are made for the machine's present speed, and in every repeat, so that a
-change of it shows. What came out takes the place of what results.csv had of the same setting;
+turns, the others stopped: one with the engine as it comes (rows baseline, barrier_removed and
+first_k), one with the engine set up for plans (priority, planned) and, for BytePS at ratio 1, one
+in which it asks for sums as late as it does without our patch (late_pull). TensorFlow's collectives
+have no settings: there one job runs all rows. For each ratio of exchange to compute the links get
+the rate that makes it, the network is measured, every row is traced and warmed up, and then the
+rows are timed in alternating repeats. In each job a step without an exchange is timed as well:
+before plans are made, so that they are made for the machine's present speed, and in every repeat,
+so that a change of it shows. What came out takes the place of what results.csv had of the same setting;
 report.py makes the table and the figure of it.
 """
 
@@ -56,10 +56,10 @@ COLUMNS = (
 HERE = Path(__file__).resolve().parent
 # By name: variables of the engine, and the rows that run in the job.
 Jobs = dict[str, tuple[dict[str, str], tuple[str, ...]]]
-STOCK_ROWS = ("stock", "barrier_removed", "first_k")  # the engine as it comes
+STOCK_ROWS = ("baseline", "barrier_removed", "first_k")  # the engine as it comes
 PLAN_ROWS = ("priority", "planned")  # the engine set up for plans
 JOBS: Jobs = {
-    "stock": ({}, STOCK_ROWS),
+    "baseline": ({}, STOCK_ROWS),
     "plans": ({"OOODIST_DATA_PAR_FOR_PLANS": "1"}, PLAN_ROWS),
 }
 # BytePS at ratio 1, besides: as it is without the part of our patch that makes exchanges faster.
@@ -157,7 +157,7 @@ def measure(
             quiet = {
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 "PYTHONPATH": str(HERE.parents[1]),
-                # In all jobs: with one thread, stock could not exchange while it computes.
+                # In all jobs: with one thread, baseline could not exchange while it computes.
                 "TF_NUM_INTEROP_THREADS": "2",
                 # TensorFlow's default only where the CPU has VNNI; without it a ResNet-50 computes
                 # more than twice as long, and a ratio would be one of slow convolutions.
@@ -182,13 +182,13 @@ def measure(
             setting = Setting(model, engine, workers, batch, ratio, rate)
             rows = plan_rows(jobs_at(ratio), turns, costs, setting, most_steps)
             for row, (turn, plan, _) in rows.items():
-                stock = row in ("stock", "late_pull")  # the engine's own way of training
-                key = None if stock else plans.to_yaml(replace(plan, predicted=None))
-                if traced.get((turn, row)) != (key or "stock"):
+                baseline = row in ("baseline", "late_pull")  # the engine's own way of training
+                key = None if baseline else plans.to_yaml(replace(plan, predicted=None))
+                if traced.get((turn, row)) != (key or "baseline"):
                     took = turns[turn].ask("trace", name=row, plan=key)["seconds"]
                     steps = plan.steps_per_execution
                     say(f"{row}: {steps} steps per execution, traced in {took:.0f} s")
-                    traced[turn, row] = key or "stock"
+                    traced[turn, row] = key or "baseline"
             time_rows(turns, rows, setting, costs, repeats, out)
         for turn in all_turns.values():
             turn.end()
@@ -258,7 +258,7 @@ def plan_rows(
             allowed = limits(setting.engine, for_plans, most_steps)
             found = comparison(costs[turn], network, limits=allowed)
             for row in those:
-                rows[row] = (turn, found["stock" if row == "late_pull" else row], network)
+                rows[row] = (turn, found["baseline" if row == "late_pull" else row], network)
     longest = rows["planned"][1].steps_per_execution
     turn, plan, network = rows["barrier_removed"]
     plan = predicted(replace(plan, steps_per_execution=longest), costs[turn], network)

@@ -25,7 +25,7 @@ POLL_SECONDS = 0.02
 FOR_PLANS = "OOODIST_DATA_PAR_FOR_PLANS"  # set: the engine is set up to follow plans
 
 config = job_file.load(Path(sys.argv[1]), [f"output={sys.argv[2]}/output", f"batch={sys.argv[3]}"])
-engine = engines.init(planned=FOR_PLANS in os.environ, stall_limit=300)
+engine = engines.init(planned=FOR_PLANS in os.environ, timeout=300)
 
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -73,7 +73,7 @@ class Worker:
         """Traces a way of training, and runs it once. No plan: the engine's own wrapper."""
         began = time.perf_counter()
         if plan is None:
-            self.rows[name] = (stock_step(self.model), 1)
+            self.rows[name] = (baseline_step(self.model), 1)
         else:
             made = plans.from_yaml(plan, name)
             backward = OrderedBackward(GradientExchange(engine), made)
@@ -99,7 +99,7 @@ def slowest(seconds: float) -> float:
     return float(engine.all_reduce(np.array([seconds]), "max")[0])
 
 
-def stock_step(model: keras.Model) -> Callable[[Sequence[Batch]], object]:
+def baseline_step(model: keras.Model) -> Callable[[Sequence[Batch]], object]:
     """A step as a user of the engine's own gradient tape writes it today."""
     weights = model.trainable_variables
     plain = [weight.value for weight in weights]  # the engines know no Keras variables
@@ -116,7 +116,7 @@ def stock_step(model: keras.Model) -> Callable[[Sequence[Batch]], object]:
             import byteps.tensorflow as bps
 
             gradients = [dense(g) for g in tape.gradient(loss, plain)]
-            gradients = [bps.push_pull(g, scope="stock_") for g in gradients]
+            gradients = [bps.push_pull(g, scope="baseline_") for g in gradients]
             model.optimizer.apply(gradients, weights)
             return loss
         else:  # TensorFlow's own strategy does not train Keras 3 models on several workers

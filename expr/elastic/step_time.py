@@ -49,7 +49,7 @@ def main() -> None:
             "planning.profile_anew=true",
         ],
     )
-    engine = engines.init(stall_limit=300)
+    engine = engines.init(timeout=300)
     rows = measure(config, engine, options)
     engines.shutdown()
     if engine.rank == 0:
@@ -82,7 +82,7 @@ def measure(config: Any, engine: Any, options: argparse.Namespace) -> list[dict[
     strategy = job.model.ooodist.strategy
     stream = iter(job.data.train)
     batches = [next(stream) for _ in range(max(4, strategy.steps_per_execution))]
-    choice = strategy.controller.pricing.choice
+    choice = strategy.controller.cost_model.choice
     strategy.selective.config = replace(strategy.config, cache=len(RHOS) + 2)
 
     launches: dict[float, Callable[[Any], Any]] = {}

@@ -165,7 +165,7 @@ def main() -> None:
     if options.selection is not None and not is_full:
         options.selection.mkdir(parents=True, exist_ok=True)
         controller = model.ooodist.strategy.controller
-        names = [item.name for item in controller.pricing.choice.items]
+        names = [item.name for item in controller.cost_model.choice.items]
         write_selection(options.selection, names, controller.renewals)
     if options.output is not None:
         same = {"task": task.name, "method": options.method, "seed": options.seed}

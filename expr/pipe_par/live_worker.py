@@ -23,7 +23,7 @@ steps, burn_at, burn_seconds = map(int, sys.argv[3:6])
 config = job_file.load(
     job, [f"output={answer.parent}/output", "checkpoint.every_epochs=0", *sys.argv[6:]]
 )
-engine = engines.init("mpi", stall_limit=300.0)
+engine = engines.init("mpi", timeout=300.0)
 
 import keras  # noqa: E402
 

@@ -19,11 +19,11 @@ from ooodist.config.sections import ParallelConfig
 
 LAYERS, WIDTH = 32, 512
 INPUTS = 8
-STALL_SECONDS = 300.0
+TIMEOUT = 300.0
 
 answer, schedule, samples_each = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 numbers = [int(text) for text in sys.argv[4:]]
-engine = engines.init("mpi", stall_limit=STALL_SECONDS)
+engine = engines.init("mpi", timeout=TIMEOUT)
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
@@ -63,7 +63,7 @@ def measure(microbatches: int) -> list[dict[str, float]]:
         split=tuple(model.layers[1 + half * n].name for n in range(1, engine.size)),
     )
     ranks = places(engine, engine.size, 1)
-    assembly = assemble(model, batch, parallel, ranks, engine, STALL_SECONDS)
+    assembly = assemble(model, batch, parallel, ranks, engine, TIMEOUT)
     peaks = []
     for _ in range(6):
         engine.barrier()

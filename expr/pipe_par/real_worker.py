@@ -21,7 +21,7 @@ from ooodist.compat.keras_model import build_with
 from ooodist.config import job as job_file
 from ooodist.config.sections import ParallelConfig
 
-STALL_SECONDS = 300.0
+TIMEOUT = 300.0
 # For each way of placing stages on ranks, a schedule that has it, and all schedules of it.
 PLACEMENTS = {
     "one stage a rank": ("1f1b", ["gpipe", "1f1b", "fast_forward", "zb_h1", "zb_h2", "auto"]),
@@ -32,7 +32,7 @@ PLACEMENTS = {
 job, answer, repeats = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 numbers = [int(text) for text in sys.argv[4:]]
 config = job_file.load(job, [f"output={answer.parent}/output"])
-engine = engines.init("mpi", stall_limit=STALL_SECONDS)
+engine = engines.init("mpi", timeout=TIMEOUT)
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -71,7 +71,7 @@ class Worker:
             )
             ranks = places(engine, engine.size, 1)
             self.assemblies[placement] = assemble(
-                self.model, self.batch, parallel, ranks, engine, STALL_SECONDS
+                self.model, self.batch, parallel, ranks, engine, TIMEOUT
             )
         self.plans = {name: assembly.plan for name, assembly in self.assemblies.items()}
         largest = self.assemblies["one stage a rank"].splitter.size

@@ -21,8 +21,8 @@ FOLDER = Path(__file__).parent
 MODELS = {"resnet50": "ResNet-50", "vgg16": "VGG16", "bert_24": "BERT-large"}
 ENGINES = {"horovod": "ring (Horovod)", "byteps": "servers (BytePS)"}
 BASELINES = {  # by their names in the CSV file: in words, and how they are drawn
-    "stock": ("as it comes", "^:"),
-    "stock_tuned": ("tuned", "o-"),
+    "baseline": ("as it comes", "^:"),
+    "baseline_tuned": ("tuned", "o-"),
     "priority_tuned": ("priority", "s--"),
 }
 COLORS = ("#d1495b", "#2e86ab", "#3c8d40")  # of the bandwidths, slowest first

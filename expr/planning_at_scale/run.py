@@ -1,4 +1,4 @@
-"""Predicted step times of stock, priority and planned exchange on clusters that nobody has here.
+"""Predicted step times of baseline, priority and planned exchange on clusters that nobody has here.
 
 For each model, engine, bandwidth and number of workers: the plan that ``python -m ooodist.plan``
 finds, the engine as it comes, the engine tuned, and strict priority with its settings tuned.
@@ -29,13 +29,13 @@ from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.exchanges import arrange, ready_order
 from ooodist.planner.data_parallel.named import (
+    baseline_plan,
     best_priority,
     priority_plan,
     priority_sequence,
-    stock_plan,
     tuned_plan,
 )
-from ooodist.planner.data_parallel.orders import num_deferred, stock_order
+from ooodist.planner.data_parallel.orders import baseline_order, num_deferred
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.search import Limits, make_plan
 from ooodist.planner.data_parallel.simulate import Simulator
@@ -73,8 +73,8 @@ def predict(case: Case) -> list[dict[str, object]]:
     steps = planned.steps_per_execution
     plans = {
         "planned": planned,
-        "stock": stock_plan(costs, network),
-        "stock_tuned": tuned_plan(
+        "baseline": baseline_plan(costs, network),
+        "baseline_tuned": tuned_plan(
             costs, network, credits=limits.credits, partitions=limits.partitions
         ),
         "priority_tuned": tuned_priority(costs, network, steps),
@@ -118,7 +118,7 @@ def tuned_priority(costs: StepCosts, network: Network, steps_per_execution: int)
             for size in SIZES
         ]
     else:
-        order, ready = stock_order(costs), ready_order(costs, None)
+        order, ready = baseline_order(costs), ready_order(costs, None)
         plain = priority_plan(costs, network, steps_per_execution=steps_per_execution)
         plans = [plain]
         for bucket, chunk in itertools.product((0, *SIZES), (None, 1 << 20, 1 << 22, 1 << 24)):
@@ -188,7 +188,8 @@ def _said(case: Case, rows: list[dict[str, object]]) -> str:
     milliseconds = {row["plan"]: 1e3 * float(str(row["step_seconds"])) for row in rows}
     return (
         f"{case.model} {case.engine} {case.bandwidth:g} Gbit/s {case.workers} workers: "
-        f"as it comes {milliseconds['stock']:.1f} ms, tuned {milliseconds['stock_tuned']:.1f} ms, "
+        f"as it comes {milliseconds['baseline']:.1f} ms, "
+        f"tuned {milliseconds['baseline_tuned']:.1f} ms, "
         f"priority {milliseconds['priority_tuned']:.1f} ms, "
         f"planned {milliseconds['planned']:.1f} ms, "
         f"bound {milliseconds['lower_bound']:.1f} ms"

@@ -48,8 +48,8 @@ def made_up(layers: int, seed: int = 0) -> StepCosts:
         backward.append(UnitCost(f"dX:{layer}", "dX", seconds, needs))
         backward.append(UnitCost(f"dW:{layer}", "dW", seconds, needs, weights=names))
     pairs = [backward[2 * layer : 2 * layer + 2] for layer in reversed(range(layers))]
-    stock = tuple(unit for pair in pairs for unit in pair)
-    return StepCosts(tuple(forward), stock, tuple(weights), launch_seconds=5e-3)
+    baseline = tuple(unit for pair in pairs for unit in pair)
+    return StepCosts(tuple(forward), baseline, tuple(weights), launch_seconds=5e-3)
 
 
 def plan_seconds(costs: StepCosts, network: Network) -> float:
@@ -75,7 +75,7 @@ def main() -> None:
     options = parser.parse_args()
     columns = ["layers", "engine", "one plan"]
     if not options.one_plan:
-        columns += ["search", "stock", "planned", "over stock"]
+        columns += ["search", "baseline", "planned", "over the baseline"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for layers in options.layers:
         costs = made_up(layers)
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def searched(costs: StepCosts, network: Network) -> list[str]:
-    """Seconds of the search; of a step with stock and with what was found."""
+    """Seconds of the search; of a step with the baseline and with what was found."""
     limits = replace(Limits(), credits=planned_credits(network.engine))
     start = time.process_time()
     found = make_plan(costs, network, limits=limits).predicted
@@ -96,9 +96,9 @@ def searched(costs: StepCosts, network: Network) -> list[str]:
     assert found is not None
     return [
         f"{seconds:.1f} s",
-        f"{found.stock_seconds * 1e3:.1f} ms",
+        f"{found.baseline_seconds * 1e3:.1f} ms",
         f"{found.step_seconds * 1e3:.1f} ms",
-        f"{found.stock_seconds / found.step_seconds:.3f}x",
+        f"{found.baseline_seconds / found.step_seconds:.3f}x",
     ]
 
 

@@ -128,7 +128,7 @@ class Config:
     """One job. ``batch``: samples per worker and step (a pipeline is one worker); ``workers``: if
     given, so many processes must have been started; ``parallel``: null is data parallel;
     ``elastic``: null trains all tensors; ``warm_start``: null starts from fresh weights;
-    ``steps_per_execution``: null is the plan's choice, or 1 without one; ``stall_limit``:
+    ``steps_per_execution``: null is the plan's choice, or 1 without one; ``timeout``:
     seconds without progress after which the job ends."""
 
     engine: Engine = "auto"
@@ -161,7 +161,7 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     early_stopping: EarlyStoppingConfig | None = None
     report: ReportConfig = ReportConfig()
-    stall_limit: Annotated[float, Range(1, LONGEST_STALL)] = 60.0
+    timeout: Annotated[float, Range(1, LONGEST_STALL)] = 60.0
 
     def __post_init__(self) -> None:
         for name, path in (
@@ -242,7 +242,7 @@ def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[ParallelConfig, float]:
-    """Only ``parallel`` and ``stall_limit`` of a job; of the others only the names are checked.
+    """Only ``parallel`` and ``timeout`` of a job; of the others only the names are checked.
 
     So neither TensorFlow nor Keras is imported. Raises UserError; also if there is no ``parallel``.
     """
@@ -257,8 +257,8 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
             "parallel is missing; give the job a pipeline, as parallel: {pipeline: 4, "
             "microbatches: 8}"
         )
-    given = settings.get("stall_limit", Config.stall_limit)
-    return parallel, yaml_dataclass.read(hints["stall_limit"], given, "stall_limit")
+    given = settings.get("timeout", Config.timeout)
+    return parallel, yaml_dataclass.read(hints["timeout"], given, "timeout")
 
 
 def loads(text: str) -> Config:

@@ -39,9 +39,9 @@ from ooodist.planner.data_parallel.search_process import Found, Request, SearchP
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.folder import Profile
 from ooodist.step.launch import Batch
+from ooodist.trainer.drift import DRIFTED_WINDOWS, DriftDetector
 from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
 from ooodist.trainer.watchdog import expect_longer, expect_usual
-from ooodist.trainer.watched import DRIFTED_WINDOWS, Watched
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -127,8 +127,8 @@ class LivePlanning:
         self._times: list[float] = []
         self._batch_seconds = 0.0  # the median of these
         self._trained_seconds = 0.0
-        self._patience = DRIFTED_WINDOWS
-        self._watched: Watched | None = None  # trains with what the last trial left
+        self._windows = DRIFTED_WINDOWS
+        self._drift_detector: DriftDetector | None = None  # trains with what the last trial left
         self._next: Callable[[Sequence[Batch]], Logs] = self._begin
         if candidates:
             self._try(list(self._known.values()))
@@ -250,7 +250,7 @@ class LivePlanning:
         self._next, self._job.is_trying = self._wait, True
 
     def _wait(self, batches: Sequence[Batch]) -> Logs:
-        logs = (self._watched or self._current.run)(batches)
+        logs = (self._drift_detector or self._current.run)(batches)
         self._calls += 1
         # Steps that take another time meanwhile have ended the search, and a trial has begun.
         if self._next == self._wait and self._calls % POLL_CALLS == 0:
@@ -335,8 +335,10 @@ class LivePlanning:
         self._current = candidate
         self._job.settle(candidate)
         self._job.is_trying = False
-        self._watched = Watched(self._engine, candidate.run, self._patience, self._drifted)
-        self._next = self._watched
+        self._drift_detector = DriftDetector(
+            self._engine, candidate.run, self._windows, self._drifted
+        )
+        self._next = self._drift_detector
 
     def _drifted(self, before: float, now: float) -> None:
         logger.info(
@@ -346,7 +348,7 @@ class LivePlanning:
             before * 1e3,
         )
         self.close()
-        self._patience *= 2  # what comes and goes is not followed for ever
+        self._windows *= 2  # what comes and goes is not followed for ever
         self._observed, self._searches = [], 1
         self._try(list(self._known.values()))
 

@@ -167,12 +167,12 @@ def _shared(text: str, engine: Engine) -> Plan:
     if plan.predicted is not None:
         logger.info(
             "plan %s: %d exchanges, %d steps per execution; predicted %.1f ms a step "
-            "(stock %.1f ms, no plan below %.1f ms)",
+            "(baseline %.1f ms, no plan below %.1f ms)",
             plan.name,
             len(plan.exchanges),
             plan.steps_per_execution,
             plan.predicted.step_seconds * 1e3,
-            plan.predicted.stock_seconds * 1e3,
+            plan.predicted.baseline_seconds * 1e3,
             plan.predicted.lower_bound_seconds * 1e3,
         )
     return plan

@@ -80,7 +80,7 @@ class DataParallel(Strategy):
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         assert self.to_find is not None
-        self.make_alike(batch)
+        self.broadcast(batch)
         self._carry_out(
             find_plan(
                 self.model,

@@ -23,12 +23,12 @@ import keras
 import numpy as np
 
 from ooodist.config.elastic import ElasticConfig
+from ooodist.elastic.cost_model import CostModel
 from ooodist.elastic.importance import Measured, by_item, rank_correlation
-from ooodist.elastic.pricing import Pricing
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection import baselines
 from ooodist.elastic.selection.published import select_published
 from ooodist.elastic.selection.select import select
-from ooodist.elastic.slots import Slots
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -94,8 +94,8 @@ class Controller:
         config: of the job.
         model: built.
         engine: in use.
-        pricing: what selections cost; the same on all ranks.
-        slots: of the weights that this rank trains.
+        cost_model: what selections cost; the same on all ranks.
+        optimizer_state: of the weights that this rank trains.
         measure: what the weights matter, on this rank's next batches.
 
     Attributes:
@@ -109,18 +109,18 @@ class Controller:
     config: ElasticConfig
     model: keras.Model
     engine: Engine
-    pricing: Pricing
-    slots: Slots
+    cost_model: CostModel
+    optimizer_state: OptimizerState
     measure: Measure
     mask: Mask | None = None
     renewals: list[Renewal] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        choice = self.pricing.choice
+        choice = self.cost_model.choice
         self._forced = frozenset(choice.head) | choice.numbers(self._always())
         self._not_copied = choice.numbers(not_copied(self.model))
         self._all = range(len(choice.items))
-        self.full_seconds = self.pricing.seconds(self._all)
+        self.full_seconds = self.cost_model.seconds(self._all)
         self._importance: np.ndarray | None = None
         self._steps = 0
         self._steps_at_renewal = 0
@@ -132,7 +132,7 @@ class Controller:
 
     def _always(self) -> frozenset[str]:
         """The weights that ``always`` names."""
-        names = self.pricing.choice.weights(range(len(self.pricing.choice.items)))
+        names = self.cost_model.choice.weights(range(len(self.cost_model.choice.items)))
         found: set[str] = set()
         for wanted in self.config.always:
             fitting = {n for n in names if n == wanted or f"/{wanted}/" in f"/{n}"}
@@ -150,9 +150,9 @@ class Controller:
         if self.config.select in baselines.FIXED:
             logger.info("elastic: rho does not count for select: %s", self.config.select)
             return
-        least = self.pricing.seconds(self._forced) / self.full_seconds
+        least = self.cost_model.seconds(self._forced) / self.full_seconds
         if self.config.rho < least:
-            names = sorted(self.pricing.choice.items[number].name for number in self._forced)
+            names = sorted(self.cost_model.choice.items[number].name for number in self._forced)
             shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
             raise UserError(
                 f"elastic.rho is {self.config.rho:g}, but the forward pass and what is always "
@@ -210,16 +210,16 @@ class Controller:
             "the selection of tensors", f"{self.mask.version} {self.mask.digest}"
         )
         if before is not None:
-            self.slots.reset(before.weights - weights)
+            self.optimizer_state.reset(before.weights - weights)
         self._importance = np.array(decided["importance"])
         self._steps_at_renewal, self._epochs_since_renewal = self._steps, 0
         self._on_plateau = False
-        selected = self.pricing.choice.numbers(weights)
+        selected = self.cost_model.choice.numbers(weights)
         renewal = Renewal(
             step=self._steps,
             selected=tuple(sorted(selected)),
             importance=tuple(decided["importance"]),
-            predicted=self.pricing.seconds(selected),
+            predicted=self.cost_model.seconds(selected),
             correlation=decided["correlation"],
             changed=changed,
             seconds=time.perf_counter() - began,
@@ -229,7 +229,7 @@ class Controller:
 
     def _values(self, batches: Sequence[Any]) -> np.ndarray:
         """The importance of each item, the mean over all ranks; ones where it does not count."""
-        choice = self.pricing.choice
+        choice = self.cost_model.choice
         if self.config.select in baselines.FIXED:
             return np.ones(len(choice.items))
         if self.config.select == "weight_magnitude":
@@ -246,7 +246,7 @@ class Controller:
 
     def _decide(self, values: np.ndarray) -> dict[str, Any]:
         """On rank 0: what all ranks are to train, as plain values."""
-        config, choice, old = self.config, self.pricing.choice, self._importance
+        config, choice, old = self.config, self.cost_model.choice, self._importance
         correlation = None
         if old is not None:
             correlation = rank_correlation(old.tolist(), values.tolist())
@@ -258,12 +258,12 @@ class Controller:
         else:
             budget = config.rho * self.full_seconds
             solver = select_published if config.select == "published" else select
-            selected = self.pricing.select(solver, values.tolist(), budget, self._forced)
+            selected = self.cost_model.select(solver, values.tolist(), budget, self._forced)
             if self.mask is not None:
                 present = choice.numbers(self.mask.weights)
                 gain = values[list(selected)].sum() - values[list(present)].sum()
                 fits = self._forced <= present and (
-                    self.pricing.seconds(present) <= budget * (1 + KEPT_ABOVE)
+                    self.cost_model.seconds(present) <= budget * (1 + KEPT_ABOVE)
                 )  # it may be from a checkpoint, with another rho
                 if fits and gain <= config.keep * values.clip(0).sum():
                     selected = present  # another step to trace would not be worth it
@@ -291,7 +291,7 @@ class Controller:
         return raised
 
     def _log(self, renewal: Renewal) -> None:
-        choice = self.pricing.choice
+        choice = self.cost_model.choice
         logger.info(
             "elastic: selection %d at step %d: %d of %d items%s, predicted %.1f ms a step, %.3f "
             "of a full one%s; took %.1f s",
@@ -336,7 +336,7 @@ class Controller:
 
         if not self.renewals:
             return []
-        items = [item.name for item in self.pricing.choice.items]
+        items = [item.name for item in self.cost_model.choice.items]
         return write_selection(folder, items, self.renewals)
 
     def state(self) -> dict[str, Any]:
@@ -345,7 +345,7 @@ class Controller:
             "version": 0 if self.mask is None else self.mask.version,
             "weights": [] if self.mask is None else sorted(self.mask.weights),
             "importance": None if self._importance is None else self._importance.tolist(),
-            "counts": self.slots.state(),
+            "counts": self.optimizer_state.state(),
             "steps": [self._steps, self._steps_at_renewal, self._epochs_since_renewal],
             "epochs": self._epochs,
             "best_loss": None if np.isinf(self._best_loss) else float(self._best_loss),
@@ -358,7 +358,7 @@ class Controller:
         if state["version"]:
             self.mask = Mask(state["version"], frozenset(state["weights"]))
             self._importance = np.array(state["importance"])
-        self.slots.restore(state["counts"])
+        self.optimizer_state.restore(state["counts"])
         self._steps, self._steps_at_renewal, self._epochs_since_renewal = state["steps"]
         self._epochs = state["epochs"]
         self._best_loss = np.inf if state["best_loss"] is None else state["best_loss"]

@@ -21,9 +21,9 @@ from ooodist.data_parallel.planning import Planned, limits_of, planned_for, prof
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic import timing
 from ooodist.elastic.controller import Mask
+from ooodist.elastic.cost_model import CostModel, OneWorker, SeveralWorkers
 from ooodist.elastic.importance import Probe
-from ooodist.elastic.pricing import OneWorker, Pricing, SeveralWorkers
-from ooodist.elastic.slots import Slots
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.engines.gpu import seconds_of
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors, trace_step
@@ -62,7 +62,9 @@ class SelectiveDataParallel:
         """Whether there are several workers."""
         return self.inner.engine.size > 1
 
-    def plan(self, batch: Batch, total_steps: int | None) -> tuple[Pricing, Slots, Probe]:
+    def plan(
+        self, batch: Batch, total_steps: int | None
+    ) -> tuple[CostModel, OptimizerState, Probe]:
         """Measures the model and the network, and what selections cost.
 
         Raises:
@@ -70,9 +72,9 @@ class SelectiveDataParallel:
         """
         inner = self.inner
         model, engine, accumulate = inner.model, inner.engine, inner.accumulate
-        inner.make_alike(batch)
+        inner.broadcast(batch)
         with engine.agreed():
-            slots = Slots(model)
+            optimizer_state = OptimizerState(model)
             traced = trace_step(model, batch, accumulate=accumulate)
         profile = profile_for(
             model, batch, engine, inner.planning, accumulate=accumulate, traced=traced
@@ -88,31 +90,31 @@ class SelectiveDataParallel:
             inner.steps_per_execution = full.plan.steps_per_execution
             self._untouched = trace_step(model, batch, accumulate=accumulate, order="inorder")
         self._profile = profile
-        self._slots = slots
+        self._optimizer_state = optimizer_state
         self.launches.clear()
-        pricing = self._pricing(batch)
+        cost_model = self._cost_model(batch)
         inner.planned = None  # those that were made to measure with are not carried out
         with engine.agreed():
-            probe = Probe(model, slots)
-        return pricing, slots, probe
+            probe = Probe(model, optimizer_state)
+        return cost_model, optimizer_state, probe
 
-    def _pricing(self, batch: Batch) -> Pricing:
+    def _cost_model(self, batch: Batch) -> CostModel:
         if self.inner.engine.size == 1:
             return OneWorker(timing.selectable_of(self._costs))
         exchange = self.inner.backward.exchange
-        pricing = SeveralWorkers(
+        cost_model = SeveralWorkers(
             self._costs,
             self._profile.network,
             exchange.bucket_bytes,
             exchange.credit,
             self.inner.steps_per_execution,
         )
-        return self._calibrated(pricing, batch)
+        return self._calibrated(cost_model, batch)
 
-    def _calibrated(self, pricing: SeveralWorkers, batch: Batch) -> SeveralWorkers:
+    def _calibrated(self, cost_model: SeveralWorkers, batch: Batch) -> SeveralWorkers:
         """With what three selections really take, exchange and all; all ranks run them together."""
-        masks = timing.three_selections(pricing.choice)
-        launches = [self.launch_for(Mask(0, pricing.choice.weights(m))) for m in masks.values()]
+        masks = timing.three_selections(cost_model.choice)
+        launches = [self.launch_for(Mask(0, cost_model.choice.weights(m))) for m in masks.values()]
         batches = as_tensors((batch,) * (self.inner.accumulate * self.inner.steps_per_execution))
 
         def run(launch: Launch) -> float:
@@ -120,23 +122,23 @@ class SelectiveDataParallel:
             return seconds_of(lambda: launch(batches)) / self.inner.steps_per_execution
 
         variables = all_variables(self.inner.model, launches[0].trace(batches))
-        with preserved([*variables, *self._slots.variables]):
+        with preserved([*variables, *self._optimizer_state.variables]):
             runs = [functools.partial(run, launch) for launch in launches]
             took = timing.timed(runs, EXCHANGING_ROUNDS, math.inf)
         measured = self.inner.engine.all_reduce(np.array(took), "max").tolist()
-        computing = [pricing.computing(mask) for mask in masks.values()]
-        simulated = [pricing.simulated(mask) for mask in masks.values()]
+        computing = [cost_model.computing(mask) for mask in masks.values()]
+        simulated = [cost_model.simulated(mask) for mask in masks.values()]
         waiting = timing.fitted_waiting(computing, simulated, measured)
-        pricing = replace(pricing, waiting=waiting)
+        cost_model = replace(cost_model, waiting=waiting)
         logger.info(
             "elastic: with the exchange, %s",
             "; ".join(
                 f"{name}: measured {one * 1e3:.1f} ms a step, simulated {other * 1e3:.1f}, "
-                f"calibrated {pricing.seconds(mask) * 1e3:.1f}"
+                f"calibrated {cost_model.seconds(mask) * 1e3:.1f}"
                 for (name, mask), one, other in zip(masks.items(), measured, simulated, strict=True)
             ),
         )
-        return pricing
+        return cost_model
 
     # Training
 
@@ -163,7 +165,7 @@ class SelectiveDataParallel:
                 self.inner.model,
                 backward,
                 accumulate=self.inner.accumulate,
-                updating=self._slots.counting,
+                updating=self._optimizer_state.counting,
                 watch=self.inner.watch,
             )
             self.launches[mask.digest] = planned, launch

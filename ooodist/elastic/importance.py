@@ -17,7 +17,8 @@ This is done otherwise than by the source in three ways:
   update helps, and of 93 % where it is taken before; the loss falls by two thirds
   (expr/elastic/gradient_place.py).
 
-Afterwards all is, bit for bit, as it was: weights, slots, counts, the learning rate, random states
+Afterwards all is, bit for bit, as it was: weights, optimizer state, counts, the learning
+rate, random states
 and the statistics of batch norms.
 
 Source: Huang, Yang, Gao, "ElasticTrainer: speeding up on-device training with runtime elastic
@@ -34,8 +35,8 @@ import numpy as np
 import tensorflow as tf
 from scipy.stats import spearmanr
 
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Selectable
-from ooodist.elastic.slots import Slots
 from ooodist.graph.units import Gradient
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors
@@ -61,11 +62,11 @@ class Probe:
 
     Args:
         model: compiled and built.
-        slots: of its optimizer.
+        optimizer_state: of its optimizer.
     """
 
-    def __init__(self, model: keras.Model, slots: Slots) -> None:
-        self._model, self._slots = model, slots
+    def __init__(self, model: keras.Model, optimizer_state: OptimizerState) -> None:
+        self._model, self._optimizer_state = model, optimizer_state
         self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def __call__(self, batches: Sequence[Batch]) -> Measured:
@@ -77,7 +78,7 @@ class Probe:
         """
         batches = as_tensors(list(batches))
         graph = self._traced.get_concrete_function(batches[0]).graph
-        variables = [*all_variables(self._model, graph), *self._slots.variables]
+        variables = [*all_variables(self._model, graph), *self._optimizer_state.variables]
         total = Totals(len(batches))
         for batch in batches:
             with preserved(variables):
@@ -88,7 +89,7 @@ class Probe:
         """Gradients and steps, by name."""
         model = self._model
         weights = model.trainable_variables
-        self._slots.reset(list(self._slots.counts))
+        self._optimizer_state.reset(list(self._optimizer_state.counts))
         before = [tf.identity(weight.value) for weight in weights]
         gradients: dict[str, Gradient] = {}
 
@@ -98,7 +99,7 @@ class Probe:
             gradients.update(zip(variable_names(variables), found, strict=True))
             return list(found)
 
-        with uncompiled(model), self._slots.counting(), watch_gradients(note):
+        with uncompiled(model), self._optimizer_state.counting(), watch_gradients(note):
             model.train_step(batch)
         dense, steps = {}, {}
         for name, weight, old in zip(variable_names(weights), weights, before, strict=True):

@@ -15,14 +15,14 @@ import keras
 import tensorflow as tf
 
 from ooodist.elastic.controller import Mask, Measure
+from ooodist.elastic.cost_model import CostModel
 from ooodist.elastic.importance import Measured, Totals
-from ooodist.elastic.pipeline_pricing import Pipeline as PipelinePricing
-from ooodist.elastic.pricing import Pricing
-from ooodist.elastic.slots import Slots
+from ooodist.elastic.optimizer_state import OptimizerState
+from ooodist.elastic.pipeline_cost_model import PipelineCostModel
 from ooodist.elastic.stage_units import measure_stage_units
 from ooodist.pipeline.assembly import Assembly
 from ooodist.pipeline.cutting import first_trained
-from ooodist.pipeline.ownership import hand_out
+from ooodist.pipeline.ownership import broadcast_owned
 from ooodist.pipeline.planning import plan_schedule
 from ooodist.pipeline.strategy import Pipeline
 from ooodist.planner.costs import StepCosts
@@ -64,7 +64,9 @@ class SelectivePipeline:
         assert self.inner.assembly is not None
         return self.inner.assembly
 
-    def plan(self, batch: Batch, total_steps: int | None) -> tuple[Pricing, Slots, Measure]:
+    def plan(
+        self, batch: Batch, total_steps: int | None
+    ) -> tuple[CostModel, OptimizerState, Measure]:
         """Splits the model, and measures what selections cost.
 
         Raises:
@@ -76,14 +78,14 @@ class SelectivePipeline:
         self._plans.clear()
         self._carried_out = ""
         with inner.engine.agreed():
-            self._slots = Slots(inner.model)
+            self._optimizer_state = OptimizerState(inner.model)
         units = self._measured_units(self._assembly)
         with inner.engine.agreed():
-            self._pricing = PipelinePricing(
+            self._cost_model = PipelineCostModel(
                 units, self._full.costs, self._full.schedule, self._schedule_for
             )
-            probe = _Probe(inner.model, self._assembly, self._slots, self._train_all)
-        return self._pricing, self._slots, probe
+            probe = _Probe(inner.model, self._assembly, self._optimizer_state, self._train_all)
+        return self._cost_model, self._optimizer_state, probe
 
     def _measured_units(self, assembly: Assembly) -> StepCosts:
         """On rank 0, for all: the others wait, so that it has the machine for itself."""
@@ -109,16 +111,16 @@ class SelectivePipeline:
 
     def _carry_out(self, mask: Mask) -> None:
         """Trains the selected weights alone, with a schedule for it."""
-        assembly, pricing = self._assembly, self._pricing
+        assembly, cost_model = self._assembly, self._cost_model
         weights, digest = mask.weights, mask.digest
         first = first_trained(assembly.stages, weights)
         if digest not in self._plans:
-            costs = pricing.masked(pricing.choice.numbers(weights))
+            costs = cost_model.masked(cost_model.choice.numbers(weights))
             self._plans[digest] = plan_schedule(
                 self._full, costs, self.inner.parallel, self.inner.engine, first
             )
         plan = self._plans[digest]
-        assembly.select(weights, self._slots.counting)
+        assembly.select(weights, self._optimizer_state.counting)
         assembly.carry_out(plan)
         logger.info(
             "elastic: %s; schedule %s, predicted %.1f ms a step",
@@ -129,7 +131,7 @@ class SelectivePipeline:
 
     def _train_all(self) -> None:
         """For a while, as before the first selection; until :meth:`_carry_out`."""
-        self._assembly.select(None, self._slots.counting)
+        self._assembly.select(None, self._optimizer_state.counting)
         self._assembly.carry_out(self._full)
         self._carried_out = ""
 
@@ -139,8 +141,8 @@ class SelectivePipeline:
     def synchronize(self) -> None:
         self.inner.synchronize()
         owner = {variable.path: position for variable, position in self.inner.weights}
-        counts = self._slots.counts
-        hand_out([(counts[path], owner[path]) for path in counts], self.inner.ranks.pipeline)
+        counts = self._optimizer_state.counts
+        broadcast_owned([(counts[path], owner[path]) for path in counts], self.inner.ranks.pipeline)
 
 
 class _Probe:
@@ -150,16 +152,20 @@ class _Probe:
     """
 
     def __init__(
-        self, model: keras.Model, assembly: Assembly, slots: Slots, train_all: Any
+        self,
+        model: keras.Model,
+        assembly: Assembly,
+        optimizer_state: OptimizerState,
+        train_all: Any,
     ) -> None:
-        self._model, self._assembly, self._slots = model, assembly, slots
+        self._model, self._assembly, self._optimizer_state = model, assembly, optimizer_state
         self._train_all = train_all
 
     def __call__(self, batches: Sequence[Batch]) -> Measured:
         self._train_all()
         assembly, optimizer = self._assembly, self._model.optimizer
         held = [*self._model.variables, *self._model.metrics_variables, *optimizer.variables]
-        variables = [*(variable.value for variable in held), *self._slots.variables]
+        variables = [*(variable.value for variable in held), *self._optimizer_state.variables]
         own = assembly.gradients.variables
         # A weight that several ranks have counts on one of them.
         owners = assembly.gradients.owners
@@ -167,7 +173,7 @@ class _Probe:
         total = Totals(len(batches))
         for batch in batches:
             with preserved(variables):
-                self._slots.reset(list(self._slots.counts))
+                self._optimizer_state.reset(list(self._optimizer_state.counts))
                 before = [tf.constant(variable.numpy()) for variable in own]
                 sums = assembly.gradient_sums(batch)
                 assembly.update(sums)

@@ -17,8 +17,8 @@ import numpy as np
 
 from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic.controller import Controller, Mask, Measure
-from ooodist.elastic.pricing import Pricing
-from ooodist.elastic.slots import Slots
+from ooodist.elastic.cost_model import CostModel
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.strategy import LookAhead, Strategy
@@ -42,7 +42,9 @@ class Selective(Protocol):
     @property
     def exchanges(self) -> bool: ...
 
-    def plan(self, batch: Batch, total_steps: int | None) -> tuple[Pricing, Slots, Measure]:
+    def plan(
+        self, batch: Batch, total_steps: int | None
+    ) -> tuple[CostModel, OptimizerState, Measure]:
         """Plans, and measures: what selections cost, the optimizer's state, what weights matter."""
 
     def select(self, mask: Mask) -> None:
@@ -111,12 +113,12 @@ class Elastic(Strategy):
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Measures the model and the network, and what selections cost; fit does so by itself."""
-        pricing, slots, measure = self.selective.plan(batch, total_steps)
+        cost_model, optimizer_state, measure = self.selective.plan(batch, total_steps)
         self.steps_per_execution = self.inner.steps_per_execution
         self._planned_for = self.compiled
         with self.engine.agreed():
             self.controller = Controller(
-                self.config, self.model, self.engine, pricing, slots, measure
+                self.config, self.model, self.engine, cost_model, optimizer_state, measure
             )
         self.watch.begin()  # steps that were measured do not count
 

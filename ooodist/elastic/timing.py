@@ -30,7 +30,7 @@ from ooodist.graph.digest import model_digest
 from ooodist.graph.units import find_backward_units
 from ooodist.planner.costs import StepCosts, UnitCost
 from ooodist.profiler.compute import undisturbed
-from ooodist.profiler.memory import kept_tensors
+from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.owners import find_owners
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import StepToMeasure, as_tensors
@@ -144,7 +144,7 @@ def masked(
     found = replace(
         reduced(costs, selected),
         backward=backward,
-        tensors=kept_tensors(step, find_owners(step, kept), kept),
+        tensors=saved_tensors(step, find_owners(step, kept), kept),
     )
     return found, model_digest(units)
 
@@ -286,7 +286,7 @@ def _scaled(costs: StepCosts, fixed: float, selectable: float) -> StepCosts:
 
 
 def needed_until(units: Sequence[UnitCost]) -> dict[str, frozenset[str]]:
-    """For each unit itself and all that must run before it; units stand in stock order."""
+    """For each unit itself and all that must run before it; units stand in baseline order."""
     until: dict[str, frozenset[str]] = {}
     for unit in units:
         until[unit.name] = frozenset({unit.name}).union(*(until[name] for name in unit.needs))

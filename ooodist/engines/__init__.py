@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ooodist.engines.detect import check_name, check_size, choose
-from ooodist.engines.patience import abort, at_most
 from ooodist.engines.settings import BYTEPS_CREDIT, one_host_settings, planned_settings
+from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 from ooodist.util.importing import without_collection
 
@@ -35,7 +35,7 @@ def init(
     engine: str = "auto",
     *,
     workers: int | None = None,
-    stall_limit: float = 600.0,
+    timeout: float = 600.0,
     planned: bool = False,
     partition_bytes: int | None = None,
     pieces_in_flight: int | None = BYTEPS_CREDIT,
@@ -46,7 +46,7 @@ def init(
         engine: "local", "collective", "horovod", "byteps", "mpi", or "auto": as the process was
             started.
         workers: how many there must be; None: as many as were started.
-        stall_limit: seconds to wait for the others before the process ends with exit code 1; they
+        timeout: seconds to wait for the others before the process ends with exit code 1; they
             may still be importing TensorFlow, which takes minutes from a file system that many
             hosts share.
         planned: the exchanges will follow a plan: sets the engine up for that (see settings.py).
@@ -72,7 +72,7 @@ def init(
     if planned:
         _set_up_for_plans(planned_settings(name, partition_bytes, pieces_in_flight))
     os.environ.update(one_host_settings(name, os.environ))
-    made = _make(name, stall_limit)
+    made = _make(name, timeout)
     check_size(name, made.size, os.environ, workers)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)
     _current = made
@@ -106,7 +106,7 @@ def _set_up_for_plans(settings: Mapping[str, str]) -> None:
             _log.info("%s=%s is kept (a plan wants %s)", variable, os.environ[variable], value)
 
 
-def _make(name: str, stall_limit: float) -> Engine:
+def _make(name: str, timeout: float) -> Engine:
     try:
         with without_collection():
             module = importlib.import_module(f"ooodist.engines.{name}")
@@ -119,9 +119,9 @@ def _make(name: str, stall_limit: float) -> Engine:
             f"scripts/install_engines.sh {name}, or take engine: collective"
         ) from error
     late = (
-        f"engine {name}: the other workers did not come within {stall_limit:g} s; look for errors "
-        "of theirs, or raise stall_limit"
+        f"engine {name}: the other workers did not come within {timeout:g} s; look for errors "
+        "of theirs, or raise timeout"
     )
-    with at_most(stall_limit, late):
+    with ending_after(timeout, late):
         made: Engine = getattr(module, _CLASSES[name])()
     return made

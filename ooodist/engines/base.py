@@ -63,7 +63,7 @@ class Engine(ArrayExchange):
         self._is_shut_down = False
 
     @abstractmethod
-    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         """Adds the op that sums ``tensor`` over all ranks to the graph being traced.
 
         Never called with one rank, with an empty tensor or with a dtype of ``wire_dtypes``. The
@@ -76,7 +76,7 @@ class Engine(ArrayExchange):
         """Leaves the job, in which no rank exchanges any more."""
 
     def sum_in_graph(
-        self, tensor: tf.Tensor, name: str, place: int | None = None, *, any_shape: bool = False
+        self, tensor: tf.Tensor, name: str, position: int | None = None, *, any_shape: bool = False
     ) -> tf.Tensor:
         """The sum of ``tensor`` over all ranks, same shape and dtype.
 
@@ -101,7 +101,7 @@ class Engine(ArrayExchange):
             traced = self._eager.setdefault(
                 name,
                 tf.function(
-                    lambda tensor: self.sum_in_graph(tensor, name, place, any_shape=any_shape),
+                    lambda tensor: self.sum_in_graph(tensor, name, position, any_shape=any_shape),
                     autograph=False,
                 ),
             )
@@ -114,7 +114,7 @@ class Engine(ArrayExchange):
         earlier = [graph.get_operation_by_name(last_op[key])] if key in last_op else []
         with tf.control_dependencies(earlier):
             travelling = tf.cast(tensor, self.wire_dtypes.get(tensor.dtype, tensor.dtype))
-            result = tf.cast(self._sum(travelling, key, place), tensor.dtype)
+            result = tf.cast(self._sum(travelling, key, position), tensor.dtype)
         last_op[key] = result.op.name
         return result
 

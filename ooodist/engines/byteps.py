@@ -11,8 +11,8 @@ import tensorflow as tf
 from ooodist.compat import byteps
 from ooodist.engines.base import PIECE_SIZES, SMALL_INTEGERS, Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
-from ooodist.engines.local_place import LocalPlace
-from ooodist.engines.patience import abort, at_most
+from ooodist.engines.local_rank import LocalRank
+from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 
 MOST_NAMES = 1 << 16  # that BytePS can number; places come after all numbers
@@ -54,7 +54,7 @@ class BytepsEngine(Engine):
             self.local_size = int(os.environ["OOODIST_LOCAL_SIZE"])
         elif self.size > 1:  # started by hand, or by bpslaunch
             scheduler = (os.environ["DMLC_PS_ROOT_URI"], os.environ["DMLC_PS_ROOT_PORT"])
-            self._place = LocalPlace(":".join(scheduler))
+            self._place = LocalRank(":".join(scheduler))
             self.local_rank, self.local_size = self._place.rank, None
         use_own_gpu(self.local_rank, self.local_size)
         # They get the first numbers: so ranks can compare what they have traced before a
@@ -62,8 +62,8 @@ class BytepsEngine(Engine):
         for size in PIECE_SIZES:
             self._sum_array(np.zeros(size, np.int32))
 
-    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
-        after_all_numbers = -1 if place is None else MOST_NAMES + place
+    def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
+        after_all_numbers = -1 if position is None else MOST_NAMES + position
         result = byteps.push_pull_sum(as_new_value(tensor), key, after_all_numbers)
         keep(result.op)
         return result
@@ -74,7 +74,7 @@ class BytepsEngine(Engine):
             f"engine byteps: not all workers ended within {LEAVE_SECONDS:g} s of each other, as "
             "they must; look for errors of the others, or call ooodist.shutdown on all at the end"
         )
-        with at_most(LEAVE_SECONDS, error):
+        with ending_after(LEAVE_SECONDS, error):
             bps.shutdown()
 
     def _close_at_exit(self) -> None:

@@ -56,7 +56,7 @@ class CollectiveEngine(Engine):
         # It is needed as long as the process lives, but never as the current strategy.
         self._strategy = _connect_all_workers() if self.size > 1 else None
 
-    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         result = tf.raw_ops.CollectiveReduceV2(
             input=tensor,
             group_size=self.size,

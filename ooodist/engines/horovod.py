@@ -34,7 +34,7 @@ class HorovodEngine(Engine):
         self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
         use_own_gpu(self.local_rank, self.local_size)
 
-    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         # Horovod's key is the last part of the op's name. In a name scope of its own the op gets
         # exactly the name it asks for, also if that stands elsewhere in the graph.
         with tf.name_scope("exchange"):

@@ -10,7 +10,7 @@ class LocalEngine(Engine):
 
     name = "local"
 
-    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         raise AssertionError("one rank has nothing to exchange")
 
     def _close(self) -> None:

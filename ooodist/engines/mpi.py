@@ -40,7 +40,7 @@ class MpiEngine(Engine):
         wait(self.world.Iallreduce(array, result, op=MPI.SUM))
         return result
 
-    def _sum(self, tensor: tf.Tensor, key: str, place: int | None) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         raise AssertionError("pipelines add up outside of the graph")
 
     def _close(self) -> None:
@@ -66,7 +66,7 @@ def wait(request: MPI.Request, what: str = "", limit: float = math.inf) -> None:
             raise UserError(
                 f"rank {MPI.COMM_WORLD.rank} waits at {what} since {waited:.0f} s: not all ranks "
                 "have come to it; one may have died or be stuck. If a step may take that long, "
-                f"raise stall_limit ({limit:g} s)"
+                f"raise timeout ({limit:g} s)"
             )
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)

@@ -4,19 +4,19 @@ The stage is traced once, forward and backward, and each op goes to one of the t
 it; no layer is known by name or type::
 
     inputs ----------> [ F ] ----------> outputs
-                         | kept
+                         | saved
     input       <------ [ B ] <--------- output gradients
-    gradients            | kept
+    gradients            | saved
                        [ W ] ----------> added to the accumulators
 
     B = the ops behind the output gradients that an input gradient needs
     W = the other ops behind the output gradients that a weight's gradient needs
 
-W may run at any time after B. What B and W need of F is kept, except what depends on nothing but
+W may run at any time after B. What B and W need of F is saved, except what depends on nothing but
 constants and weights (shapes, casts of a weight): that is made again. Weights must not change
 between F and W of a micro-batch. A max-pooling is made again too, where its gradient is computed:
 oneDNN computes that thirty times as fast beside the pooling itself, which leaves it the places of
-the maxima, as from the result. What F itself changes (moving averages, random states) is kept and
+the maxima, as from the result. What F itself changes (moving averages, random states) is saved and
 not read again, so that dropout has the same mask in F, B and W.
 
 A stage of which nobody wants input gradients, as the first of a model, has an empty B, and all is
@@ -36,7 +36,7 @@ import tensorflow as tf
 from ooodist.compat.tensorflow_graph import call_flat, capture, captures_of
 from ooodist.graph import ops as graphs
 from ooodist.graph.buffers import buffer_of, workspace_bytes
-from ooodist.graph.order import impose_order, stock_order
+from ooodist.graph.order import baseline_order, impose_order
 from ooodist.graph.units import Gradient, find_backward_units
 
 Stage = Callable[..., Sequence[tf.Tensor]]
@@ -44,7 +44,7 @@ READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 POOLING_GRADIENTS = ("MaxPoolGrad", "MaxPool3DGrad")  # of (input, result of the pooling, gradient)
 
 
-class Kept(NamedTuple):
+class Saved(NamedTuple):
     """What F hands over: to B, and to W."""
 
     for_input: list[tf.Tensor]
@@ -56,10 +56,10 @@ class CutStage:
     """A stage in three functions.
 
     Attributes:
-        forward: (inputs) -> (outputs, Kept).
-        input_gradient: (output gradients, ``Kept.for_input``) -> (input gradients, what W needs of
+        forward: (inputs) -> (outputs, Saved).
+        input_gradient: (output gradients, ``Saved.for_input``) -> (input gradients, what W needs of
             it); one gradient for each output of floating point, and for each such input.
-        weight_gradient: (``Kept.for_weights``, what B has made for it) -> nothing; adds the
+        weight_gradient: (``Saved.for_weights``, what B has made for it) -> nothing; adds the
             gradients to the accumulators.
         input_bytes: that a micro-batch keeps from F to B, and not longer.
         weight_bytes: ... from F to W.
@@ -69,7 +69,7 @@ class CutStage:
             it is given and nobody keeps.
     """
 
-    forward: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], Kept]]
+    forward: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], Saved]]
     input_gradient: Callable[
         [Sequence[tf.Tensor], Sequence[tf.Tensor]], tuple[list[tf.Tensor | None], list[tf.Tensor]]
     ]
@@ -97,7 +97,7 @@ def cut_stage(
         inputs: shapes and types of the inputs of a micro-batch.
         variables: those that are trained.
         accumulators: of the variables' shapes and types; W adds the gradients to them.
-        input_gradients: whether anybody wants them; without them and variables nothing is kept.
+        input_gradients: whether anybody wants them; without them and variables nothing is saved.
         recompute: keep the inputs alone, and run F again in B (activation checkpointing); W may
             still run later.
     """
@@ -138,7 +138,7 @@ class _Traced:
             if all(gradient is None for gradient in self.input_gradients):
                 names = [str(number) for number in range(len(self.gradients))]
                 units = find_backward_units(self.seeds, self.gradients, names)
-                impose_order(units, stock_order(units))
+                impose_order(units, baseline_order(units))
             return self.outputs
 
         self.graph = tf.function(whole, autograph=False).get_concrete_function(*inputs).graph
@@ -160,7 +160,7 @@ class _Part(NamedTuple):
 
 
 class _Cutting:
-    """Decides which op goes where, and what is kept."""
+    """Decides which op goes where, and what is saved."""
 
     def __init__(
         self, traced: _Traced, accumulators: Sequence[tf.Variable], *, recompute: bool
@@ -201,26 +201,26 @@ class _Cutting:
         of_weights = _Part([*for_weights, *from_b], self._fetched_of_w)
         forward, input_gradient = map(self._function, (of_forward, of_input))
         weight_gradient = self._function(of_weights, then=self._accumulate)
-        num_outputs, num_kept = len(traced.outputs), len(for_input)
+        num_outputs, num_saved = len(traced.outputs), len(for_input)
 
-        def run_forward(inputs: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Kept]:
+        def run_forward(inputs: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Saved]:
             results = forward(*inputs)
-            kept = results[num_outputs:]
-            return results[:num_outputs], Kept(kept[:num_kept], kept[num_kept:])
+            saved = results[num_outputs:]
+            return results[:num_outputs], Saved(saved[:num_saved], saved[num_saved:])
 
         def run_input_gradient(
-            output_gradients: Sequence[tf.Tensor], kept: Sequence[tf.Tensor]
+            output_gradients: Sequence[tf.Tensor], saved: Sequence[tf.Tensor]
         ) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
-            results = input_gradient(*output_gradients, *kept)
+            results = input_gradient(*output_gradients, *saved)
             found = iter(results[: len(gradients)])
             by_input = [None if g is None else next(found) for g in traced.input_gradients]
             return by_input, results[len(gradients) :]
 
-        def run_weight_gradient(kept: Sequence[tf.Tensor], made: Sequence[tf.Tensor]) -> None:
-            weight_gradient(*kept, *made)
+        def run_weight_gradient(saved: Sequence[tf.Tensor], made: Sequence[tf.Tensor]) -> None:
+            weight_gradient(*saved, *made)
 
         longer = {t.name for t in for_weights}
-        kept_of_forward, kept_of_input = [*for_input, *for_weights], from_b
+        saved_of_forward, saved_of_input = [*for_input, *for_weights], from_b
         return CutStage(
             run_forward,
             run_input_gradient,
@@ -228,12 +228,12 @@ class _Cutting:
             input_bytes=_num_bytes(t for t in for_input if t.name not in longer),
             weight_bytes=_num_bytes(for_weights),
             gradient_bytes=_num_bytes(from_b),
-            output_bytes=_bytes_besides(kept_of_forward, traced.outputs),
+            output_bytes=_bytes_besides(saved_of_forward, traced.outputs),
             workspace_bytes=max(
                 self._workspace_bytes(of_forward, of_forward.fetches)
-                + _bytes_besides(kept_of_forward, traced.inputs),
+                + _bytes_besides(saved_of_forward, traced.inputs),
                 self._workspace_bytes(of_input, of_input.fetches)
-                + _bytes_besides(kept_of_input, traced.seeds),
+                + _bytes_besides(saved_of_input, traced.seeds),
                 self._workspace_bytes(of_weights, ()),  # gradients are added up as they come
             ),
         )
@@ -271,7 +271,7 @@ class _Cutting:
         return _first_before(fetched, is_elsewhere)
 
     def _sources(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What must be kept so that these forward tensors can be made again."""
+        """What must be saved so that these forward tensors can be made again."""
         inputs = {tensor.op for tensor in self._traced.inputs}
 
         def cannot_run_again(op: tf.Operation) -> bool:
@@ -330,10 +330,10 @@ class _Cutting:
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
         return lambda *values: call_flat(concrete, values)
 
-    def _workspace_bytes(self, part: _Part, kept: Sequence[tf.Tensor]) -> int:
-        """What a part needs for itself, besides what it is fed and what is kept of it."""
+    def _workspace_bytes(self, part: _Part, saved: Sequence[tf.Tensor]) -> int:
+        """What a part needs for itself, besides what it is fed and what is saved of it."""
         names = self._needed_names(part)
-        return workspace_bytes([op for op in self._ops if op.name in names], kept)
+        return workspace_bytes([op for op in self._ops if op.name in names], saved)
 
     def _needed_names(self, part: _Part) -> set[str]:
         """The ops to run, given what is fed; those of captures are fed as well."""
@@ -389,9 +389,9 @@ def _as_tensor_name(text: str) -> str:
     return text if ":" in text else f"{text}:0"
 
 
-def _bytes_besides(kept: Iterable[tf.Tensor], tensors: Iterable[tf.Tensor]) -> int:
-    """Of tensors that are in other memory than those that are kept."""
-    buffers = {buffer_of(tensor) for tensor in kept}
+def _bytes_besides(saved: Iterable[tf.Tensor], tensors: Iterable[tf.Tensor]) -> int:
+    """Of tensors that are in other memory than those that are saved."""
+    buffers = {buffer_of(tensor) for tensor in saved}
     return _num_bytes(tensor for tensor in tensors if buffer_of(tensor) not in buffers)
 
 

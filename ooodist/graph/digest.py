@@ -17,7 +17,7 @@ def model_digest(backward: Sequence[Unit]) -> str:
     the same layers and sizes have the same digest, whatever their weights, and whatever the batch.
 
     Args:
-        backward: the units of one traced step, in stock order.
+        backward: the units of one traced step, in baseline order.
     """
     digest = hashlib.sha256()
     for unit in backward:

@@ -3,7 +3,7 @@
 An order is a list of unit names. It is legal if it has every unit once and none before a unit
 that it needs. For three layers (3 on top), as the compute stream sees them::
 
-    stock          dX3 dW3 dX2 dW2 dX1 dW1
+    baseline          dX3 dW3 dX2 dW2 dX1 dW1
     first_k, k=2   dX3 dW3 dX2 dX1 dW1 dW2
     first_k, k=3   dX3 dX2 dX1 dW1 dW2 dW3
 
@@ -29,7 +29,7 @@ def carries_edges(unit: Unit) -> bool:
     return any(op.type not in LIGHT_OPS for op in unit.ops)
 
 
-def stock_order(units: Sequence[Unit]) -> list[str]:
+def baseline_order(units: Sequence[Unit]) -> list[str]:
     """Layer after layer from the loss down, each dX followed by the dW of its layer."""
     return [unit.name for unit in units]
 
@@ -38,8 +38,8 @@ def first_k_order(units: Sequence[Unit], k: int) -> list[str]:
     """Reverse first-k: the dW of the first k layers last, the first layer's foremost.
 
     Args:
-        units: the backward units in stock order.
-        k: 0 (stock order) to the number of layers with a dW worth moving: one with a heavy op
+        units: the backward units in baseline order.
+        k: 0 (baseline order) to the number of layers with a dW worth moving: one with a heavy op
             (see light_ops.py). A layer is the dW units that wait for the same dX unit, such as a
             kernel and its bias.
 

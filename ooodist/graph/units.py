@@ -88,7 +88,7 @@ def find_backward_units(
         names: a unique name for each of ``gradients``, usually the variable's path.
 
     Returns:
-        the units in stock order: down the dX path, and behind each dX unit the dW units that
+        the units in baseline order: down the dX path, and behind each dX unit the dW units that
         waited for it. Together they hold each op that depends on a seed and that some gradient
         needs. (What a gradient needs of the forward pass alone, such as shapes, is in no unit.)
 

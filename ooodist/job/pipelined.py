@@ -29,7 +29,7 @@ def pipelined(
     split: Sequence[str] | None = None,
     recompute: bool = False,
     memory_bytes: int | None = None,
-    stall_limit: float = 60.0,
+    timeout: float = 60.0,
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
 ) -> keras.Model:
@@ -49,7 +49,7 @@ def pipelined(
         split: names of the layers with which a new stage begins; None: balanced.
         recompute: activations are computed again instead of kept.
         memory_bytes: of what a rank keeps for gradients (sums, activations); None: no limit.
-        stall_limit: seconds that a rank waits for a message.
+        timeout: seconds that a rank waits for a message.
         planning: for the schedule ``auto``: without ``trial`` it is found before the first step
             (as always with ``elastic``), and ``share`` is the most that trying may take of the
             training's time.
@@ -86,7 +86,7 @@ def pipelined(
             f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
             f"{data}: pipelines normalize each micro-batch by itself; take synchronized=False"
         )
-    inner = Pipeline(model, engine, parallel, stall_limit, planning, swaps_schedules=config is None)
+    inner = Pipeline(model, engine, parallel, timeout, planning, swaps_schedules=config is None)
     strategy: Strategy = inner
     if config is not None:
         from ooodist.elastic.pipeline import SelectivePipeline  # imports SciPy

@@ -209,7 +209,7 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
 
         return pipelined(
             model,
-            stall_limit=config.stall_limit,
+            timeout=config.timeout,
             planning=config.planning,
             elastic=config.elastic,
             **vars(config.parallel),

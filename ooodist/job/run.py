@@ -71,7 +71,7 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
         engine = engines.init(
             config.engine if config.parallel is None else "mpi",
             workers=_wanted_size(config),
-            stall_limit=FIRST_TIME_FACTOR * config.stall_limit,
+            timeout=FIRST_TIME_FACTOR * config.timeout,
             planned=config.order.is_a_plan,
             partition_bytes=plan.partition_bytes if plan else None,
             pieces_in_flight=plan.credit if plan and plan.by_urgency else BYTEPS_CREDIT,
@@ -135,8 +135,8 @@ def train(job: Job, started: float) -> None:
     config, engine = job.config, job.engine
     timer = StepTimer()
     # A pipeline knows better what it waits for, and says so after its own limit.
-    patience = config.stall_limit * (1 if config.parallel is None else 2)
-    watchdog = Watchdog(patience, engine.rank, engine.name)
+    timeout = config.timeout * (1 if config.parallel is None else 2)
+    watchdog = Watchdog(timeout, engine.rank, engine.name)
     best = _best(job)
     history = [] if job.source is None else job.source.state.history
     epoch_log = EpochLog(history, _file(job, CSV_NAME, wanted=config.report.csv))

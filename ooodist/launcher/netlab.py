@@ -21,16 +21,16 @@ Experiments that start several jobs in one network, let them take turns or chang
     from ooodist.launcher.lab import Lab
 
     with Lab(num_hosts=2, rate="250Mbit") as lab:
-        stock = lab.start("horovod", [sys.executable, "stock.py"], log_folder=Path("logs/stock"))
-        stock.pause()
+        baseline = lab.start("horovod", [sys.executable, "baseline.py"], Path("logs/baseline"))
+        baseline.pause()
         planned = lab.start("byteps", [sys.executable, "planned.py"], Path("logs/planned"),
                             variables={"BYTEPS_PARTITION_BYTES": "1048576"})
         ...
         planned.pause()
-        stock.resume()
+        baseline.resume()
         lab.set_rate("500Mbit")
-        if stock.wait(timeout=600) != 0:
-            print(stock.failure)
+        if baseline.wait(timeout=600) != 0:
+            print(baseline.failure)
 
 A process on host i of a running network, to look around: ``ip netns list`` has the names, and
 ``ip netns exec NAME bash`` is a shell there.

@@ -262,7 +262,7 @@ def assemble(
     parallel: ParallelConfig,
     ranks: Ranks,
     engine: Engine,
-    stall_limit: float,
+    timeout: float,
     *,
     is_live: bool = False,
 ) -> Assembly:
@@ -274,7 +274,7 @@ def assemble(
         parallel: what the job says.
         ranks: the place of this rank.
         engine: lets ranks agree.
-        stall_limit: seconds that anybody waits for a message.
+        timeout: seconds that anybody waits for a message.
         is_live: the schedule is only to begin with: it is the best of those that are known, and
             stages are not measured, unless nothing else tells what they cost.
 
@@ -291,7 +291,7 @@ def assemble(
     direct = _is_direct()
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
-    transport = Transport(ranks.pipeline.Dup(), stall_limit)
+    transport = Transport(ranks.pipeline.Dup(), timeout)
     gradients = Gradients(stages, rank_of, ranks, transport)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
     reads = {stage.number: _places(stage, model) for stage in own}

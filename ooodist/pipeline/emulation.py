@@ -83,7 +83,7 @@ class EmulatedBoundary:
         self._sent = np.zeros(before.sent_bytes, np.uint8)  # all messages are this one
         self._free: list[np.ndarray] = []  # places whose message nobody needs any more
 
-    def places(self, kind: str) -> Sequence[np.ndarray]:
+    def receive_buffers(self, kind: str) -> Sequence[np.ndarray]:
         return [self._free.pop() if self._free else np.empty_like(self._sent)]
 
     def pack(self, kind: str, values: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -155,7 +155,7 @@ def emulate(
     *,
     steps: int = STEPS,
     warm_up: int = 1,
-    stall_limit: float = 60.0,
+    timeout: float = 60.0,
 ) -> Emulation | None:
     """Carries out some steps. All ranks call it.
 
@@ -165,7 +165,7 @@ def emulate(
         costs: of its stages.
         steps: that are timed.
         warm_up: steps before, in which MPI connects the ranks.
-        stall_limit: seconds that anybody waits for a message.
+        timeout: seconds that anybody waits for a message.
 
     Returns:
         on rank 0 what was measured; None on the others.
@@ -177,7 +177,7 @@ def emulate(
     from ooodist.pipeline.runtime.transport import Transport
 
     communicator = world.Dup()
-    transport = Transport(communicator, stall_limit)
+    transport = Transport(communicator, timeout)
     try:
         own = [stage for stage, rank in enumerate(schedule.rank_of) if rank == world.rank]
         runtime = Runtime(

@@ -48,21 +48,21 @@ class Emulated:
         schedule: as CSV text.
         costs: of its stages, stretched.
         factor: by which they are stretched.
-        stall_limit: seconds that anybody waits for a message.
+        timeout: seconds that anybody waits for a message.
     """
 
     name: str
     schedule: str
     costs: PipelineCosts
     factor: float
-    stall_limit: float
+    timeout: float
 
 
 def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
     """Plans, carries out and prints what came out; called on all ranks.
 
     Args:
-        config: job file, of which ``parallel`` and ``stall_limit`` count.
+        config: job file, of which ``parallel`` and ``timeout`` count.
         overrides: of its keys, as ``key.key=value``.
         costs: file of a :class:`ooodist.planner.pipeline.layer_costs.ModelCosts`.
 
@@ -80,7 +80,7 @@ def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
         plan = _plan(world.size, config, overrides, costs) if world.rank == 0 else None
         agreed = _agree(world, plan)
         schedule = from_csv(agreed.schedule, agreed.name)
-        result = emulate(world, schedule, agreed.costs, stall_limit=agreed.stall_limit)
+        result = emulate(world, schedule, agreed.costs, timeout=agreed.timeout)
         if result is not None:
             print(text(result, agreed.factor), flush=True)
     except UserError as error:
@@ -123,7 +123,7 @@ def text(result: Emulation, factor: float = 1.0) -> str:
 
 def _plan(processes: int, config: Path | None, overrides: Sequence[str], file: Path) -> Emulated:
     """For so many processes. Raises UserError."""
-    parallel, stall_limit = job_file.load_parallel(config, overrides)
+    parallel, timeout = job_file.load_parallel(config, overrides)
     _check(parallel, processes)
     costs = read_model_costs(file, "--emulate")
     if parallel.memory_bytes is not None:
@@ -154,7 +154,7 @@ def _plan(processes: int, config: Path | None, overrides: Sequence[str], file: P
         to_csv(plan.schedule),
         stretched(plan.costs, factor),
         factor,
-        stall_limit,
+        timeout,
     )
 
 

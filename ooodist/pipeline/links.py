@@ -68,7 +68,10 @@ def _message_seconds(
     for number, boundary in enumerate(boundaries):
         ends = rank_of[number], rank_of[number + 1]
         if ends[0] != ends[1] and ranks.position in ends:
-            there, back = boundary.places(FORWARD), boundary.places(INPUT_GRADIENT)
+            there, back = (
+                boundary.receive_buffers(FORWARD),
+                boundary.receive_buffers(INPUT_GRADIENT),
+            )
             if ranks.position == ends[0]:
                 rounds = [_ping(transport, ends[1], there, back) for _ in range(ROUNDS)]
                 found[number] = statistics.median(rounds) / 2

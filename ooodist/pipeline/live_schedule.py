@@ -34,8 +34,8 @@ from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import NEARLY
 from ooodist.planner.pipeline.search_process import FoundSchedules, ScheduleRequest, ScheduleSearch
 from ooodist.step.launch import Batch
+from ooodist.trainer.drift import DRIFTED_WINDOWS, DriftDetector
 from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
-from ooodist.trainer.watched import DRIFTED_WINDOWS, Watched
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -102,7 +102,7 @@ class LiveSchedule:
         self._besides = 0.0  # seconds of a step that no schedule changes
         self._steps = 0
         self._times: list[float] = []
-        self._patience = DRIFTED_WINDOWS
+        self._windows = DRIFTED_WINDOWS
         self._next: Callable[[Sequence[Batch]], Logs] = self._begin
         job.is_trying = True
 
@@ -295,7 +295,7 @@ class LiveSchedule:
     def _settle(self, plan: PipelinePlan) -> None:
         self._take_over(plan)
         self._job.is_trying = False
-        self._next = Watched(self._engine, self._job.train, self._patience, self._drifted)
+        self._next = DriftDetector(self._engine, self._job.train, self._windows, self._drifted)
 
     def _take_over(self, plan: PipelinePlan) -> None:
         self.plan = plan
@@ -312,6 +312,6 @@ class LiveSchedule:
             now * 1e3,
             before * 1e3,
         )
-        self._patience *= 2  # what comes and goes is not followed for ever
+        self._windows *= 2  # what comes and goes is not followed for ever
         self._again, self._tried, self._searches = self._tried, set(), 0
         self._begin_timing()

@@ -31,7 +31,7 @@ from ooodist.planner.pipeline.actions import (
 from ooodist.planner.pipeline.costs import RECEIVES_AHEAD, StageCost
 from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.profiler.compute import measure_owners
-from ooodist.profiler.memory import kept_tensors
+from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.owners import Owner
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure, trace_step
@@ -167,7 +167,7 @@ def costs_of(
     costs: dict[int, StageCost] = {}
     for number, work in works.items():
         _, behind = _around(boundaries, number)
-        input_bytes, weight_bytes, gradient_bytes = work.kept_bytes
+        input_bytes, weight_bytes, gradient_bytes = work.saved_bytes
         costs[number] = StageCost(
             seconds[number, FORWARD],
             seconds[number, INPUT_GRADIENT],
@@ -360,7 +360,7 @@ def _kept_bytes(
     """Bytes that are kept for others, by layer, and one of _UNTIL."""
     layers = {call.layer.name for call in calls}
     kept: dict[tuple[str, str], int] = {}
-    for tensor in kept_tensors(traced.step, traced.owner_of, traced.weights):
+    for tensor in saved_tensors(traced.step, traced.owner_of, traced.weights):
         users = {kinds[name] for name in tensor.used_by} - {"F"}
         made_by = kinds[tensor.made_by]
         if not users or made_by == "dW":

@@ -1,7 +1,7 @@
 """Which rank's value of a variable counts, and giving it to all others.
 
 Each rank has all of the model, but trains the weights of its own stages alone. At the end of an
-epoch the owners hand out weights, statistics and the optimizer's state, so that evaluation,
+epoch the owners broadcast weights, statistics and the optimizer's state, so that evaluation,
 checkpoints and callbacks see one model, as if one process had trained it.
 """
 
@@ -18,7 +18,7 @@ from ooodist.engines.mpi import wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
-from ooodist.step.optimizer import weights_of_slots
+from ooodist.step.optimizer import optimizer_state_of
 from ooodist.step.replicas import checksum
 
 Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
@@ -45,20 +45,20 @@ def owned_variables(
                     f"rank {position}: split the model so that all its calls are on one rank"
                 )
     weights = [(variable, owner[variable.path]) for variable in model.variables]
-    slots = []
+    optimizer_state = []
     paths = [variable.path for variable in model.trainable_variables]
-    for variable, weight in weights_of_slots(model.optimizer, paths):
+    for variable, weight in optimizer_state_of(model.optimizer, paths):
         if weight:
-            slots.append((variable, owner[weight]))
+            optimizer_state.append((variable, owner[weight]))
         elif len(variable.shape):
             raise UserError(
                 f"the optimizer {model.optimizer.name} keeps {variable.path}, of which nobody "
                 "knows for which weight it is; take another optimizer for a pipeline"
             )
-    return weights, slots
+    return weights, optimizer_state
 
 
-def hand_out(owned: Owned, pipeline: MPI.Comm) -> None:
+def broadcast_owned(owned: Owned, pipeline: MPI.Comm) -> None:
     """Gives all ranks of the pipeline the owners' values."""
     for variable, owner in owned:
         value = np.ascontiguousarray(variable.numpy())

@@ -54,8 +54,8 @@ class Ranks:
         return self.world.Split(color, self.world.rank)
 
 
-def places(engine: MpiEngine, pipeline: int, data: int) -> Ranks:
-    """The places of all ranks.
+def make_ranks(engine: MpiEngine, pipeline: int, data: int) -> Ranks:
+    """Place all ranks on a grid of pipelines times stages.
 
     Args:
         engine: knows the ranks.

@@ -24,9 +24,9 @@ from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.assembly import Assembly, assemble
 from ooodist.pipeline.live_schedule import LiveSchedule
-from ooodist.pipeline.ownership import average_statistics, hand_out, owned_variables
+from ooodist.pipeline.ownership import average_statistics, broadcast_owned, owned_variables
 from ooodist.pipeline.planning import write_schedule
-from ooodist.pipeline.ranks import places
+from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.runtime import Ran
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
@@ -78,7 +78,7 @@ class Pipeline(Strategy):
         model: keras.Model,
         engine: MpiEngine,
         parallel: ParallelConfig,
-        stall_limit: float,
+        timeout: float,
         planning: PlanningConfig,
         *,
         swaps_schedules: bool = True,
@@ -87,11 +87,11 @@ class Pipeline(Strategy):
         super().__init__(model, engine, arguments=arguments)
         self.engine: MpiEngine = engine
         self.parallel = parallel
-        self.ranks = places(engine, parallel.pipeline, parallel.data)
+        self.ranks = make_ranks(engine, parallel.pipeline, parallel.data)
         self.assembly: Assembly | None = None
         self.ran: list[Ran] = []
         self.step_began = 0.0
-        self._stall_limit = stall_limit
+        self._timeout = timeout
         self._planning = planning
         self._swaps_schedules = swaps_schedules
         self._live: LiveSchedule | None = None
@@ -127,7 +127,7 @@ class Pipeline(Strategy):
         check_model(model)
         self.close()
         build_with(model, batch)
-        self.make_alike(batch)
+        self.broadcast(batch)
         is_live = self.parallel.schedule == AUTO and self._planning.trial and self._swaps_schedules
         self.assembly = assemble(
             model,
@@ -135,7 +135,7 @@ class Pipeline(Strategy):
             self.parallel,
             self.ranks,
             self.engine,
-            self._stall_limit,
+            self._timeout,
             is_live=is_live,
         )
         if is_live and self.ranks.pipeline.size > 1:  # or there is nobody to wait for
@@ -144,8 +144,8 @@ class Pipeline(Strategy):
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
         self._together = stages_together(stages, rank_of)
         with self.engine.agreed():
-            self.weights, self._slots = owned_variables(model, stages, rank_of)
-        self._record = _Record(model, self.assembly, self._stall_limit)
+            self.weights, self._optimizer_state = owned_variables(model, stages, rank_of)
+        self._record = _Record(model, self.assembly, self._timeout)
         self._planned_for = self.compiled
 
     @property
@@ -202,7 +202,7 @@ class Pipeline(Strategy):
     def synchronize(self) -> None:
         """Gives all ranks the weights, optimizer state and statistics of their owners."""
         average_statistics(self.weights, self.ranks)
-        hand_out([*self.weights, *self._slots], self.ranks.pipeline)
+        broadcast_owned([*self.weights, *self._optimizer_state], self.ranks.pipeline)
 
 
 class _Record:
@@ -215,10 +215,10 @@ class _Record:
             pass; see ``step/finite.py``.
     """
 
-    def __init__(self, model: keras.Model, assembly: Assembly, stall_limit: float) -> None:
+    def __init__(self, model: keras.Model, assembly: Assembly, timeout: float) -> None:
         self._model = model
         self._assembly = assembly
-        self._stall_limit = stall_limit
+        self._timeout = timeout
         self._mean_loss = next(metric for metric in model.metrics if metric.name == "loss")
         self._update = tf.function(self._update_loss, autograph=False)
         self._names: list[str] = []
@@ -231,7 +231,7 @@ class _Record:
         assembly = self._assembly
         total = np.array([loss])
         request = assembly.ranks.pipeline.Iallreduce(MPI.IN_PLACE, total, op=MPI.SUM)
-        wait(request, "the sum of the loss", self._stall_limit)
+        wait(request, "the sum of the loss", self._timeout)
         if not self._names:
             self._names = sorted(self._model.get_metrics_result())
         world = assembly.ranks.world
@@ -242,7 +242,7 @@ class _Record:
             values[:] = [float(found[name]) for name in self._names]
         codes[world.rank] = self._codes.get(assembly.update.not_finite, 0)
         request = world.Iallreduce(MPI.IN_PLACE, message, op=MPI.SUM)
-        wait(request, "the metrics", self._stall_limit)
+        wait(request, "the metrics", self._timeout)
         return dict(zip(self._names, values / assembly.ranks.replicas, strict=True)), codes
 
     def _update_loss(self, loss: tf.Tensor, samples: float) -> dict[str, tf.Tensor]:

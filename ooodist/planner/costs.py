@@ -51,7 +51,7 @@ class WeightCost:
 
 
 @dataclass(frozen=True)
-class KeptTensor:
+class SavedTensor:
     """A tensor that stays in memory from the end of one unit to the end of the last of others.
 
     Attributes:
@@ -71,7 +71,7 @@ class StepCosts:
 
     Attributes:
         forward: the F units, in the order in which they run.
-        backward: the dX and dW units, in stock order.
+        backward: the dX and dW units, in baseline order.
         weights: all that are trained.
         tensors: what units keep for others: activations, output gradients, and the gradients of
             weights (``used_by`` empty: they stay until their update).
@@ -79,13 +79,13 @@ class StepCosts:
             compute stream does in each step outside of units (loss, metrics, the input).
         launch_seconds: each launch costs besides its steps: the call, and its end.
         trace_seconds: tracing and optimizing the graph of one step of a launch takes.
-        base_bytes: in memory all the time: weights, optimizer slots, constants.
+        base_bytes: in memory all the time: weights, optimizer state, constants.
     """
 
     forward: tuple[UnitCost, ...]
     backward: tuple[UnitCost, ...]
     weights: tuple[WeightCost, ...]
-    tensors: tuple[KeptTensor, ...] = ()
+    tensors: tuple[SavedTensor, ...] = ()
     middle_seconds: Seconds = 0.0
     launch_seconds: Seconds = 0.0
     trace_seconds: Seconds = 0.0

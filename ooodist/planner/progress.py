@@ -21,14 +21,14 @@ class SearchState:
         simulated: plans so far.
         share: of the search that is done, about: 0 to 1.
         best_seconds: of a step with the best plan so far; infinite before the first.
-        stock_seconds: of a step with stock; infinite before it was simulated.
+        baseline_seconds: of a step with the baseline; infinite before it was simulated.
     """
 
     phase: str
     simulated: int
     share: float
     best_seconds: float
-    stock_seconds: float
+    baseline_seconds: float
 
 
 Progress: TypeAlias = Callable[[SearchState], None]
@@ -44,7 +44,7 @@ class WatchedSimulator(Simulator):
         progress: is told; None: nobody is.
 
     Attributes:
-        phase, best_seconds, stock_seconds: as of :class:`SearchState`; set by the search.
+        phase, best_seconds, baseline_seconds: as of :class:`SearchState`; set by the search.
         simulated: plans so far.
     """
 
@@ -55,7 +55,7 @@ class WatchedSimulator(Simulator):
         self.phase = ""
         self.simulated = 0
         self.best_seconds = math.inf
-        self.stock_seconds = math.inf
+        self.baseline_seconds = math.inf
         self._expected = expected
         self._progress = progress
 
@@ -66,7 +66,7 @@ class WatchedSimulator(Simulator):
             share = min(1.0, self.simulated / self._expected)
             self._progress(
                 SearchState(
-                    self.phase, self.simulated, share, self.best_seconds, self.stock_seconds
+                    self.phase, self.simulated, share, self.best_seconds, self.baseline_seconds
                 )
             )
         return seconds

@@ -1,8 +1,8 @@
 """Seconds and bytes of a model's units, updates and launches on this machine.
 
-A few steps are trained, in stock order. TensorFlow's profiler tells which op ran when (of ops that
-ran at a time each gets its share); its seconds are scaled so that they add up to those of steps
-without it::
+A few steps are trained, in baseline order. TensorFlow's profiler tells which op ran when (of ops
+that ran at a time each gets its share); its seconds are scaled so that they add up to those of
+steps without it::
 
     a call    |launch| F a | F b | middle | dX b | dW b | dW a | updates |launch|
 
@@ -26,7 +26,7 @@ from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Unit
 from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
 from ooodist.profiler.attribution import seconds_by_owner
-from ooodist.profiler.memory import kept_tensors
+from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.owners import Owner
 from ooodist.profiler.recording.matching import match_steps
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
@@ -67,7 +67,7 @@ def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
         forward=_unit_costs(traced.step.forward, seconds),
         backward=_unit_costs(traced.step.backward, seconds),
         weights=weight_costs(traced, seconds),
-        tensors=kept_tensors(traced.step, traced.owner_of, traced.weights),
+        tensors=saved_tensors(traced.step, traced.owner_of, traced.weights),
         middle_seconds=seconds.get(None, 0.0),
         launch_seconds=measured.launch_seconds,
         trace_seconds=traced.trace_seconds + measured.first_call_seconds,

@@ -8,16 +8,16 @@ import tensorflow as tf
 
 from ooodist.graph.buffers import LASTING, PASSING, Buffer, buffer_of
 from ooodist.graph.ops import num_bytes, ops_of
-from ooodist.planner.costs import KeptTensor
+from ooodist.planner.costs import SavedTensor
 from ooodist.profiler.owners import Owner, Weight
 from ooodist.step.backward import TracedStep
 
 LEAST_BYTES = 1024  # smaller ones do not matter
 
 
-def kept_tensors(
+def saved_tensors(
     step: TracedStep, owner_of: Mapping[tf.Operation, Owner], weights: Sequence[Weight]
-) -> tuple[KeptTensor, ...]:
+) -> tuple[SavedTensor, ...]:
     """The tensors that one unit makes and others read, and the gradients of the weights.
 
     Sizes are those of the traced graph, of which TensorFlow may fuse a part away; tensors of an
@@ -49,11 +49,11 @@ def kept_tensors(
             and op.type not in LASTING
             and buffer not in gradients
         ):
-            kept.append(KeptTensor(size, made_by, tuple(sorted(others, key=units.index))))
+            kept.append(SavedTensor(size, made_by, tuple(sorted(others, key=units.index))))
     completed_by = {name: unit.name for unit in step.backward for name in unit.variables}
     for weight in weights:
         size = num_bytes(weight.gradient)
         if size >= LEAST_BYTES:
             made_by = completed_by.get(weight.name, step.forward[-1].name)
-            kept.append(KeptTensor(size, made_by, ()))
+            kept.append(SavedTensor(size, made_by, ()))
     return tuple(kept)

@@ -16,7 +16,7 @@ from ooodist.engines.gpu import seconds_of
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
-from ooodist.graph.order import stock_order
+from ooodist.graph.order import baseline_order
 from ooodist.graph.units import Gradient
 from ooodist.profiler.owners import Owner, Weight, find_owners
 from ooodist.profiler.state import all_variables
@@ -28,7 +28,7 @@ from ooodist.step.launch import Batch, Launch
 
 @dataclass(frozen=True)
 class StepToMeasure:
-    """A launch of one step, in stock order and without an exchange, that can be run.
+    """A launch of one step, in baseline order and without an exchange, that can be run.
 
     Attributes:
         launch: runs it on ``batches``.
@@ -61,7 +61,7 @@ class StepToMeasure:
 
 
 def trace_step(
-    model: keras.Model, batch: Batch, *, accumulate: int = 1, order: Order = stock_order
+    model: keras.Model, batch: Batch, *, accumulate: int = 1, order: Order = baseline_order
 ) -> StepToMeasure:
     """Traces one step and runs nothing.
 

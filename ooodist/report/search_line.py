@@ -58,8 +58,8 @@ def described(state: SearchState, passed: float) -> str:
     words = [f"{state.phase}: {state.simulated:,} plans simulated"]
     if state.best_seconds < math.inf:
         words.append(f"best {state.best_seconds * 1e3:.1f} ms a step")
-    if state.stock_seconds < math.inf:
-        words[-1] += f" (stock {state.stock_seconds * 1e3:.1f} ms)"
+    if state.baseline_seconds < math.inf:
+        words[-1] += f" (baseline {state.baseline_seconds * 1e3:.1f} ms)"
     left = passed / state.share - passed
     words.append(f"{passed:.0f} s, about {left:.0f} s left")
     return ", ".join(words)

@@ -18,7 +18,7 @@ from ooodist.compat.tensorflow_graph import capture, handle_of
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
 from ooodist.graph.forward_units import find_forward_units
-from ooodist.graph.order import first_k_order, impose_order, stock_order
+from ooodist.graph.order import baseline_order, first_k_order, impose_order
 from ooodist.graph.units import Gradient, Unit, find_backward_units
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.exchange import Exchanged, GradientExchange
@@ -37,7 +37,7 @@ class TracedStep:
     """What is known of one traced training step: for reports, tests and plans.
 
     Attributes:
-        forward, backward: its units, in stock order.
+        forward, backward: its units, in baseline order.
         order: names of the backward units in the order that was imposed; None if none was.
         exchanges: in the order in which they were issued.
     """
@@ -55,7 +55,7 @@ class OrderedBackward:
         exchange: averages over the ranks.
         order: ``inorder`` (as TensorFlow would: no edge is added), ``first_k``, a list of unit
             names (of all backward passes, if a step has several), a function that makes one from
-            the units in stock order, or a plan, which says how to exchange as well.
+            the units in baseline order, or a plan, which says how to exchange as well.
         k: for ``first_k``, how many layers.
         selected: names of the weights that are trained (see :func:`variable_names`); None: all.
 
@@ -152,7 +152,7 @@ class OrderedBackward:
             impose_order(backward, imposed, units_at_a_time())
 
         # Gradients are exchanged in the order in which they become ready.
-        ready = {name: at for at, name in enumerate(imposed or stock_order(backward), start=1)}
+        ready = {name: at for at, name in enumerate(imposed or baseline_order(backward), start=1)}
         ready_at = {weight: ready[unit.name] for unit in backward for weight in unit.variables}
         sequence = sorted(range(len(names)), key=lambda index: ready_at.get(names[index], 0))
         means, exchanges = self.exchange.mean(

@@ -130,7 +130,7 @@ class GradientExchange:
         arrived: dict[str, list[tf.Tensor]] = {name: [] for name in dense}
         records = []
         exchanges = self._exchanges(dense)
-        for exchange, name, place in self._named(exchanges, dense):
+        for exchange, name, position in self._named(exchanges, dense):
             first = exchange.weights[0]
             tensors = [dense[weight] for weight in exchange.weights]
             if exchange.parts > 1:
@@ -138,7 +138,7 @@ class GradientExchange:
                     pieces[first] = _split(dense[first], exchange)
                     arrived[first] = pieces[first].copy()
                 tensors = [pieces[first][exchange.part]]
-            means, record = self._exchange(tensors, exchange, name, place)
+            means, record = self._exchange(tensors, exchange, name, position)
             if record:
                 records.append(record)
             if exchange.parts > 1:
@@ -192,7 +192,7 @@ class GradientExchange:
         return zip(exchanges, names, itertools.count(self._names.first_place(own)), strict=False)
 
     def _exchange(
-        self, tensors: list[tf.Tensor], exchange: PlannedExchange, name: str, place: int
+        self, tensors: list[tf.Tensor], exchange: PlannedExchange, name: str, position: int
     ) -> tuple[list[tf.Tensor], Exchanged | None]:
         whole = tensors[0]
         if len(tensors) > 1:
@@ -201,11 +201,14 @@ class GradientExchange:
         # Another model of this process may have weights of the same names and other sizes.
         name += f".{whole.dtype.name}" + ("" if any_shape else f".{whole.shape.num_elements()}")
         if tf.executing_eagerly():
-            total, record = self.engine.sum_in_graph(whole, name, place, any_shape=any_shape), None
+            total, record = (
+                self.engine.sum_in_graph(whole, name, position, any_shape=any_shape),
+                None,
+            )
         else:
             graph = whole.graph
             whole = self._in_its_turn(whole)
-            total = self.engine.sum_in_graph(whole, name, place, any_shape=any_shape)
+            total = self.engine.sum_in_graph(whole, name, position, any_shape=any_shape)
             record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
             self._issued(graph).append((_handing_over(total), record))
         mean = total / tf.cast(self.engine.size, total.dtype)

@@ -97,7 +97,7 @@ def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
     return optimizer
 
 
-def weights_of_slots(
+def optimizer_state_of(
     optimizer: keras.optimizers.Optimizer, paths: Iterable[str]
 ) -> list[tuple[keras.Variable, str]]:
     """What an optimizer keeps, each with the path of the weight that it is for; empty if for none.
@@ -106,7 +106,7 @@ def weights_of_slots(
         optimizer: built.
         paths: of the weights that it trains.
     """
-    start_of = {path: slot_prefix(path) for path in paths}
+    start_of = {path: state_prefix(path) for path in paths}
     found = []
     for variable in optimizer.variables:
         name = variable.path.rpartition("/")[2]
@@ -115,7 +115,7 @@ def weights_of_slots(
     return found
 
 
-def slot_prefix(path: str) -> str:
+def state_prefix(path: str) -> str:
     """How the names begin that Keras gives to what an optimizer keeps for the weight."""
     return f"{path.replace('/', '_')}_"
 

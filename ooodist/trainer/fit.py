@@ -117,7 +117,7 @@ class DistributedFit:
                 return self._last_logs
             batches = self._next_batches(iterator)
             if not self._alike:
-                strategy.make_alike(batches[0])
+                strategy.broadcast(batches[0])
                 self._alike = True
             strategy.before_call(batches, lambda number: self._look_ahead(iterator, number))
             if strategy.left is not None:
@@ -204,8 +204,8 @@ class DistributedFit:
         strategy = self.strategy
         if not strategy.is_whole_between_epochs:
             raise UserError(
-                "train_on_batch ends no epoch, at which the ranks of a pipeline hand out what they "
-                "have trained; use fit, with steps_per_epoch"
+                "train_on_batch ends no epoch, at which the ranks of a pipeline broadcast what "
+                "they have trained; use fit, with steps_per_epoch"
             )
         if strategy.accumulate > 1:
             raise UserError(

@@ -19,7 +19,7 @@ from ooodist.config.job import Config
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.step import replicas
-from ooodist.step.optimizer import slot_prefix, without_scaling
+from ooodist.step.optimizer import state_prefix, without_scaling
 from ooodist.trainer import checkpoint
 from ooodist.trainer.checkpoint import State
 from ooodist.util import yaml_dataclass
@@ -29,7 +29,7 @@ logger = logging.getLogger("ooodist")
 # Keys that say where and how long to train, not what is trained.
 _READ_IN_LANES = ("tfrecord", "tfds")  # whose order depends on the samples of a step
 _FREE_KEYS = (
-    *("engine", "workers", "epochs", "output", "checkpoint", "report", "stall_limit"),
+    *("engine", "workers", "epochs", "output", "checkpoint", "report", "timeout"),
     *("planning", "warm_start"),
 )
 
@@ -164,8 +164,8 @@ def _trained(model: keras.Model, state: checkpoint.State) -> list[keras.Variable
     if type(model).train_step is keras.Model.train_step:
         return list(weights)
     kept = [variable.path.rpartition("/")[2] for variable in state.variables]
-    trained = [v for v in weights if any(name.startswith(slot_prefix(v.path)) for name in kept)]
-    return trained or list(weights)  # without slots it does not matter
+    trained = [v for v in weights if any(name.startswith(state_prefix(v.path)) for name in kept)]
+    return trained or list(weights)  # without optimizer state it does not matter
 
 
 def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:

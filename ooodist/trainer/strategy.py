@@ -137,7 +137,7 @@ class Strategy(ABC):
 
     # For all strategies
 
-    def make_alike(self, batch: Batch) -> None:
+    def broadcast(self, batch: Batch) -> None:
         """Gives all ranks rank 0's weights. Raises UserError where their arguments differ."""
         build(self.model, batch)
         self.engine.check_equal("the arguments of ooodist.distribute", self.arguments)

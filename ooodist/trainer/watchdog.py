@@ -104,7 +104,7 @@ class Watchdog(keras.callbacks.Callback):
                 sys.stderr.write(
                     f"ooodist: error: {self._who} has made no progress for {waited:.0f} s "
                     f"since {self._where}; ending it. Another rank may have died or be stuck; "
-                    f"if a launch may take that long, raise stall_limit ({self._limit:g} s)\n"
+                    f"if a launch may take that long, raise timeout ({self._limit:g} s)\n"
                 )
                 sys.stderr.flush()
                 os._exit(EXIT_CODE)

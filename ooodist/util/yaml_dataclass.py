@@ -140,6 +140,7 @@ RENAMED = {
     "steps_per_launch": "steps_per_execution",
     "max_steps_per_launch": "max_steps_per_execution",
     "warmup": "warm_start",
+    "stall_limit": "timeout",
 }
 
 

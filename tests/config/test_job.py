@@ -216,8 +216,8 @@ def test_any_config_survives_yaml(
         ("order.k=3", "order.name is inorder and order.k is 3"),
         ("order={name: first_k, k: -1}", "order.k is -1; it must be a whole number, at least 0"),
         ("early_stopping.patience=x", "early_stopping.patience is x; it must be a whole number"),
-        ("stall_limit=0.5", "stall_limit is 0.5; it must be a number, 1 to 1000000"),
-        ("stall_limit=.inf", "stall_limit is .inf; it must be a number, 1 to 1000000"),
+        ("timeout=0.5", "timeout is 0.5; it must be a number, 1 to 1000000"),
+        ("timeout=.inf", "timeout is .inf; it must be a number, 1 to 1000000"),
         (
             "steps_per_execution=100000",
             "steps_per_execution is 100000; it must be a whole number, 1 to",
@@ -357,7 +357,7 @@ def test_most_mistakes_are_found_without_tensorflow() -> None:
 
 def test_a_pipeline_is_read_alone_and_without_keras(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text("model: no such\nparallel: {pipeline: 4, schedule: zb_h1}\nstall_limit: 5\n")
+    file.write_text("model: no such\nparallel: {pipeline: 4, schedule: zb_h1}\ntimeout: 5\n")
     program = (
         "import pathlib, sys\n"
         "from ooodist.config import job as config\n"
@@ -384,18 +384,18 @@ def test_a_pipeline_is_read_alone_and_without_keras(tmp_path: Path) -> None:
     ),
     st.floats(1, 1e6),
 )
-def test_a_pipeline_is_that_of_the_whole_job(parallel: ParallelConfig, stall_limit: float) -> None:
+def test_a_pipeline_is_that_of_the_whole_job(parallel: ParallelConfig, timeout: float) -> None:
     batch = 3 * parallel.microbatches
-    whole = replace(job.load(None), parallel=parallel, stall_limit=stall_limit, batch=batch)
+    whole = replace(job.load(None), parallel=parallel, timeout=timeout, batch=batch)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.yaml"
         file.write_text(job.to_yaml(whole), encoding="utf-8")
-        assert job.load_parallel(file) == (parallel, stall_limit)
+        assert job.load_parallel(file) == (parallel, timeout)
 
 
 def test_the_default_stall_limit_of_a_pipeline() -> None:
     found = job.load_parallel(None, ["parallel.pipeline=2"])
-    assert found == (ParallelConfig(pipeline=2), Config.stall_limit)
+    assert found == (ParallelConfig(pipeline=2), Config.timeout)
 
 
 @pytest.mark.parametrize(
@@ -415,8 +415,8 @@ def test_mistakes_of_a_pipeline(override: str, message: str) -> None:
 
 
 def test_a_stall_limit_that_is_too_short() -> None:
-    with pytest.raises(UserError, match=r"stall_limit is 0\.5; it must be a number, 1 to"):
-        job.load_parallel(None, ["parallel.pipeline=2", "stall_limit=0.5"])
+    with pytest.raises(UserError, match=r"timeout is 0\.5; it must be a number, 1 to"):
+        job.load_parallel(None, ["parallel.pipeline=2", "timeout=0.5"])
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.conditions import Conditions, Machine
 from ooodist.profiler.folder import Profile
 from ooodist.trainer import trial
+from ooodist.trainer.drift import DRIFT, WINDOW_CALLS
 from ooodist.trainer.trial import Candidate
-from ooodist.trainer.watched import DRIFT, WINDOW_CALLS
 from tests.planner.chains import chain_costs
 
 COSTS = chain_costs([1 << 20] * 3, forward=0.2, output_gradient=0.2, weight_gradient=0.2)

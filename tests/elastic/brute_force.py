@@ -6,7 +6,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 
-from ooodist.elastic.pricing import Pricing
+from ooodist.elastic.cost_model import CostModel
 from ooodist.elastic.selection.select import select
 from tests.elastic.selection.test_select import total
 
@@ -26,25 +26,25 @@ def best_of_all(
     return next(total(importance, mask) for mask in those if seconds(mask) <= budget * EXACT)
 
 
-def check_close_to_the_best(priced: Callable[[], Pricing], generator: random.Random) -> None:
+def check_close_to_the_best(make: Callable[[], CostModel], generator: random.Random) -> None:
     """What is selected fits, and matters nearly as much as the best of all, in 40 instances.
 
     Args:
-        priced: makes an instance.
+        make: makes an instance.
         generator: of importance and budgets.
     """
     shares = []
     for _ in range(40):
-        pricing = priced()
+        cost_model = make()
         forced = frozenset({0})
-        everything = frozenset(range(len(pricing.choice.items)))
+        everything = frozenset(range(len(cost_model.choice.items)))
         importance = [generator.random() for _ in everything]
-        least, most = pricing.seconds(forced), pricing.seconds(everything)
+        least, most = cost_model.seconds(forced), cost_model.seconds(everything)
         budget = least + generator.random() * (most - least)
-        found = pricing.select(select, importance, budget, forced)
+        found = cost_model.select(select, importance, budget, forced)
         assert forced <= found
-        assert pricing.seconds(found) <= budget * EXACT
-        best = best_of_all(pricing.seconds, importance, budget, forced)
+        assert cost_model.seconds(found) <= budget * EXACT
+        best = best_of_all(cost_model.seconds, importance, budget, forced)
         shares.append(total(importance, found) / best)
     print(f"{statistics.mean(shares):.3f} of the best in mean, {min(shares):.3f} at least")
     assert statistics.mean(shares) > 0.95

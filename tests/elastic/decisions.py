@@ -47,7 +47,7 @@ def decided(decisions: Sequence[Decision]) -> Iterator[None]:
     plain = Controller._decide
 
     def decide(controller: Controller, values: Any) -> dict[str, Any]:
-        choice = controller.pricing.choice
+        choice = controller.cost_model.choice
         decision = decisions[len(controller.renewals) % len(decisions)]
         return {
             **plain(controller, values),

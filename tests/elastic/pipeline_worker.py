@@ -16,8 +16,8 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.elastic.controller import Mask
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Selectable
-from ooodist.elastic.slots import Slots
 from ooodist.elastic.stage_units import stage_of_unit
 from ooodist.engines.base import Engine
 from ooodist.pipeline.cutting import first_trained
@@ -112,7 +112,7 @@ class Laws(Notes):
         for stage, work in assembly.works.items():
             assert {variable.path for variable in work.variables} <= mask.weights
             if stage < first:
-                assert work.kept_bytes == (0, 0, 0)
+                assert work.saved_bytes == (0, 0, 0)
             assert not work._kept
             assert not work._for_weights
         trained = {variable.path for variable in assembly.gradients.variables}
@@ -125,7 +125,7 @@ def pipelined(case: Elastic, batches: Batches, elastic: dict[str, Any] | None) -
         pipeline=case.pipeline,
         data=case.data,
         microbatches=case.microbatches,
-        stall_limit=20,
+        timeout=20,
         elastic=elastic,
         **case.options,
     )
@@ -143,12 +143,12 @@ def train(case: Elastic) -> tuple[keras.Model, Batches, list[Mask]]:
     return model, batches, notes.masks
 
 
-def replayed(case: Elastic, masks: Sequence[Mask]) -> tuple[keras.Model, Slots]:
+def replayed(case: Elastic, masks: Sequence[Mask]) -> tuple[keras.Model, OptimizerState]:
     """The whole model, micro-batch after micro-batch, in this process alone."""
     batches = Batches(case)
     model = compiled(case, batches, case.optimizer)
     model.optimizer.build(model.trainable_variables)
-    slots = Slots(model)
+    optimizer_state = OptimizerState(model)
     number = case.microbatches * case.data
 
     @tf.function(autograph=False)
@@ -162,16 +162,16 @@ def replayed(case: Elastic, masks: Sequence[Mask]) -> tuple[keras.Model, Slots]:
 
     for step, mask in enumerate(masks):
         if step:
-            slots.reset(masks[step - 1].weights - mask.weights)
+            optimizer_state.reset(masks[step - 1].weights - mask.weights)
         weights = model.trainable_variables
         sums = [tf.zeros(weight.shape, weight.dtype) for weight in weights]
         for microbatch in range(step % STEPS * number, (step % STEPS + 1) * number):
             gradients = gradients_of(*batches.microbatch(microbatch))
             sums = [s + tf.convert_to_tensor(g) for s, g in zip(sums, gradients, strict=True)]
         own = [place for place, weight in enumerate(weights) if weight.path in mask.weights]
-        with slots.counting():
+        with optimizer_state.counting():
             model.optimizer.apply([sums[p] for p in own], [weights[p] for p in own])
-    return model, slots
+    return model, optimizer_state
 
 
 def state(model: keras.Model) -> dict[str, np.ndarray]:
@@ -215,8 +215,8 @@ def main(name: str) -> None:
     probes_leave_no_trace(model, batches)
     strategy.close()
 
-    alone, slots = replayed(case, masks)
-    assert counts == slots.state()
+    alone, optimizer_state = replayed(case, masks)
+    assert counts == optimizer_state.state()
     values = {v.path: v.numpy() for v in model.variables}
     of_optimizer = {v.path: v.numpy() for v in model.optimizer.variables}
     compare({v.path: v.numpy() for v in alone.variables}, values, case)

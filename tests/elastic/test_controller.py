@@ -19,10 +19,10 @@ import ooodist
 from ooodist.config.elastic import ElasticConfig
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic.controller import Controller, Mask
+from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Measured
-from ooodist.elastic.pricing import OneWorker
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Item, Selectable
-from ooodist.elastic.slots import Slots
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
@@ -76,9 +76,9 @@ def controller_of(
 ) -> Controller:
     """Room for c and either a or b, unless said otherwise."""
     config = ElasticConfig(**{"rho": 8.1 / FULL, "smoothing": 0.0, **settings})
-    pricing = OneWorker(choice or choice_of())
+    cost_model = OneWorker(choice or choice_of())
     measure = Importance(*(importance or (A,)))
-    return Controller(config, model(), LocalEngine(), pricing, Slots(model()), measure)
+    return Controller(config, model(), LocalEngine(), cost_model, OptimizerState(model()), measure)
 
 
 def layers_of(controller: Controller) -> str:
@@ -235,9 +235,9 @@ def test_versions_count_and_digests_tell_selections_apart() -> None:
 def test_what_is_no_longer_selected_starts_anew() -> None:
     controller = controller_of(A, B)
     controller.renew([])
-    controller.slots.restore(dict.fromkeys(controller.slots.counts, 7))
+    controller.optimizer_state.restore(dict.fromkeys(controller.optimizer_state.counts, 7))
     controller.renew([])
-    counts = controller.slots.state()
+    counts = controller.optimizer_state.state()
     assert {name for name, count in counts.items() if count == 0} == {"a/kernel", "a/bias"}
     assert counts["b/kernel"] == counts["c/bias"] == 7
 

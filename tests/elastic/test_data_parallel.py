@@ -18,7 +18,7 @@ from ooodist.elastic.controller import Mask
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
 from ooodist.graph.ops import ancestors
-from ooodist.step.optimizer import weights_of_slots
+from ooodist.step.optimizer import optimizer_state_of
 from tests.elastic.decisions import (
     CHANGING,
     Decision,
@@ -103,12 +103,12 @@ def state(model: keras.Model) -> list[bytes]:
 
 
 def trained(model: keras.Model) -> dict[str, dict[str, np.ndarray]]:
-    """Each trained weight, with its slots."""
+    """Each trained weight, with its optimizer state."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     found = {weight.path: {"": weight.numpy()} for weight in model.trainable_variables}
-    for slot, weight in weights_of_slots(optimizer, list(found)):
+    for variable, weight in optimizer_state_of(optimizer, list(found)):
         if weight:
-            found[weight][slot.path] = slot.numpy()
+            found[weight][variable.path] = variable.numpy()
     return found
 
 
@@ -124,7 +124,7 @@ def test_what_is_not_selected_stays_bit_for_bit(
     make_optimizer: Callable[[], optimizers.Optimizer], profiles: str
 ) -> None:
     model = elastic(make(make_optimizer()), profiles)
-    fit(model, [everything], epochs=1, steps_per_epoch=2)  # slots are not empty
+    fit(model, [everything], epochs=1, steps_per_epoch=2)  # the optimizer state is not empty
     model.ooodist.strategy.controller.mask = None
     before = trained(model)
     statistics = [weight.numpy() for weight in model.get_layer("norm").non_trainable_variables]
@@ -134,8 +134,11 @@ def test_what_is_not_selected_stays_bit_for_bit(
     assert "out/kernel" in selected
     assert 0 < len(selected) < len(before)
     for name, values in trained(model).items():
-        for slot, value in values.items():
-            assert np.array_equal(value, before[name][slot]) == (name not in selected), (name, slot)
+        for variable, value in values.items():
+            assert np.array_equal(value, before[name][variable]) == (name not in selected), (
+                name,
+                variable,
+            )
     # The forward pass is that of training.
     for old, now in zip(statistics, model.get_layer("norm").non_trainable_variables, strict=True):
         assert not np.array_equal(old, now.numpy())
@@ -283,7 +286,7 @@ def test_updates_of_several_batches_are_counted_once(profiles: str) -> None:
     assert int(model.optimizer.iterations) == 8
     controller = model.ooodist.strategy.controller
     assert [renewal.step for renewal in controller.renewals] == [0, 4]
-    counts = controller.slots.state()
+    counts = controller.optimizer_state.state()
     assert counts["out/kernel"] == 8
     assert set(counts.values()) == {0, 8}  # of those that are not selected any more, none
 

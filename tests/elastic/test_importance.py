@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import ooodist
 from ooodist.config.sections import PlanningConfig
 from ooodist.elastic.importance import Measured, Probe, by_item, rank_correlation
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Item, Selectable
-from ooodist.elastic.slots import Slots
 from tests.elastic.decisions import decided, everything
 from tests.profiler.models import BATCH, batch, compiled, dense_chain, layers, with_everything
 
@@ -30,7 +30,7 @@ def _local_engine() -> None:
 
 
 def state(model: keras.Model) -> list[bytes]:
-    """Weights, statistics, random generators, metrics, slots, iterations and learning rate."""
+    """Weights, statistics, random generators, metrics, optimizer state and learning rate."""
     held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
     return [np.asarray(variable.numpy()).tobytes() for variable in held]
 
@@ -51,13 +51,13 @@ def test_a_probe_leaves_no_trace(name: str) -> None:
     plain, probed = MAKE[name](), MAKE[name]()
     for model in (plain, probed):
         model.fit(*batch(0), batch_size=BATCH // 2, verbose=0, shuffle=False)
-    slots = Slots(probed)
-    before, counts = state(probed), slots.state()
+    optimizer_state = OptimizerState(probed)
+    before, counts = state(probed), optimizer_state.state()
     assert before == state(plain)
     generators = random.getstate(), np.random.get_state()[1].tobytes()
-    Probe(probed, slots)([batch(1), batch(2), batch(3)])
+    Probe(probed, optimizer_state)([batch(1), batch(2), batch(3)])
     assert state(probed) == before
-    assert slots.state() == counts
+    assert optimizer_state.state() == counts
     assert (random.getstate(), np.random.get_state()[1].tobytes()) == generators
     for model in (plain, probed):
         model.fit(*batch(4), batch_size=BATCH // 2, verbose=0, shuffle=False)
@@ -122,14 +122,14 @@ def token_batch(seed: int) -> Any:
 def test_the_change_of_the_loss_is_that_of_the_formula(number: int) -> None:
     model = dense_chain(optimizers.SGD(0.1))
     batches = [batch(seed) for seed in range(number)]
-    found = Probe(model, Slots(model))(batches).loss_change
+    found = Probe(model, OptimizerState(model))(batches).loss_change
     assert_close(found, by_hand(model, batches, lambda g: -0.1 * g))
 
 
 def test_sparse_gradients_count_like_dense_ones() -> None:
     model, batches = embedded(), [token_batch(0), token_batch(1)]
     model.optimizer.build(model.trainable_variables)
-    measured = Probe(model, Slots(model))(batches)
+    measured = Probe(model, OptimizerState(model))(batches)
     assert_close(measured.loss_change, by_hand(model, batches, lambda g: -0.1 * g))
     sums = [np.abs(gradients_of(model, each)[0]).sum() for each in batches]
     assert measured.gradient["embedding/embeddings"] == pytest.approx(np.mean(sums), rel=1e-4)
@@ -141,20 +141,20 @@ def test_steps_are_those_of_a_new_optimizer_at_the_present_learning_rate() -> No
     model.fit(*batch(9), batch_size=8, verbose=0, shuffle=False)  # moments are full now
     assert int(model.optimizer.iterations) == 8
     batches = [batch(0), batch(1)]
-    found = Probe(model, Slots(model))(batches).loss_change
+    found = Probe(model, OptimizerState(model))(batches).loss_change
     assert_close(found, by_hand(model, batches, lambda g: -1e-3 * np.sign(g)))
 
 
 def test_one_batch_serves_itself() -> None:
     model = dense_chain(optimizers.SGD(0.1))
-    found = Probe(model, Slots(model))([batch(0)]).loss_change
+    found = Probe(model, OptimizerState(model))([batch(0)]).loss_change
     squares = [np.square(gradient).sum() for gradient in gradients_of(model, batch(0))]
     np.testing.assert_allclose(list(found.values()), [-0.1 * s for s in squares], rtol=1e-3)
 
 
 def test_gradients_are_sums_of_absolute_values() -> None:
     model, batches = dense_chain("sgd"), [batch(0), batch(1)]
-    measured = Probe(model, Slots(model))(batches)
+    measured = Probe(model, OptimizerState(model))(batches)
     found = [gradients_of(model, each) for each in batches]
     sums = [np.mean([np.abs(g[k]).sum() for g in found]) for k in range(6)]
     np.testing.assert_allclose(list(measured.gradient.values()), sums, rtol=1e-4)
@@ -163,13 +163,13 @@ def test_gradients_are_sums_of_absolute_values() -> None:
 def test_a_last_batch_of_another_size_counts_like_the_others() -> None:
     model = dense_chain(optimizers.SGD(0.1))
     batches = [batch(0), tuple(part[:10] for part in batch(1))]
-    found = Probe(model, Slots(model))(batches).loss_change
+    found = Probe(model, OptimizerState(model))(batches).loss_change
     assert_close(found, by_hand(model, batches, lambda g: -0.1 * g))
 
 
 def test_without_a_learning_rate_all_items_matter_alike() -> None:
     model = dense_chain(optimizers.SGD(0.0))
-    measured = Probe(model, Slots(model))([batch(0), batch(1)])
+    measured = Probe(model, OptimizerState(model))([batch(0), batch(1)])
     assert set(measured.loss_change.values()) == {0.0}
     assert by_item(choice_of("a", "b", "c"), measured.loss_change).tolist() == [1, 1, 1]
 
@@ -226,6 +226,6 @@ def test_where_all_are_the_same_there_is_no_correlation(values: list[int], same:
 
 def test_measured_names_are_those_of_all_weights() -> None:
     model = with_everything("adam")
-    measured: Measured = Probe(model, Slots(model))([batch(0), batch(1)])
+    measured: Measured = Probe(model, OptimizerState(model))([batch(0), batch(1)])
     names = {weight.path for weight in model.trainable_variables}
     assert set(measured.loss_change) == set(measured.gradient) == names

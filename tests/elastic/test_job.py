@@ -36,7 +36,7 @@ report: {tensorboard: false}
 """
 WAYS = {
     "workers": "engine: collective\n",
-    "pipeline": "parallel: {pipeline: 2, microbatches: 4, schedule: zb_h1}\nstall_limit: 20\n",
+    "pipeline": "parallel: {pipeline: 2, microbatches: 4, schedule: zb_h1}\ntimeout: 20\n",
 }
 ERROR_CODE = 2
 

@@ -134,7 +134,7 @@ def started_with(draw: st.DrawFn) -> tuple[Selectable, dict[str, float], frozens
 
 def items_of(controller: Controller) -> frozenset[int]:
     assert controller.mask is not None
-    return controller.pricing.choice.numbers(controller.mask.weights)
+    return controller.cost_model.choice.numbers(controller.mask.weights)
 
 
 @settings(deadline=None, max_examples=100)

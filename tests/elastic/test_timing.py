@@ -24,9 +24,9 @@ from ooodist.elastic.timing import (
 )
 from ooodist.engines.local import LocalEngine
 from ooodist.graph.digest import model_digest
-from ooodist.planner.costs import KeptTensor, StepCosts, UnitCost, WeightCost
+from ooodist.planner.costs import SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.profiler.compute import measure_compute
-from ooodist.profiler.memory import kept_tensors
+from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
@@ -163,13 +163,13 @@ def test_a_reduced_step_has_what_is_selected_and_the_way_to_it() -> None:
 
 def test_a_reduced_step_keeps_tensors_for_those_that_still_run() -> None:
     tensors = (
-        KeptTensor(1, "F", ("dX c", "dW a")),
-        KeptTensor(2, "F", ("dW a",)),
-        KeptTensor(3, "dW a", ()),
-        KeptTensor(4, "dW b", ()),
+        SavedTensor(1, "F", ("dX c", "dW a")),
+        SavedTensor(2, "F", ("dW a",)),
+        SavedTensor(3, "dW a", ()),
+        SavedTensor(4, "dW b", ()),
     )
     found = reduced(StepCosts(CHAIN.forward, CHAIN.backward, CHAIN.weights, tensors), {"b/kernel"})
-    assert found.tensors == (KeptTensor(1, "F", ("dX c",)), KeptTensor(4, "dW b", ()))
+    assert found.tensors == (SavedTensor(1, "F", ("dX c",)), SavedTensor(4, "dW b", ()))
 
 
 def test_of_all_weights_nothing_is_left_out() -> None:
@@ -231,7 +231,7 @@ def made_up(traced: StepToMeasure) -> StepCosts:
         forward=priced(step.forward),
         backward=priced(step.backward),
         weights=tuple(WeightCost(w.name, 4, "float32", chance.random()) for w in traced.weights),
-        tensors=kept_tensors(step, traced.owner_of, traced.weights),
+        tensors=saved_tensors(step, traced.owner_of, traced.weights),
         middle_seconds=chance.random(),
     )
 

@@ -25,7 +25,7 @@ from ooodist.config.sections import PlanningConfig  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
 from ooodist.elastic.data_parallel import SelectiveDataParallel  # noqa: E402
 from ooodist.elastic.importance import Measured, Probe  # noqa: E402
-from ooodist.elastic.slots import Slots  # noqa: E402
+from ooodist.elastic.optimizer_state import OptimizerState  # noqa: E402
 from ooodist.engines.local import LocalEngine  # noqa: E402
 from ooodist.planner.costs import Network  # noqa: E402
 from ooodist.profiler import storage  # noqa: E402
@@ -46,7 +46,9 @@ slow = Network(
 )
 storage.measure_network = lambda *_: slow
 storage.still_holds = lambda *_: True
-SelectiveDataParallel._calibrated = lambda _, pricing, __: pricing  # the true network would be seen
+SelectiveDataParallel._calibrated = lambda _, cost_model, __: (
+    cost_model
+)  # the true network would be seen
 
 layers = keras.layers
 rank, size = engine.rank, engine.size
@@ -149,23 +151,23 @@ def train(
 
 def replayed(
     make: Callable[[], keras.Model], optimizer: Any, masks: list[Mask], batch: int
-) -> tuple[keras.Model, Slots]:
+) -> tuple[keras.Model, OptimizerState]:
     """The same selections in this process alone, on the batches of all ranks."""
     x, y = images(len(masks) * batch)
     alone = compiled(make, 100, optimizer)
     alone.optimizer.build(alone.trainable_variables)
-    slots = Slots(alone)
+    optimizer_state = OptimizerState(alone)
     launches: dict[str, Launch] = {}
     for step, mask in enumerate(masks):
         if step:
-            slots.reset(masks[step - 1].weights - mask.weights)
+            optimizer_state.reset(masks[step - 1].weights - mask.weights)
         if mask.digest not in launches:
             exchange = GradientExchange(LocalEngine())
             backward = OrderedBackward(exchange, selected=mask.weights)
-            launches[mask.digest] = Launch(alone, backward, updating=slots.counting)
+            launches[mask.digest] = Launch(alone, backward, updating=optimizer_state.counting)
         those = slice(step * batch, (step + 1) * batch)
         launches[mask.digest]([(tf.constant(x[those]), tf.constant(y[those]))])
-    return alone, slots
+    return alone, optimizer_state
 
 
 def trains_as_one_process(optimizer: Callable[[], Any], **options: Any) -> None:
@@ -174,9 +176,9 @@ def trains_as_one_process(optimizer: Callable[[], Any], **options: Any) -> None:
     assert len({mask.digest for mask in masks}) == len(CHANGING) - 1
     if rank == 0:  # all have the same weights
         batch = BATCH * size * options.get("accumulate", 1)
-        alone, slots = replayed(small_and_wide, optimizer(), masks, batch)
+        alone, optimizer_state = replayed(small_and_wide, optimizer(), masks, batch)
         assert_close(values(made), values(alone))
-        assert made.ooodist.strategy.selection()["counts"] == slots.state()
+        assert made.ooodist.strategy.selection()["counts"] == optimizer_state.state()
 
 
 @check
@@ -210,7 +212,7 @@ def selects_alike_though_data_differ() -> None:
         own = np.array([change for _, change in sorted(measured.loss_change.items())])
         highest, lowest = engine.all_reduce(own, "max"), engine.all_reduce(own, "min")
         assert (highest > lowest).any()
-    choice = made.ooodist.strategy.controller.pricing.choice
+    choice = made.ooodist.strategy.controller.cost_model.choice
     for renewal in made.ooodist.strategy.controller.renewals:
         assert set(choice.head) <= set(renewal.selected)
         assert renewal.predicted <= 0.8 * made.ooodist.strategy.controller.full_seconds * (1 + 1e-6)

@@ -19,7 +19,7 @@ def main(how: str, is_the_one: bool) -> None:
     """Ends the process, with code 0 if ``how`` is "cleanly" or "without_shutdown"."""
     if how == "absent" and is_the_one:
         time.sleep(60)
-    engine = engines.init(stall_limit=3 if how == "absent" else 60)
+    engine = engines.init(timeout=3 if how == "absent" else 60)
 
     @tf.function
     def exchange(tensor):

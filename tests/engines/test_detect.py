@@ -182,7 +182,7 @@ def test_collective_after_tensorflow_has_started(monkeypatch: pytest.MonkeyPatch
     tf.ones([1])
     monkeypatch.setenv("TF_CONFIG", TWO["TF_CONFIG"])
     with pytest.raises(UserError, match=r"ooodist.init was called after TensorFlow had started"):
-        engines.init("collective", stall_limit=20)
+        engines.init("collective", timeout=20)
 
 
 def test_a_contradiction_costs_no_tensorflow() -> None:

@@ -79,8 +79,8 @@ def test_a_worker_times_what_it_is_asked_for(engine: str, tmp_path: Path) -> Non
         {"do": "ready"},
         {"do": "compute"},
         {"do": "run", "name": "computing", "launches": 2},
-        {"do": "trace", "name": "stock", "plan": None},
-        {"do": "run", "name": "stock", "launches": 2},
+        {"do": "trace", "name": "baseline", "plan": None},
+        {"do": "run", "name": "baseline", "launches": 2},
         {"do": "end"},
     ]
     for number, command in enumerate(asked):
@@ -96,7 +96,7 @@ def test_a_worker_times_what_it_is_asked_for(engine: str, tmp_path: Path) -> Non
 
 
 def rows(scripts: dict[str, ModuleType], file: Path, **setting: object) -> None:
-    """Three repeats of each row; but for planned, all are as stock."""
+    """Three repeats of each row; but for planned, all are as baseline."""
     values = {
         **dict.fromkeys(scripts["report"].ROWS, ([2.0, 2.2, 2.1], 2.1, 2.1)),
         "planned": ([1.4, 1.6, 1.5], 1.2, 1.5),

@@ -16,7 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.graph.order import carries_edges, check_order, first_k_order, impose_order, stock_order
+from ooodist.graph.order import (
+    baseline_order,
+    carries_edges,
+    check_order,
+    first_k_order,
+    impose_order,
+)
 from ooodist.graph.units import Unit, find_backward_units
 from tests.graph.models import MODELS, loss_of
 
@@ -196,7 +202,7 @@ def test_no_order_changes_a_bit(name: str) -> None:
     plain = train(name, None)
     assert any(np.any(gradient) for gradient in plain["gradients"])
     for at_a_time, order in (
-        (1, stock_order),
+        (1, baseline_order),
         (1, halfway),
         (2, random_order(1)),
         (1, random_order(2)),
@@ -210,4 +216,4 @@ def test_no_order_changes_a_bit(name: str) -> None:
 
 def test_an_illegal_order_is_refused_before_any_edge_is_added() -> None:
     with pytest.raises(UserError, match="whose result it needs"):
-        train("dense_with_dropout", lambda units: list(reversed(stock_order(units))))
+        train("dense_with_dropout", lambda units: list(reversed(baseline_order(units))))

@@ -76,7 +76,7 @@ def random_plan(made: keras.Model, seed: int) -> Plan:
 
 def any_plan_leaves_the_numbers_alone() -> None:
     first = ooodist.distribute(model())
-    stock = trained(first)
+    baseline = trained(first)
     for seed in range(6 // (engine.size // 2)):  # a step of more workers takes longer
         plan = random_plan(first, seed)
         made = ooodist.distribute(model(), order=plan)
@@ -88,7 +88,7 @@ def any_plan_leaves_the_numbers_alone() -> None:
             places = [e.op.get_attr("place") for e in traced.exchanges]
             assert places == sorted(set(places))
         assert made.ooodist.strategy.steps_per_execution == plan.steps_per_execution
-        for ours, theirs in zip(state, stock, strict=True):
+        for ours, theirs in zip(state, baseline, strict=True):
             if engine.size == 2:  # with more, an addition's order depends on the place in a bucket
                 np.testing.assert_array_equal(ours, theirs)
             else:
@@ -133,8 +133,8 @@ def all_before(op: tf.Operation) -> set[tf.Operation]:
     return found
 
 
-def planned_here_trains_as_stock_does() -> None:
-    stock = trained(ooodist.distribute(model()))
+def planned_here_trains_as_baseline_does() -> None:
+    baseline = trained(ooodist.distribute(model()))
     planning = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, trial=False)
     for order in ("planned", "priority", "first_k"):
         made = ooodist.distribute(model(), order=order, planning=planning)
@@ -149,7 +149,7 @@ def planned_here_trains_as_stock_does() -> None:
         assert [e.name for e in traced.exchanges] == [e.name for e in planned.plan.exchanges]
         engine.check_equal("plan", planned.plan.digest())
         if engine.size == 2:
-            for ours, theirs in zip(state, stock, strict=True):
+            for ours, theirs in zip(state, baseline, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
 
 
@@ -181,9 +181,9 @@ def plans_are_found_and_tried_while_it_trains() -> None:
     assert all(backward.steps and backward.plan for backward in plans_tried)  # they were traced
     assert live.backward.steps
     assert live.backward.steps[0].order is None
-    stock = fitted(ooodist.distribute(model()), epochs)
+    baseline = fitted(ooodist.distribute(model()), epochs)
     if engine.size == 2:
-        for ours, theirs in zip(state, stock, strict=True):
+        for ours, theirs in zip(state, baseline, strict=True):
             np.testing.assert_array_equal(ours, theirs)
     made.compile(keras.optimizers.SGD(0.1), made.loss, jit_compile=False)
     fitted(made, 1)
@@ -243,7 +243,7 @@ def one_plan_file_for_all() -> None:
 CHECKS = (
     any_plan_leaves_the_numbers_alone,
     each_waits_until_the_last_is_handed_over,
-    planned_here_trains_as_stock_does,
+    planned_here_trains_as_baseline_does,
     plans_are_found_and_tried_while_it_trains,
     what_is_too_short_to_plan_for_trains_by_default,
     plans_that_do_not_fit_are_refused,

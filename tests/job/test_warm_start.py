@@ -352,7 +352,7 @@ def test_what_was_not_copied_is_trained_first(engine: Engine, tmp_path: Path) ->
             f"warm_start={{zoo: {tmp_path / 'zoo'}, register: false}}",
         )
         state: Any = checkpoint.latest(tmp_path / f"{epochs}")[1].selection
-        choice = job.model.ooodist.strategy.controller.pricing.choice
+        choice = job.model.ooodist.strategy.controller.cost_model.choice
         start = provenance.start_of(job.model)
         assert start is not None
         not_copied = choice.numbers(start.not_copied)

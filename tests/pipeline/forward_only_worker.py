@@ -28,7 +28,7 @@ class NotedTransport(Transport):
     """Notes what is sent and received."""
 
     def __init__(self, communicator: MPI.Comm) -> None:
-        super().__init__(communicator, stall_limit=30)
+        super().__init__(communicator, timeout=30)
         self.names: list[str] = []
 
     def send(self, name: str, *arguments: Any, **options: Any) -> Message:

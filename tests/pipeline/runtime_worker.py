@@ -169,7 +169,7 @@ def main(model_name: str, microbatches: int, names: list[str]) -> None:
     start = [v.numpy() for v in job.variables()]
     losses = train_whole(job)
     expected = {v.path: v.numpy() for v in job.variables()}
-    transport = Transport(world.Dup(), stall_limit=60)
+    transport = Transport(world.Dup(), timeout=60)
     placed: dict[tuple[int, ...], Stages] = {}
     for name in names:
         schedule = SCHEDULES[name](world.size, microbatches)

@@ -50,7 +50,7 @@ def trains_with_swaps_as_without(make: Make, options: dict[str, Any]) -> None:
     logger = logging.getLogger("ooodist")
     model, data = make()
     ooodist.pipelined(
-        model, **options, schedule="auto", planning=PlanningConfig(share=1.0), stall_limit=20
+        model, **options, schedule="auto", planning=PlanningConfig(share=1.0), timeout=20
     )
     messages, level = Messages(model), logger.level
     logger.addHandler(messages)
@@ -69,7 +69,7 @@ def trains_with_swaps_as_without(make: Make, options: dict[str, Any]) -> None:
     engines.current().check_equal("what was tried", tried[0].split(" ")[3])
     model.ooodist.strategy.close()
     expected, data = make()
-    ooodist.pipelined(expected, **options, schedule="gpipe", stall_limit=20)
+    ooodist.pipelined(expected, **options, schedule="gpipe", timeout=20)
     others: list[float] = []
     for _ in losses:
         others += expected.fit(data, steps_per_epoch=STEPS, verbose=0).history["loss"]

@@ -107,11 +107,11 @@ def test_messages_have_their_size_and_their_link() -> None:
     assert (boundary.link_seconds(FORWARD), boundary.link_seconds(INPUT_GRADIENT)) == (0.2, 0.3)
     for kind in (FORWARD, INPUT_GRADIENT):
         (message,) = boundary.pack(kind, ())
-        (place,), (other,) = boundary.places(kind), boundary.places(kind)
+        (place,), (other,) = boundary.receive_buffers(kind), boundary.receive_buffers(kind)
         assert message.nbytes == place.nbytes == other.nbytes == 1000
         assert not np.shares_memory(place, other)  # both may be on their way
         boundary.unpack(kind, [place])
-        (again,) = boundary.places(kind)
+        (again,) = boundary.receive_buffers(kind)
         assert again is place
         assert not np.shares_memory(again, other)
         boundary.unpack(kind, [again, other])
@@ -250,7 +250,7 @@ def test_steps_take_as_long_as_simulated(
 
 
 def write_job(
-    folder: Path, parallel: str, layers: int = 4, forward: float = 0.01, stall_limit: int = 60
+    folder: Path, parallel: str, layers: int = 4, forward: float = 0.01, timeout: int = 60
 ) -> list[str]:
     """Files of a job and of costs; returns the options that name them."""
     layer = (
@@ -258,7 +258,7 @@ def write_job(
         "base_bytes: 9, sent_bytes: 1000"
     )
     (folder / "job.yaml").write_text(
-        f"model: {{name: none_such}}\nparallel: {parallel}\nstall_limit: {stall_limit}\n",
+        f"model: {{name: none_such}}\nparallel: {parallel}\ntimeout: {timeout}\n",
         encoding="utf-8",
     )
     lines = [f"- {{name: layer_{number}, {layer}}}" for number in range(layers)]
@@ -341,7 +341,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str) -> None:
 
 def test_a_stall_ends_all_ranks(tmp_path: Path) -> None:
     parallel = "{pipeline: 2, schedule: 1f1b}"
-    options = write_job(tmp_path, parallel, layers=2, forward=4.0, stall_limit=1)
+    options = write_job(tmp_path, parallel, layers=2, forward=4.0, timeout=1)
     job = run_mpi(2, WORKER, "program", *options)
     assert job.returncode == 2, job.stdout
     said = r"rank 1 waits at 1RECV_F0 since \d+ s: the message is not sent by rank 0"

@@ -34,7 +34,7 @@ steps_per_epoch: 6
 seed: 7
 optimizer: {name: sgd, learning_rate: 0.05, momentum: 0.9}
 parallel: {pipeline: 2, microbatches: 4, schedule: zb_h1}
-stall_limit: 20
+timeout: 20
 report: {tensorboard: false, trace: 2}
 """
 ERROR_CODE = 2
@@ -147,7 +147,7 @@ def test_a_killed_stage_ends_all_and_the_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_stands_still_is_named(tmp_path: Path) -> None:
-    command = arguments(tmp_path, "steps_per_epoch=100000", "stall_limit=3", "report.trace=0")
+    command = arguments(tmp_path, "steps_per_epoch=100000", "timeout=3", "report.trace=0")
     job = start_mpi(2, *command)
     assert job.stdout is not None
     lines = []

@@ -26,8 +26,8 @@ from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
 from ooodist.planner.pipeline.search_process import FoundSchedules, NamedCsv, ScheduleRequest
-from ooodist.trainer import trial, watched
-from ooodist.trainer.watched import DRIFT, DRIFTED_WINDOWS, WINDOW_CALLS
+from ooodist.trainer import drift, trial
+from ooodist.trainer.drift import DRIFT, DRIFTED_WINDOWS, WINDOW_CALLS
 
 COSTS = equal_stages(2)
 MEASURED = equal_stages(2, 2.0, 2.0, 2.0)
@@ -126,7 +126,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LiveSchedul
     live: list[LiveSchedule] = []
 
     def begin(job: MadeUpJob, share: float = 0.02) -> LiveSchedule:
-        for module in (trial, watched):
+        for module in (trial, drift):
             monkeypatch.setattr(module.time, "perf_counter", lambda: job.now)
         live.append(LiveSchedule(LocalEngine(), job, PLAN, share=share))
         return live[-1]

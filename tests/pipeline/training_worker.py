@@ -204,7 +204,7 @@ def main(name: str) -> None:
     alone = Batches(case)
     expected = train_alone(case, alone, case.optimizer)
     values = {v.path: v.numpy() for v in expected.variables}
-    slots = {v.path: v.numpy() for v in expected.optimizer.variables}
+    optimizer_state = {v.path: v.numpy() for v in expected.optimizer.variables}
     whole = Batches(case)
     evaluation = [whole.batch(step, 0) for step in range(STEPS)]
 
@@ -217,17 +217,17 @@ def main(name: str) -> None:
         pipeline=case.pipeline,
         data=case.data,
         microbatches=case.microbatches,
-        stall_limit=20,
+        timeout=20,
         **case.options,
     )
     replica, _ = model.ooodist.strategy.shard
     if name == "scaled":
-        assert slots["loss_scale_optimizer/dynamic_scale"] < 2.0**126
+        assert optimizer_state["loss_scale_optimizer/dynamic_scale"] < 2.0**126
     history = model.fit(
         batches.data(replica), epochs=EPOCHS, class_weight=case.class_weight, verbose=0
     )
     compare(values, {v.path: v.numpy() for v in model.variables}, case)
-    compare(slots, {v.path: v.numpy() for v in model.optimizer.variables}, case)
+    compare(optimizer_state, {v.path: v.numpy() for v in model.optimizer.variables}, case)
     for logs in zip(*history.history.values(), strict=True):
         assert np.isfinite(logs).all(), logs
     shown = " ".join(f"{key} {values[-1]:.6f}" for key, values in history.history.items())
@@ -254,11 +254,11 @@ def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches
     size = len(tf.nest.flatten(y)[0]) // STEPS
     model.fit(x, y, size, shuffle=False, class_weight=case.class_weight, verbose=0)
     compare(*({v.path: v.numpy() for v in each.variables} for each in (expected, model)), case)
-    slots = [
+    optimizer_state = [
         {v.path.partition("/")[2]: v.numpy() for v in each.optimizer.variables}  # of any number
         for each in (expected, model)
     ]
-    compare(*slots, case)
+    compare(*optimizer_state, case)
     ends_where_gradients_are_not_finite(model, x, y, size, class_weight=case.class_weight)
 
 

@@ -52,7 +52,7 @@ def check_tensors_arrive(transport: Transport) -> None:
     for direct in (False, True):
         boundary = TensorBoundary(specs, direct=direct)
         values = [tf.cast(tf.random.uniform(s.shape, 0, 9), s.dtype) for s in specs]
-        message = transport.receive("RECV", peer, 3, boundary.places(FORWARD))
+        message = transport.receive("RECV", peer, 3, boundary.receive_buffers(FORWARD))
         transport.send("SEND", peer, 3, boundary.pack(FORWARD, values))
         transport.wait(message)
         for found, value in zip(boundary.unpack(FORWARD, message.arrays), values, strict=True):
@@ -135,7 +135,7 @@ def check_the_end_of_the_thread_is_seen(transport: Transport) -> None:
 
 def main(name: str) -> None:
     """Runs one check on this rank."""
-    transport = Transport(MPI.COMM_WORLD.Dup(), stall_limit=LIMIT)
+    transport = Transport(MPI.COMM_WORLD.Dup(), timeout=LIMIT)
     globals()[name](transport)
     MPI.COMM_WORLD.Barrier()
     transport.close()

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from ooodist.plan import __main__ as program
-from ooodist.planner.costs import KeptTensor, StepCosts
+from ooodist.planner.costs import SavedTensor, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.util import yaml_dataclass
 from tests.jobs import ROOT
@@ -41,7 +41,7 @@ def small_costs() -> StepCosts:
     costs = chain_costs(
         [170_000] * 4, forward=5e-4, output_gradient=5e-4, weight_gradient=1e-3, update=1e-5
     )
-    kept = KeptTensor(1 << 20, "F2", ("W2",))
+    kept = SavedTensor(1 << 20, "F2", ("W2",))
     return StepCosts(
         costs.forward, costs.backward, costs.weights, (kept,), trace_seconds=0.1, base_bytes=1 << 20
     )
@@ -84,7 +84,7 @@ def check_files(folder: Path) -> plans.Plan:
     with gzip.open(folder / "timeline.json.gz") as file:
         events = json.load(file)["traceEvents"]
     tracks = {e["args"]["name"] for e in events if e["name"] in ("process_name", "thread_name")}
-    assert tracks == {"stock", "planned", "compute", "exchange"}
+    assert tracks == {"baseline", "planned", "compute", "exchange"}
     assert {e["name"] for e in events if e["ph"] == "C"} == {"memory"}
     assert any(e["ph"] == "f" for e in events)  # an arrow's end
     return plans.read(folder / "plan.yaml")
@@ -115,7 +115,7 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
     assert plan.steps_per_execution <= 3
     rows = {row["plan"]: row for row in table_rows(output)}
     assert list(rows) == [
-        *("stock", "tuned", "barrier_removed", "first_k", "priority", "planned", "lower_bound")
+        *("baseline", "tuned", "barrier_removed", "first_k", "priority", "planned", "lower_bound")
     ]
     assert plan.predicted is not None
     assert float(rows["planned"]["step_ms"]) == pytest.approx(

@@ -60,7 +60,7 @@ class Exact:
         self._ranks = max(rank_of) + 1
         self._limit = costs.memory_limit
         self._seconds = [tuple(stage.seconds(kind) for kind in KINDS) for stage in costs.stages]
-        self._bytes = [tuple(stage.kept_bytes(kind) for kind in KINDS) for stage in costs.stages]
+        self._bytes = [tuple(stage.saved_bytes(kind) for kind in KINDS) for stage in costs.stages]
         self._has_choice = [
             self._limit is not None or rank_of.count(rank) > 1 for rank in range(self._ranks)
         ]

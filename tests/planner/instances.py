@@ -7,7 +7,7 @@ from typing import Literal
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from ooodist.planner.costs import KeptTensor, Network, StepCosts, UnitCost, WeightCost
+from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 
 # Eighths: sums of them are exact, so that many things happen at exactly the same time.
@@ -39,7 +39,7 @@ def step_costs(draw: DrawFn, seconds: SearchStrategy[float] = EIGHTHS) -> StepCo
         tuple(forward),
         tuple(backward),
         tuple(weights),
-        tuple(draw(st.lists(kept_tensors(forward, backward), max_size=6))),
+        tuple(draw(st.lists(saved_tensors(forward, backward), max_size=6))),
         middle_seconds=draw(seconds),
         launch_seconds=draw(seconds),
         base_bytes=draw(st.integers(0, 100)),
@@ -47,7 +47,7 @@ def step_costs(draw: DrawFn, seconds: SearchStrategy[float] = EIGHTHS) -> StepCo
 
 
 @st.composite
-def kept_tensors(draw: DrawFn, forward: list[UnitCost], backward: list[UnitCost]) -> KeptTensor:
+def saved_tensors(draw: DrawFn, forward: list[UnitCost], backward: list[UnitCost]) -> SavedTensor:
     """Read by units that run after the one that makes it, in each order that is allowed."""
     units = [*forward, *backward]
     made_by = draw(st.sampled_from(units))
@@ -55,7 +55,7 @@ def kept_tensors(draw: DrawFn, forward: list[UnitCost], backward: list[UnitCost]
         later = [unit.name for unit in units[units.index(made_by) + 1 :]]
     else:
         later = [unit.name for unit in backward if made_by.name in unit.needs]
-    return KeptTensor(draw(st.integers(0, 100)), made_by.name, draw(subsets(later)))
+    return SavedTensor(draw(st.integers(0, 100)), made_by.name, draw(subsets(later)))
 
 
 @st.composite

@@ -20,7 +20,7 @@ from ooodist.planner.correction import (
     correction,
 )
 from ooodist.planner.costs import Network
-from ooodist.planner.data_parallel.named import default_plan, first_k_plan, stock_plan
+from ooodist.planner.data_parallel.named import baseline_plan, default_plan, first_k_plan
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 from tests.planner.chains import chain_costs
@@ -64,7 +64,7 @@ def surprise(made: Correction, seen: list[Observed]) -> float:
 
 DEFAULT, STOCK, LATE = (
     default_plan(COSTS, NETWORK),
-    stock_plan(COSTS, NETWORK),
+    baseline_plan(COSTS, NETWORK),
     first_k_plan(COSTS, NETWORK, 4, steps_per_execution=2),
 )
 

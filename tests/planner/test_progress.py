@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ooodist.planner.costs import Network
-from ooodist.planner.data_parallel.named import stock_plan
+from ooodist.planner.data_parallel.named import baseline_plan
 from ooodist.planner.data_parallel.search import Limits, comparison, make_plan
 from ooodist.planner.progress import SearchState, WatchedSimulator
 from tests.planner.chains import chain_costs
@@ -22,7 +22,7 @@ def test_each_simulated_plan_is_told() -> None:
     simulator = WatchedSimulator(COSTS, NETWORK, 4, states.append)
     simulator.phase = "these"
     for _ in range(5):
-        simulator.step_seconds(stock_plan(COSTS, NETWORK))
+        simulator.step_seconds(baseline_plan(COSTS, NETWORK))
     assert [state.simulated for state in states] == [1, 2, 3, 4, 5]
     assert [state.share for state in states] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert states[0] == SearchState("these", 1, 0.25, math.inf, math.inf)
@@ -42,7 +42,7 @@ def test_a_search_tells_its_phases_and_the_best_so_far() -> None:
     prediction = plans["planned"].predicted
     assert prediction is not None
     assert best[-1] == pytest.approx(prediction.step_seconds, rel=0.002)
-    assert states[-1].stock_seconds == prediction.stock_seconds
+    assert states[-1].baseline_seconds == prediction.baseline_seconds
     # What is expected is about what it takes.
     assert 0.4 < states[-1].share <= 1.0
 

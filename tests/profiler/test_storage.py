@@ -12,7 +12,7 @@ import pytest
 
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
-from ooodist.planner.costs import KeptTensor, Network, StepCosts, UnitCost, WeightCost
+from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.profiler import folder, storage
 from ooodist.profiler.conditions import Conditions, Machine
 from ooodist.profiler.folder import Profile, file_name, find, from_yaml, to_yaml, write
@@ -33,7 +33,7 @@ COSTS = StepCosts(
     forward=(UnitCost("F:a", "F", 0.1 + 0.2, (), ("a",)),),
     backward=(UnitCost("dX:a", "dX", 1e-9), UnitCost("dW:a", "dW", 0.25, ("dX:a",), ("a",))),
     weights=(WeightCost("a", 4096, "float32", 1e-5),),
-    tensors=(KeptTensor(4096, "dW:a", ()),),
+    tensors=(SavedTensor(4096, "dW:a", ()),),
     middle_seconds=1e-3,
     base_bytes=8192,
 )

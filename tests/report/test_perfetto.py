@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ooodist.planner.costs import KeptTensor, Network
+from ooodist.planner.costs import Network, SavedTensor
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.recording.timeline import ExchangeRun, Timeline, UnitRun
@@ -124,7 +124,7 @@ def test_folder_is_missing(tmp_path: Path) -> None:
 
 
 SIMULATED = chain_costs([1, 2])  # F1 F2 W2 X2 W1, one second each
-SIMULATED_KEEPS = replace(SIMULATED, tensors=(KeptTensor(5, "F1", ("W1",)),), base_bytes=3)
+SIMULATED_KEEPS = replace(SIMULATED, tensors=(SavedTensor(5, "F1", ("W1",)),), base_bytes=3)
 
 
 def simulated_process(number: int = 1) -> Process:

@@ -13,7 +13,7 @@ from ooodist.report.search_line import SearchLine, described
 
 STATE = SearchState("random changes", 1200, 0.25, 4.7684, 6.0221)
 TEXT = (
-    "random changes: 1,200 plans simulated, best 4768.4 ms a step (stock 6022.1 ms), "
+    "random changes: 1,200 plans simulated, best 4768.4 ms a step (baseline 6022.1 ms), "
     "10 s, about 30 s left"
 )
 

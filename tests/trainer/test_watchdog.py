@@ -78,7 +78,7 @@ def test_it_ends_what_stands_still_and_nothing_else() -> None:
         assert len(errors) == 1
         assert "rank 3 (engine byteps) has made no progress for 1 s" in errors[0]
         assert "since it was saved" in errors[0]
-        assert "raise stall_limit (1 s)" in errors[0]
+        assert "raise timeout (1 s)" in errors[0]
         out, err = stopped.communicate(timeout=120)
         assert (stopped.returncode, out) == (0, "alive\n")
         assert "ooodist: error" not in err

@@ -36,7 +36,7 @@ seed: 7
 optimizer: {name: adam, learning_rate: 0.003}
 report: {tensorboard: false, csv: false}
 """
-PIPELINE = "parallel: {pipeline: 2, microbatches: 4, schedule: zb_h1}\nstall_limit: 20\n"
+PIPELINE = "parallel: {pipeline: 2, microbatches: 4, schedule: zb_h1}\ntimeout: 20\n"
 PARENT, CHILD = "24", "40, 40"
 TOKEN = "anna's-token-0123"
 ERROR_CODE = 2
@@ -175,7 +175,7 @@ def test_a_service_that_never_answers_while_others_wait(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port = listening.getsockname()[1]
         settings = f"{{zoo: '127.0.0.1:{port}', timeout: 9, register: false}}"
-        more = f"stall_limit: 7\nwarm_start: {settings}\n"
+        more = f"timeout: 7\nwarm_start: {settings}\n"
         job = run(tmp_path / "out", PARENT, more, workers=2)
     assert job.code == 0, job.text[-4000:]
     [line] = job.lines

@@ -32,7 +32,7 @@ class TensorBoundary:
         self.specs = tuple(specs)
         self._direct = direct
 
-    def places(self, kind: str) -> list[np.ndarray] | list[TensorMemory]:
+    def receive_buffers(self, kind: str) -> list[np.ndarray] | list[TensorMemory]:
         """Of zeros."""
         specs = self._specs_of(kind)
         if not self._direct:

@@ -52,7 +52,7 @@ class Work(Protocol):
 class Boundary(Protocol):
     """What goes from a stage to the next (FORWARD), and back (INPUT_GRADIENT)."""
 
-    def places(self, kind: str) -> Sequence[Any]:
+    def receive_buffers(self, kind: str) -> Sequence[Any]:
         """Arrays, or other memory that MPI takes, into which such a message can be received."""
 
     def pack(self, kind: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -199,7 +199,7 @@ class Runtime:
         of, made, boundary = self._what(action)
         peer = self._schedule.rank_of[of]
         tag = self._tag(action.stage, made, action.microbatch)
-        places = boundary.places(made)
+        places = boundary.receive_buffers(made)
         self._posted.append(self._transport.receive(str(action), peer, tag, places))
 
     def _what(self, action: Action) -> tuple[int, str, Boundary]:

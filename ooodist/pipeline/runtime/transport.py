@@ -77,13 +77,13 @@ class Transport:
 
     Args:
         communicator: of the ranks of the pipeline; not used by anybody else.
-        stall_limit: seconds that anybody waits for a message.
+        timeout: seconds that anybody waits for a message.
 
     Raises:
         UserError: MPI does not let several threads in.
     """
 
-    def __init__(self, communicator: MPI.Comm, stall_limit: float) -> None:
+    def __init__(self, communicator: MPI.Comm, timeout: float) -> None:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UserError(
                 "this MPI was started without support for several threads (MPI_THREAD_MULTIPLE), "
@@ -91,7 +91,7 @@ class Transport:
                 "Open MPI, and leave mpi4py.rc.thread_level as it is"
             )
         self._communicator = communicator
-        self._stall_limit = stall_limit
+        self._timeout = timeout
         self._posted: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._sent: list[Message] = []
         self._link_free: dict[int, float] = {}
@@ -182,11 +182,11 @@ class Transport:
             if self._failure is not None:
                 raise self._failure
             waited = time.monotonic() - begin
-            if waited > self._stall_limit:
+            if waited > self._timeout:
                 raise Stalled(
                     f"rank {self.rank} waits at {message.name} since {waited:.0f} s: "
                     f"{message.failing}, which may have died or be stuck; if an action may take "
-                    f"that long, raise stall_limit ({self._stall_limit:g} s)"
+                    f"that long, raise timeout ({self._timeout:g} s)"
                 )
         self._waits = False
         return time.monotonic() - begin

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.errors import UserError
-from ooodist.graph.cut import Kept, cut_stage
+from ooodist.graph.cut import Saved, cut_stage
 from ooodist.pipeline.stages import Stage
 
 Loss = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
@@ -82,13 +82,13 @@ class StageWork:
         self._data: dict[int, Sequence[tf.Tensor]] = {}
         self._targets: dict[int, Sequence[tf.Tensor]] = {}
         self._losses: list[tf.Tensor] = []
-        self._kept: dict[int, Kept] = {}
+        self._saved: dict[int, Saved] = {}
         self._for_weights: dict[int, list[tf.Tensor]] = {}
         self._seeds: dict[int, list[tf.Tensor]] = {}
         self._gradients_left = 0
 
     @property
-    def kept_bytes(self) -> tuple[int, int, int]:
+    def saved_bytes(self) -> tuple[int, int, int]:
         """Of a micro-batch: from F to B, from F to W, and from B to W."""
         return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
 
@@ -125,15 +125,15 @@ class StageWork:
 
     def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What the stage sends; of the last one, the outputs of the model."""
-        # Used once: what B and W need of it is kept.
+        # Used once: what B and W need of it is saved.
         targets = self._targets.pop(microbatch) if self._loss is not None else ()
         inputs = [*self._data.pop(microbatch), *received, *targets]
-        outputs, kept = self._cut.forward(inputs)
+        outputs, saved = self._cut.forward(inputs)
         *sent, loss = outputs
         self._losses.append(loss)
         if self._is_forward_only:
             return sent
-        self._kept[microbatch] = kept
+        self._saved[microbatch] = saved
         self._seeds[microbatch] = [tf.constant(self.loss_scale / self._microbatches, loss.dtype)]
         if self._loss is not None:  # the outputs are for the metrics: no gradient comes for them
             zeros = [tf.zeros_like(output) for output in sent if output.dtype.is_floating]
@@ -149,10 +149,10 @@ class StageWork:
             microbatch: its number in the step.
             received: the gradients of what it has sent.
         """
-        kept = self._kept.pop(microbatch)
+        saved = self._saved.pop(microbatch)
         seeds = [*received, *self._seeds.pop(microbatch)]
-        gradients, made = self._cut.input_gradient(seeds, kept.for_input)
-        self._kept[microbatch] = Kept([], kept.for_weights)
+        gradients, made = self._cut.input_gradient(seeds, saved.for_input)
+        self._saved[microbatch] = Saved([], saved.for_weights)
         self._for_weights[microbatch] = made
         if not self._sends_gradients:
             return []
@@ -166,8 +166,8 @@ class StageWork:
 
     def weight_gradient(self, microbatch: int) -> None:
         """Adds the gradients of the weights to the accumulators."""
-        kept = self._kept.pop(microbatch)
-        self._cut.weight_gradient(kept.for_weights, self._for_weights.pop(microbatch))
+        saved = self._saved.pop(microbatch)
+        self._cut.weight_gradient(saved.for_weights, self._for_weights.pop(microbatch))
         self._gradients_left -= 1
         if not self._gradients_left and self.on_last_gradient is not None:
             self.on_last_gradient()

@@ -126,7 +126,7 @@ def fused(
     """The exchanges that Horovod makes of gradients that become ready in an order: its fusion.
 
     It runs one at a time. When one ends, all that has become ready meanwhile travels together, up
-    to ``threshold`` bytes. ``order``: of the backward units; None: stock.
+    to ``threshold`` bytes. ``order``: of the backward units; None: baseline.
     """
     weight_of = {weight.name: weight for weight in costs.weights}
     units = {unit.name: unit for unit in costs.backward}

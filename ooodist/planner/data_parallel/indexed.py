@@ -73,7 +73,7 @@ class IndexedCosts:
         forward: seconds of each F unit, and the weights that it waits for.
         forward_seconds: of all F units.
         middle_seconds: between the passes.
-        backward_seconds: of each backward unit, in stock order.
+        backward_seconds: of each backward unit, in baseline order.
         update_seconds: of each weight.
         all_awaited: each weight is waited for by an F unit, so that a forward pass does not end
             before all that was exchanged before it has arrived.

@@ -11,7 +11,7 @@ from statistics import median
 
 from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.exchanges import OrderFor, parts_of
-from ooodist.planner.data_parallel.orders import Moves, is_legal, moved, stock_order
+from ooodist.planner.data_parallel.orders import Moves, baseline_order, is_legal, moved
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 
 HOW_OFTEN = (10, 3, 3, 0.3, 2)  # an exchange moves, splits, joins, another credit, a dW moves
@@ -41,8 +41,8 @@ class LocalSearch:
         rng: random.Random,
     ) -> None:
         self._costs = costs
-        self._stock = stock_order(costs)
-        self._place = {name: index for index, name in enumerate(self._stock)}
+        self._baseline = baseline_order(costs)
+        self._place = {name: index for index, name in enumerate(self._baseline)}
         self._weights = {weight.name: weight for weight in costs.weights}
         self._moves = Moves(costs)
         self._order_for = OrderFor(costs)
@@ -107,15 +107,15 @@ class LocalSearch:
             return plan
         if self._score(undone) <= worst:
             return undone
-        if len(names) <= max(1, len(self._stock) // MOST_UNDONE):
+        if len(names) <= max(1, len(self._baseline) // MOST_UNDONE):
             return plan
         half = len(names) // 2
         plan = self._undo(plan, names[:half], undo, worst)
         return self._undo(plan, names[half:], undo, worst)
 
     def _undeferred(self, plan: Plan, names: Sequence[str]) -> Plan:
-        """Each of these units right behind all that stock order has before it, if that is legal."""
-        order = plan.order or self._stock
+        """Moves each unit right behind all that baseline order has before it, if that is legal."""
+        order = plan.order or self._baseline
         chosen = set(names)
         others = [name for name in order if name not in chosen]
         least = [self._place[name] for name in others]  # of this one and those behind it
@@ -166,7 +166,7 @@ class LocalSearch:
     def _move_unit(self, plan: Plan) -> Plan:
         if not self._moves.movable:
             return plan
-        order = plan.order or self._stock
+        order = plan.order or self._baseline
         name = self._rng.choice(self._moves.movable)
         place = self._rng.choice(self._moves.room(order, name))
         return replace(plan, order=moved(order, name, place))

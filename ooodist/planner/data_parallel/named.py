@@ -1,4 +1,4 @@
-"""Plans with a name, to compare with: stock, tuned, the default, first-k and strict priority."""
+"""Plans with a name, to compare with: baseline, tuned, the default, first-k and strict priority."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.exchanges import arrange, fused, most_urgent_first, ready_order
-from ooodist.planner.data_parallel.orders import first_k_order, movable_layers, stock_order
+from ooodist.planner.data_parallel.orders import baseline_order, first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 from ooodist.planner.data_parallel.simulate import Simulator
 
@@ -21,7 +21,7 @@ EQUAL_DIGITS = 10  # of seconds: what differs less is equal but for rounding
 TUNED_BYTES = tuple(1 << exponent for exponent in range(20, 32))  # of buckets: the usual, and more
 
 
-def stock_plan(
+def baseline_plan(
     costs: StepCosts,
     network: Network,
     *,
@@ -34,7 +34,7 @@ def stock_plan(
     No order is imposed on the backward units. Engines that pick by urgency are given the
     variables in the order of the model, the first layer's as the most urgent, and no limit of
     what is in flight, so that they send what is ready. With more than one step per execution it is
-    stock without the barrier between steps.
+    baseline without the barrier between steps.
 
     Args:
         costs, network: of the step.
@@ -45,7 +45,7 @@ def stock_plan(
     if not network.by_urgency:
         weights = list(ready_order(costs, None))
     plan = Plan(
-        name="stock",
+        name="baseline",
         order=None,
         exchanges=(
             fused(costs, network) if network.engine == "horovod" else arrange(costs, weights)
@@ -63,7 +63,7 @@ def tuned_plan(
     credits: Sequence[int | None] = CREDITS,
     partitions: Sequence[int] = (PARTITION_BYTES,),
 ) -> Plan:
-    """Stock with the engine's own settings at their best in simulation; the first of equals.
+    """Baseline with the engine's own settings at their best in simulation; the first of equals.
 
     For BytePS the credit and the size of its pieces; for others the size of the buckets in which
     neighbors travel together, and for Horovod the fusion threshold besides.
@@ -73,13 +73,13 @@ def tuned_plan(
         steps_per_execution: steps that are traced into one function.
         credits, partitions: that an engine that picks by urgency may have.
     """
-    stock = replace(
-        stock_plan(costs, network, steps_per_execution=steps_per_execution), name="tuned"
+    baseline = replace(
+        baseline_plan(costs, network, steps_per_execution=steps_per_execution), name="tuned"
     )
-    plans = [stock]
+    plans = [baseline]
     if network.by_urgency:
         plans = [
-            replace(stock, credit=credit, partition_bytes=size)
+            replace(baseline, credit=credit, partition_bytes=size)
             for credit in credits
             for size in partitions
         ]
@@ -88,12 +88,12 @@ def tuned_plan(
         joined = [arrange(costs, ready, bucket_bytes=size) for size in TUNED_BYTES]
         if network.engine == "horovod":
             joined += [fused(costs, network, threshold=size) for size in TUNED_BYTES]
-        plans += [replace(stock, exchanges=exchanges) for exchanges in joined]
+        plans += [replace(baseline, exchanges=exchanges) for exchanges in joined]
     return min(plans, key=Simulator(costs, network).step_seconds)
 
 
 def default_plan(costs: StepCosts, network: Network, *, steps_per_execution: int = 1) -> Plan:
-    """What ooodist does without a plan: stock, with small gradients in buckets.
+    """What ooodist does without a plan: baseline, with small gradients in buckets.
 
     Args:
         costs, network: of the step.
@@ -136,7 +136,7 @@ def best_first_k(
 
     Over every k, or where there are many of them over so many in even distances, and then over
     those near the best, each with the exchanges that are best for it: see :func:`bucket_sizes`.
-    With ``memory_bytes``, over those that fit; k = 0, which is stock order, counts always.
+    With ``memory_bytes``, over those that fit; k = 0, which is baseline order, counts always.
     ``simulator``: of these costs and network, if there is one.
     """
     simulator = simulator or Simulator(costs, network)
@@ -172,20 +172,20 @@ def best_first_k(
 def bucket_sizes(
     costs: StepCosts, network: Network, steps_per_execution: int, simulator: Simulator | None = None
 ) -> tuple[int, ...]:
-    """0, which is no buckets, and the size of buckets that is best for stock order, if any is.
+    """0, which is no buckets, and the size of buckets that is best for baseline order, if any is.
 
     An engine that picks by urgency has no buckets of its own. ``simulator``: of these costs and
     network, if there is one.
     """
     if network.by_urgency or network.workers == 1:
         return (0,)
-    stock = first_k_plan(costs, network, 0, steps_per_execution=steps_per_execution)
-    ready = ready_order(costs, stock.order)
+    baseline = first_k_plan(costs, network, 0, steps_per_execution=steps_per_execution)
+    ready = ready_order(costs, baseline.order)
     seconds = (simulator or Simulator(costs, network)).step_seconds
     best = min(
         (0, *TUNED_BYTES),
         key=lambda size: seconds(
-            replace(stock, exchanges=arrange(costs, ready, bucket_bytes=size))
+            replace(baseline, exchanges=arrange(costs, ready, bucket_bytes=size))
         ),
     )
     return (0, best) if best else (0,)
@@ -215,7 +215,7 @@ def priority_plan(
 ) -> Plan:
     """Strict priority: of the chunks that are ready, the one that is needed first goes first.
 
-    The backward units keep stock order. An engine that picks by urgency does it by itself, with
+    The backward units keep baseline order. An engine that picks by urgency does it by itself, with
     ``chunk_bytes`` as the size of its pieces. For others, it is the sequence that such an engine
     yields in simulation, kept for every step.
 
@@ -232,7 +232,7 @@ def priority_plan(
     propagation for distributed DNN training" (P3), MLSys 2019.
     """
     weights = [weight.name for weight in costs.weights]
-    order = stock_order(costs)
+    order = baseline_order(costs)
     if network.by_urgency:
         exchanges = most_urgent_first(costs, arrange(costs, weights))
     else:
@@ -258,7 +258,7 @@ def best_priority(
 ) -> Plan:
     """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
 
-    In chunks, or in the buckets that are best for stock order. ``simulator``: of these costs and
+    In chunks, or in the buckets that are best for baseline order. ``simulator``: of these costs and
     network, if there is one.
     """
     simulator = simulator or Simulator(costs, network)

@@ -12,7 +12,7 @@ from ooodist.errors import UserError
 from ooodist.planner.costs import StepCosts, UnitCost
 
 
-def stock_order(costs: StepCosts) -> tuple[str, ...]:
+def baseline_order(costs: StepCosts) -> tuple[str, ...]:
     """Layer after layer from the loss down, each dX followed by the dW of its layer."""
     return tuple(unit.name for unit in costs.backward)
 
@@ -44,7 +44,7 @@ def first_k_order(costs: StepCosts, k: int) -> tuple[str, ...]:
 
     Args:
         costs: whose backward units are ordered.
-        k: 0 (stock order) to the number of :func:`movable_layers`.
+        k: 0 (baseline order) to the number of :func:`movable_layers`.
 
     Raises:
         UserError: k is out of range.
@@ -106,13 +106,13 @@ def moved(items: Iterable[str], name: str, place: int) -> tuple[str, ...]:
 
 
 def num_deferred(costs: StepCosts, order: Sequence[str] | None) -> int:
-    """How many units stand behind others that stock order has behind them; None is stock order."""
+    """Number of units that run after one that baseline order runs later (None: baseline order)."""
     if order is None:
         return 0
-    stock = {unit.name: index for index, unit in enumerate(costs.backward)}
+    baseline = {unit.name: index for index, unit in enumerate(costs.backward)}
     deferred, latest = 0, -1
     for name in order:
-        if stock[name] < latest:
+        if baseline[name] < latest:
             deferred += 1
-        latest = max(latest, stock[name])
+        latest = max(latest, baseline[name])
     return deferred

@@ -64,7 +64,7 @@ class Prediction:
 
     step_seconds: float
     lower_bound_seconds: float
-    stock_seconds: float
+    baseline_seconds: float
     peak_bytes: int = 0
     hidden_share: float | None = None
 
@@ -74,7 +74,7 @@ class Plan:
     """How the steps of a launch run.
 
     Attributes:
-        name: what made it: ``stock``, ``tuned``, ``first_k``, ``priority``, ``planned``.
+        name: what made it: ``baseline``, ``tuned``, ``first_k``, ``priority``, ``planned``.
         order: names of the backward units, one after the other; None: no order is imposed, and
             TensorFlow runs them as it does.
         exchanges: each part of each weight's gradient once, in the planned order.

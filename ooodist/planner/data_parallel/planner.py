@@ -1,6 +1,6 @@
 """Searches the plan whose steps take the least time.
 
-It begins with the plans that have a name (stock, tuned, first-k, strict priority), improves
+It begins with the plans that have a name (baseline, tuned, first-k, strict priority), improves
 settings one at a time (candidates.py), then changes the best at random (local_search.py), and keeps
 the best of all.
 """
@@ -19,9 +19,9 @@ from ooodist.planner.data_parallel.local_search import LocalSearch
 from ooodist.planner.data_parallel.named import (
     CREDITS,
     PARTITION_BYTES,
+    baseline_plan,
     best_first_k,
     best_priority,
-    stock_plan,
     tuned_plan,
 )
 from ooodist.planner.data_parallel.orders import num_deferred
@@ -52,7 +52,7 @@ class Limits:
             so many that tracing does not count; the shortest launch within 1 % of the best is
             taken.
         credits: that may be used; None stands for any number of exchanges in flight. A single
-            one where the engine's is set already, or where it allows no other. Stock and tuned
+            one where the engine's is set already, or where it allows no other. Baseline and tuned
             have any number in any case, where the engine does not pick by urgency: it is what
             that does.
         partitions: bytes of the pieces into which an engine that picks by urgency may split
@@ -106,7 +106,7 @@ class Planner:
         self._named: dict[int, dict[str, Plan]] = {}
 
     def named(self, steps_per_execution: int) -> dict[str, Plan]:
-        """Stock, tuned, the best first-k and the best priority, as the limits allow them."""
+        """Baseline, tuned, the best first-k and the best priority, as the limits allow them."""
         if steps_per_execution not in self._named:  # many plans are simulated for them
             self._named[steps_per_execution] = self._find_named(steps_per_execution)
         return self._named[steps_per_execution]
@@ -116,7 +116,7 @@ class Planner:
         usual = PARTITION_BYTES in limits.partitions
         partition_bytes = PARTITION_BYTES if usual else limits.partitions[0]
         plans = (
-            stock_plan(
+            baseline_plan(
                 costs,
                 network,
                 steps_per_execution=steps_per_execution,
@@ -148,7 +148,7 @@ class Planner:
         )
         other = limits.credits[-1]
         # These engines start all that is ready; the others' credit is one of their settings.
-        as_it_comes = () if network.by_urgency else ("stock", "tuned")
+        as_it_comes = () if network.by_urgency else ("baseline", "tuned")
         return {
             plan.name: plan
             if plan.name in as_it_comes or plan.credit in limits.credits
@@ -175,7 +175,7 @@ class Planner:
         """The plan. Raises UserError if none fits into memory."""
         watched = self._simulator
         watched.phase = "plans with a name"
-        watched.stock_seconds = watched.step_seconds(stock_plan(self._costs, self._network))
+        watched.baseline_seconds = watched.step_seconds(baseline_plan(self._costs, self._network))
         pool = [plan for steps in self._steps for plan in self.named(steps).values()]
         self._check_memory(pool)
         if self._network.workers > 1 and self._costs.weights:
@@ -267,7 +267,7 @@ class Planner:
         return min(steps for steps, score in scores.items() if score <= limit)
 
     def _complexity(self, plan: Plan) -> tuple[bool, float]:
-        return plan.name != "stock", self._load(plan) + num_deferred(self._costs, plan.order)
+        return plan.name != "baseline", self._load(plan) + num_deferred(self._costs, plan.order)
 
     def _check_memory(self, plans: Iterable[Plan]) -> None:
         memory = self._limits.memory_bytes

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
-from ooodist.planner.data_parallel.named import stock_plan
+from ooodist.planner.data_parallel.named import baseline_plan
 from ooodist.planner.data_parallel.plan import Plan, Prediction
 from ooodist.planner.data_parallel.planner import Limits, Planner
 from ooodist.planner.data_parallel.simulate import Simulator
@@ -82,10 +82,10 @@ def comparison(
 ) -> dict[str, Plan]:
     """The plans that people compare, by name, each with its prediction.
 
-    ``stock`` is the engine as it comes, ``tuned`` with its own settings at their best; these and
-    ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, which is stock
-    in all else, and ``priority`` (with the best credit) have as many as ``planned``. So what the
-    order brings and what the removed barrier brings can be told apart.
+    ``baseline`` is the engine as it comes, ``tuned`` with its own settings at their best; these and
+    ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, which is the
+    baseline in all else, and ``priority`` (with the best credit) have as many as ``planned``. So
+    what the order brings and what the removed barrier brings can be told apart.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
@@ -94,9 +94,9 @@ def comparison(
     planned = planner.search(seed)
     alone, together = planner.named(1), planner.named(planned.steps_per_execution)
     plans = {
-        "stock": alone["stock"],
+        "baseline": alone["baseline"],
         "tuned": alone["tuned"],
-        "barrier_removed": replace(together["stock"], name="barrier_removed"),
+        "barrier_removed": replace(together["baseline"], name="barrier_removed"),
         "first_k": alone["first_k"],
         "priority": together["priority"],
         "planned": planned,
@@ -114,7 +114,7 @@ def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
     prediction = Prediction(
         step_seconds=simulator.step_seconds(plan),
         lower_bound_seconds=lower_bound(costs, network, plan.steps_per_execution),
-        stock_seconds=simulator.step_seconds(stock_plan(costs, network)),
+        baseline_seconds=simulator.step_seconds(baseline_plan(costs, network)),
         peak_bytes=simulator.peak_bytes(plan),
     )
     return replace(plan, predicted=prediction)

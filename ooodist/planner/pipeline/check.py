@@ -29,7 +29,7 @@ from ooodist.planner.pipeline.actions import (
     with_transfers,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts
-from ooodist.planner.pipeline.simulate import kept_bytes
+from ooodist.planner.pipeline.simulate import saved_bytes
 
 SHOWN_STEPS = 4  # before and after the bad cell
 
@@ -216,7 +216,7 @@ def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterato
 def _check_memory(schedule: Schedule, costs: PipelineCosts) -> None:
     if costs.memory_limit is None:
         return
-    for rank, kept in enumerate(kept_bytes(schedule, costs)):
+    for rank, kept in enumerate(saved_bytes(schedule, costs)):
         for number, num_bytes in enumerate(kept):
             if num_bytes > costs.memory_limit:
                 step = _step_of(schedule.actions[rank], number)

@@ -62,7 +62,7 @@ class StageCost:
         assert kind == BACKWARD
         return self.input_gradient + self.weight_gradient
 
-    def kept_bytes(self, kind: str) -> tuple[int, int]:
+    def saved_bytes(self, kind: str) -> tuple[int, int]:
         """What an action of this kind adds to what is kept, at its begin and at its end."""
         if kind == FORWARD:
             return self.input_bytes + self.weight_bytes, 0

@@ -65,7 +65,7 @@ class Evaluator:
                     if rank_of[after] != rank:
                         link = rank * ranks + rank_of[after]
                 way = cost.send_seconds if kind == 0 else cost.send_back_seconds
-                self._bytes.append(cost.kept_bytes(name))
+                self._bytes.append(cost.saved_bytes(name))
                 self._seconds += [cost.seconds(name)] * microbatches
                 self._arrival += [math.inf if 0 <= before < stages else 0.0] * microbatches
                 self._receiver += receivers
@@ -174,7 +174,7 @@ class Evaluator:
         at = [0] * len(orders)
         time = [0.0] * len(orders)
         # How long a rank may yet wait; a little more, as sums in another order differ a little.
-        patience = [most * (1 + 1e-9) - work for work in self._work]
+        slack = [most * (1 + 1e-9) - work for work in self._work]
         ready = list(range(len(orders)))
         while ready:
             rank = ready.pop()
@@ -188,8 +188,8 @@ class Evaluator:
                         waiting[number] = rank
                         at[rank] = position
                         break
-                    patience[rank] -= there - now
-                    if patience[rank] < 0:
+                    slack[rank] -= there - now
+                    if slack[rank] < 0:
                         return math.inf
                     now = there
                 now += seconds[number]

@@ -53,7 +53,7 @@ class LayerCost:
         return self.forward + self.input_gradient + self.weight_gradient
 
     @property
-    def kept_bytes(self) -> int:
+    def saved_bytes(self) -> int:
         """What each micro-batch in flight keeps here; one at a time has ``gradient_bytes``
         besides, unless its W waits."""
         return self.input_bytes + self.weight_bytes

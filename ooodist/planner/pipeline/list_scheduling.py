@@ -139,7 +139,7 @@ class _Making:
         end = now + cost.seconds(kind)
         self._busy_until[rank] = end
         self._done[stage, kind] += 1
-        self._kept[rank] += sum(cost.kept_bytes(kind))
+        self._kept[rank] += sum(cost.saved_bytes(kind))
         if kind == FORWARD:
             if stage + 1 < self._stages:
                 self._send(action, stage + 1, FORWARD, end, cost.send_seconds)

@@ -27,7 +27,7 @@ class Layer(Protocol):
     @property
     def base_bytes(self) -> int: ...
     @property
-    def kept_bytes(self) -> int: ...
+    def saved_bytes(self) -> int: ...
     @property
     def sent_bytes(self) -> int: ...
 
@@ -58,7 +58,7 @@ def partition(
     in_flight = in_flight or [1] * stages
     seconds = _sums(layer.seconds for layer in layers)
     base = _sums(layer.base_bytes for layer in layers)
-    kept = _sums(layer.kept_bytes for layer in layers)
+    kept = _sums(layer.saved_bytes for layer in layers)
 
     def seconds_of(stage: int, begin: int, end: int) -> float:
         num_bytes = base[end] - base[begin] + in_flight[stage] * (kept[end] - kept[begin])

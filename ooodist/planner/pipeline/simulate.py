@@ -186,7 +186,7 @@ def inputs_of(action: Action, stages: int) -> list[Message]:
     return [own, (INPUT_GRADIENT, stage, microbatch)] if stage + 1 < stages else [own]
 
 
-def kept_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:
+def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:
     """For each rank, the most that it keeps during each of its actions.
 
     It depends on the order of its actions alone, and not on when they run. Stages before the first
@@ -196,7 +196,7 @@ def kept_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...
     result = []
     for actions in without_transfers(schedule).actions:
         base = sum(costs.stages[stage].base_bytes for stage in {a.stage for a in actions})
-        changes = [costs.stages[stage].kept_bytes(kind) for stage, kind, _ in actions]
+        changes = [costs.stages[stage].saved_bytes(kind) for stage, kind, _ in actions]
         after = list(accumulate((begin + end for begin, end in changes), initial=base))
         result.append(tuple(at + begin for at, (begin, _) in zip(after, changes, strict=False)))
     return tuple(result)
@@ -204,4 +204,4 @@ def kept_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...
 
 def peak_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[int, ...]:
     """For each rank the most that it keeps."""
-    return tuple(max(kept, default=0) for kept in kept_bytes(schedule, costs))
+    return tuple(max(kept, default=0) for kept in saved_bytes(schedule, costs))

@@ -179,7 +179,7 @@ class _Making:
             self._idle[rank] += start - self._now[rank]
             self._most_idle = max(self._most_idle, self._idle[rank])
         end = self._now[rank] = start + stage.seconds(kind)
-        self._kept[rank] += sum(stage.kept_bytes(kind))
+        self._kept[rank] += sum(stage.saved_bytes(kind))
         self._actions[rank].append(Action(rank, kind, microbatch))
         self._done[rank, kind] += 1
         other = {FORWARD: rank + 1, INPUT_GRADIENT: rank - 1}.get(kind, -1)

@@ -1,6 +1,6 @@
 """A picture of simulated timelines: what is moved, and how much of the exchange is hidden.
 
-    stock      |--- step 1 --------------------------|--- step 2 ----------...
+    baseline      |--- step 1 --------------------------|--- step 2 ----------...
     compute    | F1 F2 F3 | dX3 dW3 dX2 dW2 dX1 dW1 | / waits / | F1 F2 F3 | ...
     exchange                   |== dW3 ==|== dW2 ==|###########|             ...
 
@@ -66,11 +66,11 @@ class Panel:
 
 
 def deferred_units(backward: Sequence[UnitCost], order: Sequence[str] | None) -> frozenset[str]:
-    """The dW units before which more dX units run than in stock order.
+    """The dW units before which more dX units run than in baseline order.
 
     Args:
-        backward: the units of the backward pass in stock order.
-        order: their names in a plan's order; None: stock order.
+        backward: the units of the backward pass in baseline order.
+        order: their names in a plan's order; None: baseline order.
     """
     kinds = {unit.name: unit.kind for unit in backward}
     usual = _outputs_before([unit.name for unit in backward], kinds)

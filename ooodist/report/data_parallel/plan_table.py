@@ -14,7 +14,10 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 
 BOUND = "lower_bound"
-TITLES = {"stock": "engine as it comes", "tuned": "engine tuned"}  # others are called as they are
+TITLES = {
+    "baseline": "engine as it comes",
+    "tuned": "engine tuned",
+}  # others are called as they are
 _MILLI = 1e3
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -101,7 +104,7 @@ class Table:
 
     Attributes:
         subject: what was planned.
-        rows: the stock plan first, the lower bound last.
+        rows: the baseline plan first, the lower bound last.
     """
 
     subject: Subject
@@ -119,7 +122,7 @@ class Table:
 
 
 def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) -> Table:
-    """The table of plans, of which the first is stock and the last is the planned one.
+    """The table of plans, of which the first is baseline and the last is the planned one.
 
     The lower bound is that of a launch of as many steps as the planned one has.
 
@@ -131,13 +134,13 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
     costs, network = subject.costs, cluster.network
     simulator = Simulator(costs, network)
     seconds = {name: simulator.step_seconds(plan) for name, plan in plans.items()}
-    stock, *_, planned = plans
+    baseline, *_, planned = plans
     bound = lower_bound(costs, network, plans[planned].steps_per_execution)
     rows = [
         Row(
             name=name,
             step_seconds=seconds[name],
-            speed_up=seconds[stock] / seconds[name],
+            speed_up=seconds[baseline] / seconds[name],
             share=bound / seconds[name],
             num_exchanges=len(plan.exchanges) if network.workers > 1 else 0,
             steps_per_execution=plan.steps_per_execution,
@@ -147,7 +150,7 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
         for name, plan in plans.items()
     ]
     steps = plans[planned].steps_per_execution
-    rows.append(Row(BOUND, bound, seconds[stock] / bound, 1.0, steps_per_execution=steps))
+    rows.append(Row(BOUND, bound, seconds[baseline] / bound, 1.0, steps_per_execution=steps))
     return Table(subject, cluster, tuple(rows))
 
 

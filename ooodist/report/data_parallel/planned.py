@@ -37,7 +37,7 @@ CSV_NAME = "plans.csv"
 PLAN_NAME = "plan.yaml"
 FIGURE_NAMES = ("timeline.png", "timeline.svg")
 TRACE_NAME = "timeline.json.gz"
-SHOWN = ("stock", "planned")
+SHOWN = ("baseline", "planned")
 LAUNCHES_IN_TRACE = 2  # so that the arrows from one to the next are seen
 
 

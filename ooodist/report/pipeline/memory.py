@@ -16,7 +16,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ooodist.planner.pipeline.simulate import kept_bytes
+from ooodist.planner.pipeline.simulate import saved_bytes
 from ooodist.report.data_parallel.plan_table import readable_bytes
 from ooodist.report.pipeline.figure import Panel, write_title
 from ooodist.report.pipeline.outcomes import Simulated
@@ -32,11 +32,11 @@ def memory_curves(simulated: Simulated) -> list[list[tuple[float, int]]]:
     """For each rank (seconds, bytes kept from then on), from 0 to the end of the step."""
     costs = simulated.plan.costs
     curves = []
-    kept_of = kept_bytes(simulated.plan.schedule, costs)
+    kept_of = saved_bytes(simulated.plan.schedule, costs)
     for runs, kept in zip(simulated.timeline.runs, kept_of, strict=True):
         curve: list[tuple[float, int]] = []
         for run, during in zip(runs, kept, strict=True):
-            begin, end = costs.stages[run.action.stage].kept_bytes(run.action.kind)
+            begin, end = costs.stages[run.action.stage].saved_bytes(run.action.kind)
             if not curve:
                 curve.append((0.0, during - begin))
             curve += [(run.start, during), (run.end, during + end)]

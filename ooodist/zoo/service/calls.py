@@ -28,9 +28,9 @@ from ooodist.errors import UserError
 from ooodist.zoo.entry import Entry
 from ooodist.zoo.full_disk import is_disk_full
 from ooodist.zoo.service import messages
+from ooodist.zoo.service.idle_timeout import IdleTimeout
 from ooodist.zoo.service.limits import BusyError, Limits, Places
 from ooodist.zoo.service.tokens import Tokens
-from ooodist.zoo.service.watch import Watch
 from ooodist.zoo.zoo import Zoo, may_use
 
 logger = logging.getLogger("ooodist")
@@ -47,17 +47,17 @@ class Caller:
         user: who it is.
         requests: its messages.
         context: of the call.
-        patience: seconds that it may take for a message.
+        timeout: seconds that it may take for a message.
     """
 
     user: str
     requests: Iterator[bytes]
     context: grpc.ServicerContext
-    patience: float
+    timeout: float
 
-    def watch(self) -> Watch:
+    def watch(self) -> IdleTimeout:
         """Ends the call if the client is too slow to send or take a message."""
-        return Watch(self.patience, self.context.cancel)
+        return IdleTimeout(self.timeout, self.context.cancel)
 
     def next(self) -> bytes:
         """Its next message."""
@@ -104,7 +104,7 @@ class Calls(grpc.GenericRpcHandler):
     ) -> Iterator[bytes]:
         try:
             given = dict(context.invocation_metadata()).get("authorization", "")
-            caller = Caller(self._user(given), requests, context, self._limits.patience)
+            caller = Caller(self._user(given), requests, context, self._limits.timeout)
             with self._places.taken_by(caller.user):
                 for answer in call(caller):
                     with caller.watch():

@@ -29,7 +29,7 @@ from ooodist.zoo import entry as entries
 from ooodist.zoo.entry import Entry, Meta
 from ooodist.zoo.service import messages
 from ooodist.zoo.service.addresses import host_of, is_address, is_loopback
-from ooodist.zoo.service.watch import Watch
+from ooodist.zoo.service.idle_timeout import IdleTimeout
 from ooodist.zoo.zoo import Found, Row, Wanted, Zoo
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class _Remote:
                 yield message  # gRPC asks for the next one once the network has taken this one
             watch.moved(last_seconds)
 
-        watch = Watch(self._timeout, lambda: call.cancel())
+        watch = IdleTimeout(self._timeout, lambda: call.cancel())
         metadata = (("authorization", f"Bearer {self._token}"),) if self._token else ()
         call = self._channel.stream_stream(f"/{messages.SERVICE}/{name}")(sent(), metadata=metadata)
         with watch:

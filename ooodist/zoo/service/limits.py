@@ -26,7 +26,7 @@ class Limits:
         uploads: of these calls.
         uploads_of_user: the same, of one user.
         file_bytes: of a file that may be registered.
-        patience: seconds in which a client must send, or take, its next message of up to 1 MiB.
+        timeout: seconds in which a client must send, or take, its next message of up to 1 MiB.
     """
 
     calls: int = 256
@@ -34,7 +34,7 @@ class Limits:
     uploads: int = 8
     uploads_of_user: int = 4
     file_bytes: int = messages.LARGEST_BYTES
-    patience: float = 30.0
+    timeout: float = 30.0
 
 
 class BusyError(Exception):

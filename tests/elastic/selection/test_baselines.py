@@ -13,12 +13,12 @@ import ooodist
 from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic import controller as module
 from ooodist.elastic.controller import Controller
+from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Probe
-from ooodist.elastic.pricing import OneWorker
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.baselines import FIXED, fixed_weights, weight_magnitudes
 from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.selection.published import select_published
-from ooodist.elastic.slots import Slots
 from ooodist.elastic.timing import selectable_of
 from ooodist.engines.local import LocalEngine
 from ooodist.profiler.compute import measure_compute
@@ -98,10 +98,10 @@ def test_the_magnitude_of_a_weight_is_the_sum_of_its_absolute_values() -> None:
 def selecting(name: str, rho: float = 0.99) -> Controller:
     """After its first selection."""
     model, batch, choice = sample()
-    slots = Slots(model)
+    optimizer_state = OptimizerState(model)
     config = ElasticConfig(rho=rho, select=name)
-    pricing, probe = OneWorker(choice), Probe(model, slots)
-    found = Controller(config, model, LocalEngine(), pricing, slots, probe)
+    cost_model, probe = OneWorker(choice), Probe(model, optimizer_state)
+    found = Controller(config, model, LocalEngine(), cost_model, optimizer_state, probe)
     found.renew([batch])
     return found
 
@@ -118,7 +118,7 @@ def test_magnitudes_take_the_place_of_importance(name: str) -> None:
     if name == "weight_magnitude":
         values = weight_magnitudes(model)
     else:
-        values = Probe(model, Slots(model))([batch]).gradient
+        values = Probe(model, OptimizerState(model))([batch]).gradient
     expected = by_weights(choice, values)
     importance = selecting(name).renewals[0].importance
     np.testing.assert_allclose(importance, expected, rtol=1e-4, atol=1e-6)

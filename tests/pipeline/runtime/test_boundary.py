@@ -21,7 +21,7 @@ def test_bytes_are_the_tensor(dtype: str, shape: tuple[int, ...]) -> None:
     assert array.dtype == np.uint8
     assert array.shape == (tensor.shape.num_elements() * tensor.dtype.size,)
     spec = tf.TensorSpec.from_tensor(tensor)
-    (place,) = TensorBoundary([spec]).places(FORWARD)
+    (place,) = TensorBoundary([spec]).receive_buffers(FORWARD)
     place[:] = array
     again = from_bytes(place, spec)
     assert again.dtype == tensor.dtype
@@ -34,7 +34,7 @@ def test_a_message_arrives_as_it_was(kind: str) -> None:
     boundary = TensorBoundary(SPECS)
     specs = SPECS if kind == FORWARD else [SPECS[0], SPECS[2]]  # integers have no gradient
     values = [tf.cast(tf.random.uniform(spec.shape, 0, 9), spec.dtype) for spec in specs]
-    places = boundary.places(kind)
+    places = boundary.receive_buffers(kind)
     assert boundary.num_bytes(kind) == sum(place.nbytes for place in places)
     for place, array in zip(places, boundary.pack(kind, values), strict=True):
         assert not place.any()
@@ -51,7 +51,7 @@ def test_nothing_is_copied(direct: bool) -> None:
     boundary = TensorBoundary([spec], direct=direct)
     sent = tf.random.normal(spec.shape)
     (packed,) = boundary.pack(FORWARD, [sent])
-    (place,) = boundary.places(FORWARD)
+    (place,) = boundary.receive_buffers(FORWARD)
     (received,) = boundary.unpack(FORWARD, [place])
     before = tf.reduce_sum(received).numpy()
     for tensor, memory in ((sent, packed), (received, place)):

@@ -21,7 +21,7 @@ def test_two_ranks() -> None:
         assert job.stdout.count(f"held: {check}") == 2, job.stdout
     said = r"rank 0 waits at 1RECV_B3 since \d+ s: the message is not sent by rank 1"
     assert re.search(said, job.stdout), job.stdout
-    assert "raise stall_limit (2 s)" in job.stdout
+    assert "raise timeout (2 s)" in job.stdout
 
 
 def test_there_are_checks() -> None:

@@ -57,7 +57,7 @@ def test_two_stages_of_a_rank_add_to_one_accumulator() -> None:
     first = StageWork(stages[0], [spec], [], [], None, accumulators)
     last = StageWork(stages[1], [], sent, [label], loss, accumulators)
     assert set(accumulators) == {weight.path for weight in model.trainable_variables}
-    assert first.kept_bytes[0] == 0  # no input gradient: nothing is kept for one
+    assert first.saved_bytes[0] == 0  # no input gradient: nothing is kept for one
 
     batches = [(x + number) % 5 for number in range(microbatches)]
     first.begin([[batch] for batch in batches])
@@ -139,8 +139,8 @@ def test_a_stage_that_only_runs_forward() -> None:
     dense = Dense()
     first = dense.first(trained=[], sends_gradients=False, forward_only=True)
     last = dense.last(sends_gradients=False)
-    assert first.kept_bytes == (0, 0, 0)
-    assert last.kept_bytes[0] == 0
+    assert first.saved_bytes == (0, 0, 0)
+    assert last.saved_bytes[0] == 0
     outputs: list[np.ndarray] = []
     last.on_outputs = lambda sent, _: outputs.append(sent[0].numpy())
     for number in range(2):
@@ -168,8 +168,8 @@ def test_only_some_weights_of_a_stage() -> None:
         first.weight_gradient(number)
     dense.assert_added_up(wanted)
     everything = Dense()
-    assert first.kept_bytes[1] < everything.first(sends_gradients=False).kept_bytes[1]
-    assert last.kept_bytes[1] < everything.last().kept_bytes[1]
+    assert first.saved_bytes[1] < everything.first(sends_gradients=False).saved_bytes[1]
+    assert last.saved_bytes[1] < everything.last().saved_bytes[1]
 
 
 def test_a_stage_on_the_way_trains_nothing() -> None:
@@ -177,7 +177,7 @@ def test_a_stage_on_the_way_trains_nothing() -> None:
     dense = Dense()
     wanted = dense.weights[:4]
     first, last = dense.first(sends_gradients=False), dense.last(trained=[])
-    assert last.kept_bytes[1] == last.kept_bytes[2] == 0
+    assert last.saved_bytes[1] == last.saved_bytes[2] == 0
     for number in range(2):
         last.forward(number, first.forward(number, []))
         first.input_gradient(number, last.input_gradient(number, []))

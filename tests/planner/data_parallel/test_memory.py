@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from ooodist.planner.costs import KeptTensor, Network, StepCosts
+from ooodist.planner.costs import Network, SavedTensor, StepCosts
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulation, Simulator
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
 
 
-def weights_of_gradient(costs: StepCosts, tensor: KeptTensor) -> list[str]:
+def weights_of_gradient(costs: StepCosts, tensor: SavedTensor) -> list[str]:
     own = [name for unit in costs.backward if unit.name == tensor.made_by for name in unit.weights]
     return own or [weight.name for weight in costs.weights]
 
@@ -56,7 +56,7 @@ def counted_peak(costs: StepCosts, plan: Plan) -> int:
     step_units += plan.order or [unit.name for unit in costs.backward]
     units = [(step, name) for step in range(plan.steps_per_execution) for name in step_units]
 
-    def death(step: int, tensor: KeptTensor) -> int:
+    def death(step: int, tensor: SavedTensor) -> int:
         if tensor.used_by:
             return max(units.index((step, name)) for name in tensor.used_by)
         last = 0
@@ -98,9 +98,9 @@ def test_peak_is_what_is_counted_and_holds_for_any_network(data: DataObject) -> 
 COSTS = replace(
     chain_costs([8, 8], update=0.5),
     tensors=(
-        KeptTensor(100, "F2", ("X2", "W2")),
-        KeptTensor(10, "W1", ()),
-        KeptTensor(1, "W2", ()),
+        SavedTensor(100, "F2", ("X2", "W2")),
+        SavedTensor(10, "W1", ()),
+        SavedTensor(1, "W2", ()),
     ),
     base_bytes=1000,
 )
@@ -108,9 +108,9 @@ COSTS = replace(
 
 def test_a_delayed_weight_gradient_keeps_what_it_reads() -> None:
     simulator = Simulator(COSTS, Network("local", 1))
-    stock = Plan("any", ("W2", "X2", "W1"), each_alone("w1", "w2"))
-    delayed = replace(stock, order=("X2", "W1", "W2"))
-    assert simulator.peak_bytes(stock) == 1101
+    baseline = Plan("any", ("W2", "X2", "W1"), each_alone("w1", "w2"))
+    delayed = replace(baseline, order=("X2", "W1", "W2"))
+    assert simulator.peak_bytes(baseline) == 1101
     assert simulator.peak_bytes(delayed) == 1111
 
 

@@ -12,15 +12,15 @@ from hypothesis.strategies import DataObject
 
 from ooodist.errors import UserError
 from ooodist.planner.cluster import describe_network
-from ooodist.planner.costs import KeptTensor, Network
+from ooodist.planner.costs import Network, SavedTensor
 from ooodist.planner.data_parallel.exchanges import arrange, ready_order
 from ooodist.planner.data_parallel.named import (
+    baseline_plan,
     best_first_k,
     best_priority,
     default_plan,
     first_k_plan,
     priority_plan,
-    stock_plan,
     tuned_plan,
 )
 from ooodist.planner.data_parallel.orders import movable_layers
@@ -37,8 +37,8 @@ def names(plan: Plan) -> list[str]:
     return [exchange.name for exchange in plan.exchanges]
 
 
-def test_stock_exchanges_what_is_ready() -> None:
-    plan = stock_plan(chain_costs([4, 4, 4]), replace(HOROVOD, seconds_per_byte=0.01))
+def test_baseline_exchanges_what_is_ready() -> None:
+    plan = baseline_plan(chain_costs([4, 4, 4]), replace(HOROVOD, seconds_per_byte=0.01))
     assert names(plan) == ["w3", "w2", "w1"]
     assert (plan.order, plan.credit, plan.by_urgency, plan.partition_bytes) == (
         (None, None, False, None)
@@ -46,26 +46,28 @@ def test_stock_exchanges_what_is_ready() -> None:
     assert (plan.engine, plan.workers, plan.steps_per_execution) == ("horovod", 2, 1)
 
 
-def test_stock_horovod_joins_what_is_ready_when_an_exchange_ends() -> None:
+def test_baseline_horovod_joins_what_is_ready_when_an_exchange_ends() -> None:
     slow = replace(HOROVOD, seconds_per_byte=0.0, latency=100.0)
-    assert names(stock_plan(chain_costs([4] * 5), slow)) == ["w5", "w4+3"]
+    assert names(baseline_plan(chain_costs([4] * 5), slow)) == ["w5", "w4+3"]
     large = chain_costs([100 << 20, 28 << 20, 1 << 20, 64 << 20, 4])
-    assert names(stock_plan(large, slow)) == ["w5", "w4+2", "w1"]
-    assert names(stock_plan(chain_costs([4] * 3), replace(slow, engine="collective"))) == [
+    assert names(baseline_plan(large, slow)) == ["w5", "w4+2", "w1"]
+    assert names(baseline_plan(chain_costs([4] * 3), replace(slow, engine="collective"))) == [
         "w3",
         "w2",
         "w1",
     ]
 
 
-def test_stock_in_a_ring_of_thousands_is_near_a_single_exchange() -> None:
-    """The trips are paid for once by what travels together, and stock joins all that waits."""
+def test_baseline_in_a_ring_of_thousands_is_near_a_single_exchange() -> None:
+    """The trips are paid for once by what travels together, and baseline joins all that waits."""
     costs = chain_costs([4] * 200)
     network = describe_network("horovod", 4096, 1e10, 30e-6)
     simulator = Simulator(costs, network)
-    stock = replace(stock_plan(costs, network), credit=1)
-    one = replace(stock, exchanges=arrange(costs, ready_order(costs, None), bucket_bytes=1 << 30))
-    assert simulator.step_seconds(stock) < 1.3 * simulator.step_seconds(one)
+    baseline = replace(baseline_plan(costs, network), credit=1)
+    one = replace(
+        baseline, exchanges=arrange(costs, ready_order(costs, None), bucket_bytes=1 << 30)
+    )
+    assert simulator.step_seconds(baseline) < 1.3 * simulator.step_seconds(one)
 
 
 def test_tuned_has_the_settings_that_are_best_for_the_cluster() -> None:
@@ -73,7 +75,7 @@ def test_tuned_has_the_settings_that_are_best_for_the_cluster() -> None:
     far = Network("collective", 2, fixed=100.0)  # each exchange takes long, whatever its size
     assert names(tuned_plan(costs, far)) == ["w8+7"]
     near = Network("horovod", 2, seconds_per_byte=1e-9)  # an exchange has ended before the next
-    assert tuned_plan(costs, near) == replace(stock_plan(costs, near), name="tuned")
+    assert tuned_plan(costs, near) == replace(baseline_plan(costs, near), name="tuned")
     slow = Network("byteps", 2, latency=10.0, seconds_per_byte=1e-6, by_urgency=True)
     plan = tuned_plan(costs, slow, credits=(1, None), partitions=(1 << 17, 1 << 20))
     assert (plan.credit, plan.order) == (None, None)  # one piece at a time waits for each trip
@@ -86,8 +88,8 @@ def test_first_k_and_priority_have_buckets_where_they_are_better() -> None:
         assert names(plan) == ["w8+7"]
 
 
-def test_stock_byteps_counts_variables_from_the_first() -> None:
-    plan = stock_plan(chain_costs([4, 4, 4]), BYTEPS, steps_per_execution=3)
+def test_baseline_byteps_counts_variables_from_the_first() -> None:
+    plan = baseline_plan(chain_costs([4, 4, 4]), BYTEPS, steps_per_execution=3)
     assert names(plan) == ["w1", "w2", "w3"]
     assert (plan.order, plan.credit, plan.by_urgency, plan.partition_bytes) == (
         (None, None, True, 4_096_000)
@@ -96,7 +98,7 @@ def test_stock_byteps_counts_variables_from_the_first() -> None:
 
 
 @pytest.mark.parametrize("network", [HOROVOD, BYTEPS], ids=["horovod", "byteps"])
-def test_the_default_is_stock_with_small_gradients_in_buckets(network: Network) -> None:
+def test_the_default_is_baseline_with_small_gradients_in_buckets(network: Network) -> None:
     costs = chain_costs([4, 1 << 20, 100, 200, 2 << 20])
     plan = default_plan(costs, network, steps_per_execution=2)
     assert names(plan) == ["w5", "w4+1", "w2", "w1"]
@@ -120,7 +122,7 @@ def test_best_first_k_within_memory() -> None:
         costs,
         tensors=tuple(
             # What X makes is read by the dW of the layer below, which first-k defers.
-            KeptTensor(100, f"X{layer + 1}", (f"W{layer}",))
+            SavedTensor(100, f"X{layer + 1}", (f"W{layer}",))
             for layer in (1, 2, 3)
         ),
     )
@@ -181,7 +183,7 @@ def test_all_are_legal(data: DataObject, by_urgency: bool) -> None:
     network = replace(data.draw(instances.networks()), by_urgency=by_urgency)
     simulator = Simulator(costs, network)
     plans = [
-        stock_plan(costs, network),
+        baseline_plan(costs, network),
         *(first_k_plan(costs, network, k) for k in range(len(movable_layers(costs)) + 1)),
         priority_plan(costs, network, chunk_bytes=128, steps_per_execution=2),
     ]

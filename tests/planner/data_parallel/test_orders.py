@@ -12,12 +12,12 @@ from ooodist.graph.order import first_k_order as traced_first_k_order
 from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
 from ooodist.planner.data_parallel.orders import (
     Moves,
+    baseline_order,
     first_k_order,
     is_legal,
     movable_layers,
     moved,
     num_deferred,
-    stock_order,
 )
 from tests.graph.test_order import chain
 from tests.planner import instances
@@ -43,7 +43,7 @@ def test_first_k_defers_the_first_layers() -> None:
     costs = three_layers()
     layers = [[unit.name for unit in layer] for layer in movable_layers(costs)]
     assert layers == [["dW1"], ["dW2", "db2"], ["dW3"]]
-    assert first_k_order(costs, 0) == stock_order(costs)
+    assert first_k_order(costs, 0) == baseline_order(costs)
     expected = ("dX3", "dW3", "dX2", "dW3@2", "dX1", "dW1", "dW2", "db2")
     assert first_k_order(costs, 2) == expected  # the early part stays where it is
     with pytest.raises(UserError, match="k = 4, but this model has 3 layers"):
@@ -78,7 +78,7 @@ def test_moves_keep_orders_legal(data: DataObject) -> None:
 
 def test_what_is_not_legal() -> None:
     costs = three_layers()
-    order = stock_order(costs)
+    order = baseline_order(costs)
     assert is_legal(costs, order)
     assert not is_legal(costs, order[1:])
     assert not is_legal(costs, (*order, "dW1"))
@@ -87,6 +87,6 @@ def test_what_is_not_legal() -> None:
 
 def test_deferred_units_are_counted() -> None:
     costs = three_layers()
-    assert num_deferred(costs, None) == num_deferred(costs, stock_order(costs)) == 0
+    assert num_deferred(costs, None) == num_deferred(costs, baseline_order(costs)) == 0
     assert num_deferred(costs, first_k_order(costs, 2)) == 2  # the dW of layer 2
-    assert num_deferred(costs, moved(stock_order(costs), "dW3", 7)) == 1
+    assert num_deferred(costs, moved(baseline_order(costs), "dW3", 7)) == 1

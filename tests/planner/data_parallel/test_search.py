@@ -13,10 +13,10 @@ from hypothesis.strategies import DataObject
 
 from ooodist.errors import UserError
 from ooodist.planner.cluster import describe_network
-from ooodist.planner.costs import KeptTensor, Network, StepCosts, UnitCost, WeightCost
+from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.planner.data_parallel import plan as plans
-from ooodist.planner.data_parallel.named import CREDITS, best_first_k, best_priority, stock_plan
-from ooodist.planner.data_parallel.orders import is_legal, stock_order
+from ooodist.planner.data_parallel.named import CREDITS, baseline_plan, best_first_k, best_priority
+from ooodist.planner.data_parallel.orders import baseline_order, is_legal
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 from ooodist.planner.data_parallel.search import (
     MOST_TRIED,
@@ -54,7 +54,7 @@ def test_legal_and_never_worse_than_plans_with_a_name(data: DataObject, by_urgen
     assert plans.from_yaml(plans.to_yaml(found), "text") == found
     for steps in (1, found.steps_per_execution):
         for named in (
-            stock_plan(costs, network, steps_per_execution=steps),
+            baseline_plan(costs, network, steps_per_execution=steps),
             best_first_k(costs, network, steps_per_execution=steps),
             best_priority(costs, network, steps_per_execution=steps),
         ):
@@ -69,7 +69,7 @@ def test_the_memory_limit_is_kept(data: DataObject) -> None:
     simulator = Simulator(costs, network)
     free = make_plan(costs, network, limits=FEW)
     least = min(
-        simulator.peak_bytes(stock_plan(costs, network, steps_per_execution=k)) for k in (1, 2)
+        simulator.peak_bytes(baseline_plan(costs, network, steps_per_execution=k)) for k in (1, 2)
     )
     most = max(least, simulator.peak_bytes(free))
     memory = data.draw(st.integers(least, most))
@@ -80,7 +80,7 @@ def test_the_memory_limit_is_kept(data: DataObject) -> None:
 
 def test_too_little_memory_says_how_much_it_takes() -> None:
     costs = replace(
-        chain_costs([4, 4]), tensors=(KeptTensor(70, "F1", ("W2", "X2")),), base_bytes=30
+        chain_costs([4, 4]), tensors=(SavedTensor(70, "F1", ("W2", "X2")),), base_bytes=30
     )
     network = Network("any", 2)
     assert make_plan(costs, network, limits=replace(FEW, memory_bytes=100)).order is None
@@ -107,7 +107,7 @@ def three_layers(seconds: list[float], sizes: list[int]) -> StepCosts:
 def every_plan(costs: StepCosts, plan: Plan) -> Iterator[Plan]:
     """All legal orders, and all orders of whole exchanges for each."""
     exchanges = [PlannedExchange((weight.name,)) for weight in costs.weights]
-    for order in itertools.permutations(stock_order(costs)):
+    for order in itertools.permutations(baseline_order(costs)):
         if is_legal(costs, order):
             for sequence in itertools.permutations(exchanges):
                 yield replace(plan, order=order, exchanges=sequence)
@@ -147,10 +147,10 @@ def test_ten_equal_layers() -> None:
     network = Network("any", 2, seconds_per_byte=1.0)
     limits = Limits(steps_per_execution=16)
     found = make_plan(costs, network, limits=limits)
-    stock = predicted(stock_plan(costs, network, steps_per_execution=16), costs, network)
+    baseline = predicted(baseline_plan(costs, network, steps_per_execution=16), costs, network)
     first_k = predicted(best_first_k(costs, network, steps_per_execution=16), costs, network)
-    assert seconds_of(stock) / seconds_of(first_k) == pytest.approx(1.10, abs=0.02)
-    assert seconds_of(stock) / seconds_of(found) >= 1.18
+    assert seconds_of(baseline) / seconds_of(first_k) == pytest.approx(1.10, abs=0.02)
+    assert seconds_of(baseline) / seconds_of(found) >= 1.18
     assert found.predicted is not None
     assert seconds_of(found) <= 1.05 * found.predicted.lower_bound_seconds
 
@@ -180,7 +180,7 @@ def test_fast_and_the_same_again(by_urgency: bool) -> None:
     assert fastest(lambda: plans.append(make_plan(costs, network))) < 15  # 5 s on a free machine
     (found,) = plans
     assert found.predicted is not None
-    assert found.predicted.stock_seconds / seconds_of(found) > 1.2
+    assert found.predicted.baseline_seconds / seconds_of(found) > 1.2
     short = Limits(evaluations=240)
     again = [make_plan(costs, network, limits=short, seed=seed) for seed in (1, 1, 2)]
     assert again[0] == again[1]
@@ -203,14 +203,14 @@ def test_three_hundred_layers_take_about_as_many_plans_as_a_hundred(by_urgency: 
     assert simulated[1] < 2 * simulated[0] < 2000
     steps = found.steps_per_execution
     for named in (
-        stock_plan(costs, network, steps_per_execution=steps),
+        baseline_plan(costs, network, steps_per_execution=steps),
         best_first_k(costs, network, steps_per_execution=steps),
         best_priority(costs, network, credits=(1, 4), steps_per_execution=steps),
     ):
         assert seconds_of(found) <= Simulator(costs, network).step_seconds(named) * (1 + 1e-8)
 
 
-def test_stock_where_there_is_nothing_to_gain() -> None:
+def test_baseline_where_there_is_nothing_to_gain() -> None:
     costs = deep_costs(5)
     for network in (Network("any", 2), Network("local", 1, seconds_per_byte=1.0)):
         found = make_plan(costs, network, limits=Limits(steps_per_execution=1, evaluations=100))
@@ -229,7 +229,7 @@ def test_large_gradients_are_split_where_an_urgent_one_waits() -> None:
     costs = chain_costs([MEGABYTE, 16 * MEGABYTE])
     network = Network("any", 2, seconds_per_byte=1 / MEGABYTE)
     found = make_plan(costs, network, limits=Limits(steps_per_execution=4))
-    whole = replace(stock_plan(costs, network), steps_per_execution=4)
+    whole = replace(baseline_plan(costs, network), steps_per_execution=4)
     assert seconds_of(found) < Simulator(costs, network).step_seconds(whole)
 
 
@@ -260,7 +260,7 @@ def test_comparison_tells_order_and_barrier_apart() -> None:
     costs = replace(chain_costs([18] * 6, forward=6), launch_seconds=1.0)
     network = Network("horovod", 2, seconds_per_byte=1.0)
     rows = comparison(costs, network, limits=Limits(max_steps_per_execution=4, evaluations=200))
-    assert list(rows) == ["stock", "tuned", "barrier_removed", "first_k", "priority", "planned"]
+    assert list(rows) == ["baseline", "tuned", "barrier_removed", "first_k", "priority", "planned"]
     assert [plan.name for plan in rows.values()] == list(rows)
     steps = rows["planned"].steps_per_execution
     assert [plan.steps_per_execution for plan in rows.values()] == [1, 1, steps, 1, steps, steps]
@@ -281,7 +281,7 @@ def test_comparison_tells_order_and_barrier_apart() -> None:
     ids=lambda network: network.engine,
 )
 def test_planned_is_never_slower_than_a_row(network: Network) -> None:
-    """Stock and tuned have any number in flight, which plans for a ring may not choose."""
+    """Baseline and tuned have any number in flight, which plans for a ring may not choose."""
     credits = CREDITS if network.by_urgency else (1, 2)
     limits = Limits(credits=credits, max_steps_per_execution=2, evaluations=60)
     costs = chain_costs(
@@ -290,8 +290,8 @@ def test_planned_is_never_slower_than_a_row(network: Network) -> None:
     rows = comparison(costs, network, limits=limits)
     best = min(seconds_of(plan) for plan in rows.values())
     assert seconds_of(rows["planned"]) <= best * (1 + 1e-8)
-    assert seconds_of(rows["tuned"]) <= seconds_of(rows["stock"]) * (1 + 1e-8)
-    assert (rows["stock"].credit, rows["stock"].order) == (None, None)
+    assert seconds_of(rows["tuned"]) <= seconds_of(rows["baseline"]) * (1 + 1e-8)
+    assert (rows["baseline"].credit, rows["baseline"].order) == (None, None)
 
 
 def test_plans_to_try_are_the_best_and_those_that_may_well_be_as_fast() -> None:
@@ -315,7 +315,7 @@ def test_plans_to_try_are_the_best_and_those_that_may_well_be_as_fast() -> None:
 
 def test_plans_to_try_keep_the_limit_of_memory() -> None:
     costs = replace(
-        chain_costs([4, 4]), tensors=(KeptTensor(70, "F1", ("W2", "X2")),), base_bytes=30
+        chain_costs([4, 4]), tensors=(SavedTensor(70, "F1", ("W2", "X2")),), base_bytes=30
     )
     for plan in plans_to_try(costs, Network("any", 2), limits=replace(FEW, memory_bytes=100)):
         assert plan.predicted is not None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject, SearchStrategy
 
 from ooodist.errors import UserError
-from ooodist.planner.costs import KeptTensor, Network, StepCosts, UnitCost, WeightCost
+from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.planner.data_parallel import simulate
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 from ooodist.planner.data_parallel.simulate import Simulator
@@ -283,7 +283,7 @@ BAD_COSTS = [
         "plan p: a stands before b, which it needs",
     ),
     (
-        StepCosts((), (unit("a"),), (), (KeptTensor(4, "a", ("b",)),)),
+        StepCosts((), (unit("a"),), (), (SavedTensor(4, "a", ("b",)),)),
         r"a tensor is kept for unknown units \['b'\]",
     ),
     (

@@ -43,7 +43,7 @@ def sent(layers: list[LayerCost], split: tuple[range, ...]) -> int:
 
 def most_bytes(layers: list[LayerCost], split: tuple[range, ...], in_flight: list[int]) -> int:
     return max(
-        sum(layers[at].base_bytes + count * layers[at].kept_bytes for at in stage)
+        sum(layers[at].base_bytes + count * layers[at].saved_bytes for at in stage)
         for stage, count in zip(split, in_flight, strict=True)
     )
 

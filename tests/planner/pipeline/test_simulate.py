@@ -18,7 +18,7 @@ from ooodist.planner.pipeline.actions import (
 )
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
 from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
-from ooodist.planner.pipeline.simulate import Deadlock, kept_bytes, simulate_pipeline
+from ooodist.planner.pipeline.simulate import Deadlock, saved_bytes, simulate_pipeline
 from tests.planner.pipelines import partly_trained, reference_ends
 
 
@@ -51,7 +51,7 @@ def test_nothing_is_left_in_memory(pipeline: tuple[Schedule, Schedule, PipelineC
     _, schedule, costs = pipeline
     peaks = simulate_pipeline(schedule, costs).peak_bytes
     twice = replace(schedule, actions=tuple((*actions, *actions) for actions in schedule.actions))
-    for rank, kept in enumerate(kept_bytes(twice, costs)):
+    for rank, kept in enumerate(saved_bytes(twice, costs)):
         half = len(kept) // 2
         assert kept[:half] == kept[half:]
         assert max(kept) == peaks[rank]
@@ -67,7 +67,7 @@ def test_what_nobody_needs_takes_nothing(
     timeline = simulate_pipeline(schedule, costs)
     free = forward_only(costs, schedule.first_trained)
     assert simulate_pipeline(schedule, free) == timeline
-    assert kept_bytes(schedule, free) == kept_bytes(schedule, costs)
+    assert saved_bytes(schedule, free) == saved_bytes(schedule, costs)
     for each in (free, costs):
         slower = simulate_pipeline(full, each)
         assert timeline.makespan <= slower.makespan
@@ -138,8 +138,8 @@ def test_bytes_come_and_go_as_documented() -> None:
     cost = StageCost(input_bytes=1, weight_bytes=10, gradient_bytes=100, base_bytes=1000)
     costs = PipelineCosts((cost,))
     split = from_csv("0F0,0F1,0B0,0W0,0B1,0W1\n", "x")
-    assert kept_bytes(split, costs) == ((1011, 1022, 1122, 1121, 1111, 1110),)
-    assert kept_bytes(from_csv("0F0,0BW0\n", "x"), costs) == ((1011, 1111),)
+    assert saved_bytes(split, costs) == ((1011, 1022, 1122, 1121, 1111, 1110),)
+    assert saved_bytes(from_csv("0F0,0BW0\n", "x"), costs) == ((1011, 1111),)
 
 
 def test_memory_of_1f1b_and_gpipe() -> None:

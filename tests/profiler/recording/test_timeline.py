@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ooodist.graph.order import carries_edges, first_k_order, stock_order
+from ooodist.graph.order import baseline_order, carries_edges, first_k_order
 from ooodist.graph.units import Unit
 from ooodist.profiler.recording.timeline import executed_order, make_timeline
 from ooodist.profiler.recording.xplane import OpEvent, read_op_events, start_recording
@@ -53,7 +53,7 @@ def first_k(k: int) -> Order:
 
 
 ORDERS = {
-    "stock": stock_order,
+    "baseline": baseline_order,
     **{f"first {k}": first_k(k) for k in (2, 3, 4)},
     **{f"random {seed}": random_order(seed) for seed in range(3)},
 }
@@ -140,7 +140,7 @@ def test_the_orders_differ() -> None:
     units = model.ooodist.strategy.inner.backward.steps[0].backward
     orders = {name: tuple(order(units)) for name, order in ORDERS.items()}
     assert len(set(orders.values())) > 4
-    assert [name for name in orders if orders[name] == orders["stock"]] == ["stock"]
+    assert [name for name in orders if orders[name] == orders["baseline"]] == ["baseline"]
 
 
 def test_first_k_by_name(tmp_path: Path) -> None:

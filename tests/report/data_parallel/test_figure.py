@@ -21,7 +21,7 @@ from tests.planner.chains import chain_costs, each_alone
 
 COSTS = chain_costs([1, 2, 3], update=0.5)
 NETWORK = Network("horovod", 2, seconds_per_byte=1.0)
-STOCK = Plan("stock", None, each_alone("w3", "w2", "w1"))
+STOCK = Plan("baseline", None, each_alone("w3", "w2", "w1"))
 LATER = Plan("later", ("W3", "X3", "X2", "W1", "W2"), each_alone("w3", "w1", "w2"))
 F, DX, DW, MOVED, EXPOSED = "#56b4e9", "#e69f00", "#8fd0ae", "#00714f", "#d62f1f"
 
@@ -93,7 +93,7 @@ def test_labels_stand_where_there_is_room() -> None:
         (UnitCost("dX:thin", "dX", 0.001),),
         (),
     )
-    figure = draw([panel(Plan("stock", None, ()), Network("local", 1), costs)], "title")
+    figure = draw([panel(Plan("baseline", None, ()), Network("local", 1), costs)], "title")
     assert [text for text in shown(figure) if "step" not in text] == ["short", "short"]
 
 
@@ -106,7 +106,13 @@ def test_files(tmp_path: Path) -> None:
         assert image.width > 1000
         assert len(image.convert("RGB").getcolors(1 << 20) or []) > 10
     text = "".join(ElementTree.parse(files[1]).getroot().itertext())
-    for part in ("three layers on two workers", "stock", "later", "dW, moved later", "time (ms)"):
+    for part in (
+        "three layers on two workers",
+        "baseline",
+        "later",
+        "dW, moved later",
+        "time (ms)",
+    ):
         assert part in text
 
 

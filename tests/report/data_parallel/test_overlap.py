@@ -62,7 +62,7 @@ def gaps(simulation: Simulation) -> list[tuple[float, float]]:
     ]
 
 
-STOCK = Plan("stock", None, each_alone("w3", "w2", "w1"))
+STOCK = Plan("baseline", None, each_alone("w3", "w2", "w1"))
 
 
 def test_simulated() -> None:

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ooodist.planner.costs import KeptTensor, Network, StepCosts
-from ooodist.planner.data_parallel.named import first_k_plan, priority_plan, stock_plan, tuned_plan
+from ooodist.planner.costs import Network, SavedTensor, StepCosts
+from ooodist.planner.data_parallel.named import (
+    baseline_plan,
+    first_k_plan,
+    priority_plan,
+    tuned_plan,
+)
 from ooodist.report.data_parallel.plan_table import (
     Cluster,
     Subject,
@@ -29,11 +34,11 @@ def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
     """Exchanges take five seconds, and nearly nothing else takes time."""
     network = Network("horovod", workers, seconds_per_byte=1.0)
     plans = {
-        "stock": stock_plan(costs, network),
+        "baseline": baseline_plan(costs, network),
         "tuned": tuned_plan(costs, network),
         "first_k": first_k_plan(costs, network, 2),
         "priority": priority_plan(costs, network, credit=None),
-        "planned": stock_plan(costs, network, steps_per_execution=2),
+        "planned": baseline_plan(costs, network, steps_per_execution=2),
     }
     return make_table(Subject("three layers", costs), Cluster(network, "8bit", "0s"), plans)
 
@@ -41,18 +46,18 @@ def table_of(costs: StepCosts = COSTS, workers: int = 4) -> Table:
 def test_rows_are_compared_with_the_first_and_the_bound() -> None:
     table = table_of()
     assert [row.name for row in table.rows] == [
-        *("stock", "tuned", "first_k", "priority", "planned", "lower_bound")
+        *("baseline", "tuned", "first_k", "priority", "planned", "lower_bound")
     ]
-    stock, bound = table.row("stock"), table.row("lower_bound")
-    assert stock.step_seconds == pytest.approx(0.4 + 5)  # F F F W3, and then the exchange
-    assert stock.speed_up == 1
+    baseline, bound = table.row("baseline"), table.row("lower_bound")
+    assert baseline.step_seconds == pytest.approx(0.4 + 5)  # F F F W3, and then the exchange
+    assert baseline.speed_up == 1
     for row in table.rows:
-        assert row.speed_up == pytest.approx(stock.step_seconds / row.step_seconds)
+        assert row.speed_up == pytest.approx(baseline.step_seconds / row.step_seconds)
         assert row.share == pytest.approx(bound.step_seconds / row.step_seconds)
         assert 0 < row.share <= 1
-    assert (table.row("first_k").k, stock.k) == (2, None)
-    assert (stock.steps_per_execution, table.row("planned").steps_per_execution) == (1, 2)
-    assert (stock.num_exchanges, bound.num_exchanges) == (2, None)  # w3, then w2 and w1
+    assert (table.row("first_k").k, baseline.k) == (2, None)
+    assert (baseline.steps_per_execution, table.row("planned").steps_per_execution) == (1, 2)
+    assert (baseline.num_exchanges, bound.num_exchanges) == (2, None)  # w3, then w2 and w1
 
 
 def test_text() -> None:
@@ -78,7 +83,7 @@ def test_titles_of_clusters() -> None:
 
 
 def test_memory_is_shown_where_it_is_known() -> None:
-    kept = KeptTensor(3 << 20, "F1", ("W1",))
+    kept = SavedTensor(3 << 20, "F1", ("W1",))
     costs = StepCosts(COSTS.forward, COSTS.backward, COSTS.weights, (kept,), base_bytes=1 << 20)
     assert text(table_of(costs)).splitlines()[3].endswith("4.0 MiB")
 

@@ -172,12 +172,12 @@ def some_costs() -> StepCosts:
 
 
 def a_plan(steps_per_execution: int, costs: StepCosts | None = None) -> Planned:
-    """Stock, for one worker; with a prediction of 2 ms a step if there are no costs."""
+    """Baseline, for one worker; with a prediction of 2 ms a step if there are no costs."""
     network = Network("local", 1)
     prediction = None if costs else Prediction(0.002, 0.001, 0.003)
     weights = [weight.name for weight in some_costs().weights]
     plan = Plan(
-        "stock",
+        "baseline",
         None,
         tuple(PlannedExchange((weight,)) for weight in weights),
         steps_per_execution=steps_per_execution,
@@ -201,7 +201,9 @@ def test_predicted_beside_measured(tmp_path: Path, caplog: Any) -> None:
     assert 0 < comparison.measured_seconds < 1.0
     assert comparison.error == comparison.predicted_seconds / comparison.measured_seconds - 1
     assert (comparison.hidden_share, comparison.ideal_share) == (1, 1)  # nothing was exchanged
-    (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("plan stock:")]
+    (line,) = [
+        r.getMessage() for r in caplog.records if r.getMessage().startswith("plan baseline:")
+    ]
     assert line == str(comparison)
     assert "recorded" not in line
 

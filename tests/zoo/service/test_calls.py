@@ -45,14 +45,14 @@ from tests.zoo.serving import (
 )
 
 LARGEST = 4 * 2**20
-PATIENCE, LONG_PATIENCE = 1.0, 60.0  # seconds
+TIMEOUT, LONG_TIMEOUT = 1.0, 60.0  # seconds
 LIMITS = Limits(
     calls=8,
     calls_of_user=3,
     uploads=3,
     uploads_of_user=2,
     file_bytes=LARGEST,
-    patience=PATIENCE,
+    timeout=TIMEOUT,
 )
 Code = grpc.StatusCode
 
@@ -91,8 +91,8 @@ def service(zoo: Zoo) -> Iterator[Service]:
 
 @pytest.fixture
 def patient_service(zoo: Zoo) -> Iterator[Service]:
-    """What it does long before it would lose its patience, it does for another reason."""
-    with _serving(zoo, replace(LIMITS, patience=LONG_PATIENCE)) as service:
+    """What it does long before it would lose its timeout, it does for another reason."""
+    with _serving(zoo, replace(LIMITS, timeout=LONG_TIMEOUT)) as service:
         yield service
 
 
@@ -149,7 +149,7 @@ class TestTokens:
             assert listed(service)
             for each in calls:
                 assert each.code() is Code.UNAUTHENTICATED
-            assert time.monotonic() - start < LONG_PATIENCE / 2
+            assert time.monotonic() - start < LONG_TIMEOUT / 2
             never.set()
 
 
@@ -300,7 +300,7 @@ class TestFetch:
             metadata = [("authorization", f"Bearer {ANNA}")]
             fetched = method(iter(naming(big)), metadata=metadata, timeout=60)
             next(fetched)
-            time.sleep(2 * PATIENCE)
+            time.sleep(2 * TIMEOUT)
             with pytest.raises(grpc.RpcError) as caught:
                 list(fetched)
             assert caught.value.code() is Code.CANCELLED
@@ -374,7 +374,7 @@ class TestRegister:
         code, _ = refused(service, "Register", stalling())
         never.set()
         assert code is Code.CANCELLED
-        assert PATIENCE <= time.monotonic() - start < 5 * PATIENCE
+        assert TIMEOUT <= time.monotonic() - start < 5 * TIMEOUT
 
     def test_waits_for_a_place(self, service: Service, new: bytes) -> None:
         """There are three for uploads, two of them for one user; others go on to be answered."""
@@ -428,7 +428,7 @@ class TestRegister:
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-        wait_until(lambda: not uploads(), LONG_PATIENCE / 2)
+        wait_until(lambda: not uploads(), LONG_TIMEOUT / 2)
         assert len(listed(service)) == 1
 
 

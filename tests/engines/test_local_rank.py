@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
-from ooodist.engines.local_place import LocalPlace
+from ooodist.engines.local_rank import LocalRank
 
 CLAIMS = """
 import sys
-from ooodist.engines.local_place import LocalPlace
-place = LocalPlace(sys.argv[1])
+from ooodist.engines.local_rank import LocalRank
+place = LocalRank(sys.argv[1])
 print(place.rank, flush=True)
 sys.stdin.read()
 """
@@ -49,15 +49,15 @@ def test_the_place_of_a_process_that_was_killed_is_free() -> None:
     job = f"test-{uuid4()}"
     with processes(job, 1) as [first]:
         assert read_rank(first) == 0
-        second = LocalPlace(job)
+        second = LocalRank(job)
         assert second.rank == 1
         first.kill()
         first.wait()
-        assert LocalPlace(job).rank == 0
+        assert LocalRank(job).rank == 0
         assert second.rank == 1
 
 
 def test_another_job_begins_at_0() -> None:
     job = f"test-{uuid4()}"
-    held = [LocalPlace(job), LocalPlace(f"{job}-other"), LocalPlace(job)]
+    held = [LocalRank(job), LocalRank(f"{job}-other"), LocalRank(job)]
     assert [place.rank for place in held] == [0, 0, 1]

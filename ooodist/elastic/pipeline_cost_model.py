@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ooodist.elastic.pricing import Solver
+from ooodist.elastic.cost_model import Solver
 from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.elastic.selection.select import select_planned
 from ooodist.elastic.stage_units import stage_of_unit
@@ -31,7 +31,7 @@ from ooodist.planner.pipeline.simulate import simulate_pipeline
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineCostModel:
     """Steps are simulated, with the schedule of full training less what is not done.
 
     Attributes:

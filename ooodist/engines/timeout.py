@@ -24,7 +24,7 @@ def abort(code: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def at_most(seconds: float, error: str) -> Iterator[None]:
+def ending_after(seconds: float, error: str) -> Iterator[None]:
     """Ends the process with ``error`` and exit code 1 if the body takes longer."""
 
     def give_up() -> None:

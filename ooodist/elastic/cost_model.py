@@ -28,7 +28,7 @@ Solver = Callable[[Selectable, Sequence[float], float, Collection[int]], frozens
 CHARGED = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-class Pricing(Protocol):
+class CostModel(Protocol):
     """Costs of selections, and the best within a budget."""
 
     @property
@@ -114,7 +114,7 @@ class SeveralWorkers:
         costs = reduced(self.costs, self.choice.weights(selected))
         weights = ready_order(costs, None)
         plan = Plan(
-            name="stock",
+            name="baseline",
             order=None,
             exchanges=arrange(costs, weights, bucket_bytes=self.bucket_bytes),
             credit=self.credit,

@@ -1,4 +1,4 @@
-"""The optimizer's state, weight by weight: its slots, and how often the weight was updated.
+"""The optimizer state of each weight, and how often the weight was updated.
 
 Keras counts steps once for all weights. Adam, told that it is at step 1001, takes the empty moments
 of a weight that has never been trained for those of 1000 gradients of zero, and moves it by three
@@ -23,13 +23,13 @@ from ooodist.compat.keras_optimizer import showing_iterations
 from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.errors import UserError
 from ooodist.step.backward import variable_names
-from ooodist.step.optimizer import optimizers_of, weights_of_slots, without_scaling
+from ooodist.step.optimizer import optimizer_state_of, optimizers_of, without_scaling
 
 _AVERAGE = "_average"  # of the weight itself (use_ema): no state of its updates
 
 
-class Slots:
-    """Of all weights of a model.
+class OptimizerState:
+    """The optimizer state of all weights of a model.
 
     Args:
         model: compiled and built, its optimizer too.
@@ -59,12 +59,12 @@ class Slots:
             for weight, name in zip(weights, names, strict=True)
         }
         weight_of = dict(zip(names, weights, strict=True))
-        self._slots: dict[str, list[tuple[keras.Variable, float | keras.Variable]]] = {}
+        self._variables: dict[str, list[tuple[keras.Variable, float | keras.Variable]]] = {}
         for optimizer in self._optimizers:
-            for slot, path in weights_of_slots(optimizer, names):
-                if path and not slot.path.endswith(_AVERAGE):
-                    initial = _initial(optimizer, slot, weight_of[path])
-                    self._slots.setdefault(path, []).append((slot, initial))
+            for variable, path in optimizer_state_of(optimizer, names):
+                if path and not variable.path.endswith(_AVERAGE):
+                    initial = _initial(optimizer, variable, weight_of[path])
+                    self._variables.setdefault(path, []).append((variable, initial))
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -100,12 +100,12 @@ class Slots:
         """Gives these weights the state that they had before the first step."""
         for name in names:
             self.counts[name].assign(0)
-            for slot, initial in self._slots.get(name, ()):
+            for variable, initial in self._variables.get(name, ()):
                 value = initial.value if isinstance(initial, keras.Variable) else initial
-                slot.assign(tf.broadcast_to(tf.cast(value, slot.dtype), slot.shape))
+                variable.assign(tf.broadcast_to(tf.cast(value, variable.dtype), variable.shape))
 
     def state(self) -> dict[str, int]:
-        """The counts, for a checkpoint (which has the slots already)."""
+        """The counts, for a checkpoint (which has the variables already)."""
         return {name: int(count.numpy()) for name, count in self.counts.items()}
 
     def restore(self, state: Mapping[str, int]) -> None:
@@ -115,11 +115,11 @@ class Slots:
 
 
 def _initial(
-    optimizer: Optimizer, slot: keras.Variable, weight: keras.Variable
+    optimizer: Optimizer, variable: keras.Variable, weight: keras.Variable
 ) -> float | keras.Variable:
-    """What Keras gives a slot at first: zero, but for sums that begin otherwise, and a copy."""
-    if type(optimizer).__name__ == "ScheduleFreeAdamW" and slot.path.endswith("_momentum"):
+    """The first value of an optimizer's variable: 0, a constant, or a copy of its weight."""
+    if type(optimizer).__name__ == "ScheduleFreeAdamW" and variable.path.endswith("_momentum"):
         return weight
-    if slot.path.endswith("_accumulator"):  # Adagrad's and Ftrl's
+    if variable.path.endswith("_accumulator"):  # Adagrad's and Ftrl's
         return float(getattr(optimizer, "initial_accumulator_value", 0.0))
     return 0.0

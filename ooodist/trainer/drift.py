@@ -17,7 +17,7 @@ DRIFT = 0.12  # half of one of two cores, taken by another program, costs no mor
 DRIFTED_WINDOWS = 2  # one after the other, until all is tried again; doubled with each time
 
 
-class Watched:
+class DriftDetector:
     """Trains, and notices when batches take another time than at first.
 
     Calls count from start to start, so that nobody waits for an accelerator; of a window of them
@@ -29,16 +29,16 @@ class Watched:
     Args:
         engine: of the ranks.
         run: trains on batches.
-        patience: so many windows that differ, one after the other, are a drift.
+        windows: so many windows that differ, one after the other, are a drift.
         drifted: called then, with seconds a batch, before and now.
     """
 
     def __init__(
-        self, engine: Engine, run: Run, patience: int, drifted: Callable[[float, float], None]
+        self, engine: Engine, run: Run, windows: int, drifted: Callable[[float, float], None]
     ) -> None:
         self._engine = engine
         self._run = run
-        self._patience = patience
+        self._windows = windows
         self._drifted = drifted
         self._first: float | None = None
         self._times: list[float] = []
@@ -63,5 +63,5 @@ class Watched:
             self._first = now
         is_alike = abs(now / self._first - 1) <= DRIFT
         self._different = 0 if is_alike else self._different + 1
-        if self._different == self._patience:
+        if self._different == self._windows:
             self._drifted(self._first, now)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ooodist.engines.local import LocalEngine
-from ooodist.trainer import watched
-from ooodist.trainer.watched import DRIFT, WINDOW_CALLS, Watched
+from ooodist.trainer import drift
+from ooodist.trainer.drift import DRIFT, WINDOW_CALLS, DriftDetector
 
-PATIENCE = 2
+NUM_WINDOWS = 2
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_so_many_windows_that_differ_are_a_drift(
         now += 0.5 * factor * len(batches)
         return {}
 
-    monkeypatch.setattr(watched.time, "perf_counter", lambda: now)
-    train = Watched(LocalEngine(), run, PATIENCE, lambda *seconds: found.append(seconds))
+    monkeypatch.setattr(drift.time, "perf_counter", lambda: now)
+    train = DriftDetector(LocalEngine(), run, NUM_WINDOWS, lambda *seconds: found.append(seconds))
     train([0])  # calls count from start to start
     for each in factors:
         factor = each

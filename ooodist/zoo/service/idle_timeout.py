@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 
-class Watch:
+class IdleTimeout:
     """Calls ``cancel`` once nothing has moved for some seconds.
 
     A call of gRPC can only be given seconds for the whole of it, and nobody knows how long it takes
     to send a large file. So what is limited is the time from one message to the next::
 
-        with Watch(30.0, call.cancel) as watch:
+        with IdleTimeout(30.0, call.cancel) as watch:
             for message in call:
                 watch.moved()
 
@@ -33,7 +33,7 @@ class Watch:
         """Starts anew; the next message may take so much longer."""
         self._until = time.monotonic() + self._seconds + more_seconds
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> IdleTimeout:
         self._thread.start()
         return self
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from ooodist.elastic.pipeline_pricing import Pipeline
+from ooodist.elastic.pipeline_cost_model import PipelineCostModel
 from ooodist.elastic.selection.select import select
 from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
 from ooodist.planner.pipeline import schedules
@@ -62,21 +62,23 @@ def costs_of(units: StepCosts, forward: Sequence[float]) -> PipelineCosts:
     return PipelineCosts(tuple(stages))
 
 
-def unplanned(units: StepCosts, costs: PipelineCosts, schedule: Schedule) -> Pipeline:
+def unplanned(units: StepCosts, costs: PipelineCosts, schedule: Schedule) -> PipelineCostModel:
     """No other schedule is made for a selection."""
-    return Pipeline(units, costs, schedule, lambda _, first: trained_from(schedule, first))
+    return PipelineCostModel(units, costs, schedule, lambda _, first: trained_from(schedule, first))
 
 
-def replanned(units: StepCosts, costs: PipelineCosts, schedule: Schedule, name: str) -> Pipeline:
+def replanned(
+    units: StepCosts, costs: PipelineCosts, schedule: Schedule, name: str
+) -> PipelineCostModel:
     plan = PipelinePlan(tuple(range(n, n + 1) for n in range(schedule.stages)), schedule, costs)
-    return Pipeline(
+    return PipelineCostModel(
         units, costs, schedule, lambda costs, first: reschedule(plan, name, costs, first).schedule
     )
 
 
-def numbers(pricing: Pipeline, *layers: int) -> frozenset[int]:
+def numbers(cost_model: PipelineCostModel, *layers: int) -> frozenset[int]:
     """The items of these layers."""
-    return pricing.choice.numbers({f"w{layer}" for layer in layers})
+    return cost_model.choice.numbers({f"w{layer}" for layer in layers})
 
 
 def one() -> float:
@@ -108,10 +110,10 @@ def test_everything_takes_what_the_full_schedule_takes() -> None:
     generator = random.Random(0)
     for _ in range(30):
         units, costs, schedule = random_pipeline(generator)
-        pricing = unplanned(units, costs, schedule)
-        everything = range(len(pricing.choice.items))
+        cost_model = unplanned(units, costs, schedule)
+        everything = range(len(cost_model.choice.items))
         full = simulate_pipeline(schedule, costs)
-        assert pricing.seconds(everything) == pytest.approx(full.step_seconds)
+        assert cost_model.seconds(everything) == pytest.approx(full.step_seconds)
 
 
 def test_stages_before_the_first_selected_only_run_forward() -> None:
@@ -123,17 +125,17 @@ def test_stages_before_the_first_selected_only_run_forward() -> None:
         rank 1     F W . F W       only the loss and the dW of the last layer: no B
     """
     units = units_of((2, 2), one, one)
-    pricing = unplanned(units, costs_of(units, [1, 1]), schedules.one_forward_one_backward(2, 2))
-    head = numbers(pricing, 3)
-    assert pricing.first_trained(head) == 1
-    assert [stage.weight_gradient for stage in pricing.masked(head).stages] == [0, 2]
-    assert pricing.seconds(head) == 1 + 2 * (1 + 2)
+    cost_model = unplanned(units, costs_of(units, [1, 1]), schedules.one_forward_one_backward(2, 2))
+    head = numbers(cost_model, 3)
+    assert cost_model.first_trained(head) == 1
+    assert [stage.weight_gradient for stage in cost_model.masked(head).stages] == [0, 2]
+    assert cost_model.seconds(head) == 1 + 2 * (1 + 2)
     # The layer below costs its dW and the dX between the two.
-    assert pricing.seconds(numbers(pricing, 2, 3)) == 1 + 2 * (1 + 4)
+    assert cost_model.seconds(numbers(cost_model, 2, 3)) == 1 + 2 * (1 + 4)
     # With the last layer of stage 0, rank 1 runs all of its B (3 s), and the last of them ends
     # before the last W (1 s) of both.
-    assert pricing.first_trained(numbers(pricing, 1, 3)) == 0
-    assert pricing.seconds(numbers(pricing, 1, 3)) == 1 + 2 * (1 + 3 + 1) + 1
+    assert cost_model.first_trained(numbers(cost_model, 1, 3)) == 0
+    assert cost_model.seconds(numbers(cost_model, 1, 3)) == 1 + 2 * (1 + 3 + 1) + 1
 
 
 def test_what_is_skipped_is_simulated_as_it_is_carried_out() -> None:
@@ -141,17 +143,19 @@ def test_what_is_skipped_is_simulated_as_it_is_carried_out() -> None:
     generator = random.Random(1)
     for _ in range(30):
         units, costs, schedule = random_pipeline(generator)
-        pricing = unplanned(units, costs, schedule)
-        items = pricing.choice.items
+        cost_model = unplanned(units, costs, schedule)
+        items = cost_model.choice.items
         mask = frozenset(n for n in range(len(items)) if generator.random() < 0.4) | {0}
-        first = pricing.first_trained(mask)
-        timeline = simulate_pipeline(trained_from(schedule, first), pricing.masked(mask))
-        assert pricing.seconds(mask) == timeline.step_seconds
+        first = cost_model.first_trained(mask)
+        timeline = simulate_pipeline(trained_from(schedule, first), cost_model.masked(mask))
+        assert cost_model.seconds(mask) == timeline.step_seconds
         kinds = {
             run.action.kind for runs in timeline.runs for run in runs if run.action.stage < first
         }
         assert kinds <= {"F"}
-        assert timeline.busy == pytest.approx(expected_busy(units, costs, schedule, mask, pricing))
+        assert timeline.busy == pytest.approx(
+            expected_busy(units, costs, schedule, mask, cost_model)
+        )
 
 
 def expected_busy(
@@ -159,14 +163,14 @@ def expected_busy(
     costs: PipelineCosts,
     schedule: Schedule,
     mask: frozenset[int],
-    pricing: Pipeline,
+    cost_model: PipelineCostModel,
 ) -> list[float]:
     """Of each rank: the forward passes, and of the units those that a selection needs.
 
     A stage that is asked for input gradients makes all of its own, on the way to all that it has.
     """
-    needed = {f"dW:{name[1:]}" for name in pricing.choice.weights(mask)}
-    first = pricing.first_trained(mask)
+    needed = {f"dW:{name[1:]}" for name in cost_model.choice.weights(mask)}
+    first = cost_model.first_trained(mask)
     lowest = min(int(name.partition(":")[2]) for name in needed)
     busy = []
     for stage, cost in enumerate(costs.stages):
@@ -187,17 +191,17 @@ def test_what_fits_into_a_bubble_is_free() -> None:
     seconds = iter([2, 2, 1.0, 0.25, 0.25])
     own = iter([4, 4, 0.5, 0.5, 0.5])
     units = units_of((3, 2), lambda: next(seconds), lambda: next(own))
-    pricing = unplanned(units, costs_of(units, [1, 4]), schedules.zero_bubble_h1(2, 4))
-    forced = numbers(pricing, 0, 4)
-    free = numbers(pricing, 1, 2)
-    assert pricing.seconds(forced | free) == pricing.seconds(forced)
-    costly = numbers(pricing, 3)
-    assert pricing.seconds(forced | costly) > pricing.seconds(forced) + 4
+    cost_model = unplanned(units, costs_of(units, [1, 4]), schedules.zero_bubble_h1(2, 4))
+    forced = numbers(cost_model, 0, 4)
+    free = numbers(cost_model, 1, 2)
+    assert cost_model.seconds(forced | free) == cost_model.seconds(forced)
+    costly = numbers(cost_model, 3)
+    assert cost_model.seconds(forced | costly) > cost_model.seconds(forced) + 4
     importance = [1e-6 if number in free else 1.0 for number in range(5)]
-    least, most = pricing.seconds(forced), pricing.seconds(range(5))
+    least, most = cost_model.seconds(forced), cost_model.seconds(range(5))
     for share in (0.0, 0.3, 0.9, 1.0):
         budget = least + share * (most - least)
-        found = pricing.select(select, importance, budget, forced)
+        found = cost_model.select(select, importance, budget, forced)
         assert forced | free <= found
         assert (costly <= found) == (share == 1.0)
 
@@ -213,16 +217,16 @@ def test_a_schedule_of_its_own_keeps_the_budget_and_lets_more_in(name: str) -> N
     gained = []
     for _ in range(8):
         units, costs, schedule = random_pipeline(generator)
-        pricing = replanned(units, costs, schedule, name)
-        everything = range(len(pricing.choice.items))
+        cost_model = replanned(units, costs, schedule, name)
+        everything = range(len(cost_model.choice.items))
         forced = frozenset({0})
         importance = [generator.random() for _ in everything]
-        least, most = pricing.seconds(forced), pricing.seconds(everything)
+        least, most = cost_model.seconds(forced), cost_model.seconds(everything)
         budget = least + generator.random() * (most - least)
-        found = pricing.select(select, importance, budget, forced)
-        masked, first = pricing.masked(found), pricing.first_trained(found)
-        own = simulate_pipeline(pricing.replanned(masked, first), masked).step_seconds
-        assert min(own, pricing.seconds(found)) <= budget * EXACT
+        found = cost_model.select(select, importance, budget, forced)
+        masked, first = cost_model.masked(found), cost_model.first_trained(found)
+        own = simulate_pipeline(cost_model.replanned(masked, first), masked).step_seconds
+        assert min(own, cost_model.seconds(found)) <= budget * EXACT
         without = unplanned(units, costs, schedule).select(select, importance, budget, forced)
         gained.append(total(importance, found) - total(importance, without))
     assert min(gained) >= 0
@@ -232,15 +236,15 @@ def test_several_stages_a_rank() -> None:
     """Interleaved: rank 0 has stages 0 and 2, of which only the latter may train."""
     units = units_of((1, 1, 1, 1), one, one)
     schedule = schedules.interleaved(2, 4, 2)
-    pricing = unplanned(units, costs_of(units, [1] * 4), schedule)
+    cost_model = unplanned(units, costs_of(units, [1] * 4), schedule)
     for first, mask in ((3, {3}), (2, {2}), (1, {1, 3}), (0, {0})):
-        assert pricing.first_trained(numbers(pricing, *mask)) == first
-    forced = numbers(pricing, 3)
-    seconds = [pricing.seconds(numbers(pricing, *range(n, 4))) for n in (3, 2, 1, 0)]
+        assert cost_model.first_trained(numbers(cost_model, *mask)) == first
+    forced = numbers(cost_model, 3)
+    seconds = [cost_model.seconds(numbers(cost_model, *range(n, 4))) for n in (3, 2, 1, 0)]
     assert seconds == sorted(seconds)
     for budget, first in itertools.pairwise([*seconds, 1e9]):
-        found = pricing.select(select, [1.0] * 4, budget, forced)
-        assert pricing.seconds(found) <= budget < first
+        found = cost_model.select(select, [1.0] * 4, budget, forced)
+        assert cost_model.seconds(found) <= budget < first
 
 
 def test_a_stage_whose_b_makes_all_its_gradients() -> None:
@@ -255,16 +259,18 @@ def test_a_stage_whose_b_makes_all_its_gradients() -> None:
         (WeightCost("gamma", 4), WeightCost("beta", 4), WeightCost("w0", 4)),
     )
     costs = PipelineCosts((StageCost(1, 0, 1), StageCost(1, 2, 0)))
-    pricing = unplanned(units, costs, schedules.one_forward_one_backward(2, 2))
+    cost_model = unplanned(units, costs, schedules.one_forward_one_backward(2, 2))
     everything = range(2)
-    assert pricing.seconds(everything) == simulate_pipeline(pricing.schedule, costs).step_seconds
-    budget = pricing.seconds(everything)
-    assert pricing.select(select, [1.0, 1.0], budget, frozenset({0})) == {0, 1}
+    assert (
+        cost_model.seconds(everything) == simulate_pipeline(cost_model.schedule, costs).step_seconds
+    )
+    budget = cost_model.seconds(everything)
+    assert cost_model.select(select, [1.0, 1.0], budget, frozenset({0})) == {0, 1}
 
 
 def test_more_than_there_is_time_for() -> None:
     units = units_of((2, 2), one, one)
-    pricing = unplanned(units, costs_of(units, [1, 1]), schedules.one_forward_one_backward(2, 2))
-    forced = numbers(pricing, 0)
+    cost_model = unplanned(units, costs_of(units, [1, 1]), schedules.one_forward_one_backward(2, 2))
+    forced = numbers(cost_model, 0)
     with pytest.raises(ValueError, match="the forced items do not fit"):
-        pricing.select(select, [1.0] * 4, 0.99 * pricing.seconds(forced), forced)
+        cost_model.select(select, [1.0] * 4, 0.99 * cost_model.seconds(forced), forced)

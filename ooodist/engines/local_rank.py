@@ -7,7 +7,7 @@ import os
 import socket
 
 
-class LocalPlace:
+class LocalRank:
     """The lowest number from 0 that no other living process of the job has on this host.
 
     The number is held as the name of a Unix socket in Linux's abstract namespace: two processes

@@ -1,4 +1,4 @@
-"""Slots: each weight is updated as if it had been trained as often as it was."""
+"""OptimizerState: each weight is updated as if it had been trained as often as it was."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ooodist.elastic.slots import Slots
+from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Launch
-from ooodist.step.optimizer import weights_of_slots
+from ooodist.step.optimizer import optimizer_state_of
 from tests.profiler.models import batch, compiled, layers
 
 RATE = 1e-5  # so small that the gradients of some steps are nearly the same
@@ -66,19 +66,26 @@ def model_of(
 
 
 def step_of(
-    model: keras.Model, slots: Slots | None, selected: Collection[str] | None = None
+    model: keras.Model,
+    optimizer_state: OptimizerState | None,
+    selected: Collection[str] | None = None,
 ) -> Callable[[], Any]:
-    """A step on a batch that is always the same; without slots, as Keras counts."""
+    """A step on a batch that is always the same; without ``optimizer_state``, as Keras counts."""
     backward = OrderedBackward(GradientExchange(LocalEngine()), selected=selected)
-    launch = Launch(model, backward, updating=None if slots is None else slots.counting)
+    launch = Launch(
+        model, backward, updating=None if optimizer_state is None else optimizer_state.counting
+    )
     batches = tf.nest.map_structure(tf.convert_to_tensor, (batch(),))
     return lambda: launch(batches)
 
 
 def train(
-    model: keras.Model, slots: Slots | None, steps: int = 1, selected: Collection[str] | None = None
+    model: keras.Model,
+    optimizer_state: OptimizerState | None,
+    steps: int = 1,
+    selected: Collection[str] | None = None,
 ) -> None:
-    step = step_of(model, slots, selected)
+    step = step_of(model, optimizer_state, selected)
     for _ in range(steps):
         step()
 
@@ -88,11 +95,11 @@ def values(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def kept_for(model: keras.Model, names: Collection[str]) -> dict[str, np.ndarray]:
-    """The slots of some weights."""
+    """The optimizer state of some weights."""
     optimizer = model.optimizer
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    found = weights_of_slots(optimizer, [w.path for w in model.trainable_variables])
-    return {slot.path: slot.numpy() for slot, weight in found if weight in names}
+    found = optimizer_state_of(optimizer, [w.path for w in model.trainable_variables])
+    return {variable.path: variable.numpy() for variable, weight in found if weight in names}
 
 
 def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
@@ -104,10 +111,12 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
 @pytest.mark.parametrize("name", ["sgd", "nadam", "average", "loss scale"])
 def test_where_all_is_trained_it_is_as_if_nobody_counted(name: str) -> None:
     plain, counted = model_of(OPTIMIZERS[name]()), model_of(OPTIMIZERS[name]())
-    slots = Slots(counted)
+    optimizer_state = OptimizerState(counted)
     train(plain, None, 4)
-    train(counted, slots, 4)
-    assert set(slots.state().values()) == {4} == {int(counted.optimizer.iterations.numpy())}
+    train(counted, optimizer_state, 4)
+    assert (
+        set(optimizer_state.state().values()) == {4} == {int(counted.optimizer.iterations.numpy())}
+    )
     assert_same(values(plain), values(counted))
     for one, other in zip(plain.optimizer.variables, counted.optimizer.variables, strict=True):
         np.testing.assert_array_equal(one.numpy(), other.numpy(), err_msg=one.path)
@@ -115,22 +124,24 @@ def test_where_all_is_trained_it_is_as_if_nobody_counted(name: str) -> None:
 
 def test_each_weight_is_counted_by_itself() -> None:
     model = model_of(OPTIMIZERS["adam"]())
-    slots = Slots(model)
-    train(model, slots, 2)
-    train(model, slots, 3, selected=["b/bias"])
-    assert slots.state() == {"a/kernel": 2, "a/bias": 2, "b/kernel": 2, "b/bias": 5}
+    optimizer_state = OptimizerState(model)
+    train(model, optimizer_state, 2)
+    train(model, optimizer_state, 3, selected=["b/bias"])
+    assert optimizer_state.state() == {"a/kernel": 2, "a/bias": 2, "b/kernel": 2, "b/bias": 5}
     assert int(model.optimizer.iterations) == 5
 
 
 def test_counts_go_on_from_the_steps_before() -> None:
     model = model_of(OPTIMIZERS["adam"]())
     train(model, None, 3)
-    assert set(Slots(model).state().values()) == {3}
+    assert set(OptimizerState(model).state().values()) == {3}
 
 
-def largest_moves(model: keras.Model, slots: Slots | None, steps: int = 20) -> list[float]:
+def largest_moves(
+    model: keras.Model, optimizer_state: OptimizerState | None, steps: int = 20
+) -> list[float]:
     """Of layer a's elements in each step, in learning rates."""
-    moves, step = [], step_of(model, slots)
+    moves, step = [], step_of(model, optimizer_state)
     for _ in range(steps):
         before = values(model)
         step()
@@ -146,9 +157,9 @@ def test_a_weight_that_comes_late_takes_steps_of_the_learning_rate(name: str) ->
         model = model_of(OPTIMIZERS[name]())
         optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         optimizer.iterations.assign(1000)
-        slots = Slots(model)
-        slots.reset(BELOW)
-        moves[counting] = largest_moves(model, slots if counting else None)
+        optimizer_state = OptimizerState(model)
+        optimizer_state.reset(BELOW)
+        moves[counting] = largest_moves(model, optimizer_state if counting else None)
     assert max(moves[True]) <= 1.1
     # So much would a common count make of it.
     if name == "adamax":
@@ -160,26 +171,26 @@ def test_a_weight_that_comes_late_takes_steps_of_the_learning_rate(name: str) ->
 def test_a_weight_that_is_selected_after_a_thousand_steps() -> None:
     for counting, least, most in ((True, 0.9, 1.1), (False, 2.0, 9.0)):
         model = model_of(OPTIMIZERS["adam"]())
-        slots = Slots(model)
-        train(model, slots, 1000, selected=["b/kernel", "b/bias"])
-        assert slots.state()["a/kernel"] == 0
-        assert slots.state()["b/kernel"] == 1000
-        assert least < max(largest_moves(model, slots if counting else None)) < most
+        optimizer_state = OptimizerState(model)
+        train(model, optimizer_state, 1000, selected=["b/kernel", "b/bias"])
+        assert optimizer_state.state()["a/kernel"] == 0
+        assert optimizer_state.state()["b/kernel"] == 1000
+        assert least < max(largest_moves(model, optimizer_state if counting else None)) < most
 
 
 def test_nadam_never_takes_more_than_the_learning_rate() -> None:
     model = model_of(OPTIMIZERS["nadam"]())
-    slots = Slots(model)
-    train(model, slots, 200, selected=["b/kernel", "b/bias"])
-    assert max(largest_moves(model, slots)) <= 1.1
+    optimizer_state = OptimizerState(model)
+    train(model, optimizer_state, 200, selected=["b/kernel", "b/bias"])
+    assert max(largest_moves(model, optimizer_state)) <= 1.1
 
 
 def test_a_schedule_goes_by_all_steps() -> None:
     model = model_of(OPTIMIZERS["schedule"]())
-    slots = Slots(model)
+    optimizer_state = OptimizerState(model)
     model.optimizer.iterations.assign(10)  # two half-lives
-    slots.reset(BELOW)
-    assert largest_moves(model, slots, 1)[0] == pytest.approx(1 / 4, rel=1e-2)
+    optimizer_state.reset(BELOW)
+    assert largest_moves(model, optimizer_state, 1)[0] == pytest.approx(1 / 4, rel=1e-2)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -187,11 +198,11 @@ def test_after_a_reset_a_weight_takes_the_first_step_of_a_new_optimizer(name: st
     if name in SHARED or name == "schedule":
         pytest.skip("what is shared by all weights goes on")
     model = model_of(OPTIMIZERS[name](), eager=True)
-    slots = Slots(model)
-    train(model, slots, 5)
+    optimizer_state = OptimizerState(model)
+    train(model, optimizer_state, 5)
     new = model_of(OPTIMIZERS[name](), model.get_weights(), eager=True)
-    slots.reset(BELOW)
-    train(model, slots)
+    optimizer_state.reset(BELOW)
+    train(model, optimizer_state)
     train(new, None)
     for weight in BELOW:
         np.testing.assert_array_equal(values(model)[weight], values(new)[weight], err_msg=weight)
@@ -200,27 +211,27 @@ def test_after_a_reset_a_weight_takes_the_first_step_of_a_new_optimizer(name: st
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "schedulefreeadamw"])
 def test_a_reset_gives_slots_their_first_values_and_leaves_all_others(name: str) -> None:
     model = model_of(OPTIMIZERS[name](), eager=True)
-    slots = Slots(model)
+    optimizer_state = OptimizerState(model)
     first = kept_for(model, BELOW)
     assert first
-    train(model, slots, 3)
+    train(model, optimizer_state, 3)
     others, averages = kept_for(model, ["b/kernel", "b/bias"]), kept_for(model, BELOW)
     weights = values(model)
-    slots.reset(BELOW)
+    optimizer_state.reset(BELOW)
     for path, value in kept_for(model, BELOW).items():
         expected = averages if path.endswith("_average") else first
         np.testing.assert_array_equal(value, expected[path], err_msg=path)
     assert_same(kept_for(model, ["b/kernel", "b/bias"]), others)
     assert_same(values(model), weights)
-    assert slots.state() == {"a/kernel": 0, "a/bias": 0, "b/kernel": 3, "b/bias": 3}
+    assert optimizer_state.state() == {"a/kernel": 0, "a/bias": 0, "b/kernel": 3, "b/bias": 3}
 
 
 def test_averages_of_weights_are_left_alone() -> None:
     model = model_of(OPTIMIZERS["average"]())
-    slots = Slots(model)
-    train(model, slots, 3)
+    optimizer_state = OptimizerState(model)
+    train(model, optimizer_state, 3)
     before = kept_for(model, BELOW)
-    slots.reset(BELOW)
+    optimizer_state.reset(BELOW)
     averages = [path for path in before if path.endswith("_average")]
     assert len(averages) == 2
     after = kept_for(model, BELOW)
@@ -234,25 +245,27 @@ def test_accumulation_of_the_optimizer_is_refused(scaled: bool) -> None:
     optimizer = optimizers.Adam(RATE, gradient_accumulation_steps=4)
     model = model_of(optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer)
     with pytest.raises(UserError, match=r"gradient_accumulation_steps is 4.* set accumulate"):
-        Slots(model)
+        OptimizerState(model)
 
 
 def test_the_counts_survive_a_checkpoint() -> None:
     model = model_of(OPTIMIZERS["adam"]())
-    slots = Slots(model)
-    train(model, slots, 2)
-    train(model, slots, 1, selected=["b/bias"])
-    again = Slots(model)
-    again.restore(json.loads(json.dumps(slots.state())))
-    assert again.state() == slots.state() == {**dict.fromkeys(values(model), 2), "b/bias": 3}
+    optimizer_state = OptimizerState(model)
+    train(model, optimizer_state, 2)
+    train(model, optimizer_state, 1, selected=["b/bias"])
+    again = OptimizerState(model)
+    again.restore(json.loads(json.dumps(optimizer_state.state())))
+    assert (
+        again.state() == optimizer_state.state() == {**dict.fromkeys(values(model), 2), "b/bias": 3}
+    )
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_afterwards_the_optimizer_is_as_it_was(fails: bool) -> None:
     model = model_of(OPTIMIZERS["adam"]())
-    slots, before = Slots(model), dict(vars(model.optimizer))
+    optimizer_state, before = OptimizerState(model), dict(vars(model.optimizer))
     try:
-        with slots.counting():
+        with optimizer_state.counting():
             assert "update_step" in vars(model.optimizer)
             if fails:
                 raise RuntimeError

@@ -9,12 +9,12 @@ from queue import Queue
 import pytest
 
 from ooodist.zoo.service import watch as watch_module
-from ooodist.zoo.service.watch import Watch
+from ooodist.zoo.service.idle_timeout import IdleTimeout
 
 
 def test_it_calls_once_when_nothing_moves() -> None:
     called: Queue[int] = Queue()
-    with Watch(0.05, lambda: called.put(1)) as watch:
+    with IdleTimeout(0.05, lambda: called.put(1)) as watch:
         called.get(timeout=30)
         time.sleep(0.2)
     assert called.empty()
@@ -26,7 +26,7 @@ def test_it_does_not_call_while_something_moves(monkeypatch: pytest.MonkeyPatch)
     now = 0.0
     monkeypatch.setattr(watch_module.time, "monotonic", lambda: now)
     called = threading.Event()
-    with Watch(0.05, called.set) as watch:
+    with IdleTimeout(0.05, called.set) as watch:
         for _ in range(10):
             now += 0.04
             time.sleep(0.1)  # it looks
@@ -41,7 +41,7 @@ def test_it_does_not_call_while_something_moves(monkeypatch: pytest.MonkeyPatch)
 def test_it_waits_longer_where_it_is_told_so() -> None:
     called = threading.Event()
     start = time.perf_counter()
-    with Watch(0.1, called.set) as watch:
+    with IdleTimeout(0.1, called.set) as watch:
         watch.moved(0.5)
         assert called.wait(30)
     assert time.perf_counter() - start > 0.5
@@ -50,7 +50,7 @@ def test_it_waits_longer_where_it_is_told_so() -> None:
 def test_it_leaves_no_thread() -> None:
     before = threading.active_count()
     for _ in range(10):
-        with Watch(60.0, lambda: None):
+        with IdleTimeout(60.0, lambda: None):
             pass
     assert threading.active_count() == before
 
@@ -62,6 +62,6 @@ def test_it_may_be_ended_by_what_it_calls() -> None:
         watch.__exit__()
         ended.set()
 
-    with Watch(0.05, end) as watch:
+    with IdleTimeout(0.05, end) as watch:
         assert ended.wait(30)
     assert watch.expired
