@@ -10,7 +10,7 @@ have no settings: there one job runs all rows. For each ratio of exchange to com
 the rate that makes it, the network is measured, every row is traced and warmed up, and then the
 rows are timed in alternating repeats. In each job a step without an exchange is timed as well:
 before plans are made, so that they are made for the machine's present speed, and in every repeat,
-so that a change of it shows. What came out takes the place of what results.csv had of the same setting;
+so that a change of it shows. What came out replaces what results.csv had of the same setting;
 report.py makes the table and the figure of it.
 """
 

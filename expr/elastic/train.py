@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from selectors import SELECTORS
 from typing import Any
 
 import keras
@@ -32,6 +33,7 @@ COLUMNS = (
     *("setup_seconds", "renewals", "changes", "renewal_seconds"),
 )
 LONGER = 1.5  # times the epochs of full training: what a selection has, whose steps are shorter
+METHODS = f"a value of elastic.select, or {', '.join(SELECTORS)}"
 FIXED = ("head", "bias_norm_head")  # they have as many as full training
 
 
@@ -89,7 +91,7 @@ def learn_first(task: Task, seed: int, file: Path) -> None:
 
 
 def train(
-    task: Task, seed: int, cache: Path, elastic: Mapping[str, Any] | None, epochs: int
+    task: Task, seed: int, cache: Path, method: str, elastic: Mapping[str, Any], epochs: int
 ) -> tuple[keras.Model, list[dict[str, Any]]]:
     """Goes on from the weights in the cache; the trained model, and a row an epoch."""
     known = task.model()
@@ -99,14 +101,17 @@ def train(
     data = task.then(seed)
     ooodist.init("local")
     began = time.perf_counter()
+    is_full = method == "full"
     planning = PlanningConfig(profiles=str(cache / "profiles"))
-    model = ooodist.distribute(model, elastic=elastic, planning=planning)
-    if elastic is not None:
+    model = ooodist.distribute(model, elastic=None if is_full else elastic, planning=planning)
+    if not is_full:
         model.ooodist.strategy.plan(next(iter(data)))  # fit would do it, on the clock
+        if method in SELECTORS:
+            SELECTORS[method](model.ooodist.strategy.controller)
     setup = time.perf_counter() - began
     clock = Clock(task)
     model.fit(data, steps_per_epoch=task.steps, epochs=epochs, verbose=0, callbacks=[clock])
-    renewals = [] if elastic is None else model.ooodist.strategy.controller.renewals
+    renewals = [] if is_full else model.ooodist.strategy.controller.renewals
     same = {
         "setup_seconds": round(setup, 3),
         "renewals": len(renewals),
@@ -142,7 +147,7 @@ def main() -> None:
     parser.add_argument("--task", choices=TASKS, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--cache", type=Path, required=True, help="folder of what is learned first")
-    parser.add_argument("--method", help="full, or a value of elastic.select; none: learns first")
+    parser.add_argument("--method", help=f"{METHODS}; none: learns first")
     parser.add_argument("--rho", type=float, default=0.5, help="share of a full step (default 0.5)")
     parser.add_argument("--renew", help="as 100 steps, instead of the task's")
     parser.add_argument("--epochs", type=int, help="instead of the task's")
@@ -158,10 +163,11 @@ def main() -> None:
         learn_first(task, options.seed, weights_file(options.cache, task.name, options.seed))
         return
     is_full = options.method == "full"
-    elastic = {"select": options.method, "rho": options.rho, "renew": options.renew or task.renew}
+    select = "importance" if options.method in SELECTORS else options.method
+    elastic = {"select": select, "rho": options.rho, "renew": options.renew or task.renew}
     longer = 1 if is_full or options.method in FIXED else LONGER
     epochs = options.epochs or round(longer * task.epochs)
-    model, rows = train(task, options.seed, options.cache, None if is_full else elastic, epochs)
+    model, rows = train(task, options.seed, options.cache, options.method, elastic, epochs)
     if options.selection is not None and not is_full:
         options.selection.mkdir(parents=True, exist_ok=True)
         controller = model.ooodist.strategy.controller

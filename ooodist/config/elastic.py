@@ -22,8 +22,7 @@ class ElasticConfig:
     on which importance is measured. ``smoothing``: the share that the importance so far keeps.
     ``keep``: the selection stays unless another one has that much more of all importance.
     ``always``: layers or weights that are trained in any case (the head is). ``select``: by
-    ``importance``; to compare: ``full``, ``head``, ``bias_norm_head`` (which know no rho),
-    ``weight_magnitude``, ``gradient_magnitude``, or ``published`` (ElasticTrainer's solver).
+    ``importance``; to compare: ``full``, ``head``, ``bias_norm_head`` (which know no rho).
     ``cache``: traced steps that are kept, one a selection. ``not_copied_epochs``: after a warm
     start, tensors that were not copied as they are go before all others for so many epochs."""
 
@@ -33,15 +32,7 @@ class ElasticConfig:
     smoothing: Annotated[float, Range(0, 0.99)] = 0.5
     keep: Annotated[float, Range(0)] = 0.05
     always: tuple[str, ...] = ()
-    select: Literal[
-        "importance",
-        "full",
-        "head",
-        "bias_norm_head",
-        "weight_magnitude",
-        "gradient_magnitude",
-        "published",
-    ] = "importance"
+    select: Literal["importance", "full", "head", "bias_norm_head"] = "importance"
     cache: Annotated[int, Range(1)] = 4
     not_copied_epochs: Annotated[int, Range(0)] = 2
 

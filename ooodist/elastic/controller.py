@@ -23,11 +23,10 @@ import keras
 import numpy as np
 
 from ooodist.config.elastic import ElasticConfig
-from ooodist.elastic.cost_model import CostModel
+from ooodist.elastic.cost_model import CostModel, Solver
 from ooodist.elastic.importance import Measured, by_item, rank_correlation
 from ooodist.elastic.optimizer_state import OptimizerState
-from ooodist.elastic.selection import baselines
-from ooodist.elastic.selection.published import select_published
+from ooodist.elastic.selection.fixed import FIXED, fixed_weights
 from ooodist.elastic.selection.select import select
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.base import Engine
@@ -97,6 +96,7 @@ class Controller:
         cost_model: what selections cost; the same on all ranks.
         optimizer_state: of the weights that this rank trains.
         measure: what the weights matter, on this rank's next batches.
+        solver: finds the most important items that fit a budget.
 
     Attributes:
         mask: in use; None before the first selection.
@@ -112,6 +112,7 @@ class Controller:
     cost_model: CostModel
     optimizer_state: OptimizerState
     measure: Measure
+    solver: Solver = select
     mask: Mask | None = None
     renewals: list[Renewal] = field(default_factory=list)
 
@@ -147,7 +148,7 @@ class Controller:
         return frozenset(found)
 
     def _check_rho(self) -> None:
-        if self.config.select in baselines.FIXED:
+        if self.config.select in FIXED:
             logger.info("elastic: rho does not count for select: %s", self.config.select)
             return
         least = self.cost_model.seconds(self._forced) / self.full_seconds
@@ -167,7 +168,7 @@ class Controller:
         """Whether to select before the next step."""
         if self.mask is None:
             return True
-        if self.config.select in baselines.FIXED:
+        if self.config.select in FIXED:
             return False
         number, unit = self.config.interval
         if unit == "step":
@@ -230,19 +231,12 @@ class Controller:
     def _values(self, batches: Sequence[Any]) -> np.ndarray:
         """The importance of each item, the mean over all ranks; ones where it does not count."""
         choice = self.cost_model.choice
-        if self.config.select in baselines.FIXED:
+        if self.config.select in FIXED:
             return np.ones(len(choice.items))
-        if self.config.select == "weight_magnitude":
-            found: Mapping[str, float] = baselines.weight_magnitudes(self.model)
-            sign = -1.0
-        else:
-            measured = self.measure(batches)
-            by_gradient = self.config.select == "gradient_magnitude"
-            found = measured.gradient if by_gradient else measured.loss_change
-            sign = -1.0 if by_gradient else 1.0
+        found = self.measure(batches).loss_change
         names = sorted(choice.weights(self._all))
         mean = self.engine.all_reduce(np.array([found.get(n, 0.0) for n in names]), "mean")
-        return by_item(choice, dict(zip(names, (sign * mean).tolist(), strict=True)))
+        return by_item(choice, dict(zip(names, mean.tolist(), strict=True)))
 
     def _decide(self, values: np.ndarray) -> dict[str, Any]:
         """On rank 0: what all ranks are to train, as plain values."""
@@ -253,12 +247,11 @@ class Controller:
             values = config.smoothing * old + (1 - config.smoothing) * values
         importance = values.tolist()
         values = self._not_copied_first(values)
-        if config.select in baselines.FIXED:
-            weights = baselines.fixed_weights(config.select, self.model, choice)
+        if config.select in FIXED:
+            weights = fixed_weights(config.select, self.model, choice)
         else:
             budget = config.rho * self.full_seconds
-            solver = select_published if config.select == "published" else select
-            selected = self.cost_model.select(solver, values.tolist(), budget, self._forced)
+            selected = self.cost_model.select(self.solver, values.tolist(), budget, self._forced)
             if self.mask is not None:
                 present = choice.numbers(self.mask.weights)
                 gain = values[list(selected)].sum() - values[list(present)].sum()

@@ -26,6 +26,9 @@ from tests.elastic.test_controller import (
     layers_of,
     model,
 )
+from tests.expr.elastic import load
+
+select_published = load("published").select_published
 
 
 def started(*not_copied: str) -> contextlib.AbstractContextManager[None]:
@@ -144,15 +147,16 @@ def test_as_many_as_fit_and_never_more_than_that(
 ) -> None:
     """What was not copied leaves no room only to more of it; every feasible rho stays so."""
     choice, importance, not_copied, rho = problem
-    settings = {"choice": choice, "select": "published" if published else "importance"}
     try:
-        without = controller_of(importance, rho=rho, **settings)
+        without = controller_of(importance, rho=rho, choice=choice)
     except UserError:
         with started(*not_copied), pytest.raises(UserError, match="smallest feasible"):
-            controller_of(importance, rho=rho, **settings)
+            controller_of(importance, rho=rho, choice=choice)
         return
     with started(*not_copied):
-        controller = controller_of(importance, rho=rho, not_copied_epochs=1, **settings)
+        controller = controller_of(importance, rho=rho, not_copied_epochs=1, choice=choice)
+    if published:
+        controller.solver = without.solver = select_published
     controller.renew([])
     budget = rho * choice.full_seconds
     found, first = items_of(controller), choice.numbers(not_copied)

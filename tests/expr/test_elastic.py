@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.jobs import ROOT
-
-FOLDER = ROOT / "expr/elastic"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"elastic_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
+from tests.expr.elastic import load
 
 report, step_time = load("report"), load("step_time")
 

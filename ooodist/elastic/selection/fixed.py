@@ -1,17 +1,10 @@
-"""Other ways to select tensors, by name, to compare with.
-
-``full``, ``head`` and ``bias_norm_head`` train the same weights always, whatever they cost.
-``weight_magnitude`` and ``gradient_magnitude`` take the sum of the absolute values of a tensor, or
-of its gradient, for its importance, and solve the same problem with it. ``published`` takes the
-importance that ooodist measures, and ElasticTrainer's approximate solver.
-"""
+"""Selections that train the same weights always, whatever they cost, to compare with."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 import keras
-import numpy as np
 
 from ooodist.compat.keras_model import layers_of
 from ooodist.elastic.selection.items import Selectable
@@ -21,7 +14,7 @@ FIXED = ("full", "head", "bias_norm_head")
 
 
 def fixed_weights(name: str, model: keras.Model, choice: Selectable) -> frozenset[str]:
-    """The weights that one of FIXED trains."""
+    """Returns the names of the weights that one of FIXED trains."""
     everything = choice.weights(range(len(choice.items)))
     if name == "full":
         return everything
@@ -29,15 +22,6 @@ def fixed_weights(name: str, model: keras.Model, choice: Selectable) -> frozense
     if name == "head":
         return head
     return head | (everything & frozenset(_biases_and_norms(model)))
-
-
-def weight_magnitudes(model: keras.Model) -> dict[str, float]:
-    """The sum of the absolute values of each trained weight."""
-    weights = model.trainable_variables
-    return {
-        name: float(np.abs(weight.numpy()).sum(dtype=np.float64))
-        for name, weight in zip(variable_names(weights), weights, strict=True)
-    }
 
 
 def _biases_and_norms(model: keras.Model) -> Collection[str]:

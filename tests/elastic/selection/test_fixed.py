@@ -1,4 +1,4 @@
-"""Other ways to select: what each of them trains, by its name."""
+"""Fixed selections: what each of them trains, by its name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import pytest
 
 import ooodist
 from ooodist.config.elastic import ElasticConfig
-from ooodist.elastic import controller as module
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Probe
 from ooodist.elastic.optimizer_state import OptimizerState
-from ooodist.elastic.selection.baselines import FIXED, fixed_weights, weight_magnitudes
+from ooodist.elastic.selection.fixed import FIXED, fixed_weights
 from ooodist.elastic.selection.items import Selectable
-from ooodist.elastic.selection.published import select_published
 from ooodist.elastic.timing import selectable_of
 from ooodist.engines.local import LocalEngine
 from ooodist.profiler.compute import measure_compute
@@ -86,15 +84,6 @@ def test_biases_and_norms_within_layers_of_layers_are_found() -> None:
     assert sum(name.endswith("kernel") for name in found) == 1
 
 
-def test_the_magnitude_of_a_weight_is_the_sum_of_its_absolute_values() -> None:
-    model, _, _ = sample()
-    found = weight_magnitudes(model)
-    assert set(found) == TRAINED["full"]
-    kernel = model.get_layer("dense").kernel.numpy()
-    assert found["dense/kernel"] == pytest.approx(np.abs(kernel).sum(), rel=1e-6)
-    assert found["dense/bias"] == 0
-
-
 def selecting(name: str, rho: float = 0.99) -> Controller:
     """After its first selection."""
     model, batch, choice = sample()
@@ -104,44 +93,6 @@ def selecting(name: str, rho: float = 0.99) -> Controller:
     found = Controller(config, model, LocalEngine(), cost_model, optimizer_state, probe)
     found.renew([batch])
     return found
-
-
-def by_weights(choice: Selectable, values: dict[str, float]) -> np.ndarray:
-    """The share of each item in the largest."""
-    sums = np.array([sum(values[name] for name in item.weights) for item in choice.items])
-    return sums / sums.max()
-
-
-@pytest.mark.parametrize("name", ["weight_magnitude", "gradient_magnitude"])
-def test_magnitudes_take_the_place_of_importance(name: str) -> None:
-    model, batch, choice = sample()
-    if name == "weight_magnitude":
-        values = weight_magnitudes(model)
-    else:
-        values = Probe(model, OptimizerState(model))([batch]).gradient
-    expected = by_weights(choice, values)
-    importance = selecting(name).renewals[0].importance
-    np.testing.assert_allclose(importance, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_the_published_solver_gets_the_measured_importance(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, choice = sample()
-    given: list[Any] = []
-
-    def solver(*arguments: Any) -> frozenset[int]:
-        given.append(arguments)
-        return select_published(*arguments)
-
-    monkeypatch.setattr(module, "select_published", solver)
-    found = selecting("published")
-    ((_, importance, budget, forced),) = given
-    assert tuple(importance) == found.renewals[0].importance
-    assert budget == pytest.approx(0.99 * choice.full_seconds)
-    assert forced == frozenset(choice.head)
-    assert found.mask is not None
-    assert found.mask.weights == choice.weights(
-        select_published(choice, importance, budget, forced)
-    )
 
 
 @pytest.mark.parametrize("name", ["head", "bias_norm_head"])

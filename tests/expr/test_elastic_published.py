@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 
-from ooodist.elastic.selection.published import select_published
 from ooodist.elastic.selection.select import least_seconds, select
 from tests.elastic.selection.test_select import (
     EverySubset,
@@ -16,6 +15,9 @@ from tests.elastic.selection.test_select import (
     random_chain,
     total,
 )
+from tests.expr.elastic import load
+
+select_published = load("published").select_published
 
 
 def test_loses_at_times_and_never_wins() -> None:
