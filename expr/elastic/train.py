@@ -18,10 +18,10 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from selectors import SELECTORS
 from typing import Any
 
 import keras
+from methods import CHANGES
 from tasks import TASKS, Task
 
 import ooodist
@@ -33,7 +33,7 @@ COLUMNS = (
     *("setup_seconds", "renewals", "changes", "renewal_seconds"),
 )
 LONGER = 1.5  # times the epochs of full training: what a selection has, whose steps are shorter
-METHODS = f"a value of elastic.select, or {', '.join(SELECTORS)}"
+METHODS = f"a value of elastic.select, or {', '.join(CHANGES)}"
 FIXED = ("head", "bias_norm_head")  # they have as many as full training
 
 
@@ -106,8 +106,8 @@ def train(
     model = ooodist.distribute(model, elastic=None if is_full else elastic, planning=planning)
     if not is_full:
         model.ooodist.strategy.plan(next(iter(data)))  # fit would do it, on the clock
-        if method in SELECTORS:
-            SELECTORS[method](model.ooodist.strategy.controller)
+        if method in CHANGES:
+            CHANGES[method](model.ooodist.strategy.controller)
     setup = time.perf_counter() - began
     clock = Clock(task)
     model.fit(data, steps_per_epoch=task.steps, epochs=epochs, verbose=0, callbacks=[clock])
@@ -163,7 +163,7 @@ def main() -> None:
         learn_first(task, options.seed, weights_file(options.cache, task.name, options.seed))
         return
     is_full = options.method == "full"
-    select = "importance" if options.method in SELECTORS else options.method
+    select = "importance" if options.method in CHANGES else options.method
     elastic = {"select": select, "rho": options.rho, "renew": options.renew or task.renew}
     longer = 1 if is_full or options.method in FIXED else LONGER
     epochs = options.epochs or round(longer * task.epochs)

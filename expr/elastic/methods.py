@@ -53,7 +53,7 @@ def _important(magnitudes: Mapping[str, float]) -> Measured:
     return Measured({name: -value for name, value in magnitudes.items()}, dict(magnitudes))
 
 
-SELECTORS: Mapping[str, Callable[[Controller], None]] = {
+CHANGES: Mapping[str, Callable[[Controller], None]] = {
     "weight_magnitude": by_weight_magnitude,
     "gradient_magnitude": by_gradient_magnitude,
     "published": by_published_solver,

@@ -17,8 +17,8 @@ from ooodist.engines.local import LocalEngine
 from tests.elastic.selection.test_fixed import TRAINED, sample
 from tests.expr.elastic import load
 
-selectors = load("selectors")
-select_published, weight_magnitudes = selectors.select_published, selectors.weight_magnitudes
+methods = load("methods")
+select_published, weight_magnitudes = methods.select_published, methods.weight_magnitudes
 
 
 def test_the_magnitude_of_a_weight_is_the_sum_of_its_absolute_values() -> None:
@@ -37,7 +37,7 @@ def selecting(name: str) -> Controller:
     config = ElasticConfig(rho=0.99)
     cost_model, probe = OneWorker(choice), Probe(model, optimizer_state)
     found = Controller(config, model, LocalEngine(), cost_model, optimizer_state, probe)
-    selectors.SELECTORS[name](found)
+    methods.CHANGES[name](found)
     found.renew([batch])
     return found
 
@@ -68,7 +68,7 @@ def test_the_published_solver_gets_the_measured_importance(monkeypatch: pytest.M
         given.append(arguments)
         return select_published(*arguments)
 
-    monkeypatch.setattr(selectors, "select_published", solver)
+    monkeypatch.setattr(methods, "select_published", solver)
     found = selecting("published")
     ((_, importance, budget, forced),) = given
     assert tuple(importance) == found.renewals[0].importance
