@@ -16,16 +16,17 @@ step() { echo "== $* ($SECONDS s)"; }
 
 step environment
 make_environment cpu,horovod,byteps,mpi,dev
-step engines
-"$ROOT/scripts/install_engines.sh" horovod byteps mpi
 step emulated network
 make_network_tools
-
-step lint and types
+step "engines, and beside them lint and types" # a build keeps one of two cores busy
 cd "$ROOT"
+"$ROOT/scripts/install_engines.sh" horovod byteps mpi &
+engines=$!
+trap 'kill $engines 2>/dev/null' EXIT
 "$VENV/bin/ruff" check .
 "$VENV/bin/ruff" format --check .
 "$VENV/bin/mypy" ooodist tests/public_types.py
+wait $engines
 
 # What is tested is the wheel, not the checkout: the tests run in a copy that has no ooodist/.
 step wheel
