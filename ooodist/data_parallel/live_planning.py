@@ -22,11 +22,9 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -39,35 +37,23 @@ from ooodist.planner.data_parallel.search_process import Found, Request, SearchP
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.folder import Profile
 from ooodist.step.launch import Batch
-from ooodist.trainer.drift import DRIFTED_WINDOWS, DriftDetector
+from ooodist.trainer import live
+from ooodist.trainer.drift import DriftDetector
+from ooodist.trainer.live import MOST_SEARCHES, WORTH_TRYING, LiveSearch, Logs
 from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
 from ooodist.trainer.watchdog import expect_longer, expect_usual
-from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
 WARM_UP_CALLS = 3  # the first is traced, and libraries tune themselves
 TIMED_CALLS = 9
-POLL_CALLS = 16  # how often ranks ask whether the search has ended
 MEASURED_STEPS = 60  # of a profile
 NETWORK_SECONDS = 40.0  # that measuring the network takes
 TRACED_STEPS = 10  # one to measure, and those of the plans that are tried
-MOST_SEARCHES = 3  # until steps are no longer as they were
-WORTH_TRYING = 0.02  # how much faster than all that were tried another plan has to be, predicted
-
-Logs = dict[str, Any]
 
 
-class Job(Protocol):
-    """What is planned for.
-
-    Attributes:
-        is_trying: it measures, waits for a search, or tries, or may do so any moment.
-        left: batches of this fit that are still to come; None: nobody knows.
-    """
-
-    is_trying: bool
-    left: int | None
+class Job(live.Job, Protocol):
+    """What is planned for."""
 
     def is_profile_kept(self) -> bool:
         """Whether rank 0 seems to have a profile of it."""
@@ -88,7 +74,7 @@ class Job(Protocol):
         """Called when launches are of this candidate from now on."""
 
 
-class LivePlanning:
+class LivePlanning(LiveSearch[Found]):
     """Trains on batches, and finds out how to do it faster.
 
     Args:
@@ -110,38 +96,21 @@ class LivePlanning:
         share: float,
         candidates: Sequence[Candidate] = (),
     ) -> None:
-        self._engine = engine
+        super().__init__(engine, job, share, "planned")
         self._job = job
         self._default = default
         self._accumulate = accumulate
-        self._share = share
-        job.is_trying = True
         self._current = default  # the fastest that is known
         self._known = {default.name: default, **{each.name: each for each in candidates}}
         self._profile: Profile | None = None
         self._observed: list[Observed] = []
-        self._searches = 0
-        self._search: SearchProcess | None = None
-        self._calls = 0
         self._first_seconds = 0.0  # of the first call, with its tracing
         self._times: list[float] = []
         self._batch_seconds = 0.0  # the median of these
         self._trained_seconds = 0.0
-        self._windows = DRIFTED_WINDOWS
         self._drift_detector: DriftDetector | None = None  # trains with what the last trial left
-        self._next: Callable[[Sequence[Batch]], Logs] = self._begin
         if candidates:
             self._try(list(self._known.values()))
-
-    def __call__(self, batches: Sequence[Batch]) -> Logs:
-        """Trains on the batches of a call, in one launch or several, and returns the logs."""
-        return self._next(batches)
-
-    def close(self) -> None:
-        """Ends the search, if one is under way."""
-        if self._search is not None:
-            self._search.close()
-            self._search = None
 
     # Before planning
 
@@ -161,8 +130,7 @@ class LivePlanning:
         logs = self._default.run(batches)
         self._calls += 1
         self._trained_seconds += self._batch_seconds * len(batches)
-        # After twice as many calls each time: all ranks wait for each other to decide.
-        if self._calls >= POLL_CALLS and self._calls.bit_count() == 1:
+        if self._is_time_to_consider():
             self._consider(batches)
         return logs
 
@@ -170,13 +138,12 @@ class LivePlanning:
         """Begins to plan if that takes little of the training's time."""
         is_kept = self._engine.rank == 0 and self._job.is_profile_kept()
         left = self._job.left
-        own = [
+        batch, first, kept, training = self._most(
             self._batch_seconds,
             self._first_seconds,
-            float(is_kept),
+            is_kept,
             max(self._trained_seconds, self._batch_seconds * (left or 0)),
-        ]
-        batch, first, kept, training = self._engine.all_reduce(np.array(own), "max").tolist()
+        )
         planning = TRACED_STEPS * first
         if not kept:
             planning += MEASURED_STEPS * batch + NETWORK_SECONDS
@@ -218,14 +185,14 @@ class LivePlanning:
             costs, network = self._profile.costs, self._profile.network
             plan = default_plan(costs, network, steps_per_execution=self._default.steps)
             self._current = self._known["default"] = replace(self._default, plan=plan)
-            own = np.array([statistics.median(self._times) * self._accumulate])
-            self._observed = [Observed(plan, float(self._engine.all_reduce(own, "max")[0]))]
-            self._begin_search()
+            (seconds,) = self._most(statistics.median(self._times) * self._accumulate)
+            self._observed = [Observed(plan, seconds)]
+            self._search_anew()
         return logs
 
     # Searches
 
-    def _begin_search(self) -> None:
+    def _search_anew(self) -> None:
         assert self._profile is not None
         correction = correct(self._profile.costs, self._profile.network, self._observed)
         self._costs = correction.costs(self._profile.costs)
@@ -242,38 +209,20 @@ class LivePlanning:
             correction.compute,
             correction.exchange,
         )
-        if self._engine.rank == 0:
-            request = Request(self._costs, self._network, self._job.limits())
-            self._search = SearchProcess(request)
-        self._searches += 1
-        self._calls = 0
+        request = Request(self._costs, self._network, self._job.limits())
+        self._begin_search(lambda: SearchProcess(request))
         self._next, self._job.is_trying = self._wait, True
 
     def _wait(self, batches: Sequence[Batch]) -> Logs:
         logs = (self._drift_detector or self._current.run)(batches)
-        self._calls += 1
         # Steps that take another time meanwhile have ended the search, and a trial has begun.
-        if self._next == self._wait and self._calls % POLL_CALLS == 0:
-            is_done = self._search is not None and self._search.is_done()
-            if self._engine.all_reduce(np.array([int(is_done)]), "max")[0]:
-                self._take_plans()
+        if self._next == self._wait and self._search_has_ended():
+            self._take_plans()
         return logs
 
     def _take_plans(self) -> None:
-        text = ""
-        if self._search is not None:
-            try:
-                text = yaml_dataclass.dump(yaml_dataclass.plain(Found(self._search.result())))
-            except (UserError, OSError) as error:
-                logger.warning(
-                    "planned: the search failed, so %s stays: %s", self._current.name, error
-                )
-            self.close()
-        text = self._engine.broadcast_text(text)
-        plans: list[Plan] = []
-        if text:
-            found: Found = yaml_dataclass.read(Found, yaml_dataclass.parse(text, "of rank 0"))
-            plans = self._worth_trying(found.plans)
+        found = self._found(Found, self._current.name)
+        plans = [] if found is None else self._worth_trying(found.plans)
         if plans:
             new = [self._job.candidate(plan, self._costs, self._network) for plan in plans]
             self._known.update((each.name, each) for each in new)
@@ -314,7 +263,7 @@ class LivePlanning:
                 self._learn(candidates, trial.seconds)
                 self._settle(trial.fastest)
                 if is_surprise(candidates, trial.seconds) and self._may_search():
-                    self._begin_search()
+                    self._search_anew()
             return logs
 
         self._next = run
@@ -335,20 +284,9 @@ class LivePlanning:
         self._current = candidate
         self._job.settle(candidate)
         self._job.is_trying = False
-        self._drift_detector = DriftDetector(
-            self._engine, candidate.run, self._windows, self._drifted
-        )
-        self._next = self._drift_detector
+        self._next = self._drift_detector = self._detecting_drift(candidate.run)
 
     def _drifted(self, before: float, now: float) -> None:
-        logger.info(
-            "a batch takes %.1f ms now, and took %.1f ms when plans had been tried: they are tried "
-            "again",
-            now * 1e3,
-            before * 1e3,
-        )
-        self.close()
-        self._windows *= 2  # what comes and goes is not followed for ever
         self._observed, self._searches = [], 1
         self._try(list(self._known.values()))
 

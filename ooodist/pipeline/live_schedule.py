@@ -20,23 +20,20 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from ooodist.engines.base import Engine
-from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import NEARLY
 from ooodist.planner.pipeline.search_process import FoundSchedules, ScheduleRequest, ScheduleSearch
 from ooodist.step.launch import Batch
-from ooodist.trainer.drift import DRIFTED_WINDOWS, DriftDetector
+from ooodist.trainer import live
+from ooodist.trainer.live import MOST_SEARCHES, WORTH_TRYING, LiveSearch, Logs
 from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
-from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
@@ -44,22 +41,10 @@ PLANNING_STEPS = 10  # which planning is taken to cost: all that is slower while
 WARM_UP_STEPS = 3  # libraries tune themselves
 TIMED_STEPS = 9
 MEASURED_STEPS = 7  # the first does not count
-POLL_STEPS = 16  # how often ranks ask whether the search has ended
-MOST_SEARCHES = 3  # until steps are no longer as they were
-WORTH_TRYING = 0.02  # how much faster than all that were tried another has to be, predicted
-
-Logs = dict[str, Any]
 
 
-class Job(Protocol):
-    """A pipeline that trains.
-
-    Attributes:
-        is_trying: it measures, waits for a search, or tries, or may do so any moment.
-    """
-
-    is_trying: bool
-    left: int | None
+class Job(live.Job, Protocol):
+    """A pipeline that trains."""
 
     def train(self, batches: Sequence[Batch]) -> Logs:
         """A step, as it is carried out at present."""
@@ -74,7 +59,7 @@ class Job(Protocol):
         """Whether two schedules of its stages compute the same numbers, bit by bit."""
 
 
-class LiveSchedule:
+class LiveSchedule(LiveSearch[FoundSchedules]):
     """Trains on batches, and finds out which schedule is the fastest.
 
     Args:
@@ -88,33 +73,16 @@ class LiveSchedule:
     """
 
     def __init__(self, engine: Engine, job: Job, plan: PipelinePlan, *, share: float) -> None:
-        self._engine = engine
+        super().__init__(engine, job, share, "pipeline")
         self._job = job
-        self._share = share
         self._known: dict[str, PipelinePlan] = {}
         self._add(plan)
         self.plan = self._carried_out = plan
         self._seconds = 0.0  # that a step with it takes
         self._tried: set[str] = set()  # since the last drift
         self._again: set[str] = set()  # tried before it
-        self._searches = 0
-        self._search: ScheduleSearch | None = None
         self._besides = 0.0  # seconds of a step that no schedule changes
-        self._steps = 0
         self._times: list[float] = []
-        self._windows = DRIFTED_WINDOWS
-        self._next: Callable[[Sequence[Batch]], Logs] = self._begin
-        job.is_trying = True
-
-    def __call__(self, batches: Sequence[Batch]) -> Logs:
-        """Trains a step, and returns the logs."""
-        return self._next(batches)
-
-    def close(self) -> None:
-        """Ends the search, if one is under way."""
-        if self._search is not None:
-            self._search.close()
-            self._search = None
 
     # Before planning
 
@@ -134,16 +102,15 @@ class LiveSchedule:
 
     def _go_on(self, batches: Sequence[Batch]) -> Logs:
         logs = self._job.train(batches)
-        self._steps += 1
-        # After twice as many steps each time: all ranks wait for each other to decide.
-        if self._steps >= POLL_STEPS and self._steps.bit_count() == 1:
+        self._calls += 1
+        if self._is_time_to_consider():
             self._consider()
         return logs
 
     def _consider(self) -> bool:
         """Begins to plan if that takes little of the training's time."""
-        steps = max(self._steps, self._job.left or 0)
-        most = self._share * float(self._engine.all_reduce(np.array([steps]), "max")[0])
+        steps = max(self._calls, self._job.left or 0)
+        most = self._share * self._most(steps)[0]
         self._job.is_trying = most >= PLANNING_STEPS
         if self._job.is_trying:
             self._begin_timing()
@@ -158,26 +125,25 @@ class LiveSchedule:
         logs, seconds = timed(self._job.train, batches)
         self._times.append(seconds)
         if len(self._times) == WARM_UP_STEPS + TIMED_STEPS:
-            own = np.array([statistics.median(self._times[WARM_UP_STEPS:])])
-            self._seconds = float(self._engine.all_reduce(own, "max")[0])
+            (self._seconds,) = self._most(statistics.median(self._times[WARM_UP_STEPS:]))
             self._begin_measuring()
         return logs
 
     # Searches
 
     def _begin_measuring(self) -> None:
-        self._steps = 0
+        self._calls = 0
         self._job.carry_out(self.plan, is_measured=True)
         self._next, self._job.is_trying = self._measure, True
 
     def _measure(self, batches: Sequence[Batch]) -> Logs:
         logs = self._job.train(batches)
-        self._steps += 1
-        if self._steps == MEASURED_STEPS:
-            self._begin_search(self._job.measured_in_steps())
+        self._calls += 1
+        if self._calls == MEASURED_STEPS:
+            self._search_for(self._job.measured_in_steps())
         return logs
 
-    def _begin_search(self, costs: PipelineCosts) -> None:
+    def _search_for(self, costs: PipelineCosts) -> None:
         for name, plan in self._known.items():
             self._known[name] = replace(plan, costs=costs)
         self._take_over(self._known[self.plan.schedule.name])
@@ -191,36 +157,19 @@ class LiveSchedule:
             simulated * 1e3,
             self._besides * 1e3,
         )
-        if self._engine.rank == 0:
-            schedule = self.plan.schedule
-            request = ScheduleRequest(schedule.rank_of, schedule.microbatches, costs)
-            self._search = ScheduleSearch(request)
-        self._searches += 1
-        self._steps = 0
+        schedule = self.plan.schedule
+        request = ScheduleRequest(schedule.rank_of, schedule.microbatches, costs)
+        self._begin_search(lambda: ScheduleSearch(request))
         self._next = self._wait
 
     def _wait(self, batches: Sequence[Batch]) -> Logs:
         logs = self._job.train(batches)
-        self._steps += 1
-        if self._steps % POLL_STEPS == 0:
-            is_done = self._search is not None and self._search.is_done()
-            if self._engine.all_reduce(np.array([int(is_done)]), "max")[0]:
-                self._take_what_was_found()
+        if self._search_has_ended():
+            self._take_what_was_found()
         return logs
 
     def _take_what_was_found(self) -> None:
-        found = FoundSchedules()
-        if self._search is not None:
-            try:
-                found = self._search.answer()
-            except (UserError, OSError) as error:
-                logger.warning(
-                    "pipeline: the search failed, so %s stays: %s", self.plan.schedule.name, error
-                )
-            self.close()
-        text = yaml_dataclass.dump(yaml_dataclass.plain(found))
-        text = self._engine.broadcast_text(text)
-        found = yaml_dataclass.read(FoundSchedules, yaml_dataclass.parse(text, "of rank 0"))
+        found = self._found(FoundSchedules, self.plan.schedule.name) or FoundSchedules()
         for schedule in found.schedules:
             if self._job.computes_alike(schedule, self.plan.schedule):
                 self._add(replace(self.plan, schedule=schedule))
@@ -295,7 +244,7 @@ class LiveSchedule:
     def _settle(self, plan: PipelinePlan) -> None:
         self._take_over(plan)
         self._job.is_trying = False
-        self._next = DriftDetector(self._engine, self._job.train, self._windows, self._drifted)
+        self._next = self._detecting_drift(self._job.train)
 
     def _take_over(self, plan: PipelinePlan) -> None:
         self.plan = plan
@@ -306,12 +255,5 @@ class LiveSchedule:
         self._job.carry_out(plan)
 
     def _drifted(self, before: float, now: float) -> None:
-        logger.info(
-            "a step takes %.1f ms now, and took %.1f ms when schedules had been tried: they are "
-            "tried again",
-            now * 1e3,
-            before * 1e3,
-        )
-        self._windows *= 2  # what comes and goes is not followed for ever
         self._again, self._tried, self._searches = self._tried, set(), 0
         self._begin_timing()

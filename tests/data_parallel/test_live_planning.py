@@ -10,9 +10,7 @@ import pytest
 
 from ooodist.data_parallel import live_planning
 from ooodist.data_parallel.live_planning import (
-    MOST_SEARCHES,
     NETWORK_SECONDS,
-    POLL_CALLS,
     TIMED_CALLS,
     TRACED_STEPS,
     WARM_UP_CALLS,
@@ -25,11 +23,13 @@ from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.named import default_plan
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.search import Limits, make_plan
+from ooodist.planner.data_parallel.search_process import Found
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.profiler.conditions import Conditions, Machine
 from ooodist.profiler.folder import Profile
 from ooodist.trainer import trial
 from ooodist.trainer.drift import DRIFT, WINDOW_CALLS
+from ooodist.trainer.live import MOST_SEARCHES, POLL_CALLS
 from ooodist.trainer.trial import Candidate
 from tests.planner.chains import chain_costs
 
@@ -125,8 +125,8 @@ class MadeUpSearch:
         self._asked += 1
         return self._asked == 2
 
-    def result(self) -> tuple[Plan, ...]:
-        return MadeUpSearch.found(self._request)
+    def answer(self) -> Found:
+        return Found(MadeUpSearch.found(self._request))
 
     def close(self) -> None:
         MadeUpSearch.running -= 1

@@ -14,9 +14,7 @@ from ooodist.errors import UserError
 from ooodist.pipeline import live_schedule
 from ooodist.pipeline.live_schedule import (
     MEASURED_STEPS,
-    MOST_SEARCHES,
     PLANNING_STEPS,
-    POLL_STEPS,
     TIMED_STEPS,
     WARM_UP_STEPS,
     LiveSchedule,
@@ -28,6 +26,7 @@ from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, 
 from ooodist.planner.pipeline.search_process import FoundSchedules, NamedCsv, ScheduleRequest
 from ooodist.trainer import drift, trial
 from ooodist.trainer.drift import DRIFT, DRIFTED_WINDOWS, WINDOW_CALLS
+from ooodist.trainer.live import MOST_SEARCHES, POLL_CALLS
 
 COSTS = equal_stages(2)
 MEASURED = equal_stages(2, 2.0, 2.0, 2.0)
@@ -35,7 +34,7 @@ FIRST, H1, SLOW = one_forward_one_backward(2, 4), zero_bubble_h1(2, 4), gpipe(2,
 PLAN = PipelinePlan((range(1), range(1, 2)), FIRST, COSTS)
 BESIDES = 0.5  # seconds of a step
 MEASURED_AT = WARM_UP_STEPS + TIMED_STEPS  # steps, before stages are measured
-SEARCHED_AT = MEASURED_AT + MEASURED_STEPS + 2 * POLL_STEPS  # the end of the first search
+SEARCHED_AT = MEASURED_AT + MEASURED_STEPS + 2 * POLL_CALLS  # the end of the first search
 TRIED = trial.ROUNDS * trial.LAUNCHES  # steps of a candidate, at most
 LONG = round(PLANNING_STEPS / 0.02)
 

@@ -38,10 +38,6 @@ class SearchProcess(ProcessBeside[Found]):
     def __init__(self, request: Request) -> None:
         super().__init__(__name__, request, Found)
 
-    def result(self) -> tuple[Plan, ...]:
-        """What a search that has ended found. Raises UserError if it failed."""
-        return self.answer().plans
-
 
 def _search(request: Request) -> Found:
     return Found(tuple(plans_to_try(request.costs, request.network, limits=request.limits)))

@@ -59,7 +59,7 @@ def runs(pid: int) -> bool:
 def test_it_finds_what_is_found_here(searches: list[SearchProcess]) -> None:
     searches.append(SearchProcess(QUICK))
     wait_until(searches[0].is_done)
-    assert list(searches[0].result()) == plans_to_try(COSTS, NETWORK, limits=LIMITS)
+    assert list(searches[0].answer().plans) == plans_to_try(COSTS, NETWORK, limits=LIMITS)
 
 
 def test_it_says_why_there_is_no_plan(searches: list[SearchProcess]) -> None:
@@ -69,7 +69,7 @@ def test_it_says_why_there_is_no_plan(searches: list[SearchProcess]) -> None:
     searches.append(SearchProcess(Request(costs, NETWORK, limits)))
     wait_until(searches[0].is_done)
     with pytest.raises(UserError) as there:
-        searches[0].result()
+        searches[0].answer()
     assert str(there.value) == str(here.value)
 
 
@@ -78,7 +78,7 @@ def test_it_says_how_a_search_ended_that_said_nothing(searches: list[SearchProce
     searches[0]._process.kill()
     wait_until(searches[0].is_done)
     with pytest.raises(UserError, match="exit code -9"):
-        searches[0].result()
+        searches[0].answer()
 
 
 def test_closing_it_leaves_nothing() -> None:

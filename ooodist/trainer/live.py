@@ -1,0 +1,145 @@
+"""Searches for a faster way to train while training goes on: what plans and schedules share.
+
+::
+
+    all ranks | as it is ... | trial | the fastest ... | steps drift: again ...
+    rank 0    |    search    |
+                (a process beside it)
+
+All ranks make the same decisions, because each decision is made from numbers that all have.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+from ooodist.planner.process_beside import ProcessBeside
+from ooodist.step.launch import Batch, Run
+from ooodist.trainer.drift import DRIFTED_WINDOWS, DriftDetector
+from ooodist.util import yaml_dataclass
+
+logger = logging.getLogger("ooodist")
+
+POLL_CALLS = 16  # calls between two looks at whether the search has ended
+MOST_SEARCHES = 3  # until the step time drifts
+WORTH_TRYING = 0.02  # predicted gain over all that was tried, from which another is tried, too
+
+Logs = dict[str, Any]
+Found = TypeVar("Found")
+
+
+class Job(Protocol):
+    """A training that is planned for.
+
+    Attributes:
+        is_trying: measures, waits for a search, or runs a trial, or may begin to.
+        left: batches of this fit that are still to come; None if unknown.
+    """
+
+    is_trying: bool
+    left: int | None
+
+
+class LiveSearch(ABC, Generic[Found]):
+    """Trains on batches, and finds out how to do it faster.
+
+    Args:
+        engine: connects the ranks.
+        job: the training.
+        share: the largest share of the training time that planning may take.
+        subject: how log messages begin.
+    """
+
+    def __init__(self, engine: Engine, job: Job, share: float, subject: str) -> None:
+        self._engine = engine
+        self._share = share
+        self._subject = subject
+        self._search: ProcessBeside[Found] | None = None
+        self._searches = 0  # since the last drift
+        self._calls = 0
+        self._windows = DRIFTED_WINDOWS
+        self._next: Callable[[Sequence[Batch]], Logs] = self._begin
+        job.is_trying = True
+
+    def __call__(self, batches: Sequence[Batch]) -> Logs:
+        """Trains on the batches of a call and returns the logs."""
+        return self._next(batches)
+
+    def close(self) -> None:
+        """Ends the search, if one is under way."""
+        if self._search is not None:
+            self._search.close()
+            self._search = None
+
+    @abstractmethod
+    def _begin(self, batches: Sequence[Batch]) -> Logs:
+        """Trains on the first batches."""
+
+    @abstractmethod
+    def _drifted(self, before: float, now: float) -> None:
+        """Called when a batch takes another number of seconds than after the last trial."""
+
+    def _most(self, *values: float) -> list[float]:
+        """Returns the maximum over all ranks of each value."""
+        found: list[float] = self._engine.all_reduce(np.array(values, float), "max").tolist()
+        return found
+
+    def _is_time_to_consider(self) -> bool:
+        """Whether to consider planning again: after twice as many calls each time, as ranks have
+        to wait for each other to decide."""
+        return self._calls >= POLL_CALLS and self._calls.bit_count() == 1
+
+    def _begin_search(self, start: Callable[[], ProcessBeside[Found]]) -> None:
+        """Starts a search on rank 0."""
+        if self._engine.rank == 0:
+            self._search = start()
+        self._searches += 1
+        self._calls = 0
+
+    def _search_has_ended(self) -> bool:
+        """Whether the search has ended; asked after each call, and looked up now and then."""
+        self._calls += 1
+        if self._calls % POLL_CALLS:
+            return False
+        is_done = self._search is not None and self._search.is_done()
+        return bool(self._most(is_done)[0])
+
+    def _found(self, kind: type[Found], current: str) -> Found | None:
+        """Returns what a search that has ended found, on all ranks; None if it failed."""
+        text = ""
+        if self._search is not None:
+            try:
+                text = yaml_dataclass.dump(yaml_dataclass.plain(self._search.answer()))
+            except (UserError, OSError) as error:
+                logger.warning(
+                    "%s: the search failed, so %s stays: %s", self._subject, current, error
+                )
+            self.close()
+        text = self._engine.broadcast_text(text)
+        if not text:
+            return None
+        found: Found = yaml_dataclass.read(kind, yaml_dataclass.parse(text, "of rank 0"))
+        return found
+
+    def _detecting_drift(self, run: Run) -> DriftDetector:
+        """Returns ``run``, which calls :meth:`_on_drift` when step times drift."""
+        return DriftDetector(self._engine, run, self._windows, self._on_drift)
+
+    def _on_drift(self, before: float, now: float) -> None:
+        logger.info(
+            "%s: a batch takes %.1f ms now, and took %.1f ms when plans had been tried: they are "
+            "tried again",
+            self._subject,
+            now * 1e3,
+            before * 1e3,
+        )
+        self.close()
+        self._windows *= 2  # what comes and goes is not followed for ever
+        self._drifted(before, now)
