@@ -1,4 +1,4 @@
-"""BytePS's push-pull with a place, which our build adds (patches/)."""
+"""BytePS's push-pull with a place (a priority), which our build adds (patches/)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from byteps.tensorflow import ops
 
 
 def has_places() -> bool:
-    """Whether the BytePS that is installed was built with this version's patches."""
+    """Returns whether the installed BytePS was built with this version's patches."""
     return "place" in inspect.signature(ops._push_pull).parameters
 
 
 def push_pull_sum(tensor: tf.Tensor, name: str, place: int) -> tf.Tensor:
-    """The sum over all ranks: ``ops._push_pull`` (BytePS 0.2.5.post15).
+    """Returns the sum over all ranks: ``ops._push_pull`` (BytePS 0.2.5.post15).
 
     The public ``push_pull`` takes no place, and puts further ops around the exchange.
 
     Args:
-        name: of the exchange. With an empty scope the key would depend on where in the model the
-            op is created.
-        place: of what waits, the smallest place is sent first; -1: as names were first used.
+        tensor: the same shape and dtype on all ranks.
+        name: name of the exchange. With an empty scope the key would depend on where in the model
+            the op is created.
+        place: of the waiting tensors, the one with the smallest place is sent first; -1: in the
+            order in which names were first used.
     """
     return ops._push_pull(tensor, scope="ooodist.", name=name, place=place)

@@ -8,11 +8,12 @@ from horovod.tensorflow import mpi_ops
 
 
 def all_reduce_sum(tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """The sum over all ranks: ``mpi_ops._allreduce`` (Horovod 0.28.1).
+    """Returns the sum over all ranks: ``mpi_ops._allreduce`` (Horovod 0.28.1).
 
     The public ``hvd.allreduce`` puts further ops around the exchange, which would be ordered too.
 
     Args:
-        name: of the exchange; that of the op as well, whatever the name scope.
+        tensor: the same shape and dtype on all ranks.
+        name: name of the exchange, and of the op, whatever the name scope.
     """
     return mpi_ops._allreduce(tensor, name=name, op=hvd.Sum, ignore_name_scope=True)

@@ -1,4 +1,4 @@
-"""What Keras keeps of a functional model, and of its symbolic tensors."""
+"""Private state of Keras's functional models and symbolic tensors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def function_nodes(model: Any) -> list[Any] | None:
-    """The calls of a functional model, or keras.Function, in the order of execution.
+    """Returns the calls of a functional model, or keras.Function, in the order of execution.
 
-    They are ``Function._nodes_by_depth`` (as old as Keras; the deepest run first). No public list
-    has shared layers and operations in it.
+    They are in ``Function._nodes_by_depth`` (as old as Keras; the deepest run first). No public
+    list includes shared layers and operations.
 
     Returns:
         Keras's nodes, each with ``operation``, ``input_tensors``, ``outputs`` and ``arguments``
-        (``args`` and ``kwargs``), without those of the inputs; None for a model that is no graph.
+        (``args`` and ``kwargs``), without those of the inputs; None for a model without a graph.
     """
     by_depth = getattr(model, "_nodes_by_depth", None)
     if by_depth is None:
@@ -27,7 +27,7 @@ def function_nodes(model: Any) -> list[Any] | None:
 
 
 def inputs_structure(function: Any) -> Any:
-    """The inputs as the function was given them, nested: ``Function._inputs_struct`` (Keras 3.0).
+    """Returns the inputs as they were given, nested: ``Function._inputs_struct`` (Keras 3.0).
 
     The public ``inputs`` is flat.
     """
@@ -35,10 +35,10 @@ def inputs_structure(function: Any) -> Any:
 
 
 def mask_of(tensor: Any) -> Any:
-    """The mask that Keras has attached to a tensor, symbolic as it is; None if it has none.
+    """Returns the mask that Keras has attached to a tensor, symbolic like the tensor, or None.
 
-    Keras passes masks on as the attribute ``_keras_mask`` (as old as tf.keras); a layer of one's
-    own is given it as an argument, and nobody else is.
+    Keras passes masks on as the attribute ``_keras_mask`` (as old as tf.keras); only a custom
+    layer gets it, as an argument.
     """
     return getattr(tensor, "_keras_mask", None)
 

@@ -1,4 +1,4 @@
-"""What Keras keeps in a layer."""
+"""Private state of Keras layers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Moments = Callable[[tf.Tensor, tf.Tensor | None], tuple[tf.Tensor, tf.Tensor]]
 
 
 def is_from_keras(thing: Any) -> bool:
-    """Whether the class of a layer or metric is one of Keras, and not of a user.
+    """Returns whether the class of a layer or metric is Keras's own and not a user's.
 
-    Its modules are ``keras.src.…`` (since Keras 3.0); no public attribute says so.
+    Keras's modules are ``keras.src.…`` (since Keras 3.0); no public attribute says so.
     """
     return type(thing).__module__.startswith("keras.src.")
 
 
 def own_variables(layer: keras.Layer) -> list[keras.Variable]:
-    """Variables of a layer that are of no layer in it: ``_trainable_variables`` and the others.
+    """Returns a layer's variables without inner layers': ``_trainable_variables`` and the others.
 
-    The public lists have those of inner layers, too.
+    The public lists include those of inner layers.
     """
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def own_layers(layer: keras.Layer) -> list[keras.Layer]:
-    """The layers that a layer has as attributes: ``Layer._layers``.
+    """Returns the layers that a layer has as attributes: ``Layer._layers``.
 
     Only models have the public ``layers``.
     """
@@ -38,26 +38,26 @@ def own_layers(layer: keras.Layer) -> list[keras.Layer]:
 
 
 def shapes_at_build(layer: keras.Layer) -> Mapping[str, Any]:
-    """The shapes with which a layer was built, by argument: ``_build_shapes_dict`` (Keras 3.0).
+    """Returns the shapes a layer was built with, by argument: ``_build_shapes_dict`` (Keras 3.0).
 
-    The public ``get_build_config`` has the first one alone, or nothing.
+    The public ``get_build_config`` has only the first one, or nothing.
     """
     shapes: Mapping[str, Any] = layer._build_shapes_dict
     return shapes
 
 
 def embedding_table(layer: keras.layers.Embedding) -> keras.Variable:
-    """The table itself: ``Embedding._embeddings`` (since Keras 3.0).
+    """Returns the table itself: ``Embedding._embeddings`` (since Keras 3.0).
 
-    The public ``embeddings`` adds what LoRA has learned, and is no variable then.
+    The public ``embeddings`` adds what LoRA has learned, and then is not a variable.
     """
     return layer._embeddings
 
 
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
-    """Over which axes a batch norm that is built takes its moments: ``_reduction_axes``.
+    """Returns the axes over which a built batch norm takes its moments: ``_reduction_axes``.
 
-    The public ``axis`` is the one that is left, and may be negative.
+    The public ``axis`` is the one that remains, and may be negative.
     """
     axes: list[int] = layer._reduction_axes
     return axes
@@ -65,13 +65,14 @@ def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
 
 @contextlib.contextmanager
 def replaced_moments(layer: keras.layers.BatchNormalization, moments: Moments) -> Iterator[None]:
-    """In this block a batch norm takes mean and variance of a batch from ``moments``.
+    """Replaces how a batch norm computes a batch's mean and variance in this block.
 
     ``BatchNormalization._moments`` (since Keras 3.0) is the one place where it computes them; the
-    public ``synchronized=True`` goes through tf.distribute alone.
+    public ``synchronized=True`` only works through tf.distribute.
 
     Args:
-        moments: gets the inputs and their mask; gives mean and variance, of a channel each.
+        layer: the batch norm.
+        moments: gets the inputs and their mask; returns mean and variance, both (channels,).
     """
     layer._moments = moments  # on the instance
     try:

@@ -1,4 +1,4 @@
-"""How Keras makes one number of the losses of a batch."""
+"""Replaces the function by which Keras reduces the losses of a batch to one number."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Reduce = Callable[..., Any]
 
 @contextlib.contextmanager
 def replaced_reduction(replacement: Callable[[Reduce], Reduce]) -> Iterator[None]:
-    """In this block all Keras losses are reduced by another function.
+    """Replaces the function that reduces all Keras losses in this block.
 
     ``keras.src.losses.loss.reduce_weighted_values(values, sample_weight, mask, reduction, dtype)``
-    (since Keras 3.0) is the one place that knows mask and weights together; a public
-    ``reduction`` is a word, not a function.
+    (since Keras 3.0) is the one place that has mask and weights together; the public
+    ``reduction`` is a string, not a function.
 
     Args:
-        replacement: is given Keras's function, and gives the other one, of the same arguments.
+        replacement: gets Keras's function and returns one with the same arguments.
     """
     from keras.src.losses import loss
 

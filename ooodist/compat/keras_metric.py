@@ -1,4 +1,4 @@
-"""What Keras keeps in a metric."""
+"""Private state of Keras metrics."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import keras
 
 
 def set_variables(metric: keras.metrics.Metric, variables: Sequence[keras.Variable]) -> None:
-    """Gives a copy of a metric variables of its own: ``Metric._variables``, what ``variables`` is.
+    """Gives a copy of a metric its own variables: ``Metric._variables``, read by ``variables``.
 
-    Set past Keras's tracking of attributes, which the copy does not have. No public way makes a
-    metric of a kind without its arguments (since Keras 3.0).
+    This bypasses Keras's attribute tracking, which the copy does not have. No public way makes a
+    metric of the same kind without its arguments (since Keras 3.0).
     """
     vars(metric)["_variables"] = list(variables)

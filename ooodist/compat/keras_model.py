@@ -1,4 +1,4 @@
-"""What Keras keeps of a model, and of what it was compiled with."""
+"""Private state of Keras models, and of what they were compiled with."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _INSIDE_FIT = "_use_cached_eval_dataset"
 def layers_of(
     model: keras.Model, *, include_self: bool = True, recursive: bool = True
 ) -> list[keras.Layer]:
-    """The layers of a model, also those inside of other layers: ``Layer._flatten_layers``.
+    """Returns the layers of a model, also those inside other layers: ``Layer._flatten_layers``.
 
-    The public ``layers`` has only those of the model itself, and a layer has none. The name is as
-    old as tf.keras.
+    The public ``layers`` has only those of the model itself, and a layer has no such attribute.
+    The name is as old as tf.keras.
     """
     found: list[keras.Layer] = list(
         model._flatten_layers(include_self=include_self, recursive=recursive)
@@ -24,39 +24,41 @@ def layers_of(
 
 
 def build_with(model: keras.Model, batch: Any) -> None:
-    """Makes weights, metrics and optimizer state as the first step of ``fit`` would.
+    """Builds weights, metrics and optimizer state as the first step of ``fit`` would.
 
     This is ``Trainer._symbolic_build`` (since Keras 3.0), which ``fit`` calls itself. The public
-    ``build`` makes neither the metrics nor the optimizer's state, and needs shapes that a model of
-    several inputs does not tell.
+    ``build`` makes neither the metrics nor the optimizer state, and needs shapes that a model of
+    several inputs does not provide.
 
     Args:
-        model: compiled.
-        batch: as the data set yields it.
+        model: a compiled model.
+        batch: a batch as the data set yields it.
     """
     model._symbolic_build(data_batch=batch)
 
 
 def compiled_loss(model: keras.Model) -> Any:
-    """The object that ``compile`` makes of the losses: ``Trainer._compile_loss`` (since Keras 3.0).
+    """Returns the object that ``compile`` makes of the losses: ``Trainer._compile_loss``.
 
-    A new one at each ``compile``; ``model.loss`` is what the user gave, which may be the same.
+    Each ``compile`` makes a new one (since Keras 3.0); ``model.loss`` is what the user gave, which
+    may be the same.
     """
     return model._compile_loss
 
 
 def compiled_metrics(model: keras.Model) -> Any:
-    """The object that ``compile`` makes of the metrics: ``Trainer._compile_metrics`` (Keras 3.0).
+    """Returns the object that ``compile`` makes of the metrics: ``Trainer._compile_metrics``.
 
-    None without metrics. ``model.metrics`` has it among others, and does not say which it is.
+    None without metrics (since Keras 3.0). ``model.metrics`` includes it, but does not say which
+    one it is.
     """
     return model._compile_metrics
 
 
 def metrics_given_to_compile(model: keras.Model) -> list[Any]:
-    """What ``compile`` was given as metrics, in one list: ``CompileMetrics._user_metrics``.
+    """Returns the metrics given to ``compile``, in one list: ``CompileMetrics._user_metrics``.
 
-    Weighted ones (``_user_weighted_metrics``) come behind (since Keras 3.0). Before the first step
+    Weighted ones (``_user_weighted_metrics``) come last (since Keras 3.0). Before the first step
     ``model.metrics`` does not have them yet.
     """
     compiled = compiled_metrics(model)
@@ -67,23 +69,23 @@ def metrics_given_to_compile(model: keras.Model) -> list[Any]:
 
 
 def restored_epoch(model: keras.Model) -> int | None:
-    """With which epoch ``fit`` goes on, as BackupAndRestore has set it: ``_initial_epoch``.
+    """Returns the epoch from which ``fit`` resumes, as set by BackupAndRestore: ``_initial_epoch``.
 
-    None: it has not. Only the callback and ``fit`` know of it.
+    None: none is set. Only the callback and ``fit`` know of it.
     """
     epoch: int | None = model._initial_epoch
     return epoch
 
 
 def set_restored_epoch(model: keras.Model, epoch: int) -> None:
-    """Has ``fit`` go on with this epoch; called in ``on_train_begin``, as BackupAndRestore does."""
+    """Makes ``fit`` resume at this epoch, as BackupAndRestore does in ``on_train_begin``."""
     model._initial_epoch = epoch
 
 
 def is_inside_fit(arguments: dict[str, Any]) -> bool:
-    """Whether ``fit`` has called ``evaluate`` with these arguments, for its validation data.
+    """Returns whether ``fit`` has called ``evaluate`` with these arguments, to validate.
 
-    ``fit`` says so with ``_use_cached_eval_dataset=True`` (since Keras 3.0), which is not public,
-    and neither is another way to tell.
+    ``fit`` says so with ``_use_cached_eval_dataset=True`` (since Keras 3.0), which is not public;
+    there is no public way to tell.
     """
     return bool(arguments.get(_INSIDE_FIT, False))

@@ -1,4 +1,4 @@
-"""What Keras keeps in an optimizer."""
+"""Private state of Keras optimizers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from keras.optimizers import Optimizer
 
 
 def rate_or_schedule(optimizer: Optimizer) -> Any:
-    """The learning rate as it was given, a variable or a schedule: ``Optimizer._learning_rate``.
+    """Returns the learning rate as given, a variable or a schedule: ``Optimizer._learning_rate``.
 
-    The public ``learning_rate`` gives the number of the present step (since Keras 3.0).
+    The public ``learning_rate`` returns its value at the current step (since Keras 3.0).
     """
     return optimizer._learning_rate
 
 
 @contextlib.contextmanager
 def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[None]:
-    """In this block the optimizer takes ``count`` for the number of its steps so far.
+    """Makes the optimizer take ``count`` for the number of its steps so far in this block.
 
-    The public ``iterations`` reads ``_iterations`` and cannot be set. Set past Keras's tracking of
-    attributes, which would save it with the model.
+    The public ``iterations`` reads ``_iterations`` and cannot be set. This bypasses Keras's
+    attribute tracking, which would save ``count`` with the model.
     """
     attributes = vars(optimizer)
     before = attributes["_iterations"]
@@ -36,11 +36,11 @@ def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[Non
 
 
 def remember_what_saving_skips() -> None:
-    """Has Keras keep which attributes of an optimizer it need not look at when it saves.
+    """Makes Keras remember which attributes of an optimizer saving can skip.
 
-    Keras 3.15 keeps them under one name and looks for them under another, so each save makes an
-    optimizer to find out. TensorFlow never frees what it keeps for a variable with a new name:
-    71 kB a save. The names are ``saving_lib.get_attr_skipset`` and ``global_state``; a Keras
+    Keras 3.15 stores them under one name and looks for them under another, so each save makes an
+    optimizer to find out. TensorFlow never frees what it allocates for a variable with a new name:
+    71 kB per save. The names are ``saving_lib.get_attr_skipset`` and ``global_state``; a Keras
     without them has no such leak that we know of, and is left alone.
     """
     try:

@@ -1,4 +1,4 @@
-"""What TensorFlow keeps of a function, and of the graph that is traced for it."""
+"""Private interfaces of TensorFlow's functions and of the graphs that are traced for them."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from tensorflow.types.experimental import ConcreteFunction
 def add_control_input(op: tf.Operation, producer: tf.Operation) -> None:
     """Makes an op of a graph under construction wait for another: ``_add_control_input``.
 
-    The public ``tf.control_dependencies`` is for ops that are still to be made; the gradient
-    functions of TensorFlow have made these.
+    The public ``tf.control_dependencies`` only affects ops that are made later; these ops already
+    exist, made by TensorFlow's gradient functions.
     """
     op._add_control_input(producer)
 
 
 def call_flat(function: ConcreteFunction, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """What a function of tensors returns, which is a list of tensors: ``_call_flat``.
+    """Calls a function from tensors to a list of tensors: ``_call_flat``.
 
-    Called as any function, it takes 8 microseconds to look at an argument, and a stage can have
-    hundreds; so this looks at none.
+    A normal call takes 8 microseconds to inspect an argument, and a stage can have hundreds; this
+    inspects none.
     """
     results: list[tf.Tensor] = function._call_flat(list(tensors), function.captured_inputs)
     return results
 
 
 def is_variable(source: Any) -> bool:
-    """Whether it is a variable, of Keras or TensorFlow, and no tensor: these have no ``handle``."""
+    """Returns whether it is a variable, of Keras or TensorFlow: tensors have no ``handle``."""
     return hasattr(source, "handle")
 
 
 def handle_of(variable: Any) -> tf.Tensor:
-    """The resource that a variable, of Keras or TensorFlow, stands for: ``handle``.
+    """Returns the resource handle of a Keras or TensorFlow variable: ``handle``.
 
-    Undocumented in both. Ops of a graph name a variable by it alone.
+    Undocumented in both. Ops of a graph refer to a variable only by its handle.
     """
     return variable.handle
 
 
 def capture(tensor: tf.Tensor) -> tf.Tensor:
-    """What stands for a tensor from outside in the function that is traced at present.
+    """Returns the placeholder of an outside tensor in the function that is being traced.
 
     ``FuncGraph.capture``: graphs of functions are public, their class is not.
     """
@@ -50,7 +50,7 @@ def capture(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def captures_of(graph: tf.Graph) -> dict[str, tf.Tensor]:
-    """The tensors that a traced graph has from outside, by the names that they have in it.
+    """Returns the outside tensors that a traced graph captures, by their names in the graph.
 
     ``FuncGraph.captures``, pairs of outer and inner tensor.
     """
@@ -58,19 +58,19 @@ def captures_of(graph: tf.Graph) -> dict[str, tf.Tensor]:
 
 
 def variables_of(graph: tf.Graph) -> Sequence[tf.Variable]:
-    """The variables that a traced graph uses: ``FuncGraph.variables``."""
+    """Returns the variables that a traced graph uses: ``FuncGraph.variables``."""
     used: Sequence[tf.Variable] = graph.variables
     return used
 
 
 def run_independently(op: tf.Operation) -> bool:
-    """Has an op run in each call of the function that is traced, chained to no other op.
+    """Makes an op run in each call of the function being traced, independent of other ops.
 
-    ``FuncGraph.experimental_acd_manager.run_independently``: TensorFlow's own, for its exchanges;
-    not public.
+    ``FuncGraph.experimental_acd_manager.run_independently``, which TensorFlow uses for its own
+    exchanges; it is not public.
 
     Returns:
-        False if the graph is of no function, and nothing was done.
+        False if the graph is not that of a function, and nothing was done.
     """
     manager = getattr(op.graph, "experimental_acd_manager", None)
     if manager is None:

@@ -1,13 +1,13 @@
-"""Settings of TensorFlow's runtime that cannot be read, or made, in public."""
+"""Settings of TensorFlow's runtime that have no public interface."""
 
 from __future__ import annotations
 
 
 def is_deterministic() -> bool:
-    """Whether ``tf.config.experimental.enable_op_determinism`` was called.
+    """Returns whether ``tf.config.experimental.enable_op_determinism`` was called.
 
     ``is_op_determinism_enabled`` of tensorflow.python.framework.config. TensorFlow's own
-    ``tf.timestamp`` asks it, and refuses to run.
+    ``tf.timestamp`` checks it, and refuses to run if it is set.
     """
     from tensorflow.python.framework import config
 
@@ -15,17 +15,17 @@ def is_deterministic() -> bool:
 
 
 def set_heartbeat(workers: int, seconds: float) -> None:
-    """Has workers given up only when nothing is heard of them for so long.
+    """Sets the heartbeat timeout after which a silent worker counts as dead.
 
-    MultiWorkerMirroredStrategy keeps a coordination service that is configured before it:
-    ``configure_coordination_service`` of tensorflow.python.eager.context.
-    Imported when it is needed, which is in an emulated network alone.
+    MultiWorkerMirroredStrategy starts a coordination service that must be configured before it:
+    ``configure_coordination_service`` of tensorflow.python.eager.context. It is imported only when
+    needed, which is only in an emulated network.
 
     Args:
-        workers: of the job.
-        seconds: rounded down to milliseconds.
+        workers: number of workers of the job.
+        seconds: the timeout, rounded down to milliseconds.
     """
-    # The message's own module moves from version to version; this one has it in all.
+    # The message's own module moves between versions; this one has it in all.
     from tensorflow.python.distribute import collective_all_reduce_strategy as strategies
     from tensorflow.python.eager import context
 

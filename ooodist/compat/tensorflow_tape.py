@@ -1,4 +1,4 @@
-"""Whether gradient tapes record."""
+"""Tells whether gradient tapes are recording."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import tensorflow as tf
 
 
 def others_record(tape: tf.GradientTape) -> bool:
-    """Whether a tape other than this one records at present.
+    """Returns whether a tape other than this one is recording.
 
-    ``record.could_possibly_record`` (of tensorflow.python.eager) is asked
-    while this one pauses, if it records (``GradientTape._recording``). No public name tells.
+    ``record.could_possibly_record`` (of tensorflow.python.eager) is called while this tape is
+    paused, if it is recording (``GradientTape._recording``). No public name tells.
     """
     from tensorflow.python.eager import record
 

@@ -1,4 +1,4 @@
-"""Data for training: every kind becomes the same pair of datasets for one worker.
+"""Data for training: every kind is turned into the same pair of datasets for one worker.
 
 Importing this package does not import TensorFlow; :func:`load` does.
 """

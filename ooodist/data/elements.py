@@ -1,4 +1,4 @@
-"""What a sample may be: dtypes that models take, the task that (x, y) stands for, labels."""
+"""Checks and converts samples: the dtypes that models take, the task of (x, y), and labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ooodist.errors import UserError
 
 
 def check_dtype(what: str, dtype: tf.DType) -> None:
-    """Refuse what is not a number, as text and complex numbers; ``what`` names it."""
+    """Refuses what is not a number, such as text and complex numbers; ``what`` names it."""
     if not (dtype.is_integer or dtype.is_floating or dtype.is_bool):
         raise UserError(
             f"{what} has dtype {dtype.name}: allowed are integers, floats and bool; "
@@ -20,7 +20,7 @@ def check_dtype(what: str, dtype: tf.DType) -> None:
 
 
 def check_finite(what: str, array: np.ndarray) -> None:
-    """Refuse NaN and what float32 has as infinity: a single one may make NaN of all weights.
+    """Refuses NaN and values beyond float32: a single one may turn all weights into NaN.
 
     ``what`` names the array.
     """
@@ -35,9 +35,9 @@ def check_finite(what: str, array: np.ndarray) -> None:
 
 
 def to_input(x: tf.Tensor, scale: float | None = None) -> tf.Tensor:
-    """Images (uint8) to float32 in [0, 1], other integers to int32, floats to float32.
+    """Converts images (uint8) to float32 in [0, 1], other integers to int32, floats to float32.
 
-    With ``scale``: everything to float32 and multiplied by it.
+    With ``scale``, everything is converted to float32 and multiplied by it.
     """
     if scale is not None:
         return tf.cast(x, tf.float32) * scale
@@ -47,15 +47,15 @@ def to_input(x: tf.Tensor, scale: float | None = None) -> tf.Tensor:
 
 
 def to_target(y: tf.Tensor, task: str) -> tf.Tensor:
-    """Labels and tokens to int32, the targets of a regression to float32."""
+    """Converts labels and tokens to int32, the targets of a regression to float32."""
     return tf.cast(y, tf.float32 if task == "regression" else tf.int32)
 
 
 def find_task(kind: str, task: str | None, num_classes: int | None, x: Any, y: Any) -> str:
-    """``task``, or what the specs (``tf.TensorSpec`` without a batch) of x and y stand for.
+    """Returns ``task``, or infers it from the ``tf.TensorSpec`` (without a batch) of x and y.
 
-    Raises UserError where the dtypes and shapes fit several tasks, or not the given one, or
-    where ``num_classes`` is given for a regression.
+    Raises UserError if the dtypes and shapes fit several tasks, or not the given one, or if
+    ``num_classes`` is given for a regression.
     """
     task = _infer_task(kind, task, x, y)
     if task == "regression" and num_classes is not None:
@@ -85,7 +85,7 @@ def _infer_task(kind: str, task: str | None, x: Any, y: Any) -> str:
 
 
 def count_classes(kind: str, labels: np.ndarray, num_classes: int | None) -> int:
-    """``num_classes``, or the largest label + 1; UserError where a label is out of range."""
+    """Returns ``num_classes``, or the largest label + 1; UserError if a label is out of range."""
     largest, smallest = int(labels.max()), int(labels.min())
     if smallest < 0 or (num_classes is not None and largest >= num_classes):
         allowed = "0 and above" if num_classes is None else f"0 to {num_classes - 1}"
@@ -99,7 +99,7 @@ def count_classes(kind: str, labels: np.ndarray, num_classes: int | None) -> int
 
 
 def assert_labels(y: tf.Tensor, num_classes: int, kind: str) -> tf.Tensor:
-    """``y``, with a check while it is read: some devices turn a wrong label into NaN silently."""
+    """Returns ``y``, checked as it is read: some devices silently turn a wrong label into NaN."""
     message = f"a label of {kind} is out of range: allowed are 0 to {num_classes - 1}"
     in_range = tf.reduce_all((y >= 0) & (y < num_classes))
     with tf.control_dependencies([tf.debugging.Assert(in_range, [message, y])]):

@@ -1,17 +1,18 @@
 """The sample stream of data in many files, of which each worker reads only some.
 
-The places of a step are cut into lanes, and the files of an epoch, in its order, into as many
-stretches; a lane takes its samples from its own stretch::
+The places of a step are divided into lanes, and the files of an epoch, in its order, into as many
+stretches; each lane takes its samples from its own stretch::
 
     step        |     lane 0    |     lane 1    |     lane 2    |     lane 3    |
     2 workers   |            worker 0           |            worker 1           |
     files       | f7 | f2 | f1  | f5 | f0 | f9  | f8 | f3 | f11 | f4 | f10 | f6 |
 
-A worker reads the lanes in which its places are (and skips to where a stretch begins), and shuffles
-these alone. How many lanes there are depends on the files and on the samples of a step, never on
-the number of workers: for any number the stream is the same (``stream.py`` says what it is). With
-fewer files there are fewer lanes; a single one is read by every worker. A run that goes on with
-other samples a step has another stream: in its first epoch some samples come again, others not.
+A worker reads the lanes that contain its places (and skips to where a stretch begins), and
+shuffles only these. The number of lanes depends on the files and on the samples per step, never on
+the number of workers, so the stream is the same for any number of them (``stream.py`` defines it).
+With fewer files there are fewer lanes; a single file is read by every worker. A run that is resumed
+with another number of samples per step has another stream: in its first epoch some samples come
+again, others not.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ import tensorflow as tf
 
 from ooodist.data.stream import Share, epoch_seed, shuffled
 
-MOST_LANES = 64  # of one worker, all are open at a time
-FILES_AT_ONCE = 8  # records of so many files are mixed before the shuffle
+MOST_LANES = 64  # a single worker has all of them open at a time
+FILES_AT_ONCE = 8  # records of this many files are mixed before the shuffle
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A TFRecord file, or the part of it that counts.
+    """A TFRecord file, or a part of it.
 
-    ``skip``: so many records at its beginning do not; then so many do: ``take``.
+    ``skip`` records at its beginning are left out; the ``take`` records after them are used.
     """
 
     path: str
@@ -40,13 +41,13 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class RecordFiles:
-    """TFRecord files with at least one record in all; ``compression``: "" or "GZIP"."""
+    """TFRecord files with at least one record in total; ``compression``: "" or "GZIP"."""
 
     files: tuple[RecordFile, ...]
     compression: str
 
     def in_order(self) -> tf.data.Dataset:
-        """All records, one file after the other: serialized, strings of shape ()."""
+        """Returns all records, one file after the other: serialized, strings of shape ()."""
         paths, skips, takes = zip(
             *((file.path, file.skip, file.take) for file in self.files), strict=True
         )
@@ -54,14 +55,14 @@ class RecordFiles:
         return tf.data.Dataset.from_tensor_slices(parts).flat_map(self.part)
 
     def part(self, path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
-        """``take`` records of a file, behind the first ``skip``."""
+        """Returns ``take`` records of a file, after the first ``skip``."""
         return tf.data.TFRecordDataset(path, self.compression).skip(skip).take(take)
 
     def shuffled(self, buffer: int, share: Share) -> tf.data.Dataset:
-        """The worker's part of the stream, in batches of serialized records: strings (batch,).
+        """Returns the worker's part of the stream in batches: serialized records, strings (batch,).
 
-        Each epoch takes the files in another order and shuffles their records through buffers of
-        ``buffer`` records in all.
+        Each epoch takes the files in a new order and shuffles their records through buffers of
+        ``buffer`` records in total.
         """
         lanes = Lanes(self, buffer, share)
         first = share.rank * share.batch // lanes.places
@@ -74,21 +75,21 @@ class RecordFiles:
             num_parallel_calls=min(number, FILES_AT_ONCE),
             deterministic=True,
         )
-        # The first and the last lane may have places of neighbors too.
+        # The first and the last lane may also have places of neighboring workers.
         begin = share.rank * share.batch - first * lanes.places
         steps = records.batch(number * lanes.places, drop_remainder=True)
         return steps.map(lambda step: step[begin : begin + share.batch])
 
 
 class Lanes:
-    """Where the samples of each lane are. ``share.rank`` and ``share.size`` change nothing."""
+    """Locates the samples of each lane, independently of ``share.rank`` and ``share.size``."""
 
     def __init__(self, source: RecordFiles, shuffle_buffer: int, share: Share) -> None:
         files = source.files
         most = min(MOST_LANES, len(files))
         places = share.global_batch
         self.count = max(count for count in range(1, most + 1) if places % count == 0)
-        self.places = places // self.count  # of each lane in a step
+        self.places = places // self.count  # places of each lane in a step
         self._source = source
         self._buffer = -(-shuffle_buffer // self.count)
         self._share = share
@@ -98,11 +99,11 @@ class Lanes:
         self._num_samples = sum(file.take for file in files)
 
     def stream(self, lane: tf.Tensor) -> tf.data.Dataset:
-        """The endless records of a lane (int64 scalar), from ``share.start_step`` on."""
+        """Returns the endless records of a lane (int64 scalar), from ``share.start_step`` on."""
         share, total = self._share, self._num_samples
         first_epoch, _ = share.start(total)
         start = tf.constant(first_epoch * total, tf.int64)
-        done = share.start_step * self.places  # since the beginning, and in earlier epochs:
+        done = share.start_step * self.places  # since the beginning; minus those of earlier epochs:
         done -= self._before(start, lane + 1) - self._before(start, lane)
 
         def epoch_records(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -116,17 +117,17 @@ class Lanes:
         return epochs.flat_map(epoch_records).skip(done)
 
     def _before(self, samples: tf.Tensor, lane: tf.Tensor) -> tf.Tensor:
-        """How many of the first ``samples`` of the stream are of the lanes before this one."""
+        """Returns how many of the first ``samples`` of the stream are in lanes before this one."""
         steps, rest = samples // self._share.global_batch, samples % self._share.global_batch
         return steps * lane * self.places + tf.minimum(rest, lane * self.places)
 
     def _begin(self, epoch: tf.Tensor, lane: tf.Tensor) -> tf.Tensor:
-        """Where the lane's records begin among all of the epoch."""
+        """Returns where the lane's records begin among all records of the epoch."""
         start = epoch * self._num_samples
         return self._before(start + self._num_samples, lane) - self._before(start, lane)
 
     def _records(self, seed: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
-        """The records ``begin`` to ``end`` of all files, which are in an order of the seed."""
+        """Returns records ``begin`` to ``end`` of all files, in an order that the seed decides."""
         keys = tf.random.stateless_uniform([self._takes.shape[0]], seed)
         order = tf.argsort(keys, stable=True)
         paths, skips, takes = (

@@ -1,4 +1,4 @@
-"""The one way in: from a kind's settings to one worker's datasets."""
+"""Loads data: makes one worker's datasets from the settings of a kind."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def load(
     evaluator: int = 0,
     evaluators: int = 1,
 ) -> Data:
-    """This worker's part of the data.
+    """Loads this worker's part of the data.
 
-    ``batch``: samples of one worker in one step; ``rank`` of ``size`` workers; ``seed`` decides
-    the order of the samples and must be the same on all workers; ``start_step``: the step
-    at which a resumed run goes on; ``evaluator`` of ``evaluators``: this process among those of
-    the worker, which share out its validation samples. Raises UserError for what a person can put
-    right: missing, unreadable or empty data, fewer samples than a step needs, labels out of range.
+    ``batch``: samples per worker and step; ``rank`` of ``size`` workers; ``seed`` decides the order
+    of the samples and must be the same on all workers; ``start_step``: the step at which a resumed
+    run goes on; ``evaluator`` of ``evaluators``: this process among those of the worker, which
+    divide its validation samples. Raises UserError for what the user can correct: missing,
+    unreadable or empty data, fewer samples than a step needs, labels out of range.
     """
     import tensorflow as tf
 
@@ -38,7 +38,7 @@ def load(
 
     share = Share(batch, rank, size, seed, start_step, evaluator, evaluators)
     start = time.perf_counter()
-    # Only the kind in use is imported: each has packages of its own.
+    # Only the kind in use is imported, because each needs packages of its own.
     kind = importlib.import_module(f"ooodist.data.kinds.{_module_of(config)}")
     # Data stays in host memory where there is a GPU.
     try:
@@ -51,7 +51,7 @@ def load(
 
 
 def _module_of(config: DataConfig) -> str:
-    """Each kind's module is named as the kind."""
+    """Returns the name of the kind's module, which is that of the kind."""
     if type(config) is not KINDS.get(config.name):
         raise TypeError(f"{config!r} is no data config")
     return config.name

@@ -1,8 +1,8 @@
-"""How our own datasets are read: in a fixed order, with a fixed number of calls side by side.
+"""Sets how our own datasets are read: in a fixed order, with a fixed number of parallel calls.
 
 tf.data would tune that number while it reads. Our pipelines gain nothing by it, and ending an
-iterator that is tuned often waits for the tuning thread, which sleeps ever longer: after a minute
-of training for up to a minute (TensorFlow 2.21).
+iterator that is tuned often waits for the tuning thread, which sleeps ever longer: up to a minute
+after a minute of training (TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-# Batches made side by side: each is a whole batch in memory.
+# Batches made in parallel: each is a whole batch in memory.
 BATCHES_AT_ONCE = 4
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset, read in a fixed order and without autotuning.
+    """Returns the dataset, read in a fixed order and without autotuning.
 
     Where it has ``tf.data.AUTOTUNE``, a map then makes up to 16 calls at a time, and a prefetch
     grows each time that it runs empty.
@@ -30,10 +30,10 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def map_elements(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
-    """Maps single samples, on all CPUs that this process may use."""
+    """Maps single samples, on all cores that this process may use."""
     return dataset.map(function, len(os.sched_getaffinity(0)), deterministic=True)
 
 
 def map_batches(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
-    """Maps whole batches, on a few CPUs."""
+    """Maps whole batches, BATCHES_AT_ONCE at a time."""
     return dataset.map(function, BATCHES_AT_ONCE, deterministic=True)

@@ -1,4 +1,4 @@
-"""What :func:`ooodist.data.load` returns."""
+"""The result of :func:`ooodist.data.load`."""
 
 from __future__ import annotations
 

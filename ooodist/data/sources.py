@@ -1,6 +1,6 @@
-"""From a kind's samples to one worker's datasets.
+"""Makes one worker's datasets of a kind's samples.
 
-A kind of data gives either an :class:`IndexedSource` (samples can be read by number) or a
+A kind of data provides either an :class:`IndexedSource` (samples can be read by number) or a
 :class:`SequentialSource` (they can only be read one after the other).
 """
 
@@ -24,7 +24,7 @@ Pair = tuple[Any, tf.Tensor]
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the samples are, for people and for the model."""
+    """Describes the samples, for the log and for the model; see :class:`Data`."""
 
     kind: str
     description: str
@@ -41,11 +41,11 @@ class IndexedSource:
     validation: np.ndarray | None  # numbers of the validation samples; None: no validation
     read: Callable[[tf.Tensor], Pair]  # numbers of shape (n,) -> x, y
     one_by_one: bool = False  # `read` takes a single number; samples are then read in parallel
-    read_validation: Callable[[tf.Tensor], Pair] | None = None  # None: as `read`
+    read_validation: Callable[[tf.Tensor], Pair] | None = None  # None: the same as `read`
     augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None  # x, noise -> x
 
     def build(self, share: Share) -> Data:
-        """The worker's datasets."""
+        """Builds the worker's datasets; raises UserError if there are too few samples."""
         num_validation = None if self.validation is None else len(self.validation)
         check_enough(self.meaning.kind, len(self.train), num_validation, share)
         numbers = tf.constant(self.train)
@@ -75,7 +75,7 @@ class IndexedSource:
 
 @dataclass(frozen=True)
 class SequentialSource:
-    """Samples that can only be read in order; `decode` is done for the worker's own only."""
+    """Samples that can only be read in order; only the worker's own are passed to `decode`."""
 
     meaning: Meaning
     train: tf.data.Dataset | RecordFiles  # all training elements
@@ -86,7 +86,7 @@ class SequentialSource:
     decode: Callable[..., Pair] | None = None  # one element -> x, y; None: elements are (x, y)
 
     def build(self, share: Share) -> Data:
-        """The worker's datasets."""
+        """Builds the worker's datasets; raises UserError if there are too few samples."""
         check_enough(self.meaning.kind, self.num_samples, self.num_validation, share)
         if isinstance(self.train, RecordFiles):
             train = self.train.shuffled(self.shuffle_buffer, share)
@@ -106,7 +106,7 @@ class SequentialSource:
 
 
 def check_enough(kind: str, num_samples: int, num_validation: int | None, share: Share) -> None:
-    """Raise UserError unless a step and every worker's validation part can be filled."""
+    """Raises UserError unless a step and every worker's validation part can be filled."""
     if num_samples < share.global_batch:
         largest = num_samples // share.size
         way_out = f"reduce batch (at most {largest})" if largest else "use fewer workers"
@@ -131,7 +131,7 @@ def _data(
     num_validation: int | None,
 ) -> Data:
     options = tf.data.Options()
-    # The stream is shared out here; a tf.distribute strategy must not do it again.
+    # The stream is already divided here; a tf.distribute strategy must not do it again.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
 
     def finished(dataset: tf.data.Dataset) -> tf.data.Dataset:

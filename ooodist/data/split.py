@@ -1,4 +1,4 @@
-"""Which samples are for validation: a split that every worker and every run makes alike."""
+"""Selects the samples for validation: a split that is the same on every worker and in every run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 def split_indices(
     num_samples: int, fraction: float, seed: int, labels: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the training and of the validation samples, int64, both ascending.
+    """Returns the numbers of the training and the validation samples, int64, both ascending.
 
     Validation gets ``round(fraction * num_samples)`` random samples; with ``labels`` (one
-    integer per sample) each class gives its share, to within one sample.
+    integer per sample) each class contributes its share, to within one sample.
     """
-    # RandomState's numbers are frozen for good, default_rng's may change between NumPy
-    # versions: a resumed run must not train on what was validation before.
+    # RandomState's numbers are frozen forever, default_rng's may change between NumPy
+    # versions: a resumed run must not train on former validation samples.
     order = np.random.RandomState(seed).permutation(num_samples)
     if labels is not None:
         order = order[np.argsort(labels[order], kind="stable")]

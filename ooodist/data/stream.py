@@ -1,4 +1,4 @@
-"""The global sample stream, and the part of it that one worker takes.
+"""Defines the global sample stream, and the part of it that each worker takes.
 
 The stream is endless: a permutation of the training samples for epoch 0, then one for epoch 1,
 and so on. Step s takes ``batch * size`` samples of it, and worker r the r-th slice of ``batch``:
@@ -8,10 +8,10 @@ and so on. Step s takes ``batch * size`` samples of it, and worker r the r-th sl
     worker   |   0   |   1   |   0   |   1   |   0   |   1   |
 
 So the stream cut into pieces of ``batch`` samples gives worker r the pieces r, r + size,
-r + 2 size, ... An epoch needs no whole number of steps: nothing is dropped, and a step may take
-the end of one epoch and the beginning of the next.
+r + 2 size, ... An epoch need not be a whole number of steps: nothing is dropped, and a step may
+take the end of one epoch and the beginning of the next.
 
-Everything depends on (seed, epoch, position) alone, never on TensorFlow's global seed: workers
+Everything depends only on (seed, epoch, position), never on TensorFlow's global seed: workers
 may seed their dropout differently, and a resumed run sees what the uninterrupted one saw.
 """
 
@@ -28,10 +28,10 @@ LARGEST_SHUFFLE_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of the stream a worker takes, and from which step on.
+    """The part of the stream that a worker takes, from a given step on.
 
-    A worker of several processes (a pipeline) shares its part of the validation samples out among
-    them: this one is number ``evaluator`` of ``evaluators``.
+    A worker of several processes (a pipeline) divides its validation samples among them: this one
+    is number ``evaluator`` of ``evaluators``.
     """
 
     batch: int  # samples per worker and step
@@ -54,47 +54,47 @@ class Share:
 
     @property
     def validation_place(self) -> tuple[int, int]:
-        """Which part of the validation samples is this process's, of how many."""
+        """This process's part of the validation samples, and the number of parts."""
         return self.rank * self.evaluators + self.evaluator, self.size * self.evaluators
 
     @property
     def global_batch(self) -> int:
-        """Samples of all workers in one step."""
+        """The number of samples of all workers in one step."""
         return self.batch * self.size
 
     def start(self, num_samples: int) -> tuple[int, int]:
-        """The epoch in which ``start_step`` begins, and the position in it."""
+        """Returns the epoch in which ``start_step`` begins, and the position in it."""
         return divmod(self.start_step * self.global_batch, num_samples)
 
 
 def epoch_seed(seed: int, epoch: tf.Tensor) -> tf.Tensor:
-    """What an epoch's random numbers are drawn from: int64 of shape (2,)."""
+    """Returns the seed of an epoch's random numbers: int64 of shape (2,)."""
     return tf.stack([tf.constant(seed, tf.int64), epoch])
 
 
 def shuffled(elements: tf.data.Dataset, buffer: int, seed: tf.Tensor) -> tf.data.Dataset:
-    """``elements`` shuffled through a buffer, as ``seed`` says: integers of shape (2,).
+    """Shuffles ``elements`` through a buffer; ``seed``: integers of shape (2,).
 
-    To be called where a function of a dataset is traced.
+    Call it while a function of a dataset is traced.
     """
-    # Dataset.shuffle mixes the seed of the graph it is built in into its own. This one is
-    # set for the function's graph only, so the program's tf.random.set_seed does not count.
+    # Dataset.shuffle mixes in the seed of the graph it is built in. This one is set only for
+    # the function's graph, so the program's tf.random.set_seed does not count.
     tf.random.set_seed(1)
     number = tf.random.stateless_uniform([], seed, 0, LARGEST_SHUFFLE_SEED, tf.int64)
     return elements.shuffle(buffer, seed=number, reshuffle_each_iteration=False)
 
 
 def shuffled_indices(num_samples: int, share: Share) -> tf.data.Dataset:
-    """The worker's part of the stream of sample numbers, for data that is read by number.
+    """Returns the worker's part of the stream of sample numbers, for data that is read by number.
 
-    Yields pairs of shape (batch,), int32: sample numbers in [0, num_samples), and for each a
+    The dataset has pairs of int32 (batch,): sample numbers in [0, num_samples), and for each a
     random number that belongs to its position in the stream (for augmentation).
     """
     first_epoch, position = share.start(num_samples)
 
     def epoch_order(epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         seed = epoch_seed(share.seed, epoch)
-        # Sorting stateless random keys: TensorFlow promises that their values stay the same
+        # Sorts stateless random keys: TensorFlow promises that their values stay the same
         # on every device and in later versions.
         keys = tf.random.stateless_uniform(
             [num_samples], seed, minval=None, maxval=None, dtype=tf.int64
@@ -107,7 +107,7 @@ def shuffled_indices(num_samples: int, share: Share) -> tf.data.Dataset:
         return order[begin:], noise[begin:]
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max).map(epoch_order)
-    # Large sets take a second to sort: the next epoch's order is made during this epoch.
+    # Large sets take a second to sort, so the next epoch's order is made during this epoch.
     pieces = epochs.prefetch(1).rebatch(share.batch, drop_remainder=True)
     return pieces.shard(share.size, share.rank)
 
@@ -118,10 +118,10 @@ def shuffled_elements(
     shuffle_buffer: int,
     share: Share,
 ) -> tf.data.Dataset:
-    """The worker's part of the stream, in batches, for data that can only be read in order.
+    """Returns the worker's part of the stream, in batches, for data that is read in order.
 
     Each epoch is shuffled through a buffer of ``shuffle_buffer`` elements. A start in the middle
-    of an epoch reads and drops what comes before. Every worker reads all elements.
+    of an epoch reads and drops the elements before it. Every worker reads all elements.
     """
     first_epoch, position = share.start(num_samples)
 

@@ -1,1 +1,1 @@
-"""Data parallel: a model whose replicas exchange gradients as a plan says, found while training."""
+"""Data parallelism: replicas exchange gradients by a plan, which may be found while training."""

@@ -1,4 +1,4 @@
-"""Data parallel with ``order="planned"``: trains as by default until something faster is found."""
+"""Data parallelism with ``order="planned"``: uses the default until a faster plan is found."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class LiveDataParallel(DataParallel):
     """The strategy of :func:`ooodist.distribute` with ``order="planned"``.
 
     Attributes:
-        tried: the name of what turned out to be the fastest; None as long as nobody knows.
+        tried: the name of the candidate that turned out to be the fastest; None until it is known.
     """
 
-    needs_plan = False  # before the first step, that is
+    needs_plan = False  # not before the first step
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -54,7 +54,7 @@ class LiveDataParallel(DataParallel):
         )
         return self._live
 
-    # What live planning asks for
+    # The interface that live planning uses
 
     def is_profile_kept(self) -> bool:
         """Whether there seems to be a profile of this model."""
@@ -70,12 +70,12 @@ class LiveDataParallel(DataParallel):
         )
 
     def limits(self) -> Limits:
-        """Within which plans are searched."""
+        """Returns the limits within which plans are searched."""
         left = None if self.left is None else max(1, self.left // self.accumulate)
         return limits_of(self.engine, self.planning, self.given_steps_per_execution, left)
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
-        """What carries out a plan that was made from such costs."""
+        """Returns a way to train that carries out a plan made from these costs."""
         return self._candidate(Planned(plan, costs, network))
 
     def _candidate(self, planned: Planned) -> Candidate:
@@ -88,16 +88,16 @@ class LiveDataParallel(DataParallel):
         return Candidate(plan.name, run, plan.steps_per_execution, plan, predicted)
 
     def begin_trial(self, steps: int) -> None:
-        """Launches have so many steps from now on."""
+        """Sets the number of steps per call from now on."""
         self.steps_per_execution = steps
 
     def settle(self, candidate: Candidate) -> None:
-        """Launches are of this candidate from now on."""
+        """Runs all calls with this candidate from now on."""
         self.tried = candidate.name
         self.steps_per_execution = candidate.steps
         self.backward, self.planned = self._ways[candidate.name]
 
     def write_plan(self, folder: Path) -> None:
-        """Writes the plan that has turned out to be the fastest, if there is one."""
+        """Writes the fastest plan, once it is known, if there is one."""
         if self.tried is not None:
             super().write_plan(folder)

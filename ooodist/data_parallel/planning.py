@@ -1,4 +1,4 @@
-"""From a model and a batch to a plan: all ranks profile, rank 0 plans, all carry out its plan."""
+"""Plans for a model and a batch: all ranks profile, rank 0 plans, all carry out its plan."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ooodist.profiler.storage import profile_of
 
 logger = logging.getLogger("ooodist")
 
-# Orders that are found from what things cost, and so need a batch to measure with.
+# Orders that are found from measured costs, and so need a batch to measure with.
 FROM_COSTS = ("first_k", "priority", "planned")
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and what it was made from; None for a plan that was read from a file."""
+    """A plan and the costs that it was made from, which are None for a plan read from a file."""
 
     plan: Plan
     costs: StepCosts | None = None
@@ -39,10 +39,10 @@ class Planned:
 
 
 def read_plan(file: Path, engine: Engine) -> Planned:
-    """Rank 0's plan file, for all ranks.
+    """Reads rank 0's plan file, for all ranks.
 
     Raises:
-        UserError: it cannot be read; on all ranks.
+        UserError: the file cannot be read; on all ranks.
     """
     text, error = "", None
     if engine.rank == 0:
@@ -65,17 +65,17 @@ def find_plan(
     total_steps: int | None,
     accumulate: int,
 ) -> Planned:
-    """Measures what things cost here, and plans. All ranks call it; the model stays as it is.
+    """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
 
     Args:
         model: compiled.
         batch: one batch as its data set yields it.
         order: one of FROM_COSTS.
         settings: memory limit, folder of profiles.
-        steps_per_execution: if given, the plan has so many.
-        total_steps: of the training, so that tracing more steps at a time can be weighed against
-            it; None if nobody knows.
-        accumulate: batches an update.
+        steps_per_execution: what the plan must have; None lets the planner choose.
+        total_steps: steps of the training, against which the time to trace more steps at once is
+            weighed; None if unknown.
+        accumulate: batches per update.
 
     Raises:
         UserError: no plan fits into the memory limit.
@@ -94,7 +94,8 @@ def profile_for(
     accumulate: int,
     traced: StepToMeasure | None = None,
 ) -> Profile:
-    """The profile that the settings ask for; see :func:`ooodist.profiler.storage.profile_of`."""
+    """Returns the profile that the settings ask for; see
+    :func:`ooodist.profiler.storage.profile_of`."""
     return profile_of(
         model,
         batch,
@@ -109,14 +110,14 @@ def profile_for(
 def planned_for(
     order: str, costs: StepCosts, network: Network, limits: Limits, model: str, engine: Engine
 ) -> Planned:
-    """The plan that rank 0 finds for such costs. All ranks call it.
+    """Returns the plan that rank 0 finds for these costs. All ranks call it.
 
     Args:
         order: one of FROM_COSTS.
-        costs, network: of the step.
-        limits: within which it is searched.
-        model: digest of the units that the costs are of.
-        engine: in use.
+        costs, network: what the step costs here.
+        limits: restrict the search.
+        model: digest of the units that ``costs`` describe.
+        engine: the engine in use.
 
     Raises:
         UserError: no plan fits into the memory limit; on all ranks.
@@ -137,14 +138,14 @@ def limits_of(
     steps_per_execution: int | None = None,
     total_steps: int | None = None,
 ) -> Limits:
-    """Within what a plan for a running engine is searched; see :func:`find_plan`."""
+    """Returns the limits of the search for a running engine; see :func:`find_plan`."""
     limits = Limits(
         memory_bytes=settings.memory_bytes,
         max_steps_per_execution=settings.max_steps_per_execution,
         steps_per_execution=steps_per_execution,
         total_steps=total_steps,
     )
-    if engine.partition_bytes is not None:  # it has started, and cannot be changed any more
+    if engine.partition_bytes is not None:  # fixed since the engine started
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
     return replace(limits, credits=planned_credits(engine.name, engine.max_credit))

@@ -1,7 +1,7 @@
-"""Replicas of a model, each on its part of the batch, whose gradients are exchanged in an order.
+"""Data parallelism: replicas of a model whose gradients are exchanged in a chosen order.
 
-A call holds several steps, ordered and exchanged; what else fit and evaluate do on all ranks is in
-:mod:`ooodist.trainer.fit`.
+Each replica trains on its part of the batch. A call holds several ordered steps; what else fit and
+evaluate do on all ranks is in :mod:`ooodist.trainer.fit`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class DataParallel(Strategy):
     """The strategy of :func:`ooodist.distribute`.
 
     Args:
-        backward: with the order that was given, or that of the default.
-        steps_per_execution: as given; None: the plan's choice.
-        to_find: an order that is found from what things cost; None: the order is known.
-        planning: settings for that.
+        backward: has the order that was given, or the default.
+        steps_per_execution: as given; None lets the plan choose.
+        to_find: the name of an order that is found from measured costs; None if the order is known.
+        planning: settings for finding it.
 
     Attributes:
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
-        planned: the plan that is carried out, with what it was made from; None if there is none.
+        planned: the plan that is carried out and what it was made from; None if there is none.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Elastic training: for a while, only the tensors that matter most for the time they cost."""
+"""Elastic training: trains only the weights that matter most within a time budget."""

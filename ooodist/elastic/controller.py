@@ -1,11 +1,11 @@
-"""When the selection is renewed, and what is selected: the same on all ranks.
+"""Decides when the selection is renewed, and what is selected: the same on all ranks.
 
 ::
 
     measure on each rank -> mean over the ranks -> rank 0 selects -> all get its selection,
     with a version and a digest that are compared before it is used
 
-The selection changes between two launches, when nothing is in flight.
+The selection changes between two calls, when nothing is in flight.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from ooodist.util.yaml_dataclass import did_you_mean
 
 logger = logging.getLogger("ooodist")
 
-KEPT_ABOVE = 0.05  # of the budget: costs are measured anew in each run, and never quite the same
-PLATEAU = 0.01  # an epoch's loss must be that much below the best so far
+KEPT_ABOVE = 0.05  # of the budget: measured costs differ a little from run to run
+PLATEAU = 0.01  # by how much, relatively, an epoch's loss must improve on the best so far
 
-Measure = Callable[[Sequence[Any]], Measured]  # what the weights matter on such batches
+Measure = Callable[[Sequence[Any]], Measured]  # batches -> how much each weight matters
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Mask:
     """The weights that are trained.
 
     Attributes:
-        version: how often the selection was renewed, from 1.
+        version: the number of the renewal that selected them, from 1.
         weights: their names.
     """
 
@@ -58,7 +58,7 @@ class Mask:
 
     @property
     def digest(self) -> str:
-        """Differs if the weights do."""
+        """A hash of the weights' names."""
         return hashlib.sha256("\n".join(sorted(self.weights)).encode()).hexdigest()[:16]
 
 
@@ -67,13 +67,13 @@ class Renewal:
     """One selection, for reports.
 
     Attributes:
-        step: updates before it.
-        selected: numbers of the items.
-        importance: of all items, smoothed.
+        step: the number of updates before it.
+        selected: indices of the selected items.
+        importance: importance of all items, smoothed.
         predicted: seconds of a step.
-        correlation: of the ranks of the importance with those of the time before, -1 to 1.
-        changed: whether it differs from the selection before.
-        seconds: that measuring and selecting took.
+        correlation: rank correlation of the importance with the previous one's, -1 to 1.
+        changed: whether it differs from the previous selection.
+        seconds: seconds of measuring and selecting.
     """
 
     step: int
@@ -87,23 +87,23 @@ class Renewal:
 
 @dataclass
 class Controller:
-    """Selects, on all ranks together.
+    """Selects which weights are trained, on all ranks together.
 
     Args:
-        config: of the job.
+        config: the job's settings.
         model: built.
-        engine: in use.
-        cost_model: what selections cost; the same on all ranks.
-        optimizer_state: of the weights that this rank trains.
-        measure: what the weights matter, on this rank's next batches.
+        engine: the engine in use.
+        cost_model: costs of selections; the same on all ranks.
+        optimizer_state: optimizer state of the weights that this rank trains.
+        measure: measures how much the weights matter, on this rank's next batches.
         solver: finds the most important items that fit a budget.
 
     Attributes:
-        mask: in use; None before the first selection.
-        renewals: all so far.
+        mask: the current selection; None before the first.
+        renewals: all selections so far.
 
     Raises:
-        UserError: ``always`` names nothing of the model, or rho is too small; on all ranks.
+        UserError: ``always`` names no weight of the model, or rho is too small; on all ranks.
     """
 
     config: ElasticConfig
@@ -132,7 +132,7 @@ class Controller:
         self._check_rho()
 
     def _always(self) -> frozenset[str]:
-        """The weights that ``always`` names."""
+        """Returns the names of the weights that ``always`` selects."""
         names = self.cost_model.choice.weights(range(len(self.cost_model.choice.items)))
         found: set[str] = set()
         for wanted in self.config.always:
@@ -165,7 +165,7 @@ class Controller:
 
     @property
     def is_due(self) -> bool:
-        """Whether to select before the next step."""
+        """Whether a selection is due before the next step."""
         if self.mask is None:
             return True
         if self.config.select in FIXED:
@@ -176,11 +176,11 @@ class Controller:
         return self._on_plateau if unit == "plateau" else self._epochs_since_renewal >= number
 
     def count(self, updates: int) -> None:
-        """So many updates were made."""
+        """Counts this many updates."""
         self._steps += updates
 
     def end_epoch(self, loss: float | None) -> None:
-        """An epoch has ended, with this training loss on all ranks."""
+        """Ends an epoch, with its training loss, which is the same on all ranks."""
         self._epochs += 1
         self._epochs_since_renewal += 1
         if loss is not None:
@@ -193,7 +193,7 @@ class Controller:
         """Selects anew; all ranks call it before the same step.
 
         Args:
-            batches: the next ones of this rank.
+            batches: the next batches of this rank.
         """
         expect_longer("an elastic renewal began")
         began = time.perf_counter()
@@ -229,7 +229,7 @@ class Controller:
         self._log(renewal)
 
     def _values(self, batches: Sequence[Any]) -> np.ndarray:
-        """The importance of each item, the mean over all ranks; ones where it does not count."""
+        """Returns each item's importance, the mean over all ranks; ones where it is not used."""
         choice = self.cost_model.choice
         if self.config.select in FIXED:
             return np.ones(len(choice.items))
@@ -239,7 +239,7 @@ class Controller:
         return by_item(choice, dict(zip(names, mean.tolist(), strict=True)))
 
     def _decide(self, values: np.ndarray) -> dict[str, Any]:
-        """On rank 0: what all ranks are to train, as plain values."""
+        """Decides on rank 0 what all ranks are to train; returns it as plain values."""
         config, choice, old = self.config, self.cost_model.choice, self._importance
         correlation = None
         if old is not None:
@@ -257,9 +257,9 @@ class Controller:
                 gain = values[list(selected)].sum() - values[list(present)].sum()
                 fits = self._forced <= present and (
                     self.cost_model.seconds(present) <= budget * (1 + KEPT_ABOVE)
-                )  # it may be from a checkpoint, with another rho
+                )  # the present one may be from a checkpoint with another rho
                 if fits and gain <= config.keep * values.clip(0).sum():
-                    selected = present  # another step to trace would not be worth it
+                    selected = present  # not worth tracing another step
             weights = choice.weights(selected)
         return {
             "weights": sorted(weights),
@@ -268,12 +268,11 @@ class Controller:
         }
 
     def _not_copied_first(self, values: np.ndarray) -> np.ndarray:
-        """With what a warm start has not copied before all else, for some epochs.
+        """Ranks what a warm start has not copied before all else, for some epochs.
 
-        New units must learn something before it can be told what they matter; and a copy that is
-        never trained stays a copy. As they may be more than fit into the budget they are not
-        forced: each has more importance than all others have together, and those that matter more
-        have more of it.
+        New units must learn something before their importance can be measured, and a copy that is
+        never trained stays a copy. As they may exceed the budget, they are not forced: each gets
+        more importance than all others together, and the more the higher its own.
         """
         first = sorted(self._not_copied)
         if not first or self._epochs >= self.config.not_copied_epochs:
@@ -304,11 +303,11 @@ class Controller:
     # Reports and checkpoints
 
     def scalars(self, meter: StepMeter, exchanges: bool) -> dict[str, float]:
-        """For TensorBoard and the log of epochs: what the selection saves.
+        """Returns values for TensorBoard and the log of epochs: what the selection saves.
 
         Args:
-            meter: knows how long steps take.
-            exchanges: whether gradients of one weight are exchanged between ranks.
+            meter: measures how long steps take.
+            exchanges: whether a weight's gradients are exchanged between ranks.
         """
         assert self.mask is not None
         weights = self.model.trainable_variables
@@ -324,7 +323,7 @@ class Controller:
         return scalars
 
     def write_report(self, folder: Path) -> list[str]:
-        """What was selected when, as pictures and CSV. The names of the files."""
+        """Writes what was selected when, as figures and CSV; returns the names of the files."""
         from ooodist.report.elastic_figure import write_selection  # imports Matplotlib
 
         if not self.renewals:
@@ -333,7 +332,7 @@ class Controller:
         return write_selection(folder, items, self.renewals)
 
     def state(self) -> dict[str, Any]:
-        """What :meth:`restore` takes, as plain values."""
+        """Returns what :meth:`restore` takes, as plain values."""
         return {
             "version": 0 if self.mask is None else self.mask.version,
             "weights": [] if self.mask is None else sorted(self.mask.weights),
@@ -347,7 +346,7 @@ class Controller:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint."""
+        """Continues from a checkpoint."""
         if state["version"]:
             self.mask = Mask(state["version"], frozenset(state["weights"]))
             self._importance = np.array(state["importance"])

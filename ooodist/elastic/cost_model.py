@@ -1,7 +1,7 @@
-"""What a selection costs in a step, with all that goes on beside the computation.
+"""Cost models: seconds of a step for a selection, with all that runs beside the computation.
 
-On one worker a step takes what its units take. With several, an unselected tensor saves its
-exchange as well, but only as far as that could not be hidden: so a selection is weighed by
+On one worker a step takes as long as its units. With several, an unselected tensor also saves its
+exchange, but only the part that could not be hidden: so the cost of a selection is found by
 simulating a step with a plan for it.
 """
 
@@ -20,36 +20,36 @@ from ooodist.planner.data_parallel.exchanges import arrange, ready_order
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 
-# (what can be selected, importance, seconds of a step, forced items) -> items
+# (what can be selected, importance, budget in seconds per step, forced items) -> items
 Solver = Callable[[Selectable, Sequence[float], float, Collection[int]], frozenset[int]]
 
-# Shares of its exchange that an item is charged with when it is weighed against others. Which one
-# leads to the best selection depends on how much of all exchanges is hidden: all are tried.
+# Share of its exchange that an item is charged for when items are compared. Which share leads to
+# the best selection depends on how much of all exchanges is hidden: all are tried.
 CHARGED = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class CostModel(Protocol):
-    """Costs of selections, and the best within a budget."""
+    """Predicts the seconds of selections, and finds the best one within a budget."""
 
     @property
     def choice(self) -> Selectable:
-        """What can be selected."""
+        """The items that can be selected, with their costs."""
 
     def seconds(self, selected: Collection[int]) -> float:
-        """Of a step with these items."""
+        """Returns the seconds of a step that trains these items."""
 
     def select(
         self, solver: Solver, importance: Sequence[float], budget: float, forced: Collection[int]
     ) -> frozenset[int]:
-        """The items that matter most in a step of at most so many seconds, with those forced.
+        """Returns the most important items, forced ones included, of a step within the budget.
 
-        Raises ValueError if the forced ones alone take longer.
+        The budget is in seconds. Raises ValueError if the forced items alone take longer.
         """
 
 
 @dataclass(frozen=True)
 class OneWorker:
-    """A step takes what its units take.
+    """The cost model of one worker: a step takes as long as its units.
 
     Attributes:
         choice: what can be selected, with its costs.
@@ -68,16 +68,17 @@ class OneWorker:
 
 @dataclass(frozen=True)
 class SeveralWorkers:
-    """Steps are simulated, with the exchange.
+    """The cost model of several workers: steps are simulated with their exchange.
 
     Attributes:
-        costs: of the full step, without the exchange.
-        network: of the engine.
-        bucket_bytes: small gradients travel together up to this size.
+        costs: costs of the full step, without the exchange.
+        network: costs of exchanges with the engine.
+        bucket_bytes: small gradients share a bucket up to this size.
         credit: exchanges in flight; None: any number.
-        steps_per_execution: over which exchanges may overlap the next forward pass.
-        waiting: by which what a step waits for its exchange is longer than in the simulation,
-            which does not know the plan that a selection will have, nor an engine's own settings.
+        steps_per_execution: steps of a call, within which exchanges may overlap the next forward
+            pass.
+        waiting: factor from a step's simulated wait for its exchange to the real one, as the
+            simulation knows neither the selection's later plan nor an engine's own settings.
     """
 
     costs: StepCosts
@@ -93,7 +94,7 @@ class SeveralWorkers:
 
     @cached_property
     def _exchange_seconds(self) -> list[float]:
-        """Of each item, if nothing of it is hidden."""
+        """Seconds of each item's exchange if none of it is hidden."""
         size = {weight.name: weight.num_bytes for weight in self.costs.weights}
         network = self.network
         a_byte = max(network.seconds_per_byte, network.pull_seconds_per_byte)
@@ -105,12 +106,12 @@ class SeveralWorkers:
         return computing + self.waiting * (self.simulated(selected) - computing)
 
     def computing(self, selected: Collection[int]) -> float:
-        """Seconds of a step without its exchange."""
+        """Returns the seconds of a step without its exchange."""
         launches = self.costs.launch_seconds * (1 - 1 / self.steps_per_execution)
         return self.choice.seconds(selected) - launches
 
     def simulated(self, selected: Collection[int]) -> float:
-        """Seconds of a step in simulation."""
+        """Returns the seconds of a step in simulation, with its exchange."""
         costs = reduced(self.costs, self.choice.weights(selected))
         weights = ready_order(costs, None)
         plan = Plan(
@@ -140,7 +141,7 @@ class SeveralWorkers:
         budget: float,
         forced: Collection[int],
     ) -> frozenset[int]:
-        """The best selection if items are weighed with this share of their exchange."""
+        """Returns the best selection if items are charged for this share of their exchange."""
         items = tuple(
             replace(item, seconds=item.seconds + charged * exchange)
             for item, exchange in zip(self.choice.items, self._exchange_seconds, strict=True)
@@ -150,7 +151,7 @@ class SeveralWorkers:
 
         def propose(virtual: float) -> frozenset[int]:
             # Items that cost nothing here (their dW comes with a dX) may have a costly exchange.
-            # What is forced fits without them: that was checked.
+            # The forced ones fit without them, as checked before.
             if virtual <= least:
                 return always_selected(choice, forced)
             return solver(choice, importance, virtual, forced)

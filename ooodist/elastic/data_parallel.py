@@ -1,7 +1,7 @@
-"""Selections of replicas, on one worker or several: each has a traced step and its own plan.
+"""Trains selections on replicas: each selection has a traced step and its own plan.
 
-Tensors that are not selected are neither computed, exchanged nor updated. Batch-norm statistics go
-on moving, as the forward pass is that of training.
+Gradients of unselected weights are neither computed, exchanged nor applied. Batch-norm statistics
+are still updated, as the forward pass is that of training.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from ooodist.step.launch import Batch, Launch, Run, in_launches
 
 logger = logging.getLogger("ooodist")
 
-EXCHANGING_ROUNDS = 6  # in which steps are timed with their exchange
-SEARCHED = 3000  # plans that are weighed for a selection, which lasts for a while only
+EXCHANGING_ROUNDS = 6  # for timing steps with their exchange
+SEARCHED = 3000  # plans that are simulated for a selection, as it lasts only for a while
 
 
 class SelectiveDataParallel:
-    """Replicas of which a selection is trained.
+    """Trains a selection on replicas.
 
     Args:
-        inner: whose backward pass, exchange and settings are used.
-        config: of the job.
+        inner: its backward pass, exchange and settings are used.
+        config: the job's settings.
 
     Attributes:
         inner, config: as given.
-        launches: by digest of the selection, with its plan; the last few.
+        launches: the latest selections' plans and traced steps, by digest of the selection.
     """
 
-    needs_plan = False  # but as elastic training itself does
+    needs_plan = False  # planned whenever elastic training itself is
 
     def __init__(self, inner: DataParallel, config: ElasticConfig) -> None:
         self.inner = inner
@@ -65,7 +65,7 @@ class SelectiveDataParallel:
     def plan(
         self, batch: Batch, total_steps: int | None
     ) -> tuple[CostModel, OptimizerState, Probe]:
-        """Measures the model and the network, and what selections cost.
+        """Measures the model, the network, and the costs of selections.
 
         Raises:
             UserError: no plan fits into the memory limit.
@@ -93,7 +93,7 @@ class SelectiveDataParallel:
         self._optimizer_state = optimizer_state
         self.launches.clear()
         cost_model = self._cost_model(batch)
-        inner.planned = None  # those that were made to measure with are not carried out
+        inner.planned = None  # the plans of the measured steps are not carried out
         with engine.agreed():
             probe = Probe(model, optimizer_state)
         return cost_model, optimizer_state, probe
@@ -112,7 +112,7 @@ class SelectiveDataParallel:
         return self._calibrated(cost_model, batch)
 
     def _calibrated(self, cost_model: SeveralWorkers, batch: Batch) -> SeveralWorkers:
-        """With what three selections really take, exchange and all; all ranks run them together."""
+        """Calibrates with real steps of three selections, exchange included; all ranks call it."""
         masks = timing.three_selections(cost_model.choice)
         launches = [self.launch_for(Mask(0, cost_model.choice.weights(m))) for m in masks.values()]
         batches = as_tensors((batch,) * (self.inner.accumulate * self.inner.steps_per_execution))
@@ -143,7 +143,7 @@ class SelectiveDataParallel:
     # Training
 
     def select(self, mask: Mask) -> None:
-        """Steps train these weights alone from now on."""
+        """Trains only these weights from now on."""
         self._launch = self.launch_for(mask)
 
     def runner(self) -> Run:
@@ -158,7 +158,7 @@ class SelectiveDataParallel:
         self.inner.synchronize()
 
     def launch_for(self, mask: Mask) -> Launch:
-        """That of the selection; those used last are kept, as tracing takes seconds."""
+        """Returns the selection's traced step; the latest are kept, as tracing takes seconds."""
         if mask.digest not in self.launches:
             planned, backward = self._planned_backward(mask)
             launch = Launch(
@@ -177,9 +177,10 @@ class SelectiveDataParallel:
         return launch
 
     def _planned_backward(self, mask: Mask) -> tuple[Planned | None, OrderedBackward]:
-        """The plan for a selection, if one is wanted, and what carries it out."""
+        """Returns the plan for a selection, if one is wanted, and what carries it out."""
         shared = self.inner.backward.exchange
-        # One for each selection, so that an engine's names serve one selection after the other.
+        # One for each selection, so that selections, which never run at once, share an engine's
+        # names.
         exchange = GradientExchange(
             self.inner.engine,
             credit=shared.credit,

@@ -1,25 +1,24 @@
-"""How much each weight matters now: the loss that its next update would take away.
+"""Importance: the decrease of the loss to expect from a weight's next update.
 
 With g the gradient and D the optimizer's step, the loss decreases by about -g . D, a sum over all
-weights. Each weight's part of it is its importance::
+weights. Each weight's term is its importance::
 
     D = step(g) on one batch        s_k = sum_i g_k,i D_k,i with g of the next batch
 
-This is done otherwise than by the source in three ways:
+This differs from the source in three ways:
 
 * D and g come from different batches, in a circle: on the same batch a gradient of pure noise would
-  seem to help. A batch's g serves with the D of the batch before, so that each batch takes a single
-  forward and backward pass.
-* D is the first step of a new optimizer, for all weights alike: else a weight that was trained
-  until now, whose moments are full, could not be compared with one that was not.
-* g is taken where the weights are, and not behind D. Steps of all weights at once go too far: with
-  ResNet-20 on the digits after 50 steps of Adam, g behind D says of 27 % of the tensors that their
-  update helps, and of 93 % where it is taken before; the loss falls by two thirds
+  seem to help. A batch's g is combined with the D of the previous batch, so that each batch takes a
+  single forward and backward pass.
+* D is the first step of a new optimizer for all weights: otherwise a weight that was trained until
+  now, and has full moments, could not be compared with one that was not.
+* g is computed before the step D, not after it. Steps of all weights at once go too far: with
+  ResNet-20 on the digits after 50 steps of Adam, g after D says that the update helps of 27 % of
+  the tensors, and g before D says so of 93 %; the loss falls by two thirds
   (expr/elastic/gradient_place.py).
 
-Afterwards all is, bit for bit, as it was: weights, optimizer state, counts, the learning
-rate, random states
-and the statistics of batch norms.
+Afterwards everything is restored bit for bit: weights, optimizer state, counts, the learning rate,
+random states and batch-norm statistics.
 
 Source: Huang, Yang, Gao, "ElasticTrainer: speeding up on-device training with runtime elastic
 tensor selection", MobiSys 2023, section 3.3.
@@ -46,11 +45,11 @@ from ooodist.step.tape import watch_gradients
 
 
 class Measured(NamedTuple):
-    """Of each weight, by its name: means over batches.
+    """Means over batches for each weight, by its name.
 
     Attributes:
-        loss_change: by how much its next update changes the loss; below zero, it helps.
-        gradient: the sum of the absolute values of its gradient.
+        loss_change: change of the loss by the weight's next update; negative if it helps.
+        gradient: sum of the absolute values of its gradient.
     """
 
     loss_change: dict[str, float]
@@ -62,7 +61,7 @@ class Probe:
 
     Args:
         model: compiled and built.
-        optimizer_state: of its optimizer.
+        optimizer_state: the state of its optimizer.
     """
 
     def __init__(self, model: keras.Model, optimizer_state: OptimizerState) -> None:
@@ -70,11 +69,10 @@ class Probe:
         self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def __call__(self, batches: Sequence[Batch]) -> Measured:
-        """What the weights matter; a forward and a backward pass of all weights for each batch.
+        """Measures all weights, with one forward and backward pass per batch.
 
         Args:
-            batches: at least one, as the data yields them; of one there is no next, and it serves
-                itself.
+            batches: at least one, as the data yields them; a single batch also serves as the next.
         """
         batches = as_tensors(list(batches))
         graph = self._traced.get_concrete_function(batches[0]).graph
@@ -86,7 +84,7 @@ class Probe:
         return total.measured()
 
     def _run(self, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Gradients and steps, by name."""
+        """Returns gradients and steps, as float32 tensors by weight name."""
         model = self._model
         weights = model.trainable_variables
         self._optimizer_state.reset(list(self._optimizer_state.counts))
@@ -111,10 +109,10 @@ class Probe:
 
 
 class Totals:
-    """Of all batches, which come one after the other.
+    """Accumulates gradients and steps over consecutive batches.
 
     Args:
-        batches: how many will come.
+        batches: how many will be added.
     """
 
     def __init__(self, batches: int) -> None:
@@ -124,14 +122,14 @@ class Totals:
         self._steps: dict[str, tf.Tensor] = {}
 
     def add(self, gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> None:
-        """Of a batch: the gradients of the weights, and their first steps; by name."""
+        """Adds a batch: the gradients of the weights, and their first steps, by name."""
         self._first = self._first or gradients
         self._change(gradients)
         self._steps = steps
         self._count(self._total.gradient, _absolute_sums(gradients))
 
     def measured(self) -> Measured:
-        """The means; the first batch is the next of the last."""
+        """Returns the means; the first batch counts as the one after the last."""
         self._change(self._first)
         return self._total
 
@@ -143,10 +141,10 @@ class Totals:
             sums[name] = sums.get(name, 0.0) + float(value) / self._batches
 
 
-# Traced, as each operation of many small ones would take longer to call than to compute.
+# Traced, as calling each of many small operations would take longer than computing it.
 @tf.function(autograph=False)
 def _products(gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Of each weight's gradient with its step."""
+    """Returns the dot product of each weight's gradient and step, as a scalar."""
     return {
         name: tf.tensordot(tf.reshape(gradients[name], [-1]), tf.reshape(step, [-1]), 1)
         for name, step in steps.items()
@@ -155,12 +153,12 @@ def _products(gradients: dict[str, tf.Tensor], steps: dict[str, tf.Tensor]) -> d
 
 @tf.function(autograph=False)
 def _absolute_sums(gradients: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Of each weight's gradient."""
+    """Returns the sum of the absolute values of each gradient, as a scalar."""
     return {name: tf.reduce_sum(tf.abs(gradient)) for name, gradient in gradients.items()}
 
 
 def by_item(choice: Selectable, change: Mapping[str, float]) -> np.ndarray:
-    """The importance of each item: its share of the largest change of the loss, -1 to 1.
+    """Returns each item's importance: minus its loss change by the largest of all, -1 to 1.
 
     All are equal if nothing changes the loss, as at a learning rate of zero.
     """
@@ -172,7 +170,7 @@ def by_item(choice: Selectable, change: Mapping[str, float]) -> np.ndarray:
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Spearman's, -1 to 1; None where all values of one side are the same."""
+    """Returns Spearman's rank correlation, -1 to 1; None if one side is constant."""
     if len(set(one)) < 2 or len(set(other)) < 2:
         return None
     return float(spearmanr(one, other).statistic)

@@ -1,12 +1,12 @@
-"""The optimizer state of each weight, and how often the weight was updated.
+"""The optimizer state of each weight, with a count of the weight's updates.
 
-Keras counts steps once for all weights. Adam, told that it is at step 1001, takes the empty moments
-of a weight that has never been trained for those of 1000 gradients of zero, and moves it by three
+Keras counts steps once for all weights. Told that it is at step 1001, Adam takes the zero moments
+of a weight that has never been trained for those of 1000 zero gradients, and moves it by three
 times the learning rate. So each weight has a count of its own here, which the optimizer sees while
-it updates that weight. Schedules of the learning rate go by the count of all steps, as ever.
+it updates that weight. Learning-rate schedules follow the count of all steps, as usual.
 
-A weight that is no longer selected loses its moments and its count: when it comes back they would
-belong to another loss, and it starts as at the beginning of a training.
+A weight that is no longer selected loses its moments and its count: by the time it comes back they
+would belong to another loss, so it restarts as at the beginning of a training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ooodist.errors import UserError
 from ooodist.step.backward import variable_names
 from ooodist.step.optimizer import optimizer_state_of, optimizers_of, without_scaling
 
-_AVERAGE = "_average"  # of the weight itself (use_ema): no state of its updates
+_AVERAGE = "_average"  # of the weight itself (use_ema), not part of the state of its updates
 
 
 class OptimizerState:
@@ -35,7 +35,7 @@ class OptimizerState:
         model: compiled and built, its optimizer too.
 
     Attributes:
-        counts: updates of each trained weight, by its name.
+        counts: the number of updates of each trained weight, by its name.
 
     Raises:
         UserError: an optimizer accumulates gradients itself.
@@ -68,12 +68,12 @@ class OptimizerState:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """What a step changes of this."""
+        """The variables of this object that a step changes: the counts."""
         return list(self.counts.values())
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Updates that are traced in this block see, and raise, the counts of their weights."""
+        """Makes updates traced in this block use and increment the counts of their weights."""
         for optimizer in self._optimizers:
             optimizer.update_step = self._counted(optimizer, optimizer.update_step)
         try:
@@ -87,7 +87,7 @@ class OptimizerState:
     ) -> Callable[[Any, Any, Any], None]:
         def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
             count = self._count_of.get(id(handle_of(variable)))
-            if count is None:  # no weight of the model
+            if count is None:  # not a weight of the model
                 plain(gradient, variable, learning_rate)
                 return
             with showing_iterations(optimizer, count):
@@ -97,7 +97,7 @@ class OptimizerState:
         return update_step
 
     def reset(self, names: Collection[str]) -> None:
-        """Gives these weights the state that they had before the first step."""
+        """Resets these weights' optimizer state and counts to those before the first step."""
         for name in names:
             self.counts[name].assign(0)
             for variable, initial in self._variables.get(name, ()):
@@ -105,11 +105,11 @@ class OptimizerState:
                 variable.assign(tf.broadcast_to(tf.cast(value, variable.dtype), variable.shape))
 
     def state(self) -> dict[str, int]:
-        """The counts, for a checkpoint (which has the variables already)."""
+        """Returns the counts for a checkpoint, which has the optimizer's variables already."""
         return {name: int(count.numpy()) for name, count in self.counts.items()}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Takes the counts of a checkpoint."""
+        """Sets the counts to those of a checkpoint."""
         for name, number in state.items():
             self.counts[name].assign(number)
 
@@ -117,7 +117,7 @@ class OptimizerState:
 def _initial(
     optimizer: Optimizer, variable: keras.Variable, weight: keras.Variable
 ) -> float | keras.Variable:
-    """The first value of an optimizer's variable: 0, a constant, or a copy of its weight."""
+    """Returns an optimizer variable's initial value: 0, a constant, or a copy of its weight."""
     if type(optimizer).__name__ == "ScheduleFreeAdamW" and variable.path.endswith("_momentum"):
         return weight
     if variable.path.endswith("_accumulator"):  # Adagrad's and Ftrl's

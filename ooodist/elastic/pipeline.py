@@ -1,8 +1,8 @@
-"""Selections of a pipeline.
+"""Trains selections in a pipeline.
 
 Stages before the first with a selected tensor only run forward, and no gradient is sent to them;
-the others compute the dW of what is selected. Each selection has a schedule of its own. Stages are
-cut anew for it, as far as it changes them.
+the others compute the dW of what is selected. Each selection has a schedule of its own, and stages
+that it changes are cut again for it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ logger = logging.getLogger("ooodist")
 
 
 class SelectivePipeline:
-    """A pipeline of which a selection is trained.
+    """Trains a selection in a pipeline.
 
     Args:
-        inner: made without swapping schedules: each selection has one of its own.
+        inner: made without swapping schedules, as each selection has a schedule of its own.
     """
 
     def __init__(self, inner: Pipeline) -> None:
         self.inner = inner
-        self._carried_out = ""  # digest of the selection that stages and schedule are for
+        self._carried_out = ""  # digest of the selection that stages and schedule were made for
         self._plans: dict[str, PipelinePlan] = {}  # by digest of the selection
 
     @property
     def needs_plan(self) -> bool:
-        """Whether there are no stages."""
+        """Whether there are no stages yet."""
         return self.inner.needs_plan
 
     @property
@@ -60,17 +60,17 @@ class SelectivePipeline:
 
     @property
     def _assembly(self) -> Assembly:
-        """That of the pipeline, which has been planned."""
+        """The assembly of the pipeline, which must have been planned."""
         assert self.inner.assembly is not None
         return self.inner.assembly
 
     def plan(
         self, batch: Batch, total_steps: int | None
     ) -> tuple[CostModel, OptimizerState, Measure]:
-        """Splits the model, and measures what selections cost.
+        """Splits the model, and measures the costs of selections.
 
         Raises:
-            UserError: the model cannot be split so, or does not fit into the memory limit.
+            UserError: the model cannot be split, or does not fit into the memory limit.
         """
         inner = self.inner
         inner.plan(batch, total_steps)
@@ -88,7 +88,7 @@ class SelectivePipeline:
         return self._cost_model, self._optimizer_state, probe
 
     def _measured_units(self, assembly: Assembly) -> StepCosts:
-        """On rank 0, for all: the others wait, so that it has the machine for itself."""
+        """Measures units on rank 0 for all; the others wait, so that nothing competes with it."""
         text = ""
         with self.inner.engine.agreed():
             if self.inner.engine.rank == 0:
@@ -104,13 +104,13 @@ class SelectivePipeline:
     # Training
 
     def select(self, mask: Mask) -> None:
-        """Steps train these weights alone from now on."""
+        """Trains only these weights from now on."""
         if self._carried_out != mask.digest:
             self._carry_out(mask)
             self._carried_out = mask.digest
 
     def _carry_out(self, mask: Mask) -> None:
-        """Trains the selected weights alone, with a schedule for it."""
+        """Trains only the selected weights, with a schedule made for them."""
         assembly, cost_model = self._assembly, self._cost_model
         weights, digest = mask.weights, mask.digest
         first = first_trained(assembly.stages, weights)
@@ -130,7 +130,7 @@ class SelectivePipeline:
         )
 
     def _train_all(self) -> None:
-        """For a while, as before the first selection; until :meth:`_carry_out`."""
+        """Trains all weights, as before the first selection, until :meth:`_carry_out`."""
         self._assembly.select(None, self._optimizer_state.counting)
         self._assembly.carry_out(self._full)
         self._carried_out = ""
@@ -148,7 +148,7 @@ class SelectivePipeline:
 class _Probe:
     """Measures how much the weights of this rank matter, in steps of the pipeline.
 
-    As :class:`ooodist.elastic.importance.Probe`, which has the reasons.
+    It works like :class:`ooodist.elastic.importance.Probe`, which gives the reasons.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class _Probe:
         held = [*self._model.variables, *self._model.metrics_variables, *optimizer.variables]
         variables = [*(variable.value for variable in held), *self._optimizer_state.variables]
         own = assembly.gradients.variables
-        # A weight that several ranks have counts on one of them.
+        # A weight that several ranks have is counted on one of them.
         owners = assembly.gradients.owners
         counted = {v.path for v in own if owners[v.path][0] == assembly.ranks.position}
         total = Totals(len(batches))

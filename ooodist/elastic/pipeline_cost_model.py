@@ -1,16 +1,16 @@
-"""What a selection costs in a pipeline, and the best one for a budget.
+"""The cost model of a pipeline: seconds of a step for a selection, and the best within a budget.
 
-With d the first stage that trains, stages before it run forward only, and each stage behind it
+With d the first stage that trains, stages before it only run forward, and each stage after it
 computes its whole B::
 
     rank 0   F  F  F                              forward only
     rank 1      F  F  F     W  W  W               d: no input gradient, all is W
     rank 2         F  F  F  B W  B W  B W
 
-So for each d the ranks' selections do not depend on each other: rank r has ``budget - F - B``
-seconds for its W, the bubble included. A dW that fits into a bubble costs nothing. What cannot be
-filled of a bubble, because W must wait for B, a simulation tells, and the budget is lowered until
-it holds.
+So for a given d the ranks' selections are independent: rank r has ``budget - F - B`` seconds for
+its W, the bubble included. A dW that fits into a bubble costs nothing. How much of a bubble cannot
+be filled, because W must wait for B, is found by simulation, and the budget is lowered until the
+step meets it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from ooodist.planner.pipeline.simulate import simulate_pipeline
 
 @dataclass(frozen=True)
 class PipelineCostModel:
-    """Steps are simulated, with the schedule of full training less what is not done.
+    """Simulates steps with the schedule of full training, less the actions that a selection saves.
 
     Attributes:
-        units: of a micro-batch, with the names of stage_units.py.
-        costs: of the stages, where all is trained, as measured.
-        schedule: of full training.
-        replanned: the schedule that would be made for other costs of the stages, of which those
-            before a first one do not train.
+        units: unit costs of a micro-batch, with the names of stage_units.py.
+        costs: measured costs of the stages when all is trained.
+        schedule: the schedule of full training.
+        replanned: (costs of the stages, first stage that trains) -> the schedule made for them.
     """
 
     units: StepCosts
@@ -49,7 +48,7 @@ class PipelineCostModel:
 
     @cached_property
     def choice(self) -> Selectable:
-        """With seconds of a micro-batch; an update is shared out over them."""
+        """The items, with seconds per micro-batch; a step's updates are divided among these."""
         number = self.schedule.microbatches
         weights = tuple(
             replace(weight, update_seconds=weight.update_seconds / number)
@@ -58,11 +57,11 @@ class PipelineCostModel:
         return selectable_of(replace(self.units, weights=weights))
 
     def first_trained(self, selected: Collection[int]) -> int:
-        """The first stage that trains."""
+        """Returns the first stage that trains."""
         return min(self._first_stage[number] for number in selected)
 
     def masked(self, selected: Collection[int]) -> PipelineCosts:
-        """What the stages cost; those before the first that trains count as if they trained."""
+        """Returns the stages' costs; stages that do not train keep B as if they did."""
         first, own = self.first_trained(selected), self._weight_seconds(selected)
         updated, all_updated = [0.0] * self.schedule.ranks, [0.0] * self.schedule.ranks
         for number, seconds in enumerate(self._update_seconds):
@@ -89,11 +88,11 @@ class PipelineCostModel:
     def select(
         self, solver: Solver, importance: Sequence[float], budget: float, forced: Collection[int]
     ) -> frozenset[int]:
-        """The best selection of all choices of the first stage that trains.
+        """Returns the best selection over all choices of the first stage that trains.
 
-        A schedule that is made for the selection is faster than what is left of the full one. To
-        find it takes long, so that it is done for the best selection alone, and what it saves is
-        added to the budget of a second one.
+        A schedule made for the selection is faster than what is left of the full one. Finding it
+        takes long, so that is done for the best selection only, and the time that it saves is added
+        to the budget of a second one.
 
         Raises ValueError if the forced items alone take longer.
         """
@@ -128,20 +127,20 @@ class PipelineCostModel:
         return max(found, key=lambda items: sum(importance[number] for number in items))
 
     def _of_rank(self, rank: int, first: int) -> _OfRank:
-        """What rank ``rank`` can select if stages from ``first`` on train."""
+        """Returns what rank ``rank`` can select if stages from ``first`` on train."""
         micro = self.schedule.microbatches
         busy = 0.0
         for number, cost in enumerate(self.costs.stages):
             if self.schedule.rank_of[number] == rank:
                 backward = cost.input_gradient if number > first else 0.0
                 busy += micro * (cost.forward + backward)
-        # A selection is never empty: this is what is forced where nothing else is.
+        # A selection is never empty: NOTHING is always part of it.
         numbers, items, path = [-1], [NOTHING], dict[str, float]()
         for number, item in enumerate(self.choice.items):
             stage = self._first_stage[number]
             if stage < first or self.schedule.rank_of[stage] != rank:
                 continue
-            # Of the way to it, what B does not do anyway: the inside of the first stage, and
+            # The units needed that B does not run anyway: those inside the first stage, and of
             # branches that lead to nothing else.
             own = frozenset(
                 name
@@ -154,7 +153,7 @@ class PipelineCostModel:
             path |= {name: self.choice.path_seconds[name] * factor for name in sorted(own)}
         return _OfRank(numbers, Selectable(tuple(items), path, busy))
 
-    # Which units are of B, and the seconds of W
+    # Which units are part of B, and the seconds of W
 
     @property
     def _all(self) -> range:
@@ -162,14 +161,14 @@ class PipelineCostModel:
 
     @cached_property
     def _closures(self) -> list[frozenset[str]]:
-        """For each item the units that run for it, with its own."""
+        """For each item, the units that must run for it, its own included."""
         until = needed_until(self.units.backward)
         closures = [until[unit.name] for unit in self.units.backward if unit.weights]
         return closures + [frozenset()] * (len(self.choice.items) - len(closures))
 
     @cached_property
     def _first_stage(self) -> list[int]:
-        """For each item the first stage that computes something for it."""
+        """For each item, the first stage that computes something for it."""
         last = self.schedule.stages - 1
         return [
             min((stage_of_unit(name) for name in closure), default=last)
@@ -178,7 +177,7 @@ class PipelineCostModel:
 
     @cached_property
     def _reach(self) -> dict[str, int]:
-        """For each unit the first stage with an item that needs it."""
+        """For each unit, the first stage of an item that needs it."""
         reach: dict[str, int] = {}
         for stage, closure in zip(self._first_stage, self._closures, strict=True):
             for name in closure:
@@ -186,7 +185,7 @@ class PipelineCostModel:
         return reach
 
     def _is_of_b(self, unit: str, first: int) -> bool:
-        """Whether it makes a gradient that is sent, if ``first`` is the first stage that trains."""
+        """Whether a unit makes a gradient that is sent, if ``first`` is the first that trains."""
         stage = stage_of_unit(unit)
         return self._kind[unit] == "dX" and self._reach[unit] < stage and stage > first
 
@@ -200,7 +199,7 @@ class PipelineCostModel:
         return [sum(seconds[name] for name in item.weights) for item in self.choice.items]
 
     def _factor(self, stage: int, first: int) -> float:
-        """By which a stage's W takes longer than its units did when they were measured."""
+        """Returns how many times as long a stage's W takes as its units when they were measured."""
         cost, full = self.costs.stages[stage], self._full_seconds[stage]
         seconds, own = cost.weight_gradient, full.weight_gradient
         if stage == first:  # it sends no gradient: what was B is W
@@ -209,7 +208,7 @@ class PipelineCostModel:
 
     @cached_property
     def _full_seconds(self) -> list[StageCost]:
-        """B and W of each stage, where all is trained, as the units were measured."""
+        """Seconds of B and W of each stage when all is trained, summed over its measured units."""
         weight = self._weight_seconds(self._all)
         total = [0.0] * self.schedule.stages
         for unit in self.units.backward:
@@ -223,7 +222,7 @@ class PipelineCostModel:
         ]
 
     def _weight_seconds(self, selected: Collection[int]) -> dict[int, float]:
-        """Of each stage's W in a micro-batch, as the units were measured."""
+        """Returns seconds per micro-batch of each stage's W, summed over its measured units."""
         first = self.first_trained(selected)
         needed = frozenset[str]().union(*(self._closures[number] for number in selected))
         total: dict[int, float] = {}
@@ -239,11 +238,11 @@ NOTHING = Item("nothing", (), 0.0, frozenset())
 
 @dataclass(frozen=True)
 class _OfRank:
-    """What one rank can select.
+    """The items that one rank can select.
 
     Attributes:
-        numbers: of the items, among all; the first is NOTHING.
-        choice: these items, with seconds of a step.
+        numbers: indices of its items among all; the first is that of NOTHING.
+        choice: these items, in seconds per step.
     """
 
     numbers: Sequence[int]
@@ -252,7 +251,7 @@ class _OfRank:
     def select(
         self, solver: Solver, importance: Sequence[float], budget: float, forced: Collection[int]
     ) -> frozenset[int]:
-        """With those that are forced; only these if there is no time for more."""
+        """Selects items, including the forced ones; only these if there is no time for more."""
         own = [0] + [place for place, number in enumerate(self.numbers) if number in forced]
         selected = frozenset(own)
         if self.choice.seconds(own) <= budget:

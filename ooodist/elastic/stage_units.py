@@ -1,4 +1,4 @@
-"""The backward units of a model that is split into stages, each with the stage that runs it."""
+"""Measures the backward units of a model split into stages, each assigned to its stage."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ooodist.profiler.step import StepToMeasure, trace_step
 def measure_stage_units(
     model: keras.Model, splitter: BatchSplitter, parts: Sequence[range]
 ) -> StepCosts:
-    """Measures a step on one micro-batch; only its backward pass and its weights are told.
+    """Measures a step on one micro-batch; returns the costs of its backward pass and weights only.
 
-    A unit that has ops of several stages (at a boundary, the input gradient of the first layer
-    behind it) is one for each, one after the other, named ``unit@stage``. The model stays as it is.
+    A unit with ops of several stages (at a boundary, the input gradient of the next stage's first
+    layer) becomes a chain of one unit per stage, named ``unit@stage``. The model stays as it is.
 
     Args:
         model: functional or sequential, compiled.
@@ -41,7 +41,7 @@ def measure_stage_units(
     }
     seconds = measure_owners(replace(traced, owner_of=owners)).seconds
     units: list[UnitCost] = []
-    last: dict[str, str] = {}  # the part of each unit that runs last
+    last: dict[str, str] = {}  # for each unit, its part that runs last
     for unit in traced.step.backward:
         needs = tuple(sorted(last[name] for name in unit.needs))
         stages = sorted({stage_of[op] for op in unit.ops}, reverse=True)
@@ -55,19 +55,19 @@ def measure_stage_units(
 
 
 def unit_of_stage(unit: str, stage: int) -> str:
-    """The name of a stage's part of a unit."""
+    """Returns the name of a stage's part of a unit."""
     return f"{unit}@{stage}"
 
 
 def stage_of_unit(name: str) -> int:
-    """The stage of :func:`unit_of_stage`."""
+    """Returns the stage in a name of :func:`unit_of_stage`."""
     return int(name.rpartition("@")[2])
 
 
 def _stages(
     traced: StepToMeasure, model: keras.Model, parts: Sequence[range]
 ) -> dict[tf.Operation, int]:
-    """The stage of each op that belongs to a unit."""
+    """Returns the stage of each op that belongs to a unit."""
     calls = calls_of(model)
     stage_of_call = [stage for stage, part in enumerate(parts) for _ in part]
     kinds = {unit.name: unit.kind for unit in (*traced.step.forward, *traced.step.backward)}
@@ -75,7 +75,7 @@ def _stages(
     for op, owner in by_call(traced, model.name, calls, kinds).items():
         if isinstance(owner, str):
             found[op] = stage_of_call[int(owner.partition(":")[2])]
-    # What nobody's name tells, as the sum of two gradients, is where the rest of its unit is.
+    # An op whose name tells no call, such as a sum of two gradients, goes with its unit.
     known: dict[Owner, int] = {}
     for op, stage in found.items():
         if op in traced.owner_of:

@@ -1,4 +1,4 @@
-"""How long steps take with the present selection."""
+"""Measures how long steps take with the current selection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import statistics
 import time
 from collections import deque
 
-TIMED_LAUNCHES = 100  # the latest, of which the median counts
+TIMED_LAUNCHES = 100  # number of latest calls over which the median is taken
 
 
 class StepMeter:
-    """From launch to launch."""
+    """Times steps from the end of one call to the end of the next."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=TIMED_LAUNCHES)
@@ -18,13 +18,13 @@ class StepMeter:
         self._last: float | None = None
 
     def interrupted(self) -> None:
-        """Something else than steps comes next."""
+        """Discards the time up to the next call, as something other than steps runs."""
         self._last = None
 
     def launched(self, digest: str, steps: int) -> None:
-        """A launch of so many steps has ended."""
+        """Notes that a call of this many steps has ended."""
         now = time.perf_counter()
-        if digest != self._digest:  # this launch was traced
+        if digest != self._digest:  # this call was traced
             self._digest, self._last = digest, None
             self._seconds.clear()
         if self._last is not None:
@@ -32,7 +32,7 @@ class StepMeter:
         self._last = now
 
     def median(self, digest: str) -> float | None:
-        """Seconds of a step with this selection; None if there was none."""
+        """Returns the median seconds of a step with this selection; None if there was none."""
         if digest != self._digest or not self._seconds:
             return None
         return statistics.median(self._seconds)

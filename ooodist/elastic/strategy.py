@@ -1,4 +1,4 @@
-"""Elastic training, around either of the other strategies: only weights that matter are trained.
+"""Elastic training: wraps another strategy, and trains only the weights that matter.
 
 ::
 
@@ -25,12 +25,12 @@ from ooodist.trainer.strategy import LookAhead, Strategy
 
 
 class Selective(Protocol):
-    """What elastic training needs of the strategy around which it is.
+    """A strategy that elastic training can wrap, with what it needs of it.
 
     Attributes:
         inner: that strategy.
-        needs_plan: whether it has to be planned, besides what a new ``compile`` asks for.
-        exchanges: whether gradients of one weight are exchanged between ranks.
+        needs_plan: whether it has to be planned for reasons other than a new ``compile``.
+        exchanges: whether a weight's gradients are exchanged between ranks.
     """
 
     @property
@@ -45,28 +45,28 @@ class Selective(Protocol):
     def plan(
         self, batch: Batch, total_steps: int | None
     ) -> tuple[CostModel, OptimizerState, Measure]:
-        """Plans, and measures: what selections cost, the optimizer's state, what weights matter."""
+        """Plans; returns costs of selections, optimizer state, and what measures importance."""
 
     def select(self, mask: Mask) -> None:
-        """Steps train these weights alone from now on."""
+        """Trains only these weights from now on."""
 
     def runner(self) -> Run:
-        """What trains the selected weights on the batches of a call."""
+        """Returns what trains the selected weights on the batches of a call."""
 
     def synchronize(self) -> None:
         """See :meth:`Strategy.synchronize`."""
 
 
 class Elastic(Strategy):
-    """A strategy of which a selection is trained.
+    """A strategy that trains a selection of the weights.
 
     Args:
-        selective: the strategy, which is not used by itself.
+        selective: the wrapped strategy, which is not used by itself.
         config: what is selected, and how often.
 
     Attributes:
         selective, config: as given.
-        controller: selects; None before the first batch is known.
+        controller: selects; None until the first batch is known.
     """
 
     def __init__(self, selective: Selective, config: ElasticConfig) -> None:
@@ -88,7 +88,7 @@ class Elastic(Strategy):
 
     @property
     def inner(self) -> Strategy:
-        """The strategy of which a selection is trained."""
+        """The wrapped strategy."""
         return self.selective.inner
 
     @property
@@ -97,14 +97,14 @@ class Elastic(Strategy):
 
     @property
     def reads_data(self) -> bool:
-        """As of the inner strategy."""
+        """As in the wrapped strategy."""
         return self.inner.reads_data
 
     # Planning
 
     @property
     def needs_plan(self) -> bool:
-        """Whether nothing is known yet, or the model was compiled again since."""
+        """Whether nothing was measured yet, or the model was compiled again since."""
         return (
             self.controller is None
             or self.selective.needs_plan
@@ -112,7 +112,7 @@ class Elastic(Strategy):
         )
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
-        """Measures the model and the network, and what selections cost; fit does so by itself."""
+        """Measures model, network and the costs of selections; fit calls this itself."""
         cost_model, optimizer_state, measure = self.selective.plan(batch, total_steps)
         self.steps_per_execution = self.inner.steps_per_execution
         self._planned_for = self.compiled
@@ -123,7 +123,7 @@ class Elastic(Strategy):
         self.watch.begin()  # steps that were measured do not count
 
     def write_plan(self, folder: Path) -> None:
-        """That of the inner strategy."""
+        """Writes the plan of the wrapped strategy."""
         self.inner.write_plan(folder)
 
     def close(self) -> None:
@@ -133,13 +133,13 @@ class Elastic(Strategy):
 
     @property
     def _selector(self) -> Controller:
-        """The controller, where there must be one."""
+        """The controller, which must exist by now."""
         assert self.controller is not None
         return self.controller
 
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:
-        """Selects, if it is time."""
-        if self.needs_plan:  # there was no fit, but train_on_batch
+        """Selects, if it is due."""
+        if self.needs_plan:  # train_on_batch was called without fit
             self.plan(batches[0])
         controller = self._selector
         if controller.is_due:
@@ -168,11 +168,11 @@ class Elastic(Strategy):
         self.selective.synchronize()
 
     def end_epoch(self, logs: dict[str, Any]) -> None:
-        """Tells the controller, and adds to the logs what it knows."""
+        """Tells the controller, and adds its values to the logs."""
         self._selector.end_epoch(logs.get("loss"))
         logs.update(self._selector.scalars(self._meter, self.selective.exchanges))
 
-    # What a job keeps and shows of it
+    # What a job saves and reports of it
 
     def selection(self) -> dict[str, Any] | None:
         return None if self.controller is None else self.controller.state()

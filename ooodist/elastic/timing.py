@@ -1,12 +1,12 @@
-"""Seconds of what can be selected, from the unit profile of a step.
+"""Predicts the seconds of selections from the unit profile of a step.
 
-The profile knows what each backward unit costs; which of them a selection needs, the units'
-``needs`` tell. So the costs of any selection are known without measuring it:
+The profile has the cost of each backward unit, and the units' ``needs`` tell which of them a
+selection needs. So the costs of any selection are known without measuring it:
 
 * :func:`selectable_of` groups the weights into items: those whose gradients one unit completes.
-* :func:`reduced` is the step of a selection with the units of the full one: to predict.
-* :func:`masked` is the same with the units that the step has when it is traced: to plan.
-* :func:`calibrated` runs three selections and scales the costs to what they really take.
+* :func:`reduced` gives the costs of a selection with the units of the full step: to predict.
+* :func:`masked` gives them with the units of the selection's own traced step: to plan.
+* :func:`calibrated` runs three selections and scales the costs to their real seconds.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ from ooodist.step.launch import Batch, Launch
 logger = logging.getLogger("ooodist")
 
 CALIBRATION_ROUNDS = 15
-MOST_SECONDS = 12.0  # of all rounds; three are the least
+MOST_SECONDS = 12.0  # for all rounds; at least three run
 WARM_UP_RUNS = 2
 
 
 def selectable_of(costs: StepCosts) -> Selectable:
-    """What can be selected in a step that costs so much."""
+    """Returns what can be selected in a step with these costs."""
     update = {weight.name: weight.update_seconds for weight in costs.weights}
     until = needed_until(costs.backward)
     items, path = [], set[str]()
     for unit in costs.backward:
         if not unit.weights:
             continue
-        # What this unit computes besides, others need too: it is paid for like the path to it.
+        # Other units need the rest of this unit's work: it is charged like the path to it.
         own = unit.seconds if unit.kind == "dW" else 0.0
         needs = until[unit.name] - ({unit.name} if unit.kind == "dW" else set())
         path |= needs
         updates = sum(update[name] for name in unit.weights)
         items.append(Item(_name(unit.weights), unit.weights, own + updates, needs))
     completed = {name for item in items for name in item.weights}
-    # The gradient of a weight that no loss depends on, but for a regularizer.
+    # Weights that the loss depends on only through a regularizer, if at all.
     items += [
         Item(name, (name,), seconds_of_update, frozenset())
         for name, seconds_of_update in update.items()
@@ -73,9 +73,9 @@ def selectable_of(costs: StepCosts) -> Selectable:
 
 
 def reduced(costs: StepCosts, selected: Collection[str]) -> StepCosts:
-    """The costs of a step in which these weights alone are trained, with the units of the full one.
+    """Returns the costs of training only these weights, with the units of the full step.
 
-    A unit is left out if nothing needs it that is selected.
+    A unit is left out if nothing selected needs it.
     """
     until = needed_until(costs.backward)
     needed = {
@@ -106,18 +106,18 @@ def reduced(costs: StepCosts, selected: Collection[str]) -> StepCosts:
 def masked(
     costs: StepCosts, traced: StepToMeasure, selected: Collection[str]
 ) -> tuple[StepCosts, str]:
-    """The costs of a step in which these weights alone are trained, as it will be traced.
+    """Returns the costs of training only these weights, with the units of their own traced step.
 
-    Its units are others than those of the full step: dX units that differ in unselected weights
-    alone are one, and what only one selected weight needs is its dW.
+    These differ from the full step's: dX units that differ only in unselected weights are one, and
+    what only a single selected weight needs belongs to its dW.
 
     Args:
-        costs: of the full step.
-        traced: the full step, without an order.
+        costs: costs of the full step.
+        traced: the full step, traced without an order.
         selected: names of weights.
 
     Returns:
-        the costs, and the digest of the units by which plans know the model.
+        the costs, and the digest of the units, by which plans identify the model.
     """
     names = [weight.name for weight in traced.weights]
     gradients = [w.gradient if w.name in selected else None for w in traced.weights]
@@ -125,7 +125,8 @@ def masked(
     unit_of = {op: unit.name for unit in traced.step.backward for op in unit.ops}
     seconds = {unit.name: unit.seconds for unit in costs.backward}
     kept = [weight for weight in traced.weights if weight.name in selected]
-    # A dX unit may be several here: the early and late parts of the one dW that still needs it.
+    # A dX unit of the full step may be divided here: into early and late parts of the only dW
+    # that still needs it.
     ops = Counter(unit_of[op] for unit in units for op in unit.ops)
     step = replace(traced.step, backward=units)
     backward = tuple(
@@ -151,7 +152,7 @@ def masked(
 
 @dataclass(frozen=True)
 class Check:
-    """A selection that was run: seconds of a step, median, before and after calibration."""
+    """A selection's median seconds per step: measured, predicted, and after calibration."""
 
     name: str
     measured: float
@@ -160,7 +161,7 @@ class Check:
 
     @property
     def error(self) -> float:
-        """Of the calibrated prediction, relative to the measurement."""
+        """The relative error of the calibrated prediction."""
         return self.calibrated / self.measured - 1
 
 
@@ -169,9 +170,9 @@ def calibrated(
 ) -> tuple[StepCosts, tuple[Check, ...]]:
     """Runs three selections and scales the costs to fit them. The model stays as it is.
 
-    The selections are all, the half of the items next to the output, and the head. One factor is
-    found for what is always computed and one for what can be selected, by least squares of the
-    relative errors. All ranks call it; what counts is the slowest.
+    The selections are all items, the half of them next to the output, and the head. Two factors,
+    for what is always computed and for what can be selected, are fitted by least squares of the
+    relative errors. All ranks call it; the slowest counts.
 
     Returns:
         the scaled costs, and the three checks.
@@ -203,7 +204,7 @@ def calibrated(
 
 
 def three_selections(choice: Selectable) -> dict[str, frozenset[int]]:
-    """All items, the half of them next to the output, and the head: to compare predictions with."""
+    """Returns three selections to check predictions: all, the half next to the output, the head."""
     numbers = range(len(choice.items))
     head = frozenset(choice.head)
     half = frozenset(numbers[: (len(numbers) + 1) // 2]) | head
@@ -213,13 +214,13 @@ def three_selections(choice: Selectable) -> dict[str, frozenset[int]]:
 def fitted_waiting(
     computing: Sequence[float], simulated: Sequence[float], measured: Sequence[float]
 ) -> float:
-    """By what the seconds that simulated steps wait are to be multiplied, at least 0.
+    """Returns the factor, at least 0, from simulated to measured seconds of waiting.
 
-    By least squares of the relative errors.
+    It is fitted by least squares of the relative errors.
 
     Args:
         computing: seconds of steps without their exchange.
-        simulated, measured: with it.
+        simulated, measured: seconds of the same steps with it.
     """
     took = np.array(measured)
     matrix = (np.array(simulated) - np.array(computing))[:, None] / took[:, None]
@@ -234,7 +235,7 @@ class _Run:
 
 
 def _run_of(model: keras.Model, batch: Batch, selected: Collection[str], accumulate: int) -> _Run:
-    """A launch of one step, as it is trained on one worker."""
+    """Makes a call of one step, as it is trained on one worker."""
     backward = OrderedBackward(GradientExchange(LocalEngine()), selected=selected)
     launch = Launch(model, backward, accumulate=accumulate)
     batches = as_tensors((batch,) * accumulate)
@@ -247,13 +248,13 @@ def timed(
     rounds: int = CALIBRATION_ROUNDS,
     most_seconds: float = MOST_SECONDS,
 ) -> list[float]:
-    """The median of the faster half of each, measured in turns.
+    """Returns for each run the median of its faster half, measured in turns.
 
     Args:
         runs: return their seconds.
-        rounds: of all.
-        most_seconds: after which there are no more rounds, but three; with exchanges infinite, as
-            all ranks must do as many.
+        rounds: how often each is run.
+        most_seconds: after this time no round begins, but three always run; infinite for runs with
+            exchanges, as all ranks must do the same number.
     """
     for run in runs:
         for _ in range(WARM_UP_RUNS):
@@ -286,7 +287,7 @@ def _scaled(costs: StepCosts, fixed: float, selectable: float) -> StepCosts:
 
 
 def needed_until(units: Sequence[UnitCost]) -> dict[str, frozenset[str]]:
-    """For each unit itself and all that must run before it; units stand in baseline order."""
+    """Returns, for each unit, itself and all that must run before it; units in baseline order."""
     until: dict[str, frozenset[str]] = {}
     for unit in units:
         until[unit.name] = frozenset({unit.name}).union(*(until[name] for name in unit.needs))
@@ -294,7 +295,7 @@ def needed_until(units: Sequence[UnitCost]) -> dict[str, frozenset[str]]:
 
 
 def _name(weights: Sequence[str]) -> str:
-    """``dense`` for the weights of one layer, ``dense/kernel`` for one weight."""
+    """Returns ``dense`` for the weights of one layer, ``dense/kernel`` for a single weight."""
     if len(weights) == 1:
         return weights[0]
     layers = dict.fromkeys(name.rpartition("/")[0] or name for name in weights)

@@ -1,4 +1,4 @@
-"""Who am I, how many are we, and how do we add up: ``init`` once, then ``current``."""
+"""Connects this process to its job (``init``) and provides the engine in use (``current``)."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def init(
     partition_bytes: int | None = None,
     pieces_in_flight: int | None = BYTEPS_CREDIT,
 ) -> Engine:
-    """Connects this process with the others of the job; call it before TensorFlow does anything.
+    """Connects this process to the others of the job; call it before TensorFlow does anything.
 
     Args:
-        engine: "local", "collective", "horovod", "byteps", "mpi", or "auto": as the process was
-            started.
-        workers: how many there must be; None: as many as were started.
+        engine: "local", "collective", "horovod", "byteps", "mpi", or "auto": the engine that the
+            process was started for.
+        workers: the number of workers that there must be; None: as many as were started.
         timeout: seconds to wait for the others before the process ends with exit code 1; they
             may still be importing TensorFlow, which takes minutes from a file system that many
             hosts share.
-        planned: the exchanges will follow a plan: sets the engine up for that (see settings.py).
-        partition_bytes: that of the plan, if it is known already.
-        pieces_in_flight: the credit of a plan for BytePS, the same; None: any number.
+        planned: configure the engine for exchanges that follow a plan (see settings.py).
+        partition_bytes: the plan's partition size in bytes, if it is known already.
+        pieces_in_flight: the credit of a plan for BytePS, if it is known; None: any number.
 
     Raises:
-        UserError: no such engine; not built; not as the process was started; other number of
-            workers; another engine is in use.
+        UserError: the engine is unknown, not built, or not the one that the process was started
+            for; the number of workers differs; another engine is in use, or was shut down.
     """
     global _current
     if _current is not None:
@@ -80,19 +80,19 @@ def init(
 
 
 def current() -> Engine:
-    """The engine in use. Raises UserError before ``init`` and after ``shutdown``."""
+    """Returns the engine in use. Raises UserError before ``init`` and after ``shutdown``."""
     if _current is None:
         raise UserError("no engine is in use: call ooodist.init() first")
     return _current
 
 
 def in_use() -> Engine | None:
-    """The engine in use; None before ``init`` and after ``shutdown``."""
+    """Returns the engine in use; None before ``init`` and after ``shutdown``."""
     return _current
 
 
 def shutdown() -> None:
-    """Ends the job cleanly on all ranks, which all call it. Does nothing the second time."""
+    """Ends the job cleanly; all ranks must call it. The second call does nothing."""
     global _current, _was_shut_down
     if _current is not None:
         made, _current = _current, None

@@ -1,8 +1,8 @@
 """Blocking exchanges of NumPy arrays, and agreement between ranks, built on sums over all ranks.
 
-What is gathered or broadcast travels as a sum of integers in which, at each place, all ranks but
-one have zero. So the bits of that one rank arrive unchanged, whatever they mean, on any engine.
-Sums and means are the engine's own, and the same to the last bit on every rank.
+Gathered and broadcast data travels as a sum of integers in which, at each place, all ranks but one
+have zero. So the bits of that rank arrive unchanged, whatever they mean, on any engine. Sums and
+means are the engine's own, and the same to the last bit on every rank.
 """
 
 import hashlib
@@ -17,18 +17,18 @@ import numpy as np
 from ooodist.errors import SharedError, UserError, brief
 
 Operation = Literal["sum", "mean", "max", "min"]
-TEXT_BYTES = 1000  # of a rank's error that the others see
+TEXT_BYTES = 1000  # how much of a rank's error the others see
 
 
 class ArrayExchange(ABC):
-    """What ranks do together outside of the traced step.
+    """Collective operations on arrays outside of the traced step.
 
     All ranks make the same calls in the same order, and return from each together. Not to be
-    called while a launch runs that exchanges. What gathers is meant for little: each rank receives
-    the arrays of all.
+    called while a launch with exchanges is running. Operations that gather are meant for small
+    arrays: each rank receives the arrays of all.
 
     Attributes:
-        rank, size: this process among all, 0 to size - 1.
+        rank, size: number of this process, from 0 to size - 1, and number of processes.
     """
 
     rank: int = 0
@@ -36,13 +36,13 @@ class ArrayExchange(ABC):
 
     @abstractmethod
     def _sum_array(self, array: np.ndarray) -> np.ndarray:
-        """The sum of a 1-D array over all ranks: int32, int64 or float64, of one length on all.
+        """Sums a 1-D array of int32, int64 or float64, of one length on all ranks, over the ranks.
 
         Every rank gets the same bits.
         """
 
     def gather(self, array: np.ndarray) -> np.ndarray:
-        """Stacks the arrays of all ranks, which have one shape and dtype: (size, …), by rank."""
+        """Stacks the arrays of all ranks, which have one shape and dtype: (size, ...), by rank."""
         own = _as_bytes(array)
         num_words = -(-own.size // 4)
         words = np.zeros((self.size, num_words), np.int32)
@@ -55,8 +55,8 @@ class ArrayExchange(ABC):
         """Combines the arrays of all ranks, element by element; the same bits on every rank.
 
         The dtype stays, except that the mean of integers is float64. Integers are exact; floats
-        are added up in float64, in an order that is the engine's. A sum or mean takes the memory
-        of one array more, in these wide types; a maximum or minimum gathers.
+        are summed in float64, in an order that the engine chooses. A sum or mean needs the memory
+        of one more array, of int64 or float64; a maximum or minimum gathers.
         """
         if operation in ("max", "min"):
             stacked = self.gather(array)
@@ -69,10 +69,10 @@ class ArrayExchange(ABC):
         return np.asarray(total / self.size, np.float64 if is_integer else array.dtype)
 
     def broadcast(self, arrays: list[np.ndarray], root: int = 0) -> list[np.ndarray]:
-        """The arrays of rank ``root``.
+        """Returns the arrays of rank ``root`` on every rank.
 
         Raises:
-            RuntimeError: number, shapes or dtypes are not equal on all ranks.
+            RuntimeError: number, shapes or dtypes of the arrays differ between ranks.
         """
         kinds = str([(array.shape, str(array.dtype)) for array in arrays])
         if different := self._ranks_that_differ(kinds.encode()):
@@ -94,7 +94,7 @@ class ArrayExchange(ABC):
         return result
 
     def broadcast_text(self, text: str, root: int = 0) -> str:
-        """The text of rank ``root``; what the other ranks give does not count."""
+        """Returns the text of rank ``root`` on every rank; the others' texts are ignored."""
         content = np.frombuffer(text.encode(), np.uint8)
         length = int(self.broadcast([np.array([content.size], np.int64)], root)[0][0])
         if self.rank != root:
@@ -106,13 +106,13 @@ class ArrayExchange(ABC):
         self.gather(np.zeros(1, np.int32))
 
     def agree(self, error: str | None) -> None:
-        """Makes all ranks fail if one has; called after each part of the set-up that can fail.
+        """Makes all ranks fail if one has failed; called after each part of set-up that can fail.
 
         Args:
-            error: what went wrong on this rank, None if nothing did.
+            error: what went wrong on this rank; None if nothing did.
 
         Raises:
-            SharedError: something went wrong on some rank: on all ranks, with the texts of those.
+            SharedError: on all ranks, if something went wrong on some; it has the texts of those.
         """
         own = np.zeros(1 + TEXT_BYTES, np.uint8)  # whether it failed, then the text
         if error is not None:
@@ -127,14 +127,14 @@ class ArrayExchange(ABC):
                 text = row[1:].tobytes().rstrip(b"\0").decode(errors="replace")
                 failed.setdefault(text, []).append(rank)
         if list(failed.values()) == [list(range(self.size))]:
-            raise SharedError(error)  # the same everywhere
+            raise SharedError(error)  # every rank has the same error
         if failed:
             parts = [f"rank {', '.join(map(str, at))}: {text}" for text, at in failed.items()]
             raise SharedError("; ".join(parts))
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """If the block fails on any rank, it raises SharedError on all of them."""
+        """Raises SharedError on all ranks if the block fails on any of them."""
         error = None
         try:
             yield
@@ -146,13 +146,13 @@ class ArrayExchange(ABC):
         self.agree(error)
 
     def check_equal(self, what: str, value: str | bytes) -> None:
-        """Makes sure that all ranks have the same ``value``.
+        """Checks that all ranks have the same ``value``.
 
         Args:
-            what: names it in the message, such as "the configuration".
+            what: what the message calls the value, such as "the configuration".
 
         Raises:
-            SharedError: some have not: on all ranks.
+            SharedError: on all ranks, if the values differ.
         """
         data = value.encode() if isinstance(value, str) else value
         if different := self._ranks_that_differ(data):
@@ -162,7 +162,7 @@ class ArrayExchange(ABC):
             )
 
     def _ranks_that_differ(self, value: bytes) -> list[int]:
-        """The ranks whose value is not that of rank 0; the same list on all ranks."""
+        """Returns the ranks whose value differs from rank 0's; the same list on all ranks."""
         digests = self.gather(np.frombuffer(hashlib.sha256(value).digest(), np.uint8))
         return [rank for rank in range(self.size) if (digests[rank] != digests[0]).any()]
 

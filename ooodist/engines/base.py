@@ -1,7 +1,7 @@
-"""What every engine offers: sums over all ranks in a traced graph, and exchanges of arrays.
+"""The interface of all engines: sums over all ranks in a traced graph, and exchanges of arrays.
 
-An engine only adds up. In which order, how many at a time and what is joined into one exchange is
-decided above it.
+An engine only sums. The order of exchanges, how many are in flight, and what shares an exchange
+are decided by its callers.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ import tensorflow as tf
 from ooodist.compat.tensorflow_graph import run_independently
 from ooodist.engines.arrays import ArrayExchange
 
-# Arrays travel in pieces of so many elements, because a name has one size for ever.
+# Arrays travel in pieces of these numbers of elements, because a name keeps its size forever.
 PIECE_SIZES = (1 << 8, 1 << 14, 1 << 20)
 
 
-# What libraries without sums of small integers carry them as.
+# The dtypes as which libraries that cannot sum small integers carry them.
 SMALL_INTEGERS = {
     tf.uint8: tf.int32,
     tf.int8: tf.int32,
@@ -31,18 +31,18 @@ SMALL_INTEGERS = {
 
 
 class Engine(ArrayExchange):
-    """The processes of one job, and how to add up over them.
+    """The processes of one job, and a way to sum over them.
 
     Attributes:
-        name: "local", "collective", "horovod" or "byteps".
-        local_rank, local_size: this process among those of its host; a size of None: nobody knows.
+        name: "local", "collective", "horovod", "byteps" or "mpi".
+        local_rank, local_size: this process among those of its host; local_size None: unknown.
         max_credit: how many exchanges may be in flight at a time; None: any number.
-        wire_dtypes: dtypes that the library does not add up, and as what they travel instead.
-        partition_bytes: into pieces of which size the library itself splits exchanges; None: it
-            does not.
-        names_cost_memory: whether each name costs memory until the job ends; then a name may stand
-            for tensors of any shapes (``any_shape``).
-        pieces_in_flight: how many of these it has in flight at most; None: any number.
+        wire_dtypes: dtypes that the library cannot sum, and the dtypes as which they travel.
+        partition_bytes: size of the pieces into which the library itself splits exchanges; None:
+            it does not split them.
+        pieces_in_flight: how many of these pieces are in flight at most; None: any number.
+        names_cost_memory: whether each name costs memory until the job ends; a name may then stand
+            for tensors of any shape (``any_shape``).
     """
 
     name: str
@@ -56,7 +56,7 @@ class Engine(ArrayExchange):
 
     def __init__(self) -> None:
         self._exchanges: dict[str, tuple[tf.DType, tf.TensorShape]] = {}
-        # Names of ops, not ops: those would keep their graph alive.
+        # Names of ops rather than ops, which would keep their graph alive.
         self._last_op: weakref.WeakKeyDictionary[tf.Graph, dict[str, str]]
         self._last_op = weakref.WeakKeyDictionary()
         self._eager: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {}
@@ -67,18 +67,18 @@ class Engine(ArrayExchange):
         """Adds the op that sums ``tensor`` over all ranks to the graph being traced.
 
         Never called with one rank, with an empty tensor or with a dtype of ``wire_dtypes``. The
-        key consists of letters, digits, dots and underscores. The op runs even if its input is
-        constant or its result unused, and is joined with no other: the other ranks count on it.
+        key consists of letters, digits, dots and underscores. The op must run even if its input is
+        constant or its result unused, and must not be merged with another: other ranks count on it.
         """
 
     @abstractmethod
     def _close(self) -> None:
-        """Leaves the job, in which no rank exchanges any more."""
+        """Leaves the job, after the last exchange of all ranks."""
 
     def sum_in_graph(
         self, tensor: tf.Tensor, name: str, position: int | None = None, *, any_shape: bool = False
     ) -> tf.Tensor:
-        """The sum of ``tensor`` over all ranks, same shape and dtype.
+        """Returns the sum of ``tensor`` over all ranks, of the same shape and dtype.
 
         Called while a tf.function is traced, or eagerly. The exchange starts when ``tensor`` and
         the ops of surrounding ``tf.control_dependencies`` are computed, and is complete when the
@@ -87,11 +87,11 @@ class Engine(ArrayExchange):
         Args:
             tensor: dense, of the same shape and dtype on all ranks. An empty tensor is returned
                 as it is.
-            name: the exchange's key, equal on all ranks. A name may stand several times in one
+            name: the exchange's key, equal on all ranks. A name may be used several times in one
                 graph: these exchanges run one after the other, in the order of the calls.
-            place: of those that an engine has at a time, it sends the one with the smallest place
-                first, if it can (BytePS); None: before all that have one.
-            any_shape: the name stands for tensors of any shape, one after the other.
+            position: priority: of the exchanges that it has been given, the engine sends the one
+                with the smallest position first, if it can (BytePS); None: before all of these.
+            any_shape: whether the name stands for tensors of any shape, one after the other.
 
         Raises:
             RuntimeError: the name had another shape or dtype before.
@@ -119,16 +119,16 @@ class Engine(ArrayExchange):
         return result
 
     def exchanges(self) -> list[str]:
-        """All exchanges so far, in the order of first use, as "name dtype shape".
+        """Returns all exchanges so far, in the order of first use, as "name dtype shape".
 
-        Ranks that differ here would add up unlike tensors: compare it with ``check_equal``.
+        Ranks that differ here would sum different tensors: compare it with ``check_equal``.
         """
         return [f"{name} {dtype.name} {shape}" for name, (dtype, shape) in self._exchanges.items()]
 
     def shutdown(self) -> None:
         """Ends the job cleanly: waits for all ranks, then leaves. The second call does nothing.
 
-        After an error use ``ooodist.engines.abort``: the other ranks would not come.
+        After an error use ``ooodist.engines.abort``, because the other ranks would not come.
         """
         if not self._is_shut_down:
             self._is_shut_down = True
@@ -136,7 +136,7 @@ class Engine(ArrayExchange):
             self._close()
 
     def _register(self, name: str, dtype: tf.DType, shape: tf.TensorShape | None) -> str:
-        """Notes the exchange and returns its key: unique, and a name that an op can have."""
+        """Registers the exchange and returns its key, which is unique and valid as an op name."""
         kind = (dtype, tf.TensorShape(shape))
         known = self._exchanges.setdefault(name, kind)
         if str(known) != str(kind):
@@ -166,24 +166,25 @@ class Engine(ArrayExchange):
 
 
 def keep(op: tf.Operation) -> None:
-    """Makes ``op`` run in each call of the traced function, used or not, chained to no other op.
+    """Makes ``op`` run in each call of the traced function, used or not, independent of other ops.
 
-    Stateless ops whose result nobody uses are otherwise left out, and stateful ones are made to
-    wait for each other.
+    Otherwise stateless ops with unused results are pruned, and stateful ops wait for each other.
+
+    Raises RuntimeError outside of a tf.function.
     """
     if not run_independently(op):
         raise RuntimeError(f"{op.name}: exchanges can only be part of a tf.function")
 
 
 def as_new_value(tensor: tf.Tensor) -> tf.Tensor:
-    """``tensor``, of which TensorFlow does not know whether it is constant or equals another.
+    """Returns ``tensor``, hiding from TensorFlow whether it is constant or equal to another.
 
-    Otherwise a stateless op on a constant is executed once, while the graph is optimized, and two
-    of them on one tensor are joined. Only a branch that is chosen at run time, by an op with a
-    state, is left alone by all optimizers; it copies nothing. That op may neither tell the time
-    nor draw a number: where TensorFlow is to be deterministic, it refuses to run such ops.
+    Otherwise a stateless op on a constant is executed only once, while the graph is optimized, and
+    two such ops on one tensor are merged. The one thing that all optimizers leave alone is a branch
+    chosen at run time, by a stateful op; it copies nothing. That op may neither tell the time nor
+    draw a number: TensorFlow refuses to run such ops where it is to be deterministic.
     """
     with tf.device("CPU:0"):  # decisions are made on the host
-        chosen = tf.raw_ops.Empty(shape=[], dtype=tf.bool, init=True)  # false, which nobody knows
+        chosen = tf.raw_ops.Empty(shape=[], dtype=tf.bool, init=True)  # false, but not statically
     keep(chosen.op)
     return tf.raw_ops.Switch(data=tensor, pred=chosen).output_false

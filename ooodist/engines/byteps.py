@@ -1,4 +1,4 @@
-"""BytePS: workers that push to and pull from servers, started by bpslaunch or launch/local.py."""
+"""BytePS: workers push to and pull from servers; bpslaunch or launch/local.py starts them."""
 
 import atexit
 import os
@@ -15,19 +15,19 @@ from ooodist.engines.local_rank import LocalRank
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 
-MOST_NAMES = 1 << 16  # that BytePS can number; places come after all numbers
-LEAVE_SECONDS = 20.0  # between the first and the last rank that leaves the job
+MOST_NAMES = 1 << 16  # that BytePS can number; positions come after all numbers
+LEAVE_SECONDS = 20.0  # timeout from the first rank that leaves the job to the last
 
 
 class BytepsEngine(Engine):
     """Sums with BytePS's push_pull.
 
     Ranks know a name by its number, in the order in which names are first used, so all ranks must
-    trace the same exchanges in the same order. Without a place the number is the priority, too:
-    the first is most urgent. On a server each name costs twice the size of the largest tensor that
-    it has stood for, until the end of the job; on the workers nothing, for in our build (patches/)
-    tensors are sent from where they are. When a rank or server dies,
-    our build ends the others some 10 to 25 seconds later, when its heartbeat has been missing.
+    trace the same exchanges in the same order. Without a position the number is the priority, too:
+    the first is the most urgent. On a server each name costs twice the size of the largest tensor
+    that it has stood for, until the end of the job; on the workers it costs nothing, because our
+    build (patches/) sends tensors from where they are. When a rank or server dies, our build ends
+    the others some 10 to 25 seconds later, when its heartbeat has been missing.
     """
 
     name = "byteps"
@@ -45,7 +45,7 @@ class BytepsEngine(Engine):
         atexit.unregister(bps.shutdown)
         atexit.register(self._close_at_exit)
         self.rank, self.size = bps.rank(), bps.size()
-        # As the library reads them; it takes 0 for any number.
+        # As the library reads them; a credit of 0 means any number.
         self.partition_bytes = int(os.environ.get("BYTEPS_PARTITION_BYTES", 4096000))
         self.pieces_in_flight = int(os.environ.get("BYTEPS_SCHEDULING_CREDIT", 0)) or None
         # One process is one "machine" to BytePS here, so it does not know who shares the host.
@@ -57,8 +57,8 @@ class BytepsEngine(Engine):
             self._place = LocalRank(":".join(scheduler))
             self.local_rank, self.local_size = self._place.rank, None
         use_own_gpu(self.local_rank, self.local_size)
-        # They get the first numbers: so ranks can compare what they have traced before a
-        # difference can mix up anything.
+        # These names get the first numbers, so that ranks can compare what they have traced before
+        # a difference can mix up anything.
         for size in PIECE_SIZES:
             self._sum_array(np.zeros(size, np.int32))
 
@@ -78,7 +78,7 @@ class BytepsEngine(Engine):
             bps.shutdown()
 
     def _close_at_exit(self) -> None:
-        """BytePS does not end before all workers do: they will not, if this one has failed."""
+        """Leaves the job at exit, or aborts after an error, since BytePS waits for all workers."""
         if getattr(sys, "last_value", None) is not None:  # an exception that nobody caught
             abort(1)
         self._close()

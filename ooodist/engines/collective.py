@@ -1,4 +1,4 @@
-"""TensorFlow's own collective ops between processes: nothing to build."""
+"""The collective engine: TensorFlow's own collective ops between processes; nothing to build."""
 
 import hashlib
 import logging
@@ -15,18 +15,17 @@ from ooodist.errors import UserError
 _log = logging.getLogger("ooodist")
 
 GROUP_KEY = 1 << 20  # tf.distribute counts its own groups from 1
-# The ring sends a large tensor in up to so many parts at a time: 64 MB in 82 ms instead of the
-# 219 ms of one part (2 ranks on 2 cores). Tensors below 4 MB a rank go in one.
+# The ring sends a large tensor in up to this many parts at a time: 64 MB in 82 ms instead of
+# 219 ms in one part (2 ranks on 2 cores). Tensors below 4 MB a rank are sent in one part.
 MAX_PARTS = 16
 
 
 class CollectiveEngine(Engine):
     """Sums with CollectiveReduceV2: a ring through gRPC on CPUs, NCCL on GPUs.
 
-    TF_CONFIG names the processes. With one process (or none named) it adds up nothing. A rank
-    that dies ends in an error of the running exchange on all others, within seconds. So does one
-    that is stopped for long, unless OOODIST_HEARTBEAT_SECONDS allows for more than TensorFlow's 10
-    seconds.
+    TF_CONFIG names the processes. With one process (or none named) it exchanges nothing. When a
+    rank dies, the running exchange fails on all others within seconds. So it does when a rank is
+    suspended for long, unless OOODIST_HEARTBEAT_SECONDS allows more than TensorFlow's 10 seconds.
 
     On CPUs exchanges are independent of each other, in whatever order they start on each rank.
     NCCL needs the same order on all ranks: there they are chained in the order in which they are
@@ -53,7 +52,7 @@ class CollectiveEngine(Engine):
         self._on_gpu = bool(tf.config.get_visible_devices("GPU"))
         self.max_credit = 1 if self._on_gpu else None
         self._numbers: dict[int, str] = {}
-        # It is needed as long as the process lives, but never as the current strategy.
+        # It must live as long as the process, but is never the current strategy.
         self._strategy = _connect_all_workers() if self.size > 1 else None
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
@@ -74,7 +73,7 @@ class CollectiveEngine(Engine):
         return result
 
     def _instance_key(self, key: str) -> int:
-        """A number by which the ranks know the exchange, whenever each of them traces it."""
+        """Returns a number that identifies the exchange on all ranks, whenever each traces it."""
         number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") >> 1
         while self._numbers.setdefault(number, key) != key:
             number = (number + 1) % (1 << 31)
@@ -85,7 +84,7 @@ class CollectiveEngine(Engine):
 
 
 def _connect_all_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Starts this process's server and returns when those of all others are there."""
+    """Starts this process's server and returns when those of all other processes run."""
     if seconds := os.environ.get("OOODIST_HEARTBEAT_SECONDS"):
         addresses, _ = cluster(os.environ) or ([], 0)
         set_heartbeat(len(addresses), float(seconds))

@@ -1,4 +1,4 @@
-"""Which engine this process was started for: read from its environment. No TensorFlow here."""
+"""Detects from the environment which engine this process was started for; needs no TensorFlow."""
 
 import json
 from collections.abc import Mapping
@@ -12,36 +12,36 @@ _LAUNCH = {
     "byteps": "python launch/local.py -np 2 --engine byteps -- python -m ooodist.train …",
     "mpi": "mpirun -np 2 python -m ooodist.train …",
 }
-# What tells the number of processes: those of horovodrun (gloo), Open MPI, and other MPIs.
+# Variables that hold the number of processes: those of horovodrun (gloo), Open MPI, other MPIs.
 _HOROVOD_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def detect(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The engine that the environment asks for, and why.
+    """Returns the engine that the environment asks for, and why.
 
     Raises:
-        UserError: a variable has a value that cannot be.
+        UserError: a variable has an invalid value.
     """
     named = environ.get("OOODIST_ENGINE")
     if named is not None:
         return check_name(named, "OOODIST_ENGINE"), f"OOODIST_ENGINE={named}"
     found = _launched(environ)
     for engine, (size, reason) in found.items():
-        # With HOROVOD_SIZE=1 somebody started one process and means it.
+        # HOROVOD_SIZE=1 means that somebody started one process on purpose.
         if size > 1 or reason.startswith(("HOROVOD", "DMLC")):
             return engine, reason
     return "local", "no launcher has set its variables"
 
 
 def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tuple[str, str]:
-    """The engine to use, and why: ``engine``, or the detected one if that is "auto".
+    """Returns the engine to use, and why: ``engine``, or the detected one if that is "auto".
 
     Args:
         workers: the number of workers that the user expects, if given.
 
     Raises:
-        UserError: the environment belongs to another engine, so that each process would train
-            on its own.
+        UserError: the environment does not fit the engine, so that, for example, each process
+            would train on its own.
     """
     if check_name(engine, "engine") == "auto":
         name, reason = detect(environ)
@@ -77,7 +77,7 @@ def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tupl
 
 
 def check_size(name: str, size: int, environ: Mapping[str, str], workers: int | None) -> None:
-    """Raises UserError if ``size`` is not what the user or the launcher said."""
+    """Raises UserError if ``size`` differs from what the user or the launcher said."""
     if workers is not None and workers != size:
         raise UserError(
             f"workers is {workers}, but engine {name} runs {size}: start {workers} processes, "
@@ -91,7 +91,7 @@ def check_size(name: str, size: int, environ: Mapping[str, str], workers: int | 
 
 
 def check_name(engine: str, where: str) -> str:
-    """Returns ``engine`` if it can be; raises UserError otherwise."""
+    """Returns ``engine`` if it is a known name; raises UserError otherwise."""
     allowed = ENGINES if where == "OOODIST_ENGINE" else ("auto", *ENGINES)
     if engine not in allowed:
         raise UserError(f"{where} is {engine!r}; it must be one of {', '.join(allowed)}")
@@ -99,9 +99,9 @@ def check_name(engine: str, where: str) -> str:
 
 
 def cluster(environ: Mapping[str, str]) -> tuple[list[str], int] | None:
-    """The addresses of all workers in TF_CONFIG and this process's place; None without TF_CONFIG.
+    """Reads the addresses of all workers and this process's rank from TF_CONFIG; None without it.
 
-    A chief counts as the first worker.
+    A chief counts as the first worker. Raises UserError if TF_CONFIG is invalid.
     """
     text = environ.get("TF_CONFIG")
     if not text:
@@ -128,14 +128,14 @@ def cluster(environ: Mapping[str, str]) -> tuple[list[str], int] | None:
 
 
 def _launched(environ: Mapping[str, str]) -> dict[str, tuple[int, str]]:
-    """Engines whose launchers have set variables: number of processes and which variable."""
+    """Returns the engines whose launchers set variables, with (number of processes, reason)."""
     found = {}
     for variable in _HOROVOD_SIZES:
         if variable in environ:
             size = _number(environ, variable)
             found["horovod"] = (size, f"{variable}={size}")
             if variable != _HOROVOD_SIZES[0]:
-                found["mpi"] = found["horovod"]  # after it: it is taken when one asks for it
+                found["mpi"] = found["horovod"]  # comes second: only taken if it is asked for
             break
     if environ.get("DMLC_ROLE"):
         size = _number(environ, "DMLC_NUM_WORKER")

@@ -1,4 +1,4 @@
-"""One GPU a process, and what it has not done yet."""
+"""Gives each process its own GPU, and waits for the GPU's work."""
 
 import os
 import time
@@ -14,11 +14,11 @@ def use_own_gpu(local_rank: int, local_size: int | None) -> None:
     """Leaves only GPU number ``local_rank`` of this host visible to TensorFlow, if it has GPUs.
 
     Args:
-        local_rank: of this process among those of its host.
-        local_size: their number; None: nobody knows it.
+        local_rank: number of this process among those of its host.
+        local_size: their number; None: unknown.
 
     Raises:
-        UserError: the host has too few, or TensorFlow has started before.
+        UserError: the host has too few GPUs, or TensorFlow has already started on them.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus or local_size == 1:
@@ -41,13 +41,13 @@ def use_own_gpu(local_rank: int, local_size: int | None) -> None:
 
 
 def wait_for_gpu() -> None:
-    """Returns when the GPU has done all that it was given; on CPUs a call ends when all is done."""
+    """Waits until the GPU has done all of its work; on CPUs a call ends when its work is done."""
     if tf.config.get_visible_devices("GPU"):
         tf.test.experimental.sync_devices()
 
 
 def seconds_of(action: Callable[[], Any]) -> float:
-    """Seconds of an action, to the end of all that it has given the GPU."""
+    """Runs an action and returns the seconds until its work, also on the GPU, is done."""
     began = time.perf_counter()
     action()
     wait_for_gpu()

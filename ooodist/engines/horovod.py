@@ -1,4 +1,4 @@
-"""Horovod: processes started by horovodrun, mpirun or launch/local.py."""
+"""The Horovod engine; horovodrun, mpirun or launch/local.py start its processes."""
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
@@ -12,8 +12,8 @@ from ooodist.engines.priority import let_come_first, threads
 class HorovodEngine(Engine):
     """Sums with Horovod's all-reduce (MPI, gloo or NCCL, as Horovod was built and started).
 
-    What is ready at the same time Horovod joins into one transfer, in any order. A rank that dies
-    ends in an error of the running exchange on all others.
+    Horovod fuses tensors that are ready at the same time into one transfer, in any order. When a
+    rank dies, the running exchange fails on all others.
     """
 
     name = "horovod"
@@ -28,7 +28,7 @@ class HorovodEngine(Engine):
         super().__init__()
         before = threads()
         hvd.init()
-        if not hvd.mpi_enabled():  # MPI's threads poll: they must not come first
+        if not hvd.mpi_enabled():  # MPI's threads poll: they must not have priority
             let_come_first(threads() - before)
         self.rank, self.size = hvd.rank(), hvd.size()
         self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
@@ -36,7 +36,7 @@ class HorovodEngine(Engine):
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         # Horovod's key is the last part of the op's name. In a name scope of its own the op gets
-        # exactly the name it asks for, also if that stands elsewhere in the graph.
+        # exactly the name it asks for, even if the graph has that name elsewhere.
         with tf.name_scope("exchange"):
             result = all_reduce_sum(as_new_value(tensor), key)
         assert result.op.name.split("/")[-1] == key, (result.op.name, key)

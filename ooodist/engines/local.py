@@ -1,4 +1,4 @@
-"""One process on its own: every sum is its input."""
+"""The engine of a single process: every sum is its input."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from ooodist.engines.base import Engine
 
 
 class LocalEngine(Engine):
-    """Training without a second process."""
+    """Trains in a single process, without exchanges."""
 
     name = "local"
 

@@ -1,4 +1,4 @@
-"""Which of a host's processes of one job this is, where no launcher has said it."""
+"""Finds this process's local rank where no launcher has set it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LocalRank:
     however it ends.
 
     Args:
-        job: the same in all processes of the job, and in no other job of this user.
+        job: an identifier that all processes of the job share, and no other job of this user.
 
     Attributes:
         rank: the number.

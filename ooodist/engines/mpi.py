@@ -1,4 +1,4 @@
-"""The ranks of ``mpirun``, for pipelines; their messages are in :mod:`ooodist.pipeline`."""
+"""The MPI engine, for pipelines; their point-to-point messages are in :mod:`ooodist.pipeline`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ooodist.engines.base import Engine
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.errors import UserError
 
-# Open MPI waits with a whole core; a rank that waits leaves it to those that compute.
-SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3  # seconds between two looks
+# Open MPI keeps a core busy while it waits; a waiting rank leaves it to those that compute.
+SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3  # seconds between two polls
 
 
 class MpiEngine(Engine):
-    """All ranks of the job. Nothing is exchanged in a traced graph.
+    """Connects all ranks of ``mpirun``; exchanges arrays only, and nothing in a traced graph.
 
     Attributes:
-        world: communicator of these ranks, for whoever exchanges more than the engine does.
+        world: communicator of these ranks, for code that exchanges more than the engine does.
     """
 
     name = "mpi"
@@ -48,15 +48,15 @@ class MpiEngine(Engine):
 
 
 def wait(request: MPI.Request, what: str = "", limit: float = math.inf) -> None:
-    """Returns when the request is complete, and does not use the core meanwhile.
+    """Waits until the request is complete, without keeping the core busy.
 
     Args:
-        request: of something that all ranks do together.
-        what: they do; for people.
-        limit: seconds.
+        request: a request for something that all ranks do together.
+        what: what they do, for the message.
+        limit: timeout in seconds.
 
     Raises:
-        UserError: it takes longer.
+        UserError: it takes longer than ``limit``.
     """
     pause = SHORTEST_PAUSE
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The priority of the threads that send and receive."""
+"""Sets the priority of the threads that send and receive."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _log = logging.getLogger("ooodist")
 
 
 def threads() -> set[int]:
-    """The threads of this process."""
+    """Returns the ids of this process's threads."""
     return {int(name) for name in os.listdir("/proc/self/task")}
 
 
 def let_come_first(those: set[int], usual: int | None = None) -> None:
-    """These threads run as soon as they can, if the job asks for it and the system allows it.
+    """Raises the priority of threads, if the job asks for it and the system allows it.
 
     They do little, but each exchange waits for them, and where all cores compute they wait for a
     core.
 
     Args:
-        those: threads of this process.
-        usual: their niceness if the variable ``OOODIST_EXCHANGE_NICENESS`` is not set; None: as it
-            is.
+        those: ids of threads of this process.
+        usual: their niceness if the variable ``OOODIST_EXCHANGE_NICENESS`` is not set; None: it
+            stays as it is.
 
     Raises:
-        UserError: the variable ``OOODIST_EXCHANGE_NICENESS`` is set, but is no number.
+        UserError: the variable ``OOODIST_EXCHANGE_NICENESS`` is set, but is not a number.
     """
     niceness = os.environ.get(NICENESS, usual)
     if niceness is None:
@@ -43,5 +43,5 @@ def let_come_first(those: set[int], usual: int | None = None) -> None:
         except PermissionError:
             _log.info("the engine's threads keep their priority: another takes CAP_SYS_NICE")
             return
-        except ProcessLookupError:  # it has ended meanwhile
+        except ProcessLookupError:  # the thread has ended in the meantime
             continue

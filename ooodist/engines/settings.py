@@ -1,4 +1,4 @@
-"""Environment variables with which an engine carries out a plan best, and listens to nobody else.
+"""Environment variables that make an engine follow a plan well, and keep it off open networks.
 
 They are read when the library starts, so they are set before ``ooodist.engines.init``, and only
 where the user has not set them. Measured in ``expr/engines``: two hosts of one core each, links of
@@ -23,38 +23,38 @@ def planned_settings(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Environment variables for a job that runs a plan, each with its value.
+    """Returns environment variables, by name, for a job that follows a plan.
 
     Args:
         engine: "local", "collective", "horovod" or "byteps".
-        partition_bytes: that of the plan; None if it is not known yet.
+        partition_bytes: the plan's partition size in bytes; None if it is not known yet.
         pieces_in_flight: the credit of a plan for BytePS; None: any number.
-        environ: of this process; None: os.environ.
+        environ: the environment of this process; None: os.environ.
     """
     environ = os.environ if environ is None else environ
     if engine == "byteps" and partition_bytes is None and _is_at_home(environ):
         # Small pieces pay where they wait for a network. On one machine each is work for a core
-        # (a step of the quick start takes 1.11 to 1.15 times as long: expr/at_home), also in a
-        # job whose plan is not found yet. The planner plans with what the engine has.
+        # (a step of the quick start takes 1.11 to 1.15 times as long: expr/at_home), even in a
+        # job whose plan is not found yet. The planner uses the engine's actual settings.
         return _threads()
     return {**_threads(), **_of_library(engine, partition_bytes, pieces_in_flight)}
 
 
 def _is_at_home(environ: Mapping[str, str]) -> bool:
-    """Whether BytePS's scheduler, and so everybody, is reached without a network."""
+    """Returns whether BytePS's scheduler, and so every process, is on this machine."""
     address = environ.get("DMLC_PS_ROOT_URI", "")
     return address == "localhost" or address.startswith("127.")
 
 
 def one_host_settings(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables for ranks of Open MPI that share one host: nobody else reaches them.
+    """Returns variables that close the ports of Open MPI ranks if all share one host.
 
     Open MPI's TCP listens on all networks of the host, whatever interfaces it is told to use, and
-    where it may not, libfabric's does. Such ranks have shared memory.
+    where TCP is disabled, libfabric's does. Ranks on one host have shared memory instead.
 
     Args:
         engine: "local", "collective", "horovod", "byteps" or "mpi".
-        environ: of this process; what the user has chosen there is left out.
+        environ: the environment of this process; if it sets one of the variables, none is returned.
     """
     size = environ.get("OMPI_COMM_WORLD_SIZE")
     if engine not in ("horovod", "mpi") or size is None:
@@ -65,20 +65,20 @@ def one_host_settings(engine: str, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def planned_credits(engine: str, most: int | None = None) -> tuple[int, ...]:
-    """How many exchanges a plan for this engine may have in flight, of those up to ``most``.
+    """Returns the numbers of exchanges in flight that a plan may choose, up to ``most``.
 
-    With more, the libraries run them in an order of their own (Horovod's cache), or side by side
-    (TensorFlow's collectives), and not in that of the plan.
+    With more, the libraries run them in an order of their own (Horovod's cache) or side by side
+    (TensorFlow's collectives) rather than in the plan's order.
     """
     credits = (BYTEPS_CREDIT,) if engine == "byteps" else (1, 2)
     return tuple(credit for credit in credits if most is None or credit <= most)
 
 
 def _threads() -> dict[str, str]:
-    """TensorFlow has a thread for each core, and one thread follows a chain of ops to its end.
+    """Returns a variable that gives TensorFlow a second thread on a single core.
 
-    With one core that leaves nobody to start the exchanges that have become ready meanwhile; a
-    second thread does.
+    TensorFlow has a thread for each core, and a thread follows a chain of ops to its end. With one
+    core that leaves no thread to start the exchanges that have become ready meanwhile.
     """
     return {"TF_NUM_INTEROP_THREADS": "2"} if len(os.sched_getaffinity(0)) == 1 else {}
 
@@ -88,27 +88,27 @@ def _of_library(
 ) -> dict[str, str]:
     if engine == "horovod":
         return {
-            # Default 128 MB: what is ready at one time is copied together and completes
-            # together, so that the most urgent of it waits for the rest. With 0 each small one
-            # costs a round of messages of its own.
+            # Default 128 MB: what is ready at one time is copied together and completes together,
+            # so that the most urgent tensor waits for the rest. With 0 each small one costs a round
+            # of messages of its own.
             "HOROVOD_FUSION_THRESHOLD": str(4 << 20),
-            # Milliseconds; default 1. In each cycle the workers exchange small messages, also
-            # when there is nothing to add up: 10 % of a core at 1 ms, 3 % at 5.
+            # Milliseconds; default 1. In each cycle the workers exchange small messages, even
+            # when there is nothing to sum: 10 % of a core at 1 ms, 3 % at 5.
             "HOROVOD_CYCLE_TIME": "5",
-            # Of our patch: a cycle begins as soon as there is something to add up. An exchange
-            # that is handed over when another is complete would wait for the next cycle.
+            # From our patch: a cycle begins as soon as there is something to sum. Otherwise an
+            # exchange that starts when another is complete would wait for the next cycle.
             "HOROVOD_CYCLE_ON_DEMAND": "1",
-            # Of ours, see priority.py: the threads that send and receive come first.
+            # Read by priority.py: the threads that send and receive have priority.
             NICENESS: "-10",
         }
     if engine == "byteps":
         return {
-            # Default 4096000. A more urgent tensor waits for the pieces in flight: one of 1 MiB
+            # Default 4096000. A more urgent tensor waits for the pieces in flight; one of 1 MiB
             # takes 34 ms at 250 Mbit/s.
             "BYTEPS_PARTITION_BYTES": str(partition_bytes or DEFAULT_PARTITION_BYTES),
-            # Default 0: all that there is, in the order in which it is ready, without priorities.
+            # Default 0: unlimited, in the order in which tensors are ready, without priorities.
             "BYTEPS_SCHEDULING_CREDIT": str(pieces_in_flight or 0),
-            # Default djb2, by which servers get tensors at random; naive: in turn.
+            # Default djb2, which assigns tensors to servers at random; naive: in turn.
             "BYTEPS_KEY_HASH_FN": "naive",
         }
     return {}

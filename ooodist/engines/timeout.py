@@ -1,4 +1,4 @@
-"""Ending a process that would otherwise wait for ever."""
+"""Ends a process that would otherwise wait forever."""
 
 import contextlib
 import faulthandler
@@ -13,11 +13,11 @@ from typing import NoReturn
 def abort(code: int) -> NoReturn:
     """Ends this process at once: no waiting for other ranks, no clean-up that could hang.
 
-    The other ranks end with an error in their next exchange (byteps: when the heartbeat of this
-    one has been missing for some seconds).
+    The other ranks fail in their next exchange (byteps: when the heartbeat of this one has been
+    missing for some seconds).
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or its reader is gone
+        with contextlib.suppress(OSError, ValueError):  # the stream or its reader is gone
             stream.flush()
     logging.shutdown()
     os._exit(code)
@@ -25,7 +25,7 @@ def abort(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def ending_after(seconds: float, error: str) -> Iterator[None]:
-    """Ends the process with ``error`` and exit code 1 if the body takes longer."""
+    """Ends the process with ``error`` and exit code 1 if the body takes longer than ``seconds``."""
 
     def give_up() -> None:
         print(f"ooodist: error: {error}", file=sys.stderr)
@@ -34,8 +34,8 @@ def ending_after(seconds: float, error: str) -> Iterator[None]:
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     timer.start()
-    # TensorFlow connects without letting other Python threads run; this timer needs no Python.
-    # It shows in which function the process was.
+    # TensorFlow connects without letting other Python threads run; this timer needs no Python,
+    # and shows in which function the process was.
     faulthandler.dump_traceback_later(seconds + 1, exit=True)
     try:
         yield

@@ -1,1 +1,1 @@
-"""F, dX and dW of a traced step: telling them apart, imposing an order, cutting a stage."""
+"""Finds the F, dX and dW units of a traced step, imposes an order, and cuts pipeline stages."""

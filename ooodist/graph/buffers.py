@@ -1,7 +1,7 @@
-"""Which memory the tensors of a TensorFlow graph take.
+"""Estimates the memory that the tensors of a TensorFlow graph occupy.
 
-Sizes are those of the traced graph, of which TensorFlow may fuse a part away; tensors of an open
-shape count nothing.
+Sizes are those of the traced graph, parts of which TensorFlow may fuse away; a tensor of unknown
+shape counts as 0 bytes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import tensorflow as tf
 
 from ooodist.graph.ops import num_bytes
 
-# Ops that pass a buffer on, or hand out a part of it: their result takes no memory of its own.
+# Ops that forward a buffer, or a part of it; their result needs no memory of its own.
 PASSING = frozenset(
     """
     CheckNumerics EnsureShape ExpandDims Identity IdentityN PreventGradient Reshape Squeeze
     StopGradient
     """.split()  # noqa: SIM905
 )
-# Ops that write their result over an argument that nobody else is going to read.
+# Ops that write their result over an input that no other op will read.
 OVERWRITING = frozenset(
     """
     Add AddN AddV2 BiasAdd Div Elu EluGrad Erf Exp LeakyRelu LeakyReluGrad Log Maximum Minimum Mul
@@ -29,27 +29,27 @@ OVERWRITING = frozenset(
     Softmax Softplus SoftplusGrad Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad
     """.split()  # noqa: SIM905
 )
-# What these hand out is there all the time, whatever a step does.
+# Ops whose results exist all the time, whatever a step does.
 LASTING = frozenset({"Const", "Placeholder", "ReadVariableOp"})
 
 Buffer: TypeAlias = tuple[tf.Operation, int]
 
 
 def buffer_of(tensor: tf.Tensor) -> Buffer:
-    """Op and output that the memory of a tensor belongs to."""
+    """Returns the op and the output index that own the memory of a tensor."""
     op, index = tensor.op, tensor.value_index
     while op.type in PASSING:
-        source = op.inputs[index]  # of IdentityN; the others have one output, of the first input
+        source = op.inputs[index]  # the place matters for IdentityN; the others have one output
         op, index = source.op, source.value_index
     return op, index
 
 
 def workspace_bytes(ops: Sequence[tf.Operation], others: Collection[tf.Tensor]) -> int:
-    """The most bytes that ops hold at once of what they make for each other.
+    """Returns the peak bytes of the tensors that these ops produce for each other.
 
     Args:
-        ops: in the order in which they run.
-        others: tensors that come from elsewhere or stay when the ops have run; they do not count.
+        ops: the ops in the order in which they run.
+        others: tensors that come from elsewhere or outlive the ops; they do not count.
     """
     reads = [[buffer_of(tensor) for tensor in op.inputs] for op in ops]
     last_reader = {buffer: op for op, those in zip(ops, reads, strict=True) for buffer in those}
@@ -60,7 +60,7 @@ def workspace_bytes(ops: Sequence[tf.Operation], others: Collection[tf.Tensor]) 
         if op.type not in PASSING | LASTING
         for index, tensor in enumerate(op.outputs)
     }
-    # Backwards, so that what is written over and over belongs to whom it belongs to at last.
+    # Backward, so that a buffer that is overwritten several times is credited to its last owner.
     place: dict[Buffer, Buffer] = {buffer: buffer for buffer in sizes}
     for op, those in zip(reversed(ops), reversed(reads), strict=True):
         result = (op, 0)

@@ -1,7 +1,7 @@
-"""Cuts a stage of a pipeline into three functions: F, B (= dX) and W (= dW).
+"""Cuts a pipeline stage into three functions: F (forward), B (= dX) and W (= dW).
 
-The stage is traced once, forward and backward, and each op goes to one of the three by what needs
-it; no layer is known by name or type::
+The stage is traced once, forward and backward, and each op is assigned to one of the three by
+which results need it; no layer is recognized by name or type::
 
     inputs ----------> [ F ] ----------> outputs
                          | saved
@@ -9,20 +9,21 @@ it; no layer is known by name or type::
     gradients            | saved
                        [ W ] ----------> added to the accumulators
 
-    B = the ops behind the output gradients that an input gradient needs
-    W = the other ops behind the output gradients that a weight's gradient needs
+    B = the ops downstream of the output gradients that an input gradient needs
+    W = the other ops downstream of the output gradients that a weight's gradient needs
 
-W may run at any time after B. What B and W need of F is saved, except what depends on nothing but
-constants and weights (shapes, casts of a weight): that is made again. Weights must not change
-between F and W of a micro-batch. A max-pooling is made again too, where its gradient is computed:
-oneDNN computes that thirty times as fast beside the pooling itself, which leaves it the places of
-the maxima, as from the result. What F itself changes (moving averages, random states) is saved and
-not read again, so that dropout has the same mask in F, B and W.
+W may run at any time after B. What B and W need from F is saved, except what depends only on
+constants and weights (shapes, casts of a weight), which is recomputed. Weights must not change
+between F and W of a micro-batch. A max-pooling is recomputed too, where its gradient is computed:
+oneDNN computes that gradient thirty times as fast next to the pooling itself, which leaves it the
+positions of the maxima, as from the pooling's result. State that F itself changes (moving
+averages, random states) is saved and not read again, so that dropout has the same mask in F, B
+and W.
 
-A stage of which nobody wants input gradients, as the first of a model, has an empty B, and all is
-W. There each dW waits for the dX before it and the next dX for that dW: left alone, TensorFlow runs
-ahead with dX as far as a free thread happens to take it, and keeps in memory what dW has yet to
-read.
+A stage whose input gradients nobody wants, such as the first of a model, has an empty B, and all
+of its backward pass is in W. There each dW waits for the dX before it, and the next dX for that
+dW: left alone, TensorFlow runs ahead with dX whenever a thread happens to be free, and keeps in
+memory what dW has yet to read.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from ooodist.graph.units import Gradient, find_backward_units
 
 Stage = Callable[..., Sequence[tf.Tensor]]
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
-POOLING_GRADIENTS = ("MaxPoolGrad", "MaxPool3DGrad")  # of (input, result of the pooling, gradient)
+POOLING_GRADIENTS = ("MaxPoolGrad", "MaxPool3DGrad")  # inputs: (input, pooled result, gradient)
 
 
 class Saved(NamedTuple):
-    """What F hands over: to B, and to W."""
+    """The tensors that F saves for B (``for_input``) and for W (``for_weights``)."""
 
     for_input: list[tf.Tensor]
     for_weights: list[tf.Tensor]
@@ -53,20 +54,21 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True)
 class CutStage:
-    """A stage in three functions.
+    """A pipeline stage as three functions, with the memory that each needs.
 
     Attributes:
         forward: (inputs) -> (outputs, Saved).
-        input_gradient: (output gradients, ``Saved.for_input``) -> (input gradients, what W needs of
-            it); one gradient for each output of floating point, and for each such input.
-        weight_gradient: (``Saved.for_weights``, what B has made for it) -> nothing; adds the
+        input_gradient: (output gradients, ``Saved.for_input``) -> (input gradients, tensors for W);
+            takes one gradient for each floating-point output and returns one for each input, None
+            where there is none.
+        weight_gradient: (``Saved.for_weights``, the tensors that B made for W) -> nothing; adds the
             gradients to the accumulators.
-        input_bytes: that a micro-batch keeps from F to B, and not longer.
-        weight_bytes: ... from F to W.
-        gradient_bytes: ... from B to W.
-        output_bytes: of F's outputs that are not kept as well.
-        workspace_bytes: the most that F, B or W needs besides, for itself while it runs, with what
-            it is given and nobody keeps.
+        input_bytes: bytes that a micro-batch keeps from F to B, and no longer.
+        weight_bytes: bytes that it keeps from F to W.
+        gradient_bytes: bytes that it keeps from B to W.
+        output_bytes: bytes of F's outputs that are not among the saved tensors.
+        workspace_bytes: the most bytes that F, B or W needs in addition while it runs, including
+            inputs that are not kept.
     """
 
     forward: Callable[[Sequence[tf.Tensor]], tuple[list[tf.Tensor], Saved]]
@@ -90,15 +92,16 @@ def cut_stage(
     input_gradients: bool = True,
     recompute: bool = False,
 ) -> CutStage:
-    """Cuts a stage.
+    """Cuts a stage into F, B and W.
 
     Args:
-        stage: from input tensors to output tensors.
-        inputs: shapes and types of the inputs of a micro-batch.
-        variables: those that are trained.
-        accumulators: of the variables' shapes and types; W adds the gradients to them.
+        stage: maps input tensors to output tensors.
+        inputs: shapes and dtypes of the inputs of a micro-batch.
+        variables: the variables that are trained.
+        accumulators: one for each of ``variables``, of its shape and dtype; W adds the gradients
+            to them.
         input_gradients: whether anybody wants them; without them and variables nothing is saved.
-        recompute: keep the inputs alone, and run F again in B (activation checkpointing); W may
+        recompute: save only the inputs, and run F again in B (activation checkpointing); W may
             still run later.
     """
     traced = _Traced(stage, inputs, variables, input_gradients=input_gradients)
@@ -106,7 +109,7 @@ def cut_stage(
 
 
 class _Traced:
-    """The graph of a stage, forward and backward; it is never run."""
+    """The traced graph of a stage, forward and backward; it is never run."""
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class _Traced:
         self.seeds: list[tf.Tensor] = []
 
         def whole(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            # Of an identity, so that an input that is handed through has an op of its own.
+            # Through an identity, so that an input that is also an output has an op of its own.
             self.inputs = [tf.identity(tensor) for tensor in tensors]
             is_watched = [t.dtype.is_floating and input_gradients for t in self.inputs]
             watched = [t for t, yes in zip(self.inputs, is_watched, strict=True) if yes]
@@ -146,12 +149,12 @@ class _Traced:
 
 
 class _Part(NamedTuple):
-    """What is computed of the traced graph in one of the functions.
+    """The part of the traced graph that one of the three functions computes.
 
     Attributes:
         feeds: tensors that it is given.
-        fetches: tensors that are computed from them.
-        effects: ops that run too.
+        fetches: tensors that it computes from them.
+        effects: ops that it runs for their side effects.
     """
 
     feeds: Sequence[tf.Tensor]
@@ -160,7 +163,7 @@ class _Part(NamedTuple):
 
 
 class _Cutting:
-    """Decides which op goes where, and what is saved."""
+    """Assigns each op of a traced stage to F, B or W, and decides what is saved."""
 
     def __init__(
         self, traced: _Traced, accumulators: Sequence[tf.Variable], *, recompute: bool
@@ -169,7 +172,7 @@ class _Cutting:
         self._recompute = recompute
         self._graph_def = traced.graph.as_graph_def()
         self._ops = graphs.Subgraph(traced.graph.get_operations()).ops
-        seeds = {seed.op for seed in traced.seeds}  # fed to B and W, and of neither
+        seeds = {seed.op for seed in traced.seeds}  # fed to B and W, and part of neither
         self._backward = self._behind(seeds)
         parts = self._backward - seeds
         self._fetched_of_b = [g for g in traced.input_gradients if g is not None]
@@ -184,7 +187,7 @@ class _Cutting:
         of_b = self._boundary(self._b_ops, gradients)
         of_w = self._boundary(self._w_ops, self._fetched_of_w)
         if self._recompute:
-            # B makes all of F again that it or W needs, from what enters F.
+            # B recomputes whatever of F it or W needs, from F's inputs and saved state.
             again = [t for t in (*of_b, *of_w) if t.op not in self._backward]
             for_input = self._sources(again)
             for_weights: list[tf.Tensor] = []
@@ -234,12 +237,12 @@ class _Cutting:
                 + _bytes_besides(saved_of_forward, traced.inputs),
                 self._workspace_bytes(of_input, of_input.fetches)
                 + _bytes_besides(saved_of_input, traced.seeds),
-                self._workspace_bytes(of_weights, ()),  # gradients are added up as they come
+                self._workspace_bytes(of_weights, ()),  # each gradient is accumulated once computed
             ),
         )
 
     def _behind(self, begin: Iterable[tf.Operation]) -> set[tf.Operation]:
-        """These ops and all that depend on them."""
+        """Returns these ops and all that depend on them."""
         found = set(begin)
         for op in self._ops:
             if any(producer in found for producer in graphs.producers(op)):
@@ -247,7 +250,7 @@ class _Cutting:
         return found
 
     def _find_varying(self) -> set[tf.Operation]:
-        """The forward ops whose result differs from one micro-batch to the next."""
+        """Returns the forward ops whose results differ between micro-batches."""
         forward = [op for op in self._ops if op not in self._backward]
         changed = {op.inputs[0].name for op in forward if graphs.has_side_effects(op) and op.inputs}
         inputs = {tensor.op for tensor in self._traced.inputs}
@@ -260,7 +263,7 @@ class _Cutting:
         return varying
 
     def _boundary(self, part: set[tf.Operation], fetched: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What a part needs of others: tensors that vary, and those of other backward ops."""
+        """Returns what a part reads from others: varying tensors, and other backward tensors."""
         again = {op.inputs[1].op for op in part if op.type in POOLING_GRADIENTS}
 
         def is_elsewhere(op: tf.Operation) -> bool:
@@ -271,7 +274,7 @@ class _Cutting:
         return _first_before(fetched, is_elsewhere)
 
     def _sources(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What must be saved so that these forward tensors can be made again."""
+        """Returns the tensors that must be saved to recompute these forward tensors."""
         inputs = {tensor.op for tensor in self._traced.inputs}
 
         def cannot_run_again(op: tf.Operation) -> bool:
@@ -281,7 +284,7 @@ class _Cutting:
         return _first_before(tensors, cannot_run_again)
 
     def _accumulate(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Adds the gradients, which are these tensors, to the accumulators."""
+        """Adds these tensors, the flat gradients, to the accumulators."""
         left = iter(tensors)
         for gradient, accumulator in zip(self._traced.gradients, self._accumulators, strict=True):
             if gradient is None:
@@ -295,7 +298,7 @@ class _Cutting:
     def _function(
         self, part: _Part, then: Callable[[Sequence[tf.Tensor]], None] | None = None
     ) -> Callable[..., list[tf.Tensor]]:
-        """A function from what is fed to what is fetched; or to nothing, if then takes it."""
+        """Makes a function from feeds to fetches; ``then`` takes the fetches, if it is given."""
         feeds, fetches, _ = part
         fed = {tensor.name for tensor in feeds}
         names = self._needed_names(part)
@@ -304,7 +307,7 @@ class _Cutting:
             node=nodes, library=self._graph_def.library, versions=self._graph_def.versions
         )
         used = {_as_tensor_name(text) for node in nodes for text in node.input}
-        # What is fed may be fetched as it is.
+        # A tensor that is fed may be fetched unchanged.
         made = [tensor for tensor in fetches if tensor.name not in fed]
 
         def run(*values: tf.Tensor) -> list[tf.Tensor]:
@@ -331,12 +334,12 @@ class _Cutting:
         return lambda *values: call_flat(concrete, values)
 
     def _workspace_bytes(self, part: _Part, saved: Sequence[tf.Tensor]) -> int:
-        """What a part needs for itself, besides what it is fed and what is saved of it."""
+        """Returns the bytes that a part needs besides its feeds and its saved tensors."""
         names = self._needed_names(part)
         return workspace_bytes([op for op in self._ops if op.name in names], saved)
 
     def _needed_names(self, part: _Part) -> set[str]:
-        """The ops to run, given what is fed; those of captures are fed as well."""
+        """Returns the names of the ops to run, given the feeds; captures are fed as well."""
         given = {tensor.name for tensor in part.feeds} | set(self._traced.captures)
         names: set[str] = set()
         left = [tensor.op for tensor in part.fetches if tensor.name not in given]
@@ -352,7 +355,7 @@ class _Cutting:
 def _first_before(
     tensors: Sequence[tf.Tensor], stops: Callable[[tf.Operation], bool]
 ) -> list[tf.Tensor]:
-    """Going up from these tensors, those at which the ops stop; sorted by name."""
+    """Walks up from these tensors; returns those whose op satisfies ``stops``, sorted by name."""
     found: dict[str, tf.Tensor] = {}
     entered: set[tf.Operation] = set()
     left = list(tensors)
@@ -375,7 +378,7 @@ def _tensors_of(gradient: Gradient) -> list[tf.Tensor]:
 
 
 def _within(node: Any, names: set[str]) -> Any:
-    """A copy of the node that waits for no op outside of these."""
+    """Returns a copy of the node without control inputs from ops outside of ``names``."""
     copy = type(node)()
     copy.CopyFrom(node)
     del copy.input[:]
@@ -385,12 +388,12 @@ def _within(node: Any, names: set[str]) -> Any:
 
 
 def _as_tensor_name(text: str) -> str:
-    """``op:0`` for the input ``op`` of a node."""
+    """Returns the tensor name of a node's input: ``op:0`` for ``op``."""
     return text if ":" in text else f"{text}:0"
 
 
 def _bytes_besides(saved: Iterable[tf.Tensor], tensors: Iterable[tf.Tensor]) -> int:
-    """Of tensors that are in other memory than those that are saved."""
+    """Returns the bytes of the tensors that share no memory with the saved ones."""
     buffers = {buffer_of(tensor) for tensor in saved}
     return _num_bytes(tensor for tensor in tensors if buffer_of(tensor) not in buffers)
 

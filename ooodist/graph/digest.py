@@ -1,4 +1,4 @@
-"""A digest by which plans and profiles know the model that they were made for."""
+"""A digest that ties plans and profiles to the model that they were made for."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ HEX_DIGITS = 16
 
 
 def model_digest(backward: Sequence[Unit]) -> str:
-    """16 hexadecimal digits that differ when the backward units or their gradients do.
+    """Returns 16 hexadecimal digits that identify the backward units and their gradients.
 
-    It is the same for each step of a launch, on each rank and in each process. Two models with
-    the same layers and sizes have the same digest, whatever their weights, and whatever the batch.
+    They are the same for every step of a launch, on every rank and in every process. Two models
+    with the same layers and sizes have the same digest, whatever their weights and the batch.
 
     Args:
         backward: the units of one traced step, in baseline order.

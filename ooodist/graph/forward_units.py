@@ -27,7 +27,7 @@ def find_forward_units(
 
     Returns:
         the units in an order in which they can run. Ops that depend on no weight (the input
-        pipeline, constants) are in none of them.
+        pipeline, constants) are in no unit.
 
     Raises:
         ValueError: ``names`` do not match ``weights``, or are not unique.
@@ -63,7 +63,7 @@ def find_forward_units(
 
 
 def _groups(graph: graphs.Subgraph, bit_of: dict[tf.Operation, int]) -> dict[tf.Operation, int]:
-    """R(op) as a bit mask, for each op that depends on a weight."""
+    """Returns R(op) as a bit mask, for each op that depends on a weight."""
     depends: dict[tf.Operation, int] = {}
     has_data: dict[tf.Operation, bool] = {}  # depends on more than weights and constants
     for op in graph.ops:

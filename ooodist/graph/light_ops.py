@@ -2,9 +2,9 @@
 
 They cost little beside a matrix product, and TensorFlow's graph optimizer (Grappler's arithmetic
 stage) rewrites them together with their neighbors: sums of products, chains of element-wise ops.
-With an edge on one of them it would rewrite them otherwise and change the last bit; a batch-norm
-gradient did. An op type that is not here counts as heavy and carries edges, which is always
-correct and at worst costs that last bit.
+With an edge on one of them it would rewrite them differently and change the last bit, as happened
+to a batch-norm gradient. An op type that is not here counts as heavy and carries edges, which is
+always correct and at worst costs that last bit.
 """
 
 LIGHT_OPS = frozenset(

@@ -1,4 +1,4 @@
-"""Walking a TensorFlow graph that is being traced."""
+"""Walks and sorts the ops of a TensorFlow graph that is being traced, and adds control edges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Group = TypeVar("Group", bound=Hashable)
 
 
 def ancestors(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
-    """``ops`` and all that must run before them, in an order in which they can run.
+    """Returns ``ops`` and all that must run before them, in an order in which they can run.
 
     Control inputs count like data: some gradient functions recompute forward values under a
     control edge from the incoming gradient.
@@ -36,7 +36,7 @@ def ancestors(ops: Iterable[tf.Operation]) -> list[tf.Operation]:
 
 
 def producers(op: tf.Operation) -> list[tf.Operation]:
-    """The ops that ``op`` waits for: those of its data inputs and its control inputs."""
+    """Returns the ops that ``op`` waits for: those of its data inputs and its control inputs."""
     return [tensor.op for tensor in op.inputs] + list(op.control_inputs)
 
 
@@ -44,7 +44,7 @@ class Subgraph:
     """A set of ops with the edges between them.
 
     Ops with side effects are also chained in the order in which they were created, because
-    TensorFlow will chain them so (automatic control dependencies) when the trace ends.
+    TensorFlow chains them so (automatic control dependencies) when the trace ends.
 
     Attributes:
         ops: the ops, in an order in which they can run.
@@ -73,7 +73,7 @@ def _by_creation(ops: Sequence[tf.Operation]) -> list[tf.Operation]:
 
 
 def has_side_effects(op: tf.Operation) -> bool:
-    """Whether an op changes something, or gives another result each time that it runs."""
+    """Returns whether an op changes state, or gives a different result each time it runs."""
     # A read of a variable is "stateful" too, but reads commute.
     reads_only = op.type in ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Placeholder")
     return bool(op.op_def.is_stateful) and not reads_only
@@ -82,9 +82,9 @@ def has_side_effects(op: tf.Operation) -> bool:
 def sort_topologically(
     predecessors: Mapping[Group, Iterable[Group]], successors: Mapping[Group, Iterable[Group]]
 ) -> list[Group]:
-    """The nodes in an order in which each comes behind its predecessors.
+    """Returns the nodes in an order in which each comes after its predecessors.
 
-    Among nodes that could come next, the one that stands first in ``predecessors`` does.
+    Among nodes that could come next, the one that is listed first in ``predecessors`` does.
 
     Raises:
         ValueError: there is a cycle.
@@ -108,7 +108,7 @@ def sort_topologically(
 
 
 def sort_groups(subgraph: Subgraph, group_of: Mapping[tf.Operation, Group]) -> list[Group]:
-    """The groups of a partition in an order in which they can run, ties by first op.
+    """Returns the groups of a partition in an order in which they can run; ties by first op.
 
     Args:
         subgraph: the graph.
@@ -133,7 +133,7 @@ def sort_groups(subgraph: Subgraph, group_of: Mapping[tf.Operation, Group]) -> l
 
 
 def ops_of(gradient: tf.Tensor | tf.IndexedSlices | None) -> list[tf.Operation]:
-    """The ops that a gradient comes from (several for IndexedSlices, none for None)."""
+    """Returns the ops that produce a gradient (several for IndexedSlices, none for None)."""
     if gradient is None:
         return []
     if isinstance(gradient, tf.IndexedSlices):
@@ -143,7 +143,7 @@ def ops_of(gradient: tf.Tensor | tf.IndexedSlices | None) -> list[tf.Operation]:
 
 
 def num_bytes(gradient: tf.Tensor | tf.IndexedSlices | None) -> int:
-    """Bytes of a gradient; of the whole tensor for IndexedSlices; 0 where the shape is open."""
+    """Returns a gradient's bytes: all rows for IndexedSlices, 0 where the shape is unknown."""
     if gradient is None:
         return 0
     count = gradient.shape.num_elements()
@@ -151,7 +151,7 @@ def num_bytes(gradient: tf.Tensor | tf.IndexedSlices | None) -> int:
 
 
 def add_control_edges(op: tf.Operation, after: Sequence[tf.Operation]) -> int:
-    """Makes ``op`` wait for ``after`` (those that it does not wait for already).
+    """Makes ``op`` wait for those ops of ``after`` that it does not wait for already.
 
     Returns:
         the number of edges added.

@@ -1,14 +1,14 @@
-"""Orders of the backward units, and imposing one on a graph that is being traced.
+"""Orders of the backward units, and a function that imposes one on a graph being traced.
 
 An order is a list of unit names. It is legal if it has every unit once and none before a unit
 that it needs. For three layers (3 on top), as the compute stream sees them::
 
-    baseline          dX3 dW3 dX2 dW2 dX1 dW1
+    baseline       dX3 dW3 dX2 dW2 dX1 dW1
     first_k, k=2   dX3 dW3 dX2 dX1 dW1 dW2
     first_k, k=3   dX3 dX2 dX1 dW1 dW2 dW3
 
 (dXi completes the gradient of layer i's output.) With first_k the gradient that the next forward
-pass needs first is also the first of the last k to be exchanged, behind the dW of the others.
+pass needs first is also the first of the last k to be exchanged, after the dW of the others.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ooodist.graph.units import Unit
 
 
 def carries_edges(unit: Unit) -> bool:
-    """Whether a unit has an op that can carry control edges; a unit of light ops has none."""
+    """Returns whether a unit has an op that can carry control edges; light ops cannot."""
     return any(op.type not in LIGHT_OPS for op in unit.ops)
 
 
 def baseline_order(units: Sequence[Unit]) -> list[str]:
-    """Layer after layer from the loss down, each dX followed by the dW of its layer."""
+    """Returns the baseline: from the loss down, each dX followed by the dW of its layer."""
     return [unit.name for unit in units]
 
 
 def first_k_order(units: Sequence[Unit], k: int) -> list[str]:
-    """Reverse first-k: the dW of the first k layers last, the first layer's foremost.
+    """Returns reverse first-k: the dW of the first k layers last, that of the first layer first.
 
     Args:
         units: the backward units in baseline order.
@@ -64,10 +64,10 @@ def first_k_order(units: Sequence[Unit], k: int) -> list[str]:
 
 
 def check_order(units: Sequence[Unit], order: Sequence[str]) -> None:
-    """Refuses an order that is not legal.
+    """Checks that an order is legal.
 
     Raises:
-        UserError: a unit is missing, unknown, there twice, or stands before one it needs. The
+        UserError: a unit is missing, unknown, listed twice, or comes before one it needs. The
             message names the units.
     """
     known = {unit.name: unit for unit in units}
@@ -93,8 +93,8 @@ def check_order(units: Sequence[Unit], order: Sequence[str]) -> None:
 def impose_order(units: Sequence[Unit], order: Sequence[str], at_a_time: int = 1) -> int:
     """Makes the units run in the given order, by control edges.
 
-    A unit waits for all before it but the last ``at_a_time - 1``: edges lead from their last
-    heavy ops to its first ones. A unit of light ops alone (see LIGHT_OPS) is left to run when its
+    A unit waits for all units before it except the last ``at_a_time - 1``: edges lead from their
+    last heavy ops to its first ones. A unit of light ops only (see LIGHT_OPS) runs as soon as its
     data is there. One at a time, and two at a time::
 
         a a a b c c c c d d        a a a c c c c
@@ -106,7 +106,7 @@ def impose_order(units: Sequence[Unit], order: Sequence[str], at_a_time: int = 1
     Args:
         units: the backward units, in a graph that is still being traced.
         order: their names.
-        at_a_time: how many units may run at a time, if their data allows it.
+        at_a_time: how many units may run at a time, if their data dependencies allow it.
 
     Returns:
         the number of control edges that were added.
@@ -117,7 +117,7 @@ def impose_order(units: Sequence[Unit], order: Sequence[str], at_a_time: int = 1
     check_order(units, order)
     known = {unit.name: unit for unit in units}
     added = 0
-    ended: list[list[tf.Operation]] = []  # by the units so far
+    ended: list[list[tf.Operation]] = []  # for each unit so far, its last heavy ops
     for name in order:
         first, ends = _ends(known[name])
         if first:
@@ -130,15 +130,15 @@ def impose_order(units: Sequence[Unit], order: Sequence[str], at_a_time: int = 1
 
 
 def _ends(unit: Unit) -> tuple[list[tf.Operation], list[tf.Operation]]:
-    """The heavy ops that start a unit (they wait for no other of it), and those that end it."""
+    """Returns the heavy ops that start a unit (wait for no other of it), and those that end it."""
     inside = set(unit.ops)
     heavy = {op for op in unit.ops if op.type not in LIGHT_OPS}
-    waits: set[tf.Operation] = set()  # for a heavy op of this unit
+    waits: set[tf.Operation] = set()  # ops that wait for a heavy op of this unit
     for op in unit.ops:
         before = [producer for producer in producers(op) if producer in inside]
         if any(producer in heavy or producer in waits for producer in before):
             waits.add(op)
-    feeds: set[tf.Operation] = set()  # a heavy op of this unit
+    feeds: set[tf.Operation] = set()  # ops that a heavy op of this unit waits for
     for op in reversed(unit.ops):
         if op in heavy or op in feeds:
             feeds.update(producer for producer in producers(op) if producer in inside)

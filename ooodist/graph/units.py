@@ -16,9 +16,9 @@ For three dense layers (A, B, C from the input up) with biases a, b, c::
     S(dy_C) = {A,a,B,b,C,c}    S(dX of C) = S(dy_B) = {A,a,B,b}    S(dX of B) = S(dy_A) = {A,a}
     S(dW_C) = {C}              S(dW_B) = {B}                       S(dW_A) = {A}
 
-An op that one weight alone needs belongs to a dW unit: it may run at any later time. All others
-are the dX path. What does not split falls into place: a fused batch-norm gradient yields dX,
-dgamma and dbeta in one op, which others need too, so it is on the dX path.
+An op that only one weight needs belongs to a dW unit: it may run at any later time. All others
+are the dX path. An op that cannot be split needs no special case: a fused batch-norm gradient
+yields dX, dgamma and dbeta in one op, which other weights need too, so it is on the dX path.
 
 Why the units can always be run one after the other: along an edge S can only shrink (who needs
 the consumer needs the producer), so two different units never wait for each other.
@@ -88,9 +88,9 @@ def find_backward_units(
         names: a unique name for each of ``gradients``, usually the variable's path.
 
     Returns:
-        the units in baseline order: down the dX path, and behind each dX unit the dW units that
+        the units in baseline order: down the dX path, and after each dX unit the dW units that
         waited for it. Together they hold each op that depends on a seed and that some gradient
-        needs. (What a gradient needs of the forward pass alone, such as shapes, is in no unit.)
+        needs. (What a gradient needs only of the forward pass, such as shapes, is in no unit.)
 
     Raises:
         ValueError: ``names`` do not match ``gradients``, or are not unique.
@@ -107,7 +107,7 @@ def find_backward_units(
 
     needed_by = _needed_by(graph, gradient_ops)
     group_of = _join_shared_inputs(graph, _groups(graph, needed_by))
-    # Down the dX path; behind each dX unit the dW units that waited for it.
+    # Down the dX path; after each dX unit the dW units that waited for it.
     groups = sorted(graphs.sort_groups(graph, group_of), key=lambda g: (g.layer, g.kind == "dW"))
 
     # The unit that completes a gradient is the last one that has a part of it. (A gradient that
@@ -141,7 +141,7 @@ def find_backward_units(
 
 
 class _Group(NamedTuple):
-    """A unit in the making; ``needed_by`` is S as a bit mask."""
+    """The key of a unit that is being collected; ``needed_by`` is S as a bit mask."""
 
     kind: Kind
     layer: int
@@ -151,7 +151,7 @@ class _Group(NamedTuple):
 def _needed_by(
     graph: graphs.Subgraph, gradient_ops: Sequence[Sequence[tf.Operation]]
 ) -> dict[tf.Operation, int]:
-    """S(op) as a bit mask: bit i is set if the i-th gradient needs op."""
+    """Returns S(op) as a bit mask: bit i is set if the i-th gradient needs op."""
     needed_by = dict.fromkeys(graph.ops, 0)
     for index, ops in enumerate(gradient_ops):
         for op in ops:
@@ -186,7 +186,7 @@ def _join_shared_inputs(
 
     Nothing is gained by running them apart, and oneDNN computes both in one op: a control edge
     between the two would then be a cycle. An early part of a weight with several uses is joined
-    with other early parts alone, so that no dW unit that completes a gradient needs another.
+    only with other early parts, so that no dW unit that completes a gradient needs another.
     """
     last: dict[int, int] = {}
     for group in group_of.values():
@@ -239,7 +239,7 @@ def _labels(
 
 
 def _label(variables: Sequence[str]) -> str:
-    """``dense/kernel`` for one weight, ``dense`` for the weights of one layer."""
+    """Returns ``dense/kernel`` for one weight, ``dense`` for the weights of one layer."""
     if len(variables) == 1:
         return variables[0]
     layers = dict.fromkeys(variable.rpartition("/")[0] or variable for variable in variables)

@@ -1,4 +1,4 @@
-"""What was wrong when a training job broke off: the key of the job file that a person can mend."""
+"""Finds the cause of a failed training job: the key of the job file that a person can fix."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from ooodist.config.job import Config
 from ooodist.errors import UserError, brief
 
-READING = "IteratorGetNext"  # TensorFlow's operation that takes an element of a data set
-# What Keras calls them, in the names of operations.
+READING = "IteratorGetNext"  # TensorFlow's operation that reads an element of a data set
+# Keras's scopes of losses and metrics, in names of operations.
 _COMPUTING = re.compile(r"\bcompile_(loss|metrics)/(\w+)")
-# TensorFlow's collectives, gRPC and Horovod, when the process at the other end is gone.
+# Errors of TensorFlow's collectives, gRPC and Horovod when the peer process is gone.
 _BROKEN_OFF = re.compile(
     r"Collective ops is aborted|Horovod has been shut down|Socket closed|Connection reset by peer"
 )
 
 
 def find(error: BaseException, config: Config) -> UserError | None:
-    """The error of a training step as a message that names the key; None: nobody knows better."""
+    """Returns an error of a training step as a message that names the key; None if unknown."""
     for link in _chain(error):
         text = str(link)
         if READING in text:
@@ -43,7 +43,7 @@ def find(error: BaseException, config: Config) -> UserError | None:
 
 
 def is_of_another_rank(error: BaseException) -> bool:
-    """Whether it says no more than that the process at the other end of an exchange is gone."""
+    """Whether an error says only that the peer process of an exchange is gone."""
     return any(_BROKEN_OFF.search(str(link)) for link in _chain(error))
 
 

@@ -38,51 +38,51 @@ def distribute(
     """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
 
     The computation is that of one process on the concatenated batches: gradients are averaged,
-    whatever the optimizer, and clipping, decay and averages act on the mean. ``batch_size`` is
-    per worker. Arrays are shared out over the ranks (give the same arrays everywhere); a data
-    set or generator is used as it is on each rank, so give each rank its own part
+    whatever the optimizer, and clipping, decay and averages act on the mean. ``batch_size`` is per
+    worker. Arrays are sharded over the ranks (pass the same arrays everywhere); a data set or
+    generator is used as it is on each rank, so give each rank its own part
     (``dataset.shard(ooodist.size(), ooodist.rank())``).
 
-    Batch-norm statistics are each rank's own while training and are averaged over the ranks at
-    the end of each epoch and before an evaluation; with ``synchronized=True`` they, and the
-    moments of each batch, are those of all ranks. Callbacks run on every rank and see the same
-    logs; those that write files run on rank 0 alone. A callback of your own that stops the
-    training in the middle of an epoch must decide alike on all ranks.
+    Batch-norm statistics are each rank's own while training and are averaged over the ranks at the
+    end of each epoch and before an evaluation; with ``synchronized=True`` they, and the moments of
+    each batch, are those of all ranks. Callbacks run on every rank and see the same logs; those
+    that write files run on rank 0 alone. A callback of your own that stops the training in the
+    middle of an epoch must decide alike on all ranks.
 
     A Keras loss over masked tokens is divided by the number of tokens of all workers, and one with
     ``reduction="sum"`` is the sum over all workers. A loss of your own must be a mean over samples;
     so must one with ``reduction="mean_with_sample_weight"``, which each worker divides by its own
     weights.
 
-    Two things are not those of Keras on one process. An embedding's gradient has each row once, as
-    the sum of its uses, where Keras gives the optimizer the uses one by one, which Adam, RMSprop
-    and clipping square for themselves (see ``sum_rows``). And ``tf.random`` (not ``keras.random``)
+    Two things differ from Keras on one process. An embedding's gradient has each row once, as the
+    sum of its uses, whereas Keras passes the uses to the optimizer one by one, and Adam, RMSprop
+    and clipping square each separately (see ``sum_rows``). And ``tf.random`` (not ``keras.random``)
     draws other numbers with another ``steps_per_execution``.
 
-    Training ends with a UserError when a gradient or a weight is no longer finite, except where
-    the optimizer scales the loss and leaves such steps out.
+    Training ends with a UserError when a gradient or a weight is no longer finite, except where the
+    optimizer scales the loss and skips such steps.
 
     Args:
         model: a Keras model; compile it before or after.
-        order: ``inorder`` (as TensorFlow would), ``first_k``, ``priority`` (exchanges by the
-            next forward pass's need), ``planned`` (what turns out to be the fastest while the model
-            trains: it begins with ``inorder``), a plan, a list of unit names, or a function from
-            the backward units to such a list. Where a process has several cores, a unit waits for
-            all before it but the last few, so that cores are not idle at the end of each.
-        k: for ``first_k``: the dW of how many layers run last; None for the best k.
+        order: ``inorder`` (as TensorFlow would), ``first_k``, ``priority`` (exchanges by the need
+            of the next forward pass), ``planned`` (whatever turns out to be the fastest while the
+            model trains; it begins with ``inorder``), a plan, a list of unit names, or a function
+            from the backward units to such a list. If a process has several cores, a unit waits
+            for all before it except the last few, so that cores are not idle at the end of each.
+        k: for ``first_k``, the number of layers whose dW run last; None for the best k.
         steps_per_execution: training steps traced into one function. The exchange of one overlaps
-            the forward pass of the next; tracing takes that many times as long. None is the
-            plan's choice, or 1 without one.
+            the forward pass of the next; tracing takes that many times as long. None for the plan's
+            choice, or 1 without a plan.
         accumulate: batches per update and exchange.
-        credit: exchanges in flight; None for the engine's own. A plan has its own.
-        bucket_bytes: small gradients travel together up to this size in bytes; None for 1 MiB.
+        credit: exchanges in flight; None for the engine's default. A plan has its own.
+        bucket_bytes: small gradients share a bucket up to this size in bytes; None for 1 MiB.
             A plan has its own.
-        planning: limits of what is planned here, and where profiles are kept.
-        elastic: train only the tensors that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
-            (see :class:`ooodist.config.elastic.ElasticConfig`); None: all.
-        sum_rows: one process, too, gives the optimizer each row of an embedding once, so that any
-            number of workers trains alike; with several workers it is always so. None: yes, but
-            for the engine ``local``, whose numbers are those of plain Keras.
+        planning: limits of plans made here, and where profiles are kept.
+        elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
+            (see :class:`ooodist.config.elastic.ElasticConfig`); None for all.
+        sum_rows: also on one process, pass each row of an embedding to the optimizer once, so that
+            any number of workers trains alike; several workers always do. None: yes, except with
+            the engine ``local``, whose numbers are those of plain Keras.
 
     Returns:
         the same model.
@@ -139,7 +139,7 @@ def distribute(
 
 
 def _to_find(order: Order, k: int | None) -> str | None:
-    """The name of an order that is found from what things cost."""
+    """Returns the name of an order that is found from measured costs; None for others."""
     if not isinstance(order, str) or order not in FROM_COSTS or (order == "first_k" and k):
         return None
     return None if order == "first_k" and k == 0 else order

@@ -1,4 +1,4 @@
-"""Measuring a job that is to be planned and not trained, on all ranks."""
+"""Measures a job that is to be planned and not trained, on all ranks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = logging.getLogger("ooodist")
 
 @dataclass(frozen=True)
 class Measured:
-    """What planning a job needs of it.
+    """The measurements that planning a job needs.
 
     Attributes:
         title: the model in a few words.
-        profile: what its step and the network cost.
-        limits: within which a plan is searched.
+        profile: costs of its step and of the network.
+        limits: limits of the search for a plan.
     """
 
     title: str
@@ -38,13 +38,13 @@ def run(config: Config, output: Path) -> tuple[int, Measured | None]:
     """Measures the job and disconnects from the other ranks.
 
     Args:
-        config: of the job; its order and its exchanges do not matter, its ``planning`` and
-            ``steps_per_execution`` do.
+        config: the job; its order and its exchanges are ignored, its ``planning`` and
+            ``steps_per_execution`` are used.
         output: where rank 0 is going to write.
 
     Returns:
-        the exit code, and what was measured: None on other ranks than 0, and if it failed. The
-        process ends where others may not come along.
+        the exit code, and what was measured: None on ranks other than 0, and on failure. The
+        process ends if other ranks may not arrive.
     """
     config = replace(config, order=OrderConfig(name="planned"), exchange=ExchangeConfig())
     found: list[Measured] = []
@@ -69,6 +69,6 @@ def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     profile = profile_for(model, batch, engine, settings, accumulate=config.accumulate)
     updates = steps_per_epoch // config.accumulate
     limits = limits_of(engine, settings, config.steps_per_execution, updates * config.epochs)
-    # No launch reaches over the end of an epoch.
+    # No call reaches over the end of an epoch.
     limits = replace(limits, max_steps_per_execution=min(limits.max_steps_per_execution, updates))
     return Measured(f"{model.name}, batch {config.batch}", profile, limits)

@@ -1,4 +1,4 @@
-"""``ooodist.pipelined``: has a Keras model train on a pipeline of ranks."""
+"""``ooodist.pipelined``: makes a Keras model train on a pipeline of ranks."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ def pipelined(
     """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
 
     The computation is that of one process that accumulates the gradients of the micro-batches.
-    Evaluation is shared out by samples: each rank evaluates the whole model on its part.
+    Evaluation is sharded by samples: each rank evaluates the whole model on its part.
 
     Args:
         model: functional or sequential, and compiled.
-        pipeline: ranks of a pipeline.
-        microbatches: into which a batch is split.
-        data: pipelines that share the samples; ranks are ``pipeline * data``.
-        schedule: a name (see planner/pipeline/schedules.py), ``auto`` (what turns out to be the
-            fastest while the model trains: it begins with the best known one), or a CSV file.
-        chunks: stages of a rank; None: as usual with that schedule.
-        split: names of the layers with which a new stage begins; None: balanced.
-        recompute: activations are computed again instead of kept.
-        memory_bytes: of what a rank keeps for gradients (sums, activations); None: no limit.
+        pipeline: ranks per pipeline.
+        microbatches: micro-batches per batch.
+        data: number of pipelines, which share the samples; ranks are ``pipeline * data``.
+        schedule: a name (see planner/pipeline/schedules.py), ``auto`` (whatever turns out to be the
+            fastest while the model trains; it begins with the best known one), or a CSV file.
+        chunks: stages per rank; None for the usual number of the schedule.
+        split: names of the layers with which a new stage begins; None for balanced stages.
+        recompute: compute activations again instead of saving them.
+        memory_bytes: limit on a rank's memory for gradients (sums, activations); None for no limit.
         timeout: seconds that a rank waits for a message.
-        planning: for the schedule ``auto``: without ``trial`` it is found before the first step
-            (as always with ``elastic``), and ``share`` is the most that trying may take of the
-            training's time.
-        elastic: train only the tensors that matter most; see :func:`ooodist.distribute`.
+        planning: for the schedule ``auto``: without ``trial`` it is found before the first step (as
+            always with ``elastic``), and ``share`` is the largest share of the training's time that
+            trying may take.
+        elastic: train only the weights that matter most; see :func:`ooodist.distribute`.
 
     Returns:
         the same model.
 
     Raises:
-        UserError: the engine is not mpi, the model cannot be trained so, or an argument is
-            impossible.
+        UserError: the engine is not mpi, the model cannot be trained in a pipeline, or an argument
+            is impossible.
     """
     parallel = ParallelConfig(
         pipeline=pipeline,

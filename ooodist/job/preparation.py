@@ -1,6 +1,6 @@
-"""Setting up a job: checkpoint, data and model, on all ranks together.
+"""Sets up a job: checkpoint, data and model, on all ranks together.
 
-Whatever fails here on some rank is agreed on, so that all ranks end with the same message.
+Any error here on some rank is agreed on, so that all ranks end with the same message.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ class Job:
     config: Config
     engine: Engine
     folder: Path  # the output; only rank 0 writes to it
-    source: resume.Source | None  # the checkpoint it goes on from
+    source: resume.Source | None  # the checkpoint to resume from
     data: Data
     model: keras.Model
     steps_per_epoch: int
-    first_step: int  # of the stream of samples
-    best_weights: list[np.ndarray] | None  # from the checkpoint
+    first_step: int  # position in the sample stream
+    best_weights: list[np.ndarray] | None  # of the checkpoint's best epoch
 
     @property
     def worker(self) -> int:
-        """Which part of the samples this rank trains on; a pipeline is one worker."""
+        """Index of this rank's part of the samples; a pipeline is one worker."""
         return _place(self.config, self.engine)[0]
 
     @property
     def workers(self) -> int:
-        """How many parts there are."""
+        """Number of parts of the samples."""
         return _place(self.config, self.engine)[1]
 
     @property
     def first_epoch(self) -> int:
-        """How many epochs were complete when this run began."""
+        """Number of epochs that were complete when this run began."""
         return 0 if self.source is None else self.source.state.epoch
 
 
 def set_up(config: Config, engine: Engine) -> Job:
-    """Everything before the first step. Raises UserError, the same on all ranks."""
+    """Does everything before the first step. Raises UserError, the same on all ranks."""
     engine.check_equal("the job (--config, --set)", job_file.digest(config))
     folder = Path(config.output)
     found = None
@@ -100,10 +100,10 @@ def set_up(config: Config, engine: Engine) -> Job:
 def load_and_build(
     config: Config, engine: Engine, *, first_step: int = 0
 ) -> tuple[Data, int, keras.Model]:
-    """The data, the steps of an epoch, and the model. Raises UserError, the same on all ranks.
+    """Returns data, steps per epoch, and model. Raises UserError, the same on all ranks.
 
     Args:
-        first_step: of the stream of samples.
+        first_step: step of the sample stream at which the data begins.
     """
     with engine.agreed():
         if config.parallel is not None:
@@ -134,7 +134,7 @@ def load_and_build(
 def _warm_up(
     config: Config, engine: Engine, source: resume.Source | None, data: Data, model: keras.Model
 ) -> None:
-    """Starts the model from one of the zoo, or goes on with one that was started so."""
+    """Starts the model from one of the zoo, or resumes a job that was started so."""
     state = None if source is None else source.state.warm_start
     if state is None and (source is not None or config.warm_start is None):
         return
@@ -147,7 +147,7 @@ def _warm_up(
 
 
 def check_writable(folder: Path) -> None:
-    """Makes the folder if need be. Raises UserError if nothing can be written there."""
+    """Makes the folder if needed. Raises UserError if it cannot be written to."""
     probe = folder / f"{INCOMPLETE_PREFIX}probe"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def _steps_per_epoch(config: Config, data: Data) -> int:
 
 def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> keras.Model:
     keras.config.set_dtype_policy(config.precision)
-    # Layers draw the seeds of their generators here: every rank makes the same model.
+    # Layers draw the seeds of their generators here: all ranks make the same model.
     keras.utils.set_random_seed(config.seed)
     model = models.build(config.model, data)
     keras.utils.set_random_seed(config.seed + _place(config, engine)[0])
@@ -197,7 +197,7 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
 
 
 def _place(config: Config, engine: Engine) -> tuple[int, int]:
-    """Which worker this rank belongs to, of how many; a pipeline is one worker."""
+    """Returns this rank's worker and the number of workers; a pipeline is one worker."""
     if config.parallel is None:
         return engine.rank, engine.size
     return engine.rank // config.parallel.pipeline, config.parallel.data
@@ -236,7 +236,7 @@ def _check_monitor(
     config: Config, data: Data, metrics: list[keras.metrics.Metric], model: keras.Model
 ) -> None:
     if config.early_stopping is None or type(model).train_step is not keras.Model.train_step:
-        return  # a train_step of the user's own may log anything
+        return  # a custom train_step may log anything
     monitor = config.early_stopping.monitor
     names = ["loss", *(metric.name for metric in metrics)]
     if data.validation is not None:
@@ -263,7 +263,7 @@ def _check_fit_data(
     """
     known = getattr(model, "outputs", None)  # None: subclassed
     if known is None or type(model).train_step is not keras.Model.train_step:
-        return  # a step of the user's own may do anything with them
+        return  # a custom train_step may use them in any way
     outputs = [tf.TensorSpec(output.shape, output.dtype) for output in known]
     _, y = data.train.element_spec
     labels = tf.nest.flatten(y)
@@ -275,7 +275,7 @@ def _check_fit_data(
     parts: list[tuple[str, Callable[..., Any]]] = [("loss", loss)]
     if len(outputs) == 1:
         for metric in metrics:
-            copy = type(metric).from_config(metric.get_config())  # its state counts for nothing
+            copy = type(metric).from_config(metric.get_config())  # its state is discarded
             parts.append((f"metrics: {metric.name}", copy.update_state))
     for name, compute in parts:
         for label, output in zip(labels, outputs, strict=True):

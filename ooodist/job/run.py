@@ -1,7 +1,7 @@
-"""One training job on one rank: set up, train, report.
+"""Runs one training job on one rank: sets up, trains, reports.
 
-What fails on all ranks alike ends each with the same message. What fails on one rank while it
-trains ends that rank at once, and the others in their next exchange.
+An error on all ranks ends each with the same message. An error on one rank while it trains ends
+that rank at once, and the others in their next exchange.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ logger = logging.getLogger("ooodist")
 USER_ERROR_CODE = 2
 CRASH_CODE = 1
 INTERRUPTED_CODE = 130
-LINGER_SECONDS = 1.0  # before a rank ends: others may still be receiving what it last sent
+LINGER_SECONDS = 1.0  # before a rank ends, as others may still be receiving what it last sent
 
 
 def run(config: Config) -> int:
-    """Runs the job; returns the exit code, or ends the process where others may not come along."""
+    """Runs the job; returns the exit code, or ends the process if other ranks may not arrive."""
     started = time.monotonic()
     return on_all_ranks(config, lambda engine: train(set_up(config, engine), started))
 
 
 def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
-    """Does the same on the ranks of a job, which end together.
+    """Does the same work on all ranks of a job, which end together.
 
     Args:
-        config: of the job; says which engine.
-        work: with the engine.
+        config: the job; says which engine.
+        work: called with the engine.
 
     Returns:
-        the exit code, unless the process ended because others may not come along.
+        the exit code, unless the process ended because other ranks may not arrive.
     """
     try:
         plan = _plan_of_file(config)
@@ -91,7 +91,7 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
 
 
 def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
-    """Ends this process with one message, or with the traceback of what nobody knows better."""
+    """Ends this process with one message, or with the traceback if the cause is unknown."""
     if isinstance(error, SharedError) and engine.rank:
         time.sleep(LINGER_SECONDS)  # rank 0 prints it
         engines.abort(USER_ERROR_CODE)
@@ -107,14 +107,14 @@ def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
 
 
 def _wanted_size(config: Config) -> int | None:
-    """How many processes there must be, as far as the engine is to check it."""
+    """Returns how many processes there must be; None if the engine is not to check it."""
     if config.parallel is None:
         return config.workers
-    return 1 if config.parallel.ranks == 1 else None  # preparation.py says it better
+    return 1 if config.parallel.ranks == 1 else None  # preparation.py has a better message
 
 
 def _plan_of_file(config: Config) -> Plan | None:
-    """The engine must know some of it before it starts."""
+    """Reads the plan file, if any, as the engine needs parts of it before it starts."""
     return None if config.order.plan is None else plans.read(Path(config.order.plan))
 
 
@@ -125,16 +125,16 @@ def _end(message: str, code: int) -> NoReturn:
 
 
 def _print_error(message: str) -> None:
-    # One write, or the lines of two ranks get mixed up.
+    # One write, so that the lines of two ranks do not mix.
     sys.stderr.write(f"ooodist: error: {message}\n")
     sys.stderr.flush()
 
 
 def train(job: Job, started: float) -> None:
-    """Trains, evaluates, and prints on rank 0 what came out. ``started``: time.monotonic()."""
+    """Trains, evaluates, and prints a summary on rank 0. ``started`` is from time.monotonic()."""
     config, engine = job.config, job.engine
     timer = StepTimer()
-    # A pipeline knows better what it waits for, and says so after its own limit.
+    # A pipeline has its own timeout, with a better message: let that come first.
     timeout = config.timeout * (1 if config.parallel is None else 2)
     watchdog = Watchdog(timeout, engine.rank, engine.name)
     best = _best(job)
@@ -172,7 +172,7 @@ def train(job: Job, started: float) -> None:
             result = job.model.evaluate(
                 job.data.validation, return_dict=True, verbose=0, callbacks=[watchdog]
             )
-    finally:  # who has called this may live on
+    finally:  # the caller's process may live on
         watchdog.stop()
     registered = None
     check_weights(job.model)
@@ -190,7 +190,7 @@ def train(job: Job, started: float) -> None:
 
 
 def _best(job: Job) -> Best | None:
-    """What finds the best epoch, and ends the run early where that is wanted."""
+    """Makes what finds the best epoch and, if wanted, stops early; None if neither is needed."""
     config = job.config
     if config.early_stopping is not None:
         best = Best(**yaml_dataclass.plain(config.early_stopping))
@@ -205,7 +205,7 @@ def _best(job: Job) -> Best | None:
 
 
 def _file(job: Job, name: str, *, wanted: bool) -> Path | None:
-    """Where rank 0 writes something; None on the other ranks and where it is not wanted."""
+    """Returns where rank 0 writes a file; None on other ranks and if it is not wanted."""
     return job.folder / name if wanted and job.engine.rank == 0 else None
 
 
@@ -248,7 +248,7 @@ def _savers(
 
 
 def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:
-    """What rank 0 shows and writes for people."""
+    """Makes the callbacks that show progress and write reports."""
     report = job.config.report
     traces: list[keras.callbacks.Callback] = []
     if report.trace and job.config.parallel is not None:

@@ -1,4 +1,4 @@
-"""What a finished job prints: what was trained, how well, how fast, and where its files are."""
+"""Formats the summary of a finished job: what was trained, how well, how fast, and its files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def summary(
     total_seconds: float,
     registered: str | None = None,
 ) -> str:
-    """The text, of a line for each fact.
+    """Returns the text, with a line for each fact.
 
     Args:
-        result: of the final evaluation.
-        step_seconds: median of a step; None where too few were run to tell.
-        total_seconds: from the start of the job, without the imports.
+        result: metrics of the final evaluation.
+        step_seconds: median seconds of a step; None if there were too few.
+        total_seconds: seconds from the start of the job, without the imports.
         registered: id of the model in the zoo; None if it was not added to one.
     """
     config, engine = job.config, job.engine
@@ -64,7 +64,7 @@ def summary(
 
 
 def _how(job: Job) -> tuple[str, str]:
-    """The order of the work, in a few words."""
+    """Returns the order of the work, in a few words."""
     parallel, order = job.config.parallel, job.config.order
     if parallel is not None:
         schedule = job.model.ooodist.strategy.inner.fastest.schedule
@@ -86,7 +86,7 @@ def _how(job: Job) -> tuple[str, str]:
 
 
 def _elastic(job: Job) -> list[tuple[str, str]]:
-    """What elastic training did, if it was that."""
+    """Returns what elastic training did, if the job was elastic."""
     config, state = job.config.elastic, job.model.ooodist.strategy.selection()
     if config is None or state is None:
         return []
@@ -102,7 +102,7 @@ def _elastic(job: Job) -> list[tuple[str, str]]:
 
 
 def _warm_start(job: Job) -> list[tuple[str, str]]:
-    """Where the start weights came from, if a zoo was asked."""
+    """Returns where the start weights came from, if a zoo was asked."""
     start = start_of(job.model)
     if start is None:
         return [] if job.config.warm_start is None else [("warm start", "none: it started cold")]

@@ -1,4 +1,4 @@
-"""Warm start and registration of a job of ``python -m ooodist.train``."""
+"""Warm start of a job of ``python -m ooodist.train``, and registration of its model in a zoo."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ooodist.zoo.start import start as start_model
 
 logger = logging.getLogger("ooodist")
 
-PROBE_BATCHES = 8  # that models are probed on, again and again
+PROBE_BATCHES = 8  # batches on which models are probed, repeatedly
 
 
 def start(config: Config, engine: Engine, data: Data, model: keras.Model) -> None:
-    """Gives the model its start weights on all ranks, if the zoo has any."""
+    """Gives the model its start weights on all ranks, if the zoo has a similar model."""
     settings = _settings(config, data)
     number = PROBE_BATCHES if settings.probe_steps else 1
     batches = []
@@ -38,17 +38,17 @@ def start(config: Config, engine: Engine, data: Data, model: keras.Model) -> Non
 
 
 def resume(state: Mapping[str, Any], model: keras.Model) -> None:
-    """Goes on with a job that was started so; its weights come from a checkpoint."""
+    """Resumes a job that had a warm start; its weights come from a checkpoint."""
     go_on(model, provenance.read(state))
 
 
 def register(
     config: Config, engine: Engine, data: Data, model: keras.Model, result: Mapping[str, float]
 ) -> str | None:
-    """Adds the trained model to the zoo; its id on rank 0, if that worked.
+    """Adds the trained model to the zoo; returns its id on rank 0, if that worked.
 
     Raises:
-        UserError: it did not, and ``warm_start.required`` is true; on all ranks.
+        UserError: it failed, and ``warm_start.required`` is true; on all ranks.
     """
     settings = _settings(config, data)
     start = provenance.start_of(model)
@@ -79,7 +79,7 @@ def register(
 
 
 def _settings(config: Config, data: Data) -> WarmStartConfig:
-    """With the job's own task and data set where nothing else is said."""
+    """Returns the settings, with the job's own task and data set as defaults."""
     assert config.warm_start is not None
     return replace(
         config.warm_start,
@@ -89,12 +89,12 @@ def _settings(config: Config, data: Data) -> WarmStartConfig:
 
 
 def _name_of(settings: Any) -> str:
-    """What a model or data is called in the job file."""
+    """Returns the name of a model or data in the job file."""
     return str(getattr(settings, "function", None) or settings.name)
 
 
 def _accuracy(result: Mapping[str, float]) -> float | None:
-    """The first metric that is one."""
+    """Returns the value of the first metric that is an accuracy."""
     for name, value in result.items():
         if "accuracy" in name and math.isfinite(value) and 0 <= value <= 1:
             return float(value)

@@ -14,7 +14,7 @@ ENGINES = ("collective", "horovod", "byteps", "local")
 
 
 def new_parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """A parser with the options that every launcher has, for ``parse``."""
+    """Makes a parser with the options that all launchers share, for ``parse``."""
     parser = argparse.ArgumentParser(
         prog=program,
         usage="%(prog)s -np N --engine ENGINE [options] -- COMMAND ...",
@@ -48,8 +48,8 @@ def new_parser(program: str, description: str, examples: str) -> argparse.Argume
 def parse(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """The options, and the command after ``--``. Ends the program after wrong use."""
-    # Split here and not by argparse: what stands after the first `--` is the command's alone.
+    """Returns the options, and the command after ``--``. Exits the program on wrong use."""
+    # Split here rather than by argparse: all that follows the first `--` belongs to the command.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, unknown = parser.parse_known_args(arguments[:end])
     command = arguments[end + 1 :]
@@ -63,7 +63,7 @@ def parse(
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parses a whole number of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
@@ -86,7 +86,7 @@ def check_command(command: list[str]) -> None:
 
 
 def log_folder(folder: Path | None) -> Path | None:
-    """The folder of ``--log-dir``, made. Raises UserError if nothing can be written there."""
+    """Makes the folder of ``--log-dir``. Raises UserError if it cannot be written to."""
     if folder is None:
         return None
     try:
@@ -101,10 +101,10 @@ def log_folder(folder: Path | None) -> Path | None:
 
 
 def reporting(launch: Callable[[], int]) -> int:
-    """The exit code of ``launch``, or 2 after a UserError, which is printed."""
+    """Returns the exit code of ``launch``, or 2 after printing a UserError."""
     try:
         return launch()
     except UserError as error:
-        with suppress(OSError):  # nobody reads any more: that was the error
+        with suppress(OSError):  # stderr is closed: that was the error
             print(f"ooodist: error: {error}", file=sys.stderr)
         return 2

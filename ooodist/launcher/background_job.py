@@ -1,4 +1,4 @@
-"""A job that runs while its starter does something else, such as running another one in turn."""
+"""A job that runs in the background, so that its starter can, say, run another one in turn."""
 
 import os
 import select
@@ -14,10 +14,10 @@ from ooodist.launcher.job import HELPERS_END_SECONDS, Job, how
 
 
 class BackgroundJob:
-    """A running job. What its processes write goes to a file each, ``LOG_FOLDER/0.log`` and so on.
+    """A running job. Each process writes its output to a file, ``LOG_FOLDER/0.log`` and so on.
 
     Attributes:
-        log_folder: with these files.
+        log_folder: the folder of these files.
         failure: after ``wait``, what has gone wrong; empty if nothing has.
     """
 
@@ -30,7 +30,7 @@ class BackgroundJob:
             resources: closed when the job has ended.
 
         Raises:
-            UserError: if one cannot be started; those that were are ended.
+            UserError: one cannot be started; those that were started are ended.
         """
         self.log_folder = log_folder
         self.failure = ""
@@ -51,13 +51,13 @@ class BackgroundJob:
     def pause(self) -> None:
         """Stops all processes where they are.
 
-        A job of ``Lab.start`` may stay so for a day. A program that uses TensorFlow's collectives
-        without ``ooodist.init`` fails when it is resumed after more than five seconds.
+        A job of ``Lab.start`` may stay stopped for a day. A program that uses TensorFlow's
+        collectives without ``ooodist.init`` fails if it is resumed after more than five seconds.
         """
         self._job.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets all processes go on."""
+        """Resumes all processes."""
         self._job.signal(signal.SIGCONT)
 
     def wait(self, timeout: float | None = None) -> int:
@@ -67,11 +67,11 @@ class BackgroundJob:
             timeout: seconds; None: no limit.
 
         Returns:
-            The exit code: 0 if every worker ended with 0, else that of the process that failed
-            first, 128 + n if signal n ended it.
+            The exit code: 0 if every worker exited with 0, else that of the process that failed
+            first, which is 128 + n if signal n ended it.
 
         Raises:
-            TimeoutError: if the job has not ended in time; it goes on.
+            TimeoutError: the job has not ended in time; it continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         self._job.look()
@@ -88,7 +88,7 @@ class BackgroundJob:
         return code
 
     def end(self) -> None:
-        """Ends what still runs of the job."""
+        """Ends all processes of the job that still run."""
         self._job.end(self._wait_for_all)
         self._resources.close()
 
@@ -108,7 +108,7 @@ class BackgroundJob:
             self._wait_for_one(deadline)
 
     def _wait_for_one(self, deadline: float | None) -> None:
-        """Waits until a process ends, or for the deadline."""
+        """Waits until a process ends, or until the deadline."""
         with ExitStack() as closing:
             poll = select.poll()
             for running in self._job.alive():

@@ -1,13 +1,13 @@
-"""A cable of the emulated network that takes time: what a host sends leaves its far end later.
+"""A cable of the emulated network with a delay: packets that a host sends leave it later.
 
-Linux's own way to delay packets, netem, is missing in many kernels, those of small virtual machines
-among them. So a delayed cable is two network interfaces whose packets a program is handed (TAP),
-and this file, run as a script, is the program: it carries each packet from the one to the other,
-those of the host after the delay, those for the host at once. ``tc`` keeps the rate at both ends as
-it does without a delay.
+Linux's own way to delay packets, netem, is missing in many kernels, such as those of small virtual
+machines. So a delayed cable is two network interfaces (TAP) whose packets are passed to a program,
+and this file, run as a script, is that program: it carries each packet from one to the other, those
+from the host after the delay, those to the host at once. ``tc`` limits the rate at both ends, as it
+does without a delay.
 
-Carrying takes CPU time, some 25 us a packet of 9000 bytes, on whichever core is free, and delays it
-by some 0.25 ms more, by more where all cores are busy.
+Carrying takes CPU time, some 25 us per packet of 9000 bytes, on whichever core is free, and adds
+some 0.25 ms of delay, more if all cores are busy.
 
     cable.py HOST_DESCRIPTOR SWITCH_DESCRIPTOR SECONDS
 """
@@ -24,13 +24,13 @@ TUNSETIFF = 0x400454CA  # <linux/if_tun.h>, as all below
 IFF_TAP = 0x0002
 IFF_NO_PI = 0x1000
 LARGEST_PACKET = 1 << 16
-PRIORITY = -20  # it must not wait until a host has computed
+PRIORITY = -20  # it must not wait for a host's computation
 
 
 def new_end(interface: str) -> int:
-    """A new interface of this name in the calling thread's network; what reads and writes it.
+    """Makes an interface of this name in the calling thread's network; returns its descriptor.
 
-    The interface is gone when nobody has the descriptor any more. Raises OSError.
+    The interface is gone when nobody has the descriptor open any more. Raises OSError.
     """
     end = os.open("/dev/net/tun", os.O_RDWR)
     try:
@@ -43,8 +43,8 @@ def new_end(interface: str) -> int:
 
 
 def carry(host: int, switch: int, delay: float) -> None:
-    """Carries packets between two ends for ever; ``delay``: seconds, of those from the host."""
-    on_the_way: deque[tuple[float, bytes]] = deque()  # when each is due
+    """Carries packets between two ends forever, those from the host after ``delay`` seconds."""
+    on_the_way: deque[tuple[float, bytes]] = deque()  # (time due, packet)
     while True:
         now = time.monotonic()
         while on_the_way and on_the_way[0][0] <= now:

@@ -1,14 +1,14 @@
-"""Clears up after one job, however its launcher ended: kill -9 included.
+"""Cleans up after one job, however its launcher ended, kill -9 included.
 
 A launcher that is killed with SIGKILL can do nothing more, and asking the kernel to kill its
-children (PR_SET_PDEATHSIG) reaches neither what those have started nor files. So the launcher
-starts one small helper process, this file run as a script, tells it through a pipe what to clear,
-and closes the pipe when it ends. The kernel closes the pipe if the launcher is killed. Either way
-the helper then kills the process groups and after that removes the networks, folders and files.
+children (PR_SET_PDEATHSIG) covers neither what those have started nor files. So the launcher
+starts one small helper process, this file run as a script, tells it through a pipe what to clean
+up, and closes the pipe when it ends. If the launcher is killed, the kernel closes the pipe. Either
+way the helper then kills the process groups, and then removes the networks, folders and files.
 
-What goes through the pipe is one JSON line an item: ``["group", 1234]``, ``["forget", 1234]`` (that
-group), ``["folder", "/tmp/…"]``, ``["files", "/dev/shm/name_"]`` (every file whose path begins so),
-``["namespace", "name"]`` (of a network: its processes too, and with it go its interfaces).
+The pipe carries one JSON line per item: ``["group", 1234]``, ``["forget", 1234]`` (that group),
+``["folder", "/tmp/…"]``, ``["files", "/dev/shm/name_"]`` (all files whose paths begin like this),
+``["namespace", "name"]`` (of a network, with its processes and interfaces).
 """
 
 import json
@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-GROUP_END_SECONDS = 2.0  # a killed process is gone at once, unless the kernel is busy for it
+GROUP_END_SECONDS = 2.0  # a killed process is gone at once, unless it is busy in the kernel
 
 
 class Cleaner:
@@ -32,7 +32,7 @@ class Cleaner:
 
     def __enter__(self) -> Self:
         reader, self._pipe = os.pipe()
-        # A session of its own: Ctrl-C in the terminal is for the launcher alone.
+        # A session of its own, so that Ctrl-C in the terminal reaches only the launcher.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],
             stdin=reader,
@@ -47,35 +47,34 @@ class Cleaner:
         self._process.wait()
 
     def fileno(self) -> int:
-        """The pipe. The helper waits for the end of a child that is handed it, too."""
+        """Returns the pipe; the helper also waits for the end of any child that inherits it."""
         return self._pipe
 
     def add_own_group(self) -> None:
-        """Has the process group of the calling process killed.
+        """Registers the process group of the calling process to be killed.
 
-        A child calls it between fork and exec. So there is no moment in which it runs and the
-        helper does not know of it.
+        A child calls this between fork and exec, so that it never runs without the helper knowing.
         """
         self._tell("group", os.getpgrp())
 
     def forget_group(self, group: int) -> None:
-        """Has the group left alone. Call it before the group's id can become somebody else's."""
+        """Unregisters a group; to be called before its id can be reused for somebody else's."""
         self._tell("forget", group)
 
     def add_namespace(self, name: str) -> None:
-        """Has a network namespace of ``ip netns`` removed, and ended what runs in it."""
+        """Registers a network namespace of ``ip netns`` to be removed, with its processes."""
         self._tell("namespace", name)
 
     def add_files(self, prefix: str) -> None:
-        """Has the files removed whose absolute path begins with ``prefix``."""
+        """Registers files to be removed: all whose absolute path begins with ``prefix``."""
         self._tell("files", prefix)
 
     def add_folder(self, folder: Path) -> None:
-        """Has a folder removed, with what is in it."""
+        """Registers a folder to be removed, with its content."""
         self._tell("folder", str(folder))
 
     def new_folder(self) -> Path:
-        """Makes a temporary folder that is removed, with what is in it, after the job."""
+        """Makes a temporary folder that is removed, with its content, after the job."""
         folder = Path(tempfile.gettempdir()) / f"ooodist-{secrets.token_hex(6)}"
         self.add_folder(folder)
         folder.mkdir(mode=0o700)
@@ -88,7 +87,7 @@ class Cleaner:
 def kill_groups(groups: set[int]) -> None:
     """Kills the groups and waits until their processes, which could still write, are gone."""
     for group in groups:
-        with suppress(ProcessLookupError, PermissionError):  # nobody's, or by now a stranger's
+        with suppress(ProcessLookupError, PermissionError):  # gone, or reused by somebody else
             os.killpg(group, signal.SIGKILL)
     deadline = time.monotonic() + GROUP_END_SECONDS
     while _are_running(groups) and time.monotonic() < deadline:
@@ -96,8 +95,8 @@ def kill_groups(groups: set[int]) -> None:
 
 
 def _are_running(groups: set[int]) -> bool:
-    # Looked up in /proc and not by signal 0, which finds zombies: what a worker has started is
-    # collected by process 1 of the machine or container, in its own time, if at all.
+    # Found in /proc rather than by signal 0, which also finds zombies: what a worker has started
+    # is reaped by process 1 of the machine or container, in its own time, if at all.
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
             after_name = file.read_bytes().rpartition(b")")[2]
@@ -108,7 +107,7 @@ def _are_running(groups: set[int]) -> bool:
 
 
 def _remove_namespace(name: str) -> None:
-    """Kills what runs in the network and has left the groups, and removes the network."""
+    """Kills processes in the network that have left the groups, and removes the network."""
     if not Path("/run/netns", name).exists():
         return
     deadline = time.monotonic() + GROUP_END_SECONDS
@@ -137,8 +136,8 @@ def _remove_files(prefix: str) -> None:
 
 
 def main() -> None:
-    """Reads until the launcher is gone, then clears."""
-    # Whoever ends a whole service by signal ends the launcher too, and this comes after it.
+    """Reads until the launcher is gone, then cleans up."""
+    # Signals that end a whole service also end the launcher; the helper must outlive it.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     items: dict[str, list[Any]] = {"group": [], "folder": [], "files": [], "namespace": []}

@@ -1,7 +1,7 @@
-"""What the processes of one job are started with, for each engine.
+"""Makes the commands and environments of the processes of one job, for each engine.
 
-``processes`` is the only function for others. It reserves ports and folders, so it takes an
-ExitStack that ends with the job.
+``processes`` is the only public function. It reserves ports and folders, so it takes an ExitStack
+that is closed at the end of the job.
 """
 
 import json
@@ -16,12 +16,12 @@ from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host
 
 MACHINE = Host()
-LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has 107 bytes; BytePS cuts off what is longer
+LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has 107 bytes; BytePS truncates longer ones
 
 
 @dataclass(frozen=True)
 class Places:
-    """The hosts of a job: of each worker, of each server, and of the launcher's own service.
+    """The hosts of a job's workers and servers, and of the launcher's own service.
 
     BytePS's scheduler runs on the host of the first server.
     """
@@ -35,8 +35,8 @@ class Places:
 class Process:
     """One process of the job.
 
-    ``label`` stands in front of its output, ``environment`` is added to the launcher's own.
-    ``command`` starts it from the launcher, whichever host it is for.
+    ``label`` is put in front of its output, ``environment`` is added to the launcher's own.
+    ``command`` starts it from the launcher, on whichever host it belongs.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Process:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the process in messages."""
         return f"worker {self.label}" if self.is_worker else self.label
 
 
@@ -57,9 +57,9 @@ def processes(
     cleaner: Cleaner,
     resources: ExitStack,
 ) -> list[Process]:
-    """The processes of a job, in the order in which to start them.
+    """Returns the processes of a job, in the order in which to start them.
 
-    Raises UserError if the engine is not installed or cannot run so many workers.
+    Raises UserError if the engine is not installed or cannot run this many workers.
     """
     num_workers = len(places.workers)
     helpers: list[Process] = []
@@ -77,7 +77,7 @@ def processes(
     else:
         own, helpers = _byteps(places, cleaner, resources)
     addresses = [host.address for host in places.workers]
-    # TensorFlow leaves files of its own (__autograph_generated_file*) where temporary files go.
+    # TensorFlow leaves files of its own (__autograph_generated_file*) in the temporary folder.
     temporary = cleaner.new_folder()
     workers = []
     for rank, (host, environment) in enumerate(zip(places.workers, own, strict=True)):
@@ -95,23 +95,23 @@ def processes(
 
 
 def _reserve_port(host: Host, resources: ExitStack) -> int:
-    """A free port of the host that nobody else is given as long as the job lasts.
+    """Reserves a free port of the host for as long as the job lasts.
 
-    The socket stays bound but does not listen, and allows to reuse its address. Linux then lets
+    The socket stays bound but does not listen, and allows reuse of its address. Linux then lets
     a server that allows the same (those of TensorFlow and BytePS do) listen there, but never
-    hands the port out as a free one. A port that is let go before the server starts, seconds
-    later, can be taken by another launcher.
+    hands the port out as a free one. A port that was released before the server starts, seconds
+    later, could be taken by another launcher.
 
-    On the host of an emulated network the port is reserved on this machine's own network as
-    well. So no other job of the machine has it, which matters to what is named after it:
-    the shared memory of BytePS.
+    On a host of an emulated network the port is reserved on this machine's own network as well.
+    So no other job of the machine has it, which matters for what is named after it: the shared
+    memory of BytePS.
     """
     while True:
         reserved = resources.enter_context(MACHINE.bound_socket())
         port = int(reserved.getsockname()[1])
         if host.address == MACHINE.address:
             return port
-        with suppress(OSError):  # an outgoing connection on that host has the number: another one
+        with suppress(OSError):  # an outgoing connection on that host has the number: try another
             resources.enter_context(host.bound_socket(port))
             return port
 
@@ -132,7 +132,7 @@ def _horovod(places: Places, resources: ExitStack) -> list[dict[str, str]]:
     except ImportError as error:
         raise _not_installed("horovod", str(error)) from error
     addresses = [host.address for host in places.workers]
-    # "a:1,b:2": the addresses in their order, and how many workers each has
+    # "a:1,b:2": the addresses in order, each with its number of workers
     hosts = ",".join(f"{address}:{count}" for address, count in Counter(addresses).items())
     slots = get_host_assignments(parse_hosts(hosts), len(addresses), len(addresses))
     own = places.launcher
@@ -188,7 +188,7 @@ def _byteps(
             "DMLC_PS_ROOT_URI": root.address,
             "DMLC_PS_ROOT_PORT": str(port),
             "DMLC_NODE_HOST": host.address,
-            # One worker alone would otherwise not use the servers, which would wait for ever.
+            # A single worker would otherwise not use the servers, which would wait forever.
             "BYTEPS_FORCE_DISTRIBUTED": "1",
         }
 

@@ -1,4 +1,4 @@
-"""Where a process of a job runs: this machine itself, or a host of an emulated network."""
+"""A host on which processes of a job run: this machine, or one of an emulated network."""
 
 import ctypes
 import os
@@ -12,14 +12,14 @@ CLONE_NEWNET = 0x40000000  # <sched.h>
 
 @dataclass(frozen=True)
 class Host:
-    """A host as its processes see it; as it stands, this machine with its loopback network.
+    """A host as its processes see it; by default, this machine with its loopback network.
 
     Attributes:
-        address: where the others reach it.
+        address: the address at which other hosts reach it.
         interface: the network interface with that address.
-        cores: those that its processes are bound to; none: they may use all.
-        name: its own name; empty: the machine's.
-        namespace: the network namespace that it consists of; empty: the machine's own network.
+        cores: cores that its processes are bound to; empty for all.
+        name: its own host name; empty for the machine's.
+        namespace: its network namespace; empty for the machine's own network.
     """
 
     address: str = "127.0.0.1"
@@ -29,18 +29,18 @@ class Host:
     namespace: str = ""
 
     def wrap(self, command: list[str]) -> list[str]:
-        """The command that runs ``command`` on this host, as the same process."""
+        """Returns a command that runs ``command`` on this host, as the same process."""
         if self.cores:
             command = ["taskset", "--cpu-list", ",".join(map(str, self.cores)), *command]
         if self.namespace:
-            # `ip netns exec` puts /etc/netns/NAMESPACE/hosts in the place of /etc/hosts.
+            # `ip netns exec` mounts /etc/netns/NAMESPACE/hosts over /etc/hosts.
             named = ["sh", "-c", 'hostname "$0" && exec "$@"', self.name, *command]
             command = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", *named]
         return command
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Sockets that the calling thread makes in this block belong to the host's network."""
+        """Makes sockets that the calling thread opens in this block belong to the host."""
         if not self.namespace:
             yield
             return
@@ -52,7 +52,7 @@ class Host:
                 _enter(own.fileno())
 
     def bound_socket(self, port: int = 0) -> socket.socket:
-        """A TCP socket bound to the host's address and to ``port``, 0 for any that is free."""
+        """Opens a TCP socket bound to the host's address and to ``port``, or to a free one if 0."""
         with self.inside():
             bound = socket.socket()
         try:
@@ -65,7 +65,7 @@ class Host:
 
 
 def _enter(namespace: int) -> None:
-    # os.setns comes with Python 3.12.
+    # os.setns is new in Python 3.12.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, CLONE_NEWNET) != 0:
         error = ctypes.get_errno()

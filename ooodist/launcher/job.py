@@ -1,4 +1,4 @@
-"""The processes of one job: starting them, how the job stands, and ending them."""
+"""The processes of one job: starts them, checks their state, and ends them."""
 
 import os
 import signal
@@ -13,22 +13,22 @@ from ooodist.launcher.cleaner import Cleaner, kill_groups
 from ooodist.launcher.environment import Process
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
-HELPERS_END_SECONDS = 3.0  # that servers have to end by themselves after the last worker
+HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last worker
 
 
 @dataclass
 class Running:
-    """One process that was started. ``code``: as subprocess has it, None while it runs."""
+    """One process that was started. ``code`` is as in subprocess, None while it runs."""
 
     process: Process
     popen: subprocess.Popen[bytes]
     code: int | None = None
 
     def look(self) -> None:
-        """Finds out whether it has ended, but leaves it a zombie.
+        """Checks whether it has ended, but leaves it a zombie.
 
-        So its id, which is also its group's, cannot be given to somebody else's process before
-        the end of the job, when the whole group is ended.
+        So its id, which is also its group's, cannot be reused for somebody else's process before
+        the end of the job, when the whole group is killed.
         """
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if self.code is None and (end := os.waitid(os.P_PID, self.popen.pid, options)):
@@ -38,7 +38,7 @@ class Running:
     @property
     def is_stopped(self) -> bool:
         """Whether it waits for a SIGCONT."""
-        # "id (name) state …": the name may hold anything.
+        # "id (name) state …": the name may contain anything.
         status = Path(f"/proc/{self.popen.pid}/stat").read_text(errors="replace")
         return status.rpartition(") ")[2][0] in "Tt"
 
@@ -47,7 +47,7 @@ class Job:
     """One job; each of its processes has a process group of its own.
 
     Attributes:
-        running: every process that was started, in that order, until and after ``end``.
+        running: every process that was started, in order; kept after ``end``.
     """
 
     def __init__(self, cleaner: Cleaner) -> None:
@@ -58,8 +58,8 @@ class Job:
     def start(
         self, process: Process, stdout: int | IO[bytes], stderr: int | IO[bytes]
     ) -> subprocess.Popen[bytes]:
-        """Starts one of its processes. Raises UserError if that cannot be done."""
-        # Output comes line by line, and in UTF-8 whatever the locale.
+        """Starts one of its processes. Raises UserError if that fails."""
+        # Makes Python write line by line, and in UTF-8 whatever the locale.
         output = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
         try:
             popen = subprocess.Popen(
@@ -78,27 +78,27 @@ class Job:
         return popen
 
     def look(self) -> None:
-        """Finds out which processes have ended."""
+        """Checks which processes have ended."""
         for running in self.running:
             running.look()
 
     def alive(self) -> list[Running]:
-        """The processes that ran when last looked at."""
+        """Returns the processes that were running at the last check."""
         return [running for running in self.running if running.code is None]
 
     def stopped(self) -> list[Running]:
-        """Those of them that somebody has stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+        """Returns those of them that were stopped (SIGSTOP, Ctrl-Z, a debugger)."""
         return [running for running in self.alive() if running.is_stopped]
 
     def failed(self) -> list[Running]:
-        """The processes that have ended with another code than 0."""
+        """Returns the processes that ended with a code other than 0."""
         return [running for running in self.running if running.code]
 
     def code(self) -> int | None:
-        """The exit code of the job, None while it goes on.
+        """Returns the exit code of the job, None while it runs.
 
-        It is 0 if every worker ended with 0, else that of the process that failed first, and
-        128 + n if signal n ended that.
+        It is 0 if every worker exited with 0, else that of the process that failed first, which is
+        128 + n if signal n ended it.
         """
         codes = [running.code for running in self.running if running.process.is_worker]
         if all(code == 0 for code in codes):
@@ -111,16 +111,16 @@ class Job:
 
     def signal(self, number: int) -> None:
         """Sends a signal to every process of the job and to what those have started."""
-        # Those too whose first process has ended: what it has started may still run.
+        # Also to groups whose first process has ended: what it has started may still run.
         if not self._has_ended:
             for running in self.running:
                 os.killpg(running.popen.pid, number)
 
     def end(self, wait: Callable[[float], None]) -> list[Running]:
-        """Ends whatever still runs: SIGTERM to every group, SIGKILL after the grace.
+        """Ends whatever still runs: SIGTERM to every group, SIGKILL after the grace period.
 
         Args:
-            wait: waits until no process is alive, for so many seconds at most.
+            wait: waits until no process is alive, for at most this many seconds.
 
         Returns:
             The processes that SIGTERM did not end.
@@ -128,7 +128,7 @@ class Job:
         if self._has_ended:
             return []
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # should it be stopped
+        self.signal(signal.SIGCONT)  # in case it is stopped
         wait(GRACE_SECONDS)
         stubborn = self.alive()
         kill_groups({running.popen.pid for running in self.running})
@@ -140,7 +140,7 @@ class Job:
 
 
 def how(running: Running) -> str:
-    """How a process has ended, for a message."""
+    """Returns how a process has ended, for a message."""
     code = running.code
     assert code is not None
     if code > 0:

@@ -1,10 +1,10 @@
 """An emulated network: hosts on one machine, joined by links of a given rate. Linux and root only.
 
-Each host is a network namespace with a network interface ``eth0`` of its own, an address and a host
-name; a cable (veth pair) leads to a switch (a bridge), which is in a namespace of its own. So
-nothing of it is seen in the machine's own network, and nothing of that from within: a process on a
-host reaches the other hosts and itself, but neither the machine nor the internet. Everything else
-is the machine's: files, memory, processes, GPUs.
+Each host is a network namespace with a network interface ``eth0``, an address and a host name of
+its own; a cable (veth pair) leads to a switch (a bridge), which is in a namespace of its own. So
+nothing of it is visible in the machine's own network, and vice versa: a process on a host reaches
+the other hosts and itself, but neither the machine nor the internet. Everything else is the
+machine's: files, memory, processes, GPUs.
 """
 
 import ipaddress
@@ -31,26 +31,26 @@ from ooodist.launcher.shaping import MTU, parse_delay, parse_rate, segment_bytes
 
 NETWORK = ipaddress.ip_network("10.77.0.0/16")
 MOST_HOSTS = 1000  # a bridge has 1023 ports
-NAMES = Path("/etc/netns")  # where `ip netns exec` looks for a host's own files of /etc
+NAMES = Path("/etc/netns")  # where `ip netns exec` looks for a host's own files in /etc
 # Settings that differ between machines, below /proc/sys/net.
 SETTINGS = {
-    # Addresses that nobody gave it, and packets about them.
+    # No automatic IPv6 addresses, nor packets about them.
     "ipv6/conf/all/disable_ipv6": "1",
     "ipv6/conf/default/disable_ipv6": "1",
-    # The only one that every kernel has and allows in every namespace.
+    # The only algorithm that every kernel has and allows in every namespace.
     "ipv4/tcp_congestion_control": "reno",
 }
-# Engines give up on a peer that is silent for long. Here it may be paused, and the starter sees it
+# Engines give up on a peer that is silent for long. Here it may be paused, and the starter notices
 # if it dies.
 PATIENCE = {
     "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400",
     "OOODIST_HEARTBEAT_SECONDS": "86400",  # of our engine for TensorFlow's collectives
-    "PS_HEARTBEAT_TIMEOUT": "0",  # none, of BytePS
+    "PS_HEARTBEAT_TIMEOUT": "0",  # BytePS: no timeout
 }
 
 
 class Lab:
-    """Hosts with shaped links: a context manager, after which nothing of it is left.
+    """Hosts with shaped links: a context manager that removes everything at its end.
 
     Attributes:
         hosts: in order; worker i of a job runs on ``hosts[i]``.
@@ -63,13 +63,13 @@ class Lab:
         """Describes the lab; it is built when the context is entered.
 
         Args:
-            rate: of every link, each way, as ``250Mbit``.
-            delay: from host to host, as ``1ms``; each packet then costs CPU time (cable.py).
-            cores: that the hosts are bound to, host i to ``cores[i % len(cores)]``; None: all that
-                this process may use.
+            rate: rate of every link, each way, as ``250Mbit``.
+            delay: delay from host to host, as ``1ms``; each packet then costs CPU time (cable.py).
+            cores: cores that the hosts are bound to, host i to ``cores[i % len(cores)]``; None: all
+                that this process may use.
 
         Raises:
-            UserError: if a value is none that is possible here.
+            UserError: a value is impossible here.
         """
         usable = sorted(os.sched_getaffinity(0))
         if unusable := set(cores or []) - set(usable):
@@ -97,18 +97,18 @@ class Lab:
         )
         self.cleaner = Cleaner()
         self._jobs: list[BackgroundJob] = []
-        self._carriers: list[subprocess.Popen[bytes]] = []  # of packets, in cables that delay them
+        self._carriers: list[subprocess.Popen[bytes]] = []  # processes of cables with a delay
 
     @property
     def cores(self) -> list[int]:
-        """The cores that the hosts are bound to, each of them once."""
+        """The cores that the hosts are bound to, each once."""
         return sorted({core for host in self.hosts for core in host.cores})
 
     def places(self, num_servers: int | None = None) -> Places:
-        """Where the processes of a job go: a worker a host, and the servers beside them in turn.
+        """Places the processes of a job: a worker on each host, and servers on the hosts in turn.
 
         Args:
-            num_servers: of BytePS; None: one a host.
+            num_servers: number of BytePS servers; None: one per host.
         """
         servers = len(self.hosts) if num_servers is None else num_servers
         return Places(
@@ -125,17 +125,17 @@ class Lab:
         variables: Mapping[str, str] | None = None,
         num_servers: int | None = None,
     ) -> BackgroundJob:
-        """Starts a job with a worker on each host and does not wait for it.
+        """Starts a job with a worker on each host, and returns without waiting for it.
 
         Args:
             engine: ``collective``, ``horovod`` or ``byteps``.
             command: what each worker runs.
             log_folder: gets a file with the output of each process.
-            variables: of the environment, besides those of this process and of the engine.
-            num_servers: of BytePS; None: one a host.
+            variables: environment variables, besides those of this process and of the engine.
+            num_servers: number of BytePS servers; None: one per host.
 
         Raises:
-            UserError: if the engine is not installed or the command not found.
+            UserError: the engine is not installed, or the command not found.
         """
         resources = ExitStack()
         try:
@@ -152,7 +152,7 @@ class Lab:
         return job
 
     def set_rate(self, rate: str) -> None:
-        """Gives every link another rate, at once, both ways. Raises UserError."""
+        """Changes the rate of every link, each way, at once. Raises UserError."""
         self._rate = parse_rate(rate)
         for host in self.hosts:
             self._shape(host, "change")
@@ -228,13 +228,13 @@ class Lab:
             self._tc(end, action, device, "root", "handle", "1:", *token_bucket(self._rate))
 
     def _join(self, host: Host) -> None:
-        """Leads a cable from the host to the switch, whose end of it has the host's name."""
+        """Connects the host to the switch by a cable, whose switch end has the host's name."""
         kind = ["mtu", str(MTU), "type", "veth", "peer", "name", host.interface]
         end = ["mtu", str(MTU), "netns", host.namespace]
         self._ip(self._switch, "link", "add", host.name, *kind, *end)
 
     def _join_with_delay(self, host: Host, delay: float) -> None:
-        """The same with one that delays what the host sends, by so many seconds."""
+        """Connects the host by a cable that delays what it sends; ``delay`` is in seconds."""
         ends = []
         try:
             for place, interface in ((host, host.interface), (self._switch, host.name)):
@@ -274,8 +274,8 @@ class Lab:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            start_new_session=True,  # not for Ctrl-C
-            pass_fds=[self.cleaner.fileno()],  # which does not clear before this has ended
+            start_new_session=True,  # protects it from Ctrl-C
+            pass_fds=[self.cleaner.fileno()],  # the cleaner waits until this has ended
         )
         if done.returncode != 0:
             raise UserError(

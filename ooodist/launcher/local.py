@@ -1,16 +1,16 @@
 """Starts the processes of one training job on this machine: ``python launch/local.py --help``.
 
-On several hosts, start the processes by hand or by your cluster's own launcher. The same program,
-``python -m ooodist.train …``, runs on every host; what differs is how the processes meet.
+On several hosts, start the processes by hand or with your cluster's own launcher. The same program,
+``python -m ooodist.train …``, runs on every host; only how the processes meet differs.
 
-collective (TensorFlow's own, nothing to build). One process a worker, each with
+collective (TensorFlow's own, nothing to build). One process per worker, each with
 
     TF_CONFIG='{"cluster": {"worker": ["a:2222", "b:2222"]},
                 "task": {"type": "worker", "index": I}}'
 
 where a and b are host names, 2222 a free port there, and I is 0 on a and 1 on b. TensorFlow's
 server listens on all networks of the host and asks for no password: whoever reaches it can run
-programs as you. Use a network that is closed to others.
+programs as you. Use a network that others cannot reach.
 
 horovod. Its launcher, run on one host, starts all processes through ssh:
 
@@ -30,9 +30,9 @@ and, each on its host,
         BYTEPS_SOCKET_PATH=<an empty folder> python -m ooodist.train …
 
 Two workers on one host need different folders. If a process dies, our build of BytePS ends the
-others some 10 to 25 seconds later (PS_HEARTBEAT_TIMEOUT, in seconds; 0 switches it off).
+others some 10 to 25 seconds later (PS_HEARTBEAT_TIMEOUT, in seconds; 0 disables it).
 
-Add OOODIST_ENGINE=<engine> to name the engine instead of having it found by these variables.
+Add OOODIST_ENGINE=<engine> to name the engine instead of having it detected from these variables.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _close_network(output: Output, *, share: bool) -> None:
-    """Gives the job a network of its own, and says what follows from that or from its absence."""
+    """Moves the job into a network of its own, and says what follows from that or its absence."""
     if share:
         output.say(f"{OPEN_SERVER}That is what --share-network asks for")
         return

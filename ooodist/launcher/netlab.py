@@ -1,21 +1,21 @@
 """Starts a training job on hosts of an emulated network: ``python launch/netlab.py --help``.
 
-Overlap of computing and exchanging shows only where exchanging takes time, which it hardly does
+Overlap of computation and exchange shows only if the exchange takes time, which it hardly does
 between processes of one machine. Here each worker has a host of its own, joined to the others by a
 network of a given rate, all of it on this machine: network namespaces, veth pairs, a bridge, and
-``tc`` to keep the rate (see ``lab.py`` and ``shaping.py``; ``cable.py`` delays). Linux and root
-only; in a container, a privileged one. Debian: ``apt-get install iproute2``.
+``tc`` to limit the rate (see ``lab.py`` and ``shaping.py``; ``cable.py`` adds delays). Linux and
+root only; in a container, a privileged one. Debian: ``apt-get install iproute2``.
 
     host0  10.77.0.1  core 0      worker 0, BytePS's scheduler, server 0
     host1  10.77.0.2  core 1      worker 1, server 1
-    host2  10.77.0.3  core 0      worker 2, server 2: cores are begun anew, and the output says so
-    switch 10.77.255.254          Horovod's rendezvous server, which is the launcher's own
+    host2  10.77.0.3  core 0      worker 2, server 2: cores are reused, and the output says so
+    switch 10.77.255.254          Horovod's rendezvous server, which belongs to the launcher
 
-Everything that a host does takes place on its core: computing, summing up, and most of TCP. So the
-exchange costs the CPU what it costs on a real host, besides the time on the wire. Use models and
-rates that leave the cores' part of it small.
+Everything that a host does runs on its core: computing, summing, and most of TCP. So the exchange
+costs the CPU what it costs on a real host, besides the time on the wire. Use models and rates with
+which the cores' part of it is small.
 
-Experiments that start several jobs in one network, let them take turns or change the rate use
+Experiments that start several jobs in one network, run them in turns or change the rate use
 ``Lab`` of ``lab.py``:
 
     from ooodist.launcher.lab import Lab
@@ -32,8 +32,8 @@ Experiments that start several jobs in one network, let them take turns or chang
         if baseline.wait(timeout=600) != 0:
             print(baseline.failure)
 
-A process on host i of a running network, to look around: ``ip netns list`` has the names, and
-``ip netns exec NAME bash`` is a shell there.
+To run a process on host i of a running network, and look around: ``ip netns list`` has the names,
+and ``ip netns exec NAME bash`` is a shell there.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
     check_command(command)
     lab = Lab(options.num_workers, options.rate, options.delay, options.cores)
     output = Output(log_folder(options.log_dir))
-    supervisor = Supervisor(lab.cleaner, output)  # from here on a signal ends the job in order
+    supervisor = Supervisor(lab.cleaner, output)  # from here on a signal ends the job cleanly
     with lab, ExitStack() as resources:
         if options.num_workers > len(lab.cores):
             output.say(

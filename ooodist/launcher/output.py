@@ -1,8 +1,8 @@
-"""Shows the lines of several processes on one screen or in one file, each with its label in front.
+"""Shows the output lines of several processes, each with its label in front.
 
-A line is whole when it ends in a line feed. A text that ends in a carriage return is a progress
-line, which the next one overwrites: on a terminal it is shown at once, on the screen's last line;
-in a file or pipe only the last one before a line feed is of use, and only that is written.
+A line is complete when it ends in a line feed. Text that ends in a carriage return is a progress
+line, which the next one overwrites: on a terminal it is shown at once, on the last line of the
+screen; in a file or pipe only the last one before a line feed is useful, and only that is written.
 """
 
 import os
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-# Of TensorFlow's C++, with its two ways to write a line: notes (I) and warnings (W), no errors. The
-# last two are lines of such notes that begin in another way.
+# TensorFlow's C++ has two formats of log lines: these are notes (I) and warnings (W), not errors.
+# The last two are parts of such notes that begin differently.
 NOTES = re.compile(
     rb"[IW]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w./-]+:\d+\] |"
     rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] \S+:\d+\] |"
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR|"
     rb"To enable the following instructions: .*, rebuild TensorFlow with"
 )
-# The same, and what TensorFlow's C++ writes when the other end of an exchange has gone.
+# The same, and what TensorFlow's C++ writes when the peer of an exchange is gone.
 AFTERMATH = re.compile(
     NOTES.pattern + rb"|E\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w./-]+:\d+\] |"
     rb"Additional GRPC error information from remote target |:UNKNOWN:Error received from peer |"
@@ -27,22 +27,22 @@ AFTERMATH = re.compile(
 )
 ERROR = b"ooodist: error: "  # ranks that share an error may each write it
 ERASE_LINE = b"\r\x1b[K"
-LONGEST_LINE = 1 << 20  # bytes; a longer one is cut here, lest it fill the launcher's memory
+LONGEST_LINE = 1 << 20  # bytes; longer ones are cut here, to bound the launcher's memory
 
 
 class LineSplitter:
-    """Cuts the bytes that one process writes into lines."""
+    """Splits the bytes that one process writes into lines."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._progress = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yields (text, is whole) for each line and progress line that ``data`` completes."""
+        """Yields (text, is complete) for each line and progress line that ``data`` completes."""
         *lines, self._rest = re.split(rb"([\r\n])", self._rest + data)
         for text, end in zip(lines[::2], lines[1::2], strict=True):
             if end == b"\n":
-                # "text\r\n": the line feed makes the progress line before it a whole one.
+                # "text\r\n": the line feed completes the progress line before it.
                 yield text or self._progress, True
                 self._progress = b""
             elif text:
@@ -53,7 +53,7 @@ class LineSplitter:
             self._rest = b""
 
     def end(self) -> Iterator[tuple[bytes, bool]]:
-        """Yields what stands there without a line feed when the process has ended."""
+        """Yields what is left without a line feed when the process has ended."""
         if last := self._rest or self._progress:
             yield last, True
         self._rest = self._progress = b""
@@ -62,10 +62,10 @@ class LineSplitter:
 class Output:
     """Writes labeled lines to the launcher's own standard output and standard error.
 
-    With log files, TensorFlow's own notes and warnings go there alone. An error that several
-    processes write with the same words is shown once.
+    With log files, TensorFlow's own notes and warnings go only there. An error that several
+    processes write in the same words is shown once.
 
-    ``failure`` is the error after which nothing more can be written, such as a full disk.
+    ``failure`` is the error, such as a full disk, after which nothing more can be written.
     """
 
     def __init__(self, log_folder: Path | None) -> None:
@@ -77,22 +77,22 @@ class Output:
         self._hidden = NOTES if log_folder else None
 
     def hide_aftermath(self) -> None:
-        """From now on leaves out what TensorFlow says of exchanges that broke off."""
+        """Hides, from now on, what TensorFlow says about exchanges that were aborted."""
         self._hidden = AFTERMATH
 
     def open_log(self, label: str) -> None:
-        """Starts the log file of the process with this label, if logs are asked for."""
+        """Opens the log file of the process with this label, if logs are asked for."""
         if self._log_folder is not None:
             path = self._log_folder / f"{label.replace(' ', '-')}.log"
             self._logs[label] = path.open("wb", buffering=0)
 
     def close_logs(self) -> None:
-        """Ends all log files."""
+        """Closes all log files."""
         for log in self._logs.values():
             log.close()
 
     def show(self, descriptor: int, label: str, text: bytes, whole: bool) -> None:
-        """Writes ``[label] text`` to file descriptor 1 or 2, and whole lines to the log."""
+        """Writes ``[label] text`` to file descriptor 1 or 2, and complete lines to the log."""
         if self.failure:
             return
         try:
@@ -114,7 +114,7 @@ class Output:
 
     @property
     def where(self) -> str:
-        """The end of a message about what went wrong: where more stands, if anywhere."""
+        """The end of an error message: where the full output is, if anywhere."""
         return f"; all that was written: {self._log_folder}" if self._log_folder else ""
 
     def say(self, text: str) -> None:

@@ -1,10 +1,10 @@
-"""A network for one job alone: loopback, reached by no other process of this machine or another.
+"""A network for one job: only loopback, and unreachable for other processes on any machine.
 
 TensorFlow's server listens on all networks and lets whoever reaches it run programs as its user.
-In a network namespace of the job's own there is nobody to do so. The way out is closed too.
+In a network namespace of the job's own nobody else can reach it. The job cannot reach out, either.
 
-``python -m ooodist.launcher.private_network COMMAND ...`` runs any command so; mpirun, which
-listens on all networks whatever it is told, for one.
+``python -m ooodist.launcher.private_network COMMAND ...`` runs any command like this, for example
+mpirun, which listens on all networks whatever its options.
 """
 
 import ctypes
@@ -23,13 +23,13 @@ SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # <linux/sockios.h>, <linux/if.h>
 def enter() -> None:
     """Moves this process, and what it starts from now on, into a new network.
 
-    Call it before the process has a second thread. Sockets that are open stay where they are.
-    Whoever is not root needs user namespaces, in which set-user-id programs such as sudo fail.
+    Call it before the process has a second thread. Open sockets stay in the old network. Without
+    root it needs user namespaces, in which set-user-id programs such as sudo fail.
 
     Raises:
         OSError: the system does not allow it; nothing has changed.
     """
-    # A first try in a child: a system may allow the namespace and then refuse to set it up.
+    # Try in a child first: a system may allow the namespace and then refuse to set it up.
     child = os.fork()
     if child == 0:
         code = errno.EPERM
@@ -49,7 +49,7 @@ def enter() -> None:
 def _enter() -> None:
     user, group = os.geteuid(), os.getegid()
     flags = CLONE_NEWNET if user == 0 else CLONE_NEWNET | CLONE_NEWUSER
-    # os.unshare comes with Python 3.12.
+    # os.unshare is new in Python 3.12.
     if ctypes.CDLL(None, use_errno=True).unshare(flags) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

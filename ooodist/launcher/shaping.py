@@ -1,21 +1,21 @@
-"""What a link of the emulated network lets through: its rate, by Linux's ``tc``.
+"""Shapes the links of the emulated network: limits their rate with Linux's ``tc``.
 
 The rate is kept by a token bucket (tbf) at each end of the link, for the direction in which that
-end sends. A full bucket lets its content (the burst) pass at once, which no real link does, so it
-is small: two milliseconds' worth, or one segment. With one millisecond's, busy cores, on which
-timers come late, cost 5 % of 1 Gbit/s, with two 0.5 %. The queue is so long that nothing is dropped
-where one host sends to another. Where several send to one, the switch in front of that one drops,
+end sends. A full bucket passes its content (the burst) at once, which no real link does, so it is
+small: two milliseconds' worth, or one segment. With one millisecond's worth, busy cores, on which
+timers are late, cost 5 % of 1 Gbit/s; with two, 0.5 %. The queue is so long that nothing is dropped
+when one host sends to another. When several send to one, the switch in front of it drops packets,
 as real ones do.
 
 Measured on 2 busy cores, from 10 Mbit/s to 1 Gbit/s: one transfer gets 97 to 100 % of the rate,
 transfers both ways at once 94 to 96 % each, four hosts that send to one 99 % together.
 
-Packets have 9000 bytes, as in clusters: 0.7 % of them are headers, of 1500 bytes 4.5 %. It makes no
-difference to the CPU, which handles packets in larger segments. These are as large as Linux has
-them, 64 KiB, as on fast networks, unless that is more than four milliseconds' worth, for which
-others on the link would wait. Smaller ones cost too much: each wakes a thread of its receiver, and
-a computation on the same core finds its caches emptied. Segments must be smaller than the burst,
-or they are cut into packets; a connection keeps the size that it began with when the rate changes.
+Packets have 9000 bytes, as in clusters: headers are 0.7 % of them, and 4.5 % of 1500 bytes. It
+makes no difference to the CPU, which handles packets in larger segments. These are as large as
+Linux allows, 64 KiB, as on fast networks, unless that is more than four milliseconds' worth, for
+which others on the link would wait. Smaller ones cost too much: each wakes a thread of its
+receiver, and a computation on the same core finds its caches cold. Segments must be smaller than
+the burst, or they are cut into packets; a connection keeps its segment size when the rate changes.
 """
 
 import re
@@ -23,7 +23,7 @@ import re
 from ooodist.errors import UserError
 
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-SLOWEST = 10**6  # bit/s; below, one packet alone takes a tenth of a second
+SLOWEST = 10**6  # bit/s; below, a single packet takes a tenth of a second
 FASTEST = 10**11
 MTU = 9000  # bytes
 SEGMENT_SECONDS = 4e-3
@@ -33,7 +33,7 @@ QUEUE_SECONDS = 0.1
 
 
 def parse_rate(text: str) -> int:
-    """Bits a second of a text such as ``250Mbit`` or ``1.5Gbit``. Raises UserError."""
+    """Parses bits per second such as ``250Mbit`` or ``1.5Gbit``. Raises UserError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text.lower(), re.ASCII)
     rate = round(float(match[1]) * UNITS[match[2]]) if match else 0
     if not SLOWEST <= rate <= FASTEST:
@@ -45,7 +45,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_delay(text: str) -> float:
-    """Seconds of a text such as ``30us``, ``1ms`` or ``0.1s``. Raises UserError."""
+    """Parses seconds such as ``30us``, ``1ms`` or ``0.1s``. Raises UserError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text, re.ASCII)
     delay = float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]] if match else 0.0
     if not 0 < delay <= 10:
@@ -56,17 +56,17 @@ def parse_delay(text: str) -> float:
 
 
 def segment_bytes(rate: int) -> int:
-    """The most that a host hands to its network interface at once, at ``rate`` bits a second."""
+    """Returns the largest segment that a host sends at once, at ``rate`` bits per second."""
     return min(max(int(rate / 8 * SEGMENT_SECONDS), MTU), LARGEST_SEGMENT)
 
 
 def burst_bytes(rate: int) -> int:
-    """What a full bucket lets pass at once, at ``rate`` bits a second."""
+    """Returns the size of a full bucket in bytes, at ``rate`` bits per second."""
     # A tenth more than a segment, for the headers of its packets.
     return max(int(rate / 8 * BURST_SECONDS), int(segment_bytes(rate) * 1.1))
 
 
 def token_bucket(rate: int) -> list[str]:
-    """The arguments of ``tc qdisc`` that keep ``rate``, bits a second."""
+    """Returns the arguments of ``tc qdisc`` that limit the rate to ``rate`` bits per second."""
     queue = f"{QUEUE_SECONDS * 1000:g}ms"
     return ["tbf", "rate", f"{rate}bit", "burst", f"{burst_bytes(rate)}b", "latency", queue]

@@ -1,7 +1,7 @@
-"""Starts the processes of one job, forwards what they write, and ends all when one fails.
+"""Runs the processes of one job, forwards their output, and ends all when one fails.
 
 One thread waits for everything in one place: for output, and for signals, which Python writes as
-bytes into a socket (SIGCHLD: a process has ended; SIGINT, SIGTERM, SIGHUP: end the job).
+bytes to a socket (SIGCHLD: a process has ended; SIGINT, SIGTERM, SIGHUP: end the job).
 """
 
 import os
@@ -19,8 +19,8 @@ from ooodist.launcher.environment import Process
 from ooodist.launcher.job import GRACE_SECONDS, HELPERS_END_SECONDS, Job, Running, how
 from ooodist.launcher.output import LineSplitter, Output
 
-READ_SIZE = 1 << 20  # no less than a pipe holds, so that one read empties it
-TIMEOUT_CODE = 124  # as timeout(1) has it
+READ_SIZE = 1 << 20  # at least the capacity of a pipe, so that one read empties it
+TIMEOUT_CODE = 124  # as timeout(1)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,7 +34,7 @@ class Stream:
 
 
 class Supervisor:
-    """Runs one job; made for one call of ``run``."""
+    """Runs one job; used for a single call of ``run``."""
 
     def __init__(self, cleaner: Cleaner, output: Output) -> None:
         self._job = Job(cleaner)
@@ -47,9 +47,9 @@ class Supervisor:
     def run(self, processes: list[Process], timeout: float | None) -> int:
         """Runs the processes to their end and returns the exit code of the job.
 
-        ``timeout``: seconds, None for no limit.
-        The code is 0 if every worker ended with 0, else that of the process that failed first,
-        128 + n for a signal n (to it or to the launcher), 124 if the time was up.
+        ``timeout`` is in seconds; None for no limit.
+        The code is 0 if every worker exited with 0, else that of the process that failed first,
+        128 + n for a signal n (to it or to the launcher), 124 on timeout.
         Raises UserError if a process cannot be started or its output cannot be written.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -68,7 +68,7 @@ class Supervisor:
             end.setblocking(False)
         signal.set_wakeup_fd(self._signal_writer.fileno())
         for number in (signal.SIGCHLD, *STOP_SIGNALS):
-            # What is ignored from outside (nohup) stays ignored.
+            # What is ignored already (nohup) stays ignored.
             if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)
         return reader
@@ -116,7 +116,7 @@ class Supervisor:
             raise UserError(f"cannot write the output of the job: {self._output.failure}")
 
     def _wait(self, deadline: float | None) -> None:
-        """Waits for the next event, at most until ``deadline``, and deals with what there is."""
+        """Waits for the next events, at most until ``deadline``, and handles them."""
         limit = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = [key for key, _ in self._selector.select(limit)]
         for key in ready:
@@ -145,7 +145,7 @@ class Supervisor:
             self._output.show(stream.descriptor, stream.running.process.label, text, whole)
 
     def _end(self) -> None:
-        """Ends whatever still runs."""
+        """Ends all processes that still run."""
         if stubborn := self._job.end(self._wait_for_ends):
             names = ", ".join(running.process.name for running in stubborn)
             self._output.say(f"still running {GRACE_SECONDS:g} s after SIGTERM, killed: {names}")
@@ -154,7 +154,7 @@ class Supervisor:
         signal.set_wakeup_fd(-1)
 
     def _forward_the_rest(self) -> None:
-        """Shows what still stands in the pipes, and lines that never got their line feed."""
+        """Shows what is left in the pipes, and lines that never got their line feed."""
         self._selector.unregister(self._signals)
         for key, _ in self._selector.select(0):
             self._forward(key)

@@ -1,4 +1,4 @@
-"""Models by name: a settings dataclass and a builder each.
+"""Provides models by name: a settings dataclass and a builder each.
 
     config = MODELS["resnet20"].config(width=32)
     model = build(config, data)
@@ -43,7 +43,7 @@ __all__ = ["MODELS", "DataDescription", "FunctionConfig", "ModelConfig", "build"
 
 
 class Registered(NamedTuple):
-    """A model that YAML can name."""
+    """A model that can be named in YAML."""
 
     config: type[ModelConfig]
     build: Callable[[Any, DataDescription], keras.Model]
@@ -71,10 +71,10 @@ _BUILDERS = {entry.config: entry.build for entry in _ALL} | {FunctionConfig: bui
 
 
 def config_class(name: str) -> type[ModelConfig]:
-    """The settings dataclass of ``model: {name: ...}``.
+    """Returns the settings dataclass for ``model: {name: ...}``.
 
     A name with a colon is a user's function: FunctionConfig, whose field ``function`` is that
-    name. Raises UserError when there is no model of this name.
+    name. Raises UserError if there is no model of this name.
     """
     if ":" in name:
         return FunctionConfig
@@ -88,9 +88,9 @@ def config_class(name: str) -> type[ModelConfig]:
 
 
 def build(config: ModelConfig, data: DataDescription) -> keras.Model:
-    """The uncompiled model of these settings for this data, with its start weights.
+    """Builds the uncompiled model of these settings for this data, with its initial weights.
 
-    Raises UserError when model and data do not go together, and when start weights cannot be
+    Raises UserError if model and data do not fit together, or if initial weights cannot be
     loaded.
     """
     model = _BUILDERS[type(config)](config, data)

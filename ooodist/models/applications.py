@@ -1,4 +1,4 @@
-"""The image models of keras.applications, at any input size that they allow."""
+"""Image models of keras.applications, for any input size that they allow."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from ooodist.models.imagenet import copy_imagenet_weights
 from ooodist.models.interface import image_input, num_outputs
 
 MIN_IMAGE_SIZE = 32
-"""Pixels a side: keras.applications refuses smaller images, which five halvings leave empty."""
+"""Pixels per side: keras.applications refuses smaller images, which vanish in five halvings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplicationConfig(ModelConfig):
-    """Common to all: ``weights`` may be ``imagenet``."""
+    """Settings common to all of these models: ``weights`` may be ``imagenet``."""
 
     has_imagenet_weights: ClassVar[bool] = True
 
@@ -39,7 +39,7 @@ class ResNet101Config(ApplicationConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Vgg16Config(ApplicationConfig):
-    """VGG-16 (Simonyan and Zisserman 2014); as in Keras without dropout."""
+    """VGG-16 (Simonyan and Zisserman 2014), as in Keras without dropout."""
 
     name: ClassVar[str] = "vgg16"
 
@@ -66,8 +66,10 @@ class MobileNetV2Config(ApplicationConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class MobileNetV3LargeConfig(ApplicationConfig):
-    """MobileNetV3-Large (Howard et al. 2019). ``alpha`` multiplies the number of channels;
-    ``minimalistic`` leaves out squeeze-and-excite, hard-swish and 5x5 convolutions.
+    """MobileNetV3-Large (Howard et al. 2019).
+
+    ``alpha`` multiplies the number of channels; ``minimalistic`` leaves out squeeze-and-excite,
+    hard-swish and 5x5 convolutions.
     """
 
     name: ClassVar[str] = "mobilenet_v3_large"
@@ -83,37 +85,37 @@ class MobileNetV3LargeConfig(ApplicationConfig):
 
 
 def build_resnet50(config: ResNet50Config, data: DataDescription) -> keras.Model:
-    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     return _build(keras.applications.ResNet50, {}, config, data)
 
 
 def build_resnet101(config: ResNet101Config, data: DataDescription) -> keras.Model:
-    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     return _build(keras.applications.ResNet101, {}, config, data)
 
 
 def build_vgg16(config: Vgg16Config, data: DataDescription) -> keras.Model:
-    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     return _build(keras.applications.VGG16, {}, config, data)
 
 
 def build_densenet121(config: DenseNet121Config, data: DataDescription) -> keras.Model:
-    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     return _build(keras.applications.DenseNet121, {}, config, data)
 
 
 def build_mobilenet_v2(config: MobileNetV2Config, data: DataDescription) -> keras.Model:
-    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     return _build(keras.applications.MobileNetV2, {"alpha": config.alpha}, config, data)
 
 
 def build_mobilenet_v3_large(config: MobileNetV3LargeConfig, data: DataDescription) -> keras.Model:
-    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     options = {
         "alpha": config.alpha,
         "minimalistic": config.minimalistic,
         "dropout_rate": config.dropout,
-        # The data is scaled where it is loaded, for all models alike.
+        # The data is scaled where it is loaded, in the same way for all models.
         "include_preprocessing": False,
     }
     return _build(keras.applications.MobileNetV3Large, options, config, data)

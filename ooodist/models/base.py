@@ -1,4 +1,4 @@
-"""What every model has in common: its settings, and what it needs to know about the data."""
+"""Common to all models: their settings, and what they need to know about the data."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -12,7 +12,7 @@ WEIGHT_FILES = (".keras", ".weights.h5")
 
 
 class DataDescription(Protocol):
-    """The part of the data that decides a model's first and last layer."""
+    """The part of the data's description that decides a model's first and last layer."""
 
     @property
     def input_spec(self) -> Any:
@@ -31,18 +31,18 @@ class DataDescription(Protocol):
 class ModelConfig:
     """Settings of a model; subclasses add their sizes.
 
-    ``weights``: start weights, a ``.keras`` or ``.weights.h5`` file, or None for random ones.
+    ``weights``: initial weights, a ``.keras`` or ``.weights.h5`` file, or None for random ones.
     Models of keras.applications also take ``imagenet``.
     """
 
     name: ClassVar[str]
-    """How the model is called in YAML."""
+    """The model's name in YAML."""
     has_imagenet_weights: ClassVar[bool] = False
 
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises UserError for a value that no data can make work."""
+        """Raises UserError for a value that is invalid whatever the data."""
         if self.weights is None or self.weights.endswith(WEIGHT_FILES):
             return
         if self.weights != IMAGENET:
@@ -59,7 +59,7 @@ class ModelConfig:
 
 
 def finish(inputs: Any, outputs: keras.KerasTensor, name: str) -> keras.Model:
-    """The model from ``inputs`` to ``outputs``, logits cast to float32.
+    """Returns the model from ``inputs`` to ``outputs``, with logits cast to float32.
 
     Losses on float16 logits overflow, so the last layer is float32 whatever the precision.
     """

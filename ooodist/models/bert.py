@@ -23,7 +23,7 @@ logger = logging.getLogger("ooodist")
 
 @dataclass(frozen=True, kw_only=True)
 class Bert12Config(TokenTransformerConfig):
-    """By default BERT-base.
+    """Settings of a BERT encoder; the defaults are BERT-base.
 
     There is no padding mask and no segment embedding: every position of a sequence is used.
     """
@@ -33,7 +33,7 @@ class Bert12Config(TokenTransformerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Bert24Config(Bert12Config):
-    """By default BERT-large."""
+    """Settings of a BERT encoder; the defaults are BERT-large."""
 
     name: ClassVar[str] = "bert_24"
 
@@ -43,8 +43,11 @@ class Bert24Config(Bert12Config):
 
 
 def build_bert(config: Bert12Config, data: DataDescription) -> keras.Model:
-    """Tokens (batch, length) to logits: (batch, length, vocabulary) for the task "language",
-    else (batch, outputs), read from the first position."""
+    """Builds the model from tokens (batch, length) to logits.
+
+    Logits are (batch, length, vocabulary) for the task "language", otherwise (batch, outputs),
+    read from the first position.
+    """
     inputs = token_input(config.name, data)
     tasks = ("language", "classification", "regression")
     outputs = num_outputs(config.name, data, tasks)

@@ -1,4 +1,4 @@
-"""A user's own model: a function ``package.module:function`` that returns a Keras model."""
+"""A user's model: a function ``package.module:function`` that returns a Keras model."""
 
 import importlib
 import inspect
@@ -15,7 +15,10 @@ from ooodist.models.base import DataDescription, ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionConfig(ModelConfig):
-    """``function``: "package.module:function"; ``arguments``: passed to it by keyword."""
+    """Settings of a user's model.
+
+    ``function``: "package.module:function"; ``arguments``: passed to it by keyword.
+    """
 
     name: ClassVar[str] = "package.module:function"
 
@@ -32,9 +35,9 @@ class FunctionConfig(ModelConfig):
 
 
 def build_from_function(config: FunctionConfig, data: DataDescription) -> keras.Model:
-    """What the function returns, built for the data's shapes if it was not yet.
+    """Returns the function's model, built for the data's shapes if it was not built yet.
 
-    Raises UserError when there is no such function, it does not take the arguments, or it
+    Raises UserError if there is no such function, it does not take the arguments, or it
     returns anything but a Keras model. Errors inside the function are passed on as they are.
     """
     function = _find(config.function)

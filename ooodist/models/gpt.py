@@ -21,13 +21,13 @@ from ooodist.models.transformer import (
 
 @dataclass(frozen=True, kw_only=True)
 class GptConfig(TokenTransformerConfig):
-    """By default GPT-2 small."""
+    """Settings of a GPT decoder; the defaults are GPT-2 small."""
 
     name: ClassVar[str] = "gpt"
 
 
 def build_gpt(config: GptConfig, data: DataDescription) -> keras.Model:
-    """Tokens (batch, length) to logits of each next token (batch, length, vocabulary)."""
+    """Builds the model: tokens (batch, length) to next-token logits (batch, length, vocabulary)."""
     inputs = token_input(config.name, data)
     num_outputs(config.name, data, ("language",))
     vocabulary = vocabulary_size(config.name, data, config.vocabulary_size)
@@ -36,7 +36,7 @@ def build_gpt(config: GptConfig, data: DataDescription) -> keras.Model:
         causal=True,
         epsilon=1e-5,
         stddev=INITIAL_STDDEV,
-        # Each block adds two branches to its input: smaller start weights where they are added
+        # Each block adds two branches to its input: smaller initial weights where they are added
         # keep the variance of the sum independent of the depth.
         last_stddev=INITIAL_STDDEV / math.sqrt(2 * config.layers),
     )

@@ -1,4 +1,4 @@
-"""Start weights that Keras offers for download, trained on ImageNet."""
+"""Loads initial weights that Keras offers for download, trained on ImageNet."""
 
 import fcntl
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger("ooodist")
 IMAGENET_CLASSES = 1000
 IMAGENET_SHAPE = (224, 224, 3)
 NETWORK_TIMEOUT = 20.0
-"""Seconds without an answer after which the download is given up."""
+"""Timeout of the download, in seconds without an answer."""
 
 _CENTERED_BGR = "channels blue, green, red of 0 to 255, less their means over ImageNet"
 _STANDARDIZED = "channels of 0 to 1, standardized with their means and deviations over ImageNet"
@@ -32,7 +32,7 @@ TRAINED_ON = {
     "mobilenet_v2": _MINUS_ONE_TO_ONE,
     "mobilenet_v3_large": _MINUS_ONE_TO_ONE,
 }
-"""Which pixels the weights of a model expect."""
+"""The pixel values that the weights of each model expect."""
 
 
 def copy_imagenet_weights(
@@ -41,7 +41,7 @@ def copy_imagenet_weights(
     """Sets the weights of ``model``, built by ``application`` with ``options``, to ImageNet's.
 
     The classifier keeps its random weights unless the model has ImageNet's 1000 classes and
-    224x224 pixels. Raises UserError when the weights cannot be had for this model.
+    224x224 pixels. Raises UserError if the weights are not available for this model.
     """
     shape = tuple(model.input_shape[1:])
     if shape[2] != 3:
@@ -80,9 +80,9 @@ def _download(name: str, load: Callable[[], keras.Model]) -> keras.Model:
         with _one_download_at_a_time():
             return load()
     except ValueError as error:
-        # No weights for these options, or a file that is not what it should be.
+        # There are no weights for these options, or the file is corrupt.
         raise UserError(f"model.weights is imagenet, but for {name}: {error}") from error
-    except Exception as error:  # Keras raises a bare Exception when a download fails.
+    except Exception as error:  # Keras raises a plain Exception when a download fails.
         raise UserError(
             f"model.weights is imagenet, but the weights of {name} could not be downloaded (this "
             f"network may not allow it): {error}. Build the model with keras.applications on a "
@@ -93,7 +93,7 @@ def _download(name: str, load: Callable[[], keras.Model]) -> keras.Model:
 
 @contextmanager
 def _one_download_at_a_time() -> Iterator[None]:
-    """Workers on one host share Keras' cache folder, and Keras writes into it unlocked."""
+    """Locks downloads: workers on one host share Keras's cache folder, and Keras takes no lock."""
     lock_path = Path(tempfile.gettempdir()) / f"ooodist-imagenet-{os.getuid()}.lock"
     timeout = socket.getdefaulttimeout()
     with lock_path.open("w") as lock:

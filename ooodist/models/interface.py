@@ -1,4 +1,4 @@
-"""The first and the last layer of a model, derived from the data."""
+"""Derives the first and the last layer of a model from the data."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ooodist.models.base import DataDescription
 
 
 def feature_input(model: str, data: DataDescription) -> keras.KerasTensor:
-    """Input for floating-point samples of any known shape; output (batch, ...)."""
+    """Returns the input for floating-point samples of any known shape: (batch, ...)."""
     spec = _single_spec(model, data)
     if not spec.dtype.is_floating:
         raise UserError(
@@ -22,8 +22,10 @@ def feature_input(model: str, data: DataDescription) -> keras.KerasTensor:
 
 
 def image_input(model: str, data: DataDescription, min_size: int = 1) -> keras.KerasTensor:
-    """Input for images of at least ``min_size`` pixels a side; output
-    (batch, height, width, channels)."""
+    """Returns the input for images: (batch, height, width, channels).
+
+    Raises UserError if the images have fewer than ``min_size`` pixels per side.
+    """
     inputs = feature_input(model, data)
     shape = inputs.shape[1:]
     if len(shape) != 3:
@@ -41,7 +43,7 @@ def image_input(model: str, data: DataDescription, min_size: int = 1) -> keras.K
 
 
 def token_input(model: str, data: DataDescription) -> keras.KerasTensor:
-    """Input for sequences of integer tokens; output (batch, sequence length)."""
+    """Returns the input for sequences of integer tokens: (batch, sequence length)."""
     spec = _single_spec(model, data)
     if not spec.dtype.is_integer or len(spec.shape) != 1:
         raise UserError(
@@ -53,7 +55,7 @@ def token_input(model: str, data: DataDescription) -> keras.KerasTensor:
 
 
 def num_outputs(model: str, data: DataDescription, tasks: tuple[str, ...]) -> int:
-    """Width of the last layer; raises UserError when the model is not made for the data's task."""
+    """Returns the last layer's width; raises UserError if the model is not for the data's task."""
     if data.task not in tasks:
         raise UserError(
             f"model {model} is made for {' or '.join(tasks)}, but the data's task is {data.task}; "
@@ -70,7 +72,7 @@ def num_outputs(model: str, data: DataDescription, tasks: tuple[str, ...]) -> in
 
 
 def vocabulary_size(model: str, data: DataDescription, configured: int | None) -> int:
-    """Rows of the token embedding: ``model.vocabulary_size``, by default the data's classes."""
+    """Returns the number of token embeddings: ``model.vocabulary_size``, or the data's classes."""
     if data.task != "language":
         if configured is None:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Layers that Keras does not have; registered, so that saved models load by themselves."""
+"""Layers that Keras does not have, registered so that saved models can be loaded as usual."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from keras import ops
 class TokenEmbedding(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
     """A table of token vectors that can also be used in reverse, to score every token.
 
-    ``layer(tokens)``: integers (batch, length) to vectors (batch, length, width).
-    ``layer(vectors, reverse=True)``: vectors (..., width) to logits (..., vocabulary_size) with
+    ``layer(tokens)`` maps integers (batch, length) to vectors (batch, length, width).
+    ``layer(vectors, reverse=True)`` maps vectors (..., width) to logits (..., vocabulary_size) with
     the same table ("tied" weights: one variable), plus a bias if ``reverse_bias`` is set.
     """
 
@@ -30,8 +30,8 @@ class TokenEmbedding(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
         self.initializer = keras.initializers.get(initializer)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        # Without autocast: looking rows up in a cast table would make the gradient of the whole
-        # table dense, and cast all rows to use a few.
+        # Without autocast: looking up rows in a cast table would make the gradient of the whole
+        # table dense, and would cast all rows to use a few.
         self.table = self.add_weight(
             shape=(self.vocabulary_size, self.width),
             initializer=self.initializer,
@@ -63,7 +63,7 @@ class TokenEmbedding(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
 
 @keras.saving.register_keras_serializable(package="ooodist")
 class PositionEmbedding(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
-    """Adds a learned vector to each position of a sequence: (batch, length, width) to the same."""
+    """Adds a learned vector to each position of a sequence (batch, length, width)."""
 
     def __init__(self, stddev: float = 0.02, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -85,8 +85,10 @@ class PositionEmbedding(keras.layers.Layer):  # type: ignore[misc, unused-ignore
 
 @keras.saving.register_keras_serializable(package="ooodist")
 class ClassToken(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
-    """Puts one learned vector in front of a sequence: (batch, length, width) to
-    (batch, 1 + length, width)."""
+    """Prepends one learned vector to a sequence.
+
+    (batch, length, width) becomes (batch, 1 + length, width).
+    """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.token = self.add_weight(
@@ -101,10 +103,10 @@ class ClassToken(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
 
 @keras.saving.register_keras_serializable(package="ooodist")
 class PaddedShortcut(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
-    """The shortcut without parameters between residual blocks of different size (He et al. 2015,
-    option A): every ``stride``-th pixel, new channels filled with zeros.
+    """A parameter-free shortcut between residual blocks of different size.
 
-    (batch, height, width, channels) to (batch, ceil(height / stride), ceil(width / stride),
+    It takes every ``stride``-th pixel and fills new channels with zeros (He et al. 2015, option A):
+    (batch, height, width, channels) becomes (batch, ceil(height / stride), ceil(width / stride),
     ``filters``).
     """
 

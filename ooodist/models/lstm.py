@@ -12,8 +12,10 @@ from ooodist.models.interface import num_outputs, token_input, vocabulary_size
 
 @dataclass(frozen=True, kw_only=True)
 class LstmConfig(ModelConfig):
-    """``layers`` LSTM layers of ``width`` units; ``vocabulary_size``: None takes the data's
-    (language only)."""
+    """Settings of a recurrent network: ``layers`` LSTM layers of ``width`` units.
+
+    ``vocabulary_size``: None takes the data's (language only).
+    """
 
     name: ClassVar[str] = "lstm"
 
@@ -31,8 +33,11 @@ class LstmConfig(ModelConfig):
 
 
 def build_lstm(config: LstmConfig, data: DataDescription) -> keras.Model:
-    """Tokens (batch, length) to logits: (batch, length, vocabulary) for the task "language",
-    else (batch, outputs), read from the last position."""
+    """Builds the model from tokens (batch, length) to logits.
+
+    Logits are (batch, length, vocabulary) for the task "language", otherwise (batch, outputs),
+    read from the last position.
+    """
     inputs = token_input(config.name, data)
     tasks = ("language", "classification", "regression")
     outputs = num_outputs(config.name, data, tasks)

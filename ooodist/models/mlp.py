@@ -12,7 +12,7 @@ from ooodist.models.interface import feature_input, num_outputs
 
 @dataclass(frozen=True, kw_only=True)
 class MlpConfig(ModelConfig):
-    """``layers``: widths of the hidden layers; ``dropout`` follows each of them."""
+    """Settings of an MLP. ``layers``: widths of the hidden layers, each followed by ``dropout``."""
 
     name: ClassVar[str] = "mlp"
 
@@ -29,7 +29,7 @@ class MlpConfig(ModelConfig):
 
 
 def build_mlp(config: MlpConfig, data: DataDescription) -> keras.Model:
-    """Samples (batch, ...) of floating-point numbers to logits (batch, outputs)."""
+    """Builds the model: floating-point samples (batch, ...) to logits (batch, outputs)."""
     inputs = feature_input(config.name, data)
     outputs = num_outputs(config.name, data, ("classification", "regression"))
     x = keras.layers.Flatten(name="flatten")(inputs)

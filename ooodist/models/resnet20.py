@@ -1,5 +1,7 @@
-"""The residual network for small images of He et al. 2015, "Deep Residual Learning for Image
-Recognition", section 4.2: 6n+2 layers, 20 with n = 3."""
+"""The residual network for small images: 6n+2 layers, 20 with n = 3.
+
+Source: He et al. 2015, "Deep Residual Learning for Image Recognition", section 4.2.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,8 +18,10 @@ NUM_STAGES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet20Config(ModelConfig):
-    """``blocks_per_stage``: n in the paper (3: ResNet-20, 9: ResNet-56); ``width``: channels of
-    the first stage, doubled in each of the two others; ``normalization``: batch, layer or none.
+    """Settings of a residual network for small images.
+
+    ``blocks_per_stage``: n in the paper (3: ResNet-20, 9: ResNet-56); ``width``: channels of the
+    first stage, doubled in each of the two others; ``normalization``: batch, layer or none.
     """
 
     name: ClassVar[str] = "resnet20"
@@ -34,7 +38,7 @@ class ResNet20Config(ModelConfig):
 
 
 def build_resnet20(config: ResNet20Config, data: DataDescription) -> keras.Model:
-    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     inputs = image_input(config.name, data)
     outputs = num_outputs(config.name, data, ("classification", "regression"))
     x = _convolution(inputs, config, config.width, 1, "stem")
@@ -64,20 +68,20 @@ def _residual_block(
 def _convolution(
     x: keras.KerasTensor, config: ResNet20Config, filters: int, stride: int, name: str
 ) -> keras.KerasTensor:
-    """A 3x3 convolution and its normalization."""
+    """Applies a 3x3 convolution and its normalization."""
     x = keras.layers.Conv2D(
         filters,
         3,
         strides=stride,
         padding="same",
-        # A normalization that follows has an offset of its own.
+        # A normalization that follows has its own offset.
         use_bias=config.normalization == "none",
         kernel_initializer="he_normal",
         name=f"{name}_conv",
     )(x)
     if config.normalization == "batch":
-        # Runs on small images have few steps: with Keras' momentum of 0.99 the moving
-        # averages would still be near their start values when the model is evaluated.
+        # Runs on small images have few steps: with Keras's momentum of 0.99 the moving
+        # averages would still be near their initial values when the model is evaluated.
         return keras.layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(x)
     if config.normalization == "layer":
         return keras.layers.LayerNormalization(name=f"{name}_norm")(x)

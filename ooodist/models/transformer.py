@@ -1,4 +1,4 @@
-"""The transformer block that ViT, BERT and GPT share, of stock Keras layers."""
+"""The transformer block that ViT, BERT and GPT share, made of stock Keras layers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +10,16 @@ from ooodist.models import checks
 from ooodist.models.base import ModelConfig
 
 INITIAL_STDDEV = 0.02
-"""Standard deviation of the start weights of BERT and GPT-2."""
+"""Standard deviation of the initial weights of BERT and GPT-2."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(ModelConfig):
-    """``layers`` blocks of ``width`` numbers a position, ``heads`` attention heads (which divide
-    the width), ``mlp_width`` hidden units (None: 4 x width); ``dropout`` behind the embedding
-    and each branch, ``attention_dropout`` on the attention weights.
+    """Settings of a transformer.
+
+    ``layers`` blocks of ``width`` numbers per position, ``heads`` attention heads (which divide
+    the width), ``mlp_width`` hidden units (None: 4 x width); ``dropout`` after the embedding and
+    each branch, ``attention_dropout`` on the attention weights.
     """
 
     layers: int = 12
@@ -44,8 +46,10 @@ class TransformerConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenTransformerConfig(TransformerConfig):
-    """``vocabulary_size``: None takes the data's (language only); ``tie_embeddings``: the
-    language head scores tokens with the embedding's own table.
+    """Settings of a transformer for tokens.
+
+    ``vocabulary_size``: None takes the data's (language only); ``tie_embeddings``: the language
+    head scores tokens with the embedding's own table.
     """
 
     vocabulary_size: int | None = None
@@ -58,35 +62,35 @@ class TokenTransformerConfig(TransformerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockStyle:
-    """In what the blocks of the three models differ."""
+    """The differences between the blocks of the three models."""
 
     normalize_first: bool
-    """Normalize what enters a branch (GPT, ViT) instead of its sum with the input (BERT)."""
+    """Normalize a branch's input (GPT, ViT) instead of its sum with the input (BERT)."""
     causal: bool
-    """A position attends only to itself and those before it."""
+    """Whether a position attends only to itself and those before it."""
     epsilon: float
-    """Of layer normalization."""
+    """The epsilon of layer normalization."""
     stddev: float | None = None
-    """Standard deviation of the start weights; None: Glorot's uniform distribution."""
+    """Standard deviation of the initial weights; None: Glorot's uniform distribution."""
     last_stddev: float | None = None
-    """The same, of the MLP's second layer, whose output is added to the input."""
+    """The same for the MLP's second layer, whose output is added to the input."""
 
 
 def transformer_block(
     x: keras.KerasTensor, config: TransformerConfig, style: BlockStyle, name: str
 ) -> keras.KerasTensor:
-    """Attention and an MLP, each added to its input: (batch, length, width) to the same."""
+    """Applies attention and an MLP, each added to its input (batch, length, width)."""
     x = _residual(x, _attention(config, style, f"{name}_attention"), config, style)
     return _residual(x, _mlp(config, style, f"{name}_mlp"), config, style)
 
 
 def dropout(x: keras.KerasTensor, rate: float, name: str) -> keras.KerasTensor:
-    """``x`` behind a dropout layer, or ``x`` when the rate is 0."""
+    """Applies a dropout layer to ``x``, unless the rate is 0."""
     return keras.layers.Dropout(rate, name=name)(x) if rate else x
 
 
 def initializer(stddev: float | None = INITIAL_STDDEV) -> keras.initializers.Initializer:
-    """Start weights of one layer; None: Glorot's uniform distribution.
+    """Makes an initializer for one layer's weights; None: Glorot's uniform distribution.
 
     Each layer needs its own: an unseeded Keras initializer gives the same values each time.
     """

@@ -15,8 +15,10 @@ from ooodist.models.transformer import BlockStyle, TransformerConfig, dropout, t
 
 @dataclass(frozen=True, kw_only=True)
 class VitConfig(TransformerConfig):
-    """By default ViT-B/16. ``patch``: side of a patch in pixels, which divides the image's sides;
-    ``pooling``: "token" (a class token is classified) or "mean" (the mean of all patches).
+    """Settings of a vision transformer; the defaults are ViT-B/16.
+
+    ``patch``: side of a patch in pixels, which divides the image's sides; ``pooling``: "token" (a
+    class token is classified) or "mean" (the mean of all patches).
     """
 
     name: ClassVar[str] = "vit_b16"
@@ -32,7 +34,7 @@ class VitConfig(TransformerConfig):
 
 
 def build_vit(config: VitConfig, data: DataDescription) -> keras.Model:
-    """Images (batch, height, width, channels) to logits (batch, outputs)."""
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     inputs = image_input(config.name, data)
     outputs = num_outputs(config.name, data, ("classification", "regression"))
     x = _patches(inputs, config)
@@ -52,7 +54,7 @@ def build_vit(config: VitConfig, data: DataDescription) -> keras.Model:
 
 
 def _patches(inputs: keras.KerasTensor, config: VitConfig) -> keras.KerasTensor:
-    """A vector for each patch: (batch, patches, width)."""
+    """Returns a vector for each patch: (batch, patches, width)."""
     height, width = inputs.shape[1:3]
     if height % config.patch or width % config.patch:
         raise UserError(

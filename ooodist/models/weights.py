@@ -1,4 +1,4 @@
-"""Start weights from a file."""
+"""Loads initial weights from a file."""
 
 import logging
 import tempfile
@@ -29,8 +29,8 @@ class _SavedLayer:
 def load_start_weights(model: keras.Model, path: str) -> None:
     """Sets all weights of ``model`` to those in the ``.keras`` or ``.weights.h5`` file.
 
-    Raises UserError when the file cannot be read, and when it does not hold exactly the weights
-    of this model; the error names the first layer that differs.
+    Raises UserError if the file cannot be read, or if it does not hold exactly the weights of this
+    model; the error names the first layer that differs.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -53,7 +53,7 @@ def load_start_weights(model: keras.Model, path: str) -> None:
 
 
 def _load(model: keras.Model, file: Path) -> bool:
-    """Whether every weight of the model was found in the file, with its shape."""
+    """Loads the file; returns whether it has every weight of the model, with its shape."""
     with warnings.catch_warnings(record=True) as caught:
         try:
             model.load_weights(file)
@@ -65,7 +65,7 @@ def _load(model: keras.Model, file: Path) -> bool:
 
 
 def _saved_layers(file: Path) -> dict[str, _SavedLayer]:
-    """The layers in a weights file by their place in it, such as ``layers/dense_1``."""
+    """Returns the layers in a weights file by their place in it, such as ``layers/dense_1``."""
     layers: dict[str, _SavedLayer] = {}
 
     def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
@@ -81,7 +81,7 @@ def _saved_layers(file: Path) -> dict[str, _SavedLayer]:
 
 
 def _variable_order(key: str) -> tuple[int, str]:
-    """Keras numbers a layer's variables 0, 1, … 10; layers of a user may use words."""
+    """Returns a sort key: Keras numbers a layer's variables (10 after 9); users may use words."""
     return (int(key), key) if key.isdecimal() else (-1, key)
 
 
@@ -104,7 +104,7 @@ def _num_weights(layers: dict[str, _SavedLayer]) -> int:
 
 
 def _first_difference(model: keras.Model, saved: dict[str, _SavedLayer]) -> str:
-    """The first layer, in the model's order, that the file has otherwise or not at all."""
+    """Describes the first layer, in the model's order, that the file lacks or has otherwise."""
     with tempfile.TemporaryDirectory() as folder:
         reference = Path(folder) / "expected.weights.h5"
         model.save_weights(reference)

@@ -1,7 +1,7 @@
-"""Which schedules of the same stages compute the same numbers, bit by bit.
+"""Decides which schedules of the same stages compute the same numbers, bit for bit.
 
-Sums of floats depend on their order: gradients are added up as W after W comes, and what F changes
-(moving averages, random states) it changes micro-batch after micro-batch.
+Floating-point sums depend on their order: gradients are added in the order of the Ws, and what F
+changes (moving averages, random states) changes micro-batch after micro-batch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from ooodist.planner.pipeline.actions import (
 
 
 def stages_together(stages: Sequence[Stage], rank_of: Sequence[int]) -> list[tuple[int, ...]]:
-    """The stages in groups: those of a rank are one if two of them share a variable, and else each
-    is by itself. Ranks have sums, and states, of their own.
+    """Groups the stages whose sums or states depend on each other's order.
+
+    The stages of a rank are one group if two of them share a variable; otherwise each is its own.
 
     Args:
-        stages: all of the model.
+        stages: all stages of the model.
         rank_of: the rank of each.
     """
     groups: list[tuple[int, ...]] = []
@@ -40,7 +41,7 @@ def stages_together(stages: Sequence[Stage], rank_of: Sequence[int]) -> list[tup
 
 
 def computes_alike(one: Schedule, other: Schedule, together: Sequence[tuple[int, ...]]) -> bool:
-    """Whether both do the F, and the W, of each such group of stages in the same order."""
+    """Whether both run the Fs, and the Ws, of each group of stages in the same order."""
     return all(
         _order(one, group, kinds) == _order(other, group, kinds)
         for group in together

@@ -1,4 +1,4 @@
-"""The stages of this rank, put together from plan, cut and transport, ready to run steps."""
+"""Assembles the stages of a rank from plan, cut and transport, and runs steps with them."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ from ooodist.planner.pipeline.search import split as split_backward
 logger = logging.getLogger("ooodist")
 
 MEASURED_STEPS = 5
-MOST_SECONDS = 5.0  # of them; one step is the least
+MOST_SECONDS = 5.0  # for measuring them; at least one step runs
 
 
 @dataclass
 class Assembly:
-    """What a rank needs to train its stages.
+    """Everything that a rank needs to train its stages.
 
     Attributes:
-        plan: of all ranks, with what the stages were measured to cost.
-        stages: all of the model.
+        plan: the plan of all ranks, with the measured costs of the stages.
+        stages: all stages of the model.
         cutter: makes the works of this rank's stages.
-        reads: of this rank's stages, by number, which of the model's inputs they need.
-        boundaries: behind each stage but the last.
-        ranks: the place of this rank.
-        transport: to the other ranks; to be closed at the end.
-        splitter: makes micro-batches of batches.
-        gradients: of this rank's weights.
-        works: of this rank's stages, by number.
-        update: of this rank's weights.
+        reads: for each of this rank's stages, by number, which inputs of the model it needs.
+        boundaries: the boundary after each stage but the last.
+        ranks: the position of this rank among all.
+        transport: to the other ranks; must be closed at the end.
+        splitter: splits batches into micro-batches.
+        gradients: gradient sums of this rank's weights.
+        works: works of this rank's stages, by number.
+        update: updates this rank's weights.
     """
 
     plan: PipelinePlan
@@ -85,12 +85,13 @@ class Assembly:
         weights: Collection[str] | None,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
-        """Trains these weights alone from now on. All ranks say the same, and then carry out a
-        schedule for it.
+        """Trains only these weights from now on.
+
+        All ranks pass the same ones, and then carry out a schedule that suits them.
 
         Args:
-            weights: paths; None: all.
-            updating: entered around the update while it is traced.
+            weights: paths; None for all.
+            updating: context entered around the update while it is traced.
 
         Raises:
             UserError: the optimizer cannot be used in a pipeline.
@@ -116,8 +117,8 @@ class Assembly:
         """Follows another schedule of the same stages from now on.
 
         Args:
-            plan: of all ranks, who all say the same, between two steps.
-            is_measured: steps are carried out with B and W apart, and noted for
+            plan: the same on all ranks, which call this between the same two steps.
+            is_measured: run steps with B and W separate and record them for
                 :meth:`measured_in_steps`; they compute the same.
         """
         self.plan = plan
@@ -132,7 +133,7 @@ class Assembly:
 
     @property
     def batch_size(self) -> int:
-        """Samples of a pipeline in a step."""
+        """Samples per step of one pipeline."""
         return self.splitter.size
 
     @property
@@ -142,11 +143,11 @@ class Assembly:
 
     @property
     def reads_data(self) -> bool:
-        """Whether this rank needs something of the data."""
+        """Whether this rank needs any of the data."""
         return self.has_loss or any(self.reads.values())
 
     def measure(self) -> PipelineCosts:
-        """What all stages cost now, on all ranks at the same time; they all call it."""
+        """Measures the costs of all stages, on all ranks at the same time; all ranks call it."""
         held = {number: work.on_last_gradient for number, work in self.works.items()}
         for work in self.works.values():
             work.on_last_gradient = None
@@ -164,8 +165,8 @@ class Assembly:
         return self._costs_of_all(own)
 
     def expected(self) -> PipelineCosts:
-        """What stages cost as far as it is known before they have run: the seconds are those of
-        the plan, made of layers, the bytes those of the stages. All ranks call it."""
+        """Returns the costs that are known before stages have run: seconds from the plan, which
+        adds up layers, and bytes from the stages themselves. All ranks call it."""
         seconds, update = {}, 0.0
         for number in self.works:
             cost = self.plan.costs.stages[number]
@@ -177,7 +178,7 @@ class Assembly:
         )
 
     def measured_in_steps(self) -> PipelineCosts:
-        """What stages have cost since :meth:`carry_out` was told to measure; all ranks call it."""
+        """Returns the costs measured since :meth:`carry_out` was told to; all ranks call it."""
         assert self._noted is not None
         seconds = seconds_by_kind(self._noted.ran)
         update = statistics.median(self._noted.updates)
@@ -192,10 +193,10 @@ class Assembly:
         return PipelineCosts(costs, self.plan.costs.memory_limit)
 
     def _steps(self, begin: Callable[[], None]) -> list[Ran]:
-        """What this rank does in some steps of the schedule with B and W apart."""
+        """Returns this rank's actions in some steps of the schedule with B and W separate."""
         runtime = self._runtime_of(self.plan, is_measured=True)
         begin()
-        runtime.step()  # libraries tune themselves in it
+        runtime.step()  # libraries tune themselves in the first one
         ran: list[Ran] = []
         began = time.perf_counter()
         for number in range(MEASURED_STEPS):
@@ -206,7 +207,7 @@ class Assembly:
         return ran
 
     def _most(self, seconds: float) -> float:
-        """Of all ranks."""
+        """Returns the maximum over all ranks."""
         own, most = np.array(seconds), np.empty(())
         wait(self.ranks.world.Iallreduce(own, most, op=MPI.MAX))
         return float(most)
@@ -215,16 +216,16 @@ class Assembly:
         """Trains on a batch.
 
         Args:
-            batch: as the data yields it; None where nothing of it is needed.
+            batch: as the data yields it; None where none of it is needed.
 
         Returns:
-            what was done when, and what this rank's stages add to the mean loss.
+            the actions that were run, with times, and what this rank's stages add to the mean loss.
         """
         ran = self._run(batch)
         if self._noted is None:
             self._end_step()
         else:
-            wait(self.ranks.world.Ibarrier())  # an update that waits for others is not longer
+            wait(self.ranks.world.Ibarrier())  # so that the update's time has no wait for others
             self._noted.note(ran, seconds_of(self._end_step))
         return ran, sum(work.mean_loss for work in self.works.values())
 
@@ -249,7 +250,7 @@ class Assembly:
         return self._runtime.step()
 
     def gradient_sums(self, batch: Any) -> list[tf.Tensor]:
-        """Those of :attr:`gradients` on a batch, without an update; all ranks call it."""
+        """Returns the sums of :attr:`gradients` on a batch, with no update; all ranks call it."""
         self._run(batch)
         sums = self.gradients.sums()
         self.gradients.clear()
@@ -271,12 +272,12 @@ def assemble(
     Args:
         model: compiled, with the same weights on all ranks; it stays as it is.
         batch: as the data yields it.
-        parallel: what the job says.
-        ranks: the place of this rank.
-        engine: lets ranks agree.
-        timeout: seconds that anybody waits for a message.
-        is_live: the schedule is only to begin with: it is the best of those that are known, and
-            stages are not measured, unless nothing else tells what they cost.
+        parallel: the job's settings.
+        ranks: the position of this rank among all.
+        engine: what the ranks agree with.
+        timeout: seconds that a rank waits for a message.
+        is_live: the schedule is provisional, the best of the known ones, and stages are not
+            measured unless their costs are unknown otherwise.
 
     Raises:
         UserError: on all ranks.
@@ -317,7 +318,7 @@ def assemble(
 
 
 def _is_direct() -> bool:
-    """Whether messages go from GPU to GPU."""
+    """Whether messages go from GPU to GPU, without passing through the host."""
     if not tf.config.get_visible_devices("GPU"):
         return False
     direct = takes_gpu_memory()
@@ -327,7 +328,7 @@ def _is_direct() -> bool:
 
 
 def _places(stage: Stage, model: keras.Model) -> list[int]:
-    """Which of the model's inputs a stage reads."""
+    """Returns the indices of the model's inputs that a stage reads."""
     read = {id(symbol) for symbol in stage.reads}
     return [place for place, symbol in enumerate(model.inputs) if id(symbol) in read]
 

@@ -1,4 +1,4 @@
-"""A batch in micro-batches: what the stages read of it, and what the loss compares with."""
+"""Splits a batch into micro-batches: what the stages read, and what the loss compares with."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ Tensors = list[tf.Tensor]
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Of one step.
+    """The micro-batches of one step.
 
     Attributes:
-        inputs: of each micro-batch, those inputs of the model that were asked for, by their places
-            in the model.
-        targets: of each, y and the sample weights, flattened; empty if not asked for.
+        inputs: for each micro-batch, the model inputs that were asked for, by index in the model.
+        targets: for each, y and the sample weights, flattened; empty if not asked for.
     """
 
     inputs: list[dict[int, tf.Tensor]]
@@ -32,14 +31,14 @@ class BatchSplitter:
     """Splits batches that are like the first one.
 
     Args:
-        model: whose inputs they have.
+        model: the model that takes the batches.
         batch: x, y and perhaps sample weights, as the data yields them.
-        microbatches: in how many parts.
+        microbatches: number of micro-batches per batch.
 
     Attributes:
         model, microbatches: as given.
         size: samples of a batch.
-        structure: y, and the sample weights if there are some; the first batch's.
+        structure: (y,) or (y, sample_weight) of the latest batch.
 
     Raises:
         UserError: a batch cannot be split into so many parts, or is not what the model takes.
@@ -59,14 +58,14 @@ class BatchSplitter:
             )
 
     def specs(self) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-        """Of a micro-batch's inputs and targets."""
+        """Returns the specs of a micro-batch's inputs and targets."""
         samples = self.size // self.microbatches
         specs = [tf.TensorSpec((samples, *t.shape[1:]), t.dtype) for t in self._tensors]
         number = len(self.model.inputs)
         return specs[:number], specs[number:]
 
     def first(self) -> Any:
-        """The first micro-batch of the first batch, with inputs in the structure of the model."""
+        """Returns the first micro-batch of the first batch, its inputs in the model's structure."""
         samples = self.size // self.microbatches
         number = len(self.model.inputs)
         inputs = [tensor[:samples] for tensor in self._tensors[:number]]
@@ -77,15 +76,15 @@ class BatchSplitter:
         )
 
     def split(self, batch: Any, places: Collection[int], *, targets: bool) -> MicroBatches:
-        """The parts of a batch.
+        """Splits a batch into micro-batches.
 
         Args:
             batch: as the data yields it.
-            places: which of the model's inputs are needed.
-            targets: whether y and the sample weights are.
+            places: indices of the model inputs that are needed.
+            targets: whether y and the sample weights are needed.
 
         Raises:
-            UserError: it is not like the first one.
+            UserError: the batch is not like the first one.
         """
         tensors = self._flatten(batch)
         kinds = [_kind(tensor) for tensor in tensors]
@@ -105,7 +104,7 @@ class BatchSplitter:
 
     def _flatten(self, batch: Any) -> Tensors:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-        if weights is not None:  # of class_weight they may be whole numbers
+        if weights is not None:  # those from class_weight may be integers
             weights = tf.nest.map_structure(lambda w: tf.cast(w, keras.config.floatx()), weights)
         self.structure = (y,) if weights is None else (y, weights)
         inputs = self._inputs_of(x)
@@ -135,7 +134,7 @@ class BatchSplitter:
 
 
 def input_structure(model: keras.Model) -> Any:
-    """The inputs of a model as it takes them: one, or a list or dictionary of several."""
+    """Returns a model's inputs in its own structure: a single one, or a list or dictionary."""
     return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
 
 

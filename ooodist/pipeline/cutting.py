@@ -1,4 +1,4 @@
-"""The works of a rank's stages, for all weights or for some of them."""
+"""Cuts the stages of a rank for training all weights or some of them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.work import StageWork, compiled_loss
 from ooodist.pipeline.stages import Stage
 
-MOST_KEPT = 12  # works, as cutting a stage takes seconds
+MOST_KEPT = 12  # works; they are kept because cutting a stage takes seconds
 
 
 @dataclass
 class Cutter:
-    """Cuts the stages of a rank; what was cut for the latest selections is kept.
+    """Cuts the stages of a rank, and keeps what was cut for the latest selections.
 
     Attributes:
-        stages: all of the model.
+        stages: all stages of the model.
         splitter: knows the data.
-        reads: of this rank's stages, by number, which of the model's inputs they need.
-        boundaries: behind each stage but the last.
-        accumulators: of gradients, by path of the weight; those that are missing are added.
+        reads: for each of this rank's stages, by number, which inputs of the model it needs.
+        boundaries: the boundary after each stage but the last.
+        accumulators: gradient sums by path of the weight; missing ones are added.
         recompute: as in StageWork.
     """
 
@@ -40,10 +40,10 @@ class Cutter:
     )
 
     def works(self, selected: Collection[str] | None = None) -> dict[int, StageWork]:
-        """The works of this rank's stages, by number.
+        """Returns the works of this rank's stages, by number.
 
         Args:
-            selected: paths of the weights that are trained; None: all.
+            selected: paths of the weights that are trained; None for all.
         """
         first = first_trained(self.stages, selected)
         return {number: self._work(number, selected, first) for number in self.reads}
@@ -80,9 +80,9 @@ class Cutter:
 
 
 def first_trained(stages: Sequence[Stage], selected: Collection[str] | None) -> int:
-    """The first stage that has a weight that is trained; those before it only run forward.
+    """Returns the first stage with a trained weight; stages before it only run forward.
 
-    Without a selection it is the first stage of all, whether it has weights or not.
+    Without a selection it is stage 0, whether that has weights or not.
     """
     if selected is None:
         return 0

@@ -1,9 +1,9 @@
-"""A pipeline whose ranks wait instead of computing: timed on a cluster that one does not have.
+"""Emulates a pipeline on ranks that wait instead of computing, to time a cluster one does not have.
 
-Schedule, runtime, MPI and messages are real, of the size that the costs say; only the computing is
-a wait, and the links are slowed down. A wait takes no core, so that many ranks fit on few cores::
+Schedule, runtime, MPI and messages are real, with the sizes given by the costs; only the computing
+is a wait, and the links are slowed down. A wait occupies no core, so many ranks fit on few cores::
 
-    compute    | sleeps                |.|     the last moment is awake: sleeps end late
+    compute    | sleeps                |.|     the last moment is a busy wait: sleeps end late
     thread      recv -----> send ----->
 
 TensorFlow is not imported: sixteen processes of it would keep two cores busy for minutes.
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from ooodist.pipeline.runtime.runtime import Ran, Runtime
 
-STEPS = 10  # that are timed
-AWAKE_SECONDS = 200e-6  # before the end of a wait; by so much may a sleep end late
-POLL_SECONDS = 1e-3  # between two looks at whether others have come along
+STEPS = 10  # timed steps
+AWAKE_SECONDS = 200e-6  # busy wait before a deadline; a sleep may end late by this much
+POLL_SECONDS = 1e-3  # between two checks whether other ranks have arrived
 
 
 def wait_until(deadline: float) -> None:
@@ -41,16 +41,16 @@ def wait_until(deadline: float) -> None:
 
 
 def wait_for(request: MPI.Request) -> None:
-    """Returns when it is done. MPI's own waits keep a core busy, which other ranks may need."""
+    """Returns when the request is done. MPI's own waits would occupy a core that ranks may need."""
     while not request.Test():
         time.sleep(POLL_SECONDS)
 
 
 class EmulatedWork:
-    """A stage that takes its time and computes nothing.
+    """A stage that waits as long as its computation would take.
 
     Args:
-        cost: of the stage.
+        cost: the costs of the stage.
     """
 
     def __init__(self, cost: StageCost) -> None:
@@ -71,7 +71,7 @@ class EmulatedWork:
 
 
 class EmulatedBoundary:
-    """Messages of the right size, with nothing in them, over links as fast as the costs say.
+    """Messages of the right size without content, over links as fast as the costs say.
 
     Args:
         before: cost of the stage that sends forward.
@@ -80,8 +80,8 @@ class EmulatedBoundary:
 
     def __init__(self, before: StageCost, behind: StageCost) -> None:
         self._before, self._behind = before, behind
-        self._sent = np.zeros(before.sent_bytes, np.uint8)  # all messages are this one
-        self._free: list[np.ndarray] = []  # places whose message nobody needs any more
+        self._sent = np.zeros(before.sent_bytes, np.uint8)  # the content of every message
+        self._free: list[np.ndarray] = []  # receive buffers that can be reused
 
     def receive_buffers(self, kind: str) -> Sequence[np.ndarray]:
         return [self._free.pop() if self._free else np.empty_like(self._sent)]
@@ -100,7 +100,7 @@ class EmulatedBoundary:
 
 
 def stretched(costs: PipelineCosts, factor: float) -> PipelineCosts:
-    """The same on devices and links that take so many times as long."""
+    """Returns the costs of devices and links that take ``factor`` times as long."""
     return replace(
         costs,
         stages=tuple(
@@ -120,15 +120,15 @@ def stretched(costs: PipelineCosts, factor: float) -> PipelineCosts:
 
 @dataclass(frozen=True)
 class Emulation:
-    """What became of a schedule.
+    """The measured and simulated steps of a schedule.
 
     Attributes:
-        schedule: that was carried out.
-        simulated: what the simulator says of it.
-        seconds: of each timed step.
+        schedule: the schedule that was carried out.
+        simulated: the step in simulation.
+        seconds: seconds of each timed step.
         measured: a step of median length.
-        overhead: seconds that an action of the runtime adds to what the costs say: the median over
-            all of F, B and W, each with its sends and receives, without waiting for messages.
+        overhead: seconds that an action of the runtime adds to its cost: the median over all F, B
+            and W, each with its sends and receives, without waiting for messages.
     """
 
     schedule: Schedule
@@ -139,12 +139,12 @@ class Emulation:
 
     @property
     def median(self) -> float:
-        """Seconds of a step."""
+        """Median seconds of a step."""
         return statistics.median(self.seconds)
 
     @property
     def error(self) -> float:
-        """Of the simulated step, as a share of the measured one."""
+        """The relative error of the simulated step."""
         return self.simulated.step_seconds / self.median - 1
 
 
@@ -162,16 +162,16 @@ def emulate(
     Args:
         world: the ranks of the schedule.
         schedule: the same on all ranks.
-        costs: of its stages.
-        steps: that are timed.
-        warm_up: steps before, in which MPI connects the ranks.
-        timeout: seconds that anybody waits for a message.
+        costs: costs of its stages.
+        steps: number of timed steps.
+        warm_up: number of steps before them, in which MPI connects the ranks.
+        timeout: seconds that a rank waits for a message.
 
     Returns:
-        on rank 0 what was measured; None on the others.
+        what was measured, on rank 0; None on the others.
 
     Raises:
-        UserError: MPI does not let several threads in, or a message does not come (Stalled).
+        UserError: MPI has no MPI_THREAD_MULTIPLE, or a message does not come in time (Stalled).
     """
     from ooodist.pipeline.runtime.runtime import Runtime  # imports MPI, which starts it
     from ooodist.pipeline.runtime.transport import Transport
@@ -201,7 +201,7 @@ def emulate(
 def _timed_step(
     world: MPI.Intracomm, runtime: Runtime, update: float
 ) -> tuple[Sequence[Ran], float]:
-    """What this rank did, and its seconds from the moment on at which all were there."""
+    """Runs a step once all ranks are ready; returns this rank's actions and its seconds."""
     wait_for(world.Ibarrier())
     world.Barrier()  # short, and all leave it at nearly the same moment
     begin = time.perf_counter()
@@ -211,14 +211,14 @@ def _timed_step(
 
 
 def _times(ran: Sequence[Ran], seconds: float) -> np.ndarray:
-    """As :func:`summarize` takes them, of one step."""
+    """Returns the times of one step in the form that :func:`summarize` takes."""
     return np.array([*((each.start, each.end, each.waited) for each in ran), (seconds, 0, 0)])
 
 
 def _gather(
     world: MPI.Intracomm, schedule: Schedule, times: Sequence[np.ndarray]
 ) -> list[np.ndarray] | None:
-    """On rank 0 the times of each rank, of shape (steps, actions + 1, 3)."""
+    """Gathers each rank's times on rank 0, each of shape (steps, actions + 1, 3)."""
     own = np.stack(times)
     if world.rank:
         world.Send(own, 0)
@@ -232,13 +232,13 @@ def _gather(
 
 
 def summarize(schedule: Schedule, costs: PipelineCosts, times: Sequence[np.ndarray]) -> Emulation:
-    """What was measured, beside what is simulated.
+    """Compares what was measured with the simulation.
 
     Args:
-        schedule: that was carried out.
-        costs: of its stages.
-        times: of each rank, of shape (steps, actions + 1, 3): start, end and waited of each action,
-            transfers included, in seconds from the beginning of the step; in the last line, the
+        schedule: the schedule that was carried out.
+        costs: costs of its stages.
+        times: for each rank, shape (steps, actions + 1, 3): start, end and wait of each action,
+            transfers included, in seconds from the beginning of the step; the last row has the
             seconds of the step.
     """
     seconds = np.max([each[:, -1, 0] for each in times], axis=0)

@@ -1,7 +1,6 @@
-"""``mpirun -np 8 python -m ooodist.train --config job.yaml --emulate costs.yaml``.
+"""Runs ``mpirun -np 8 python -m ooodist.train --config job.yaml --emulate costs.yaml``.
 
-Rank 0 reads the files and plans; the others get from it what all carry out, and wait for it, so
-that what is wrong is said once.
+Rank 0 reads the files and plans; the others wait for its plan, so that an error is reported once.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ logger = logging.getLogger("ooodist")
 USER_ERROR_CODE = 2
 CRASH_CODE = 1
 INTERRUPTED_CODE = 130
-LEAST_SECONDS = 10e-3  # of an action, on average; what waking up and messages take is far less
-LINGER_SECONDS = 1.0  # before a rank ends all: what others have to say may still be on its way
+LEAST_SECONDS = 10e-3  # of an action, on average; far more than waking up and messages take
+LINGER_SECONDS = 1.0  # before a rank aborts all: messages of others may be in transit
 
 
 @dataclass(frozen=True)
 class Emulated:
-    """What all ranks carry out.
+    """The schedule that all ranks carry out, with its costs.
 
     Attributes:
-        name: of the schedule.
-        schedule: as CSV text.
-        costs: of its stages, stretched.
-        factor: by which they are stretched.
-        timeout: seconds that anybody waits for a message.
+        name: the name of the schedule.
+        schedule: the schedule as CSV text.
+        costs: costs of its stages, stretched.
+        factor: by how much they are stretched.
+        timeout: seconds that a rank waits for a message.
     """
 
     name: str
@@ -59,15 +58,15 @@ class Emulated:
 
 
 def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
-    """Plans, carries out and prints what came out; called on all ranks.
+    """Plans, emulates and prints the result; called on all ranks.
 
     Args:
-        config: job file, of which ``parallel`` and ``timeout`` count.
-        overrides: of its keys, as ``key.key=value``.
+        config: job file, of which only ``parallel`` and ``timeout`` are used.
+        overrides: overrides of its keys, as ``key.key=value``.
         costs: file of a :class:`ooodist.planner.pipeline.layer_costs.ModelCosts`.
 
     Returns:
-        the exit code, unless the process ended because others may not come along.
+        the exit code, unless the process was aborted because others may not arrive.
     """
     try:
         from mpi4py import MPI
@@ -94,11 +93,11 @@ def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
 
 
 def text(result: Emulation, factor: float = 1.0) -> str:
-    """What was measured beside what was simulated, for people.
+    """Formats what was measured beside what was simulated.
 
     Args:
-        result: of costs that were stretched.
-        factor: by which; the milliseconds are those of the devices.
+        result: made from stretched costs.
+        factor: by how much; the text has the milliseconds of the devices.
     """
     simulated, measured = result.simulated, result.measured
     scale = 1e3 / factor
@@ -122,7 +121,7 @@ def text(result: Emulation, factor: float = 1.0) -> str:
 
 
 def _plan(processes: int, config: Path | None, overrides: Sequence[str], file: Path) -> Emulated:
-    """For so many processes. Raises UserError."""
+    """Plans for this many processes. Raises UserError."""
     parallel, timeout = job_file.load_parallel(config, overrides)
     _check(parallel, processes)
     costs = read_model_costs(file, "--emulate")
@@ -159,7 +158,7 @@ def _plan(processes: int, config: Path | None, overrides: Sequence[str], file: P
 
 
 def _factor(costs: PipelineCosts) -> float:
-    """By which seconds must be stretched to be long enough for this machine; at least 1."""
+    """Returns by how much seconds must be stretched to be long enough here; at least 1."""
     seconds = [
         stage.forward + stage.input_gradient + stage.weight_gradient for stage in costs.stages
     ]
@@ -167,7 +166,7 @@ def _factor(costs: PipelineCosts) -> float:
 
 
 def _check(parallel: ParallelConfig, processes: int) -> None:
-    """Raises UserError unless so many processes can emulate this."""
+    """Raises UserError unless this many processes can emulate such a job."""
     if parallel.data != 1:
         raise UserError(
             f"parallel.data is {parallel.data}, but --emulate is of one pipeline, whose replicas "
@@ -193,7 +192,7 @@ def _check(parallel: ParallelConfig, processes: int) -> None:
 
 
 def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
-    """On all ranks what rank 0 has; as YAML, in which nothing can hide that runs."""
+    """Returns rank 0's plan on all ranks; sent as YAML, which cannot contain code that runs."""
     packed = b"" if plan is None else yaml_dataclass.dump(yaml_dataclass.plain(plan)).encode()
     size = np.array([len(packed)])
     wait_for(world.Ibcast(size))
@@ -208,7 +207,7 @@ def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
 
 
 def _end(world: MPI.Intracomm, message: str, code: int) -> int:
-    """Ends all ranks; returns the code where there are no others."""
+    """Ends all ranks; returns the code if there are no others."""
     _print_error(message)
     if world.size > 1:
         time.sleep(LINGER_SECONDS)
@@ -217,6 +216,6 @@ def _end(world: MPI.Intracomm, message: str, code: int) -> int:
 
 
 def _print_error(message: str) -> None:
-    # One write, or the lines of two ranks get mixed up.
+    # One write, so that the lines of two ranks do not mix.
     sys.stderr.write(f"ooodist: error: {message}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What the stages of all ranks cost, put together, with the time that messages take."""
+"""Gathers the costs of the stages of all ranks, and measures the time of messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT
 from ooodist.planner.pipeline.costs import StageCost
 
 ROUNDS = 7
-TAG = 0  # as in steps, none of which is under way
+TAG = 0  # also used by steps, none of which runs now
 
 
 def gather_costs(
@@ -29,14 +29,14 @@ def gather_costs(
     rank_of: Sequence[int],
     boundaries: Sequence[Boundary],
 ) -> tuple[StageCost, ...]:
-    """The costs of all stages, the means over the replicas; the same on all ranks, who all call it.
+    """Returns the costs of all stages, averaged over replicas, with the links; all ranks call it.
 
     Args:
-        own: those of this rank's stages, by number, without the links.
+        own: costs of this rank's stages, by number, without the links.
         transport: to the ranks of the pipeline.
-        ranks: the place of this one.
+        ranks: the position of this rank among all.
         rank_of: the position of each stage.
-        boundaries: behind each stage but the last.
+        boundaries: the boundary after each stage but the last.
     """
     table = np.zeros((len(rank_of), len(fields(StageCost))))
     for number, cost in own.items():
@@ -63,7 +63,7 @@ def _cost(row: np.ndarray) -> StageCost:
 def _message_seconds(
     transport: Transport, ranks: Ranks, rank_of: Sequence[int], boundaries: Sequence[Boundary]
 ) -> list[float]:
-    """Half of the way there and back, for each boundary; one boundary after the other."""
+    """Returns half of the round trip, in seconds, of each boundary; measures one at a time."""
     found = np.zeros(len(boundaries))
     for number, boundary in enumerate(boundaries):
         ends = rank_of[number], rank_of[number + 1]

@@ -1,7 +1,7 @@
-"""What the layers of a model, and then its stages, cost on this machine.
+"""Measures what the layers of a model, and then its stages, cost on this machine.
 
 Layers are measured in a step of the whole model on one micro-batch, to find where to split it.
-The stages that come of it are measured each on its rank, as they will run.
+The resulting stages are measured on their ranks, as they will run.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:  # they import MPI, which measuring layers does not need
     from ooodist.pipeline.runtime.work import StageWork
 
 LAYER_STEPS = 12
-FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured themselves while they train
+FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured while they train
 UPDATES = 7
-_PART_OF = {  # as what a transfer counts
+_PART_OF = {  # the action to which the seconds of a transfer are added
     RECEIVE_FORWARD: FORWARD,
     SEND_FORWARD: FORWARD,
     RECEIVE_BACKWARD: INPUT_GRADIENT,
@@ -58,15 +58,15 @@ _UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to B", "from F to W", "from B to W
 def measure_layers(
     model: keras.Model, batch: Any, microbatches: int, *, steps: int = LAYER_STEPS
 ) -> tuple[LayerCost, ...]:
-    """The costs of the calls of a model (see :func:`ooodist.pipeline.stages.calls_of`).
+    """Returns the costs of a model's calls (see :func:`ooodist.pipeline.stages.calls_of`).
 
     The model stays as it is.
 
     Args:
         model: compiled, functional or sequential.
         batch: as its data set yields it.
-        microbatches: into which it is split.
-        steps: that are recorded; some more are run.
+        microbatches: number of micro-batches into which it is split.
+        steps: steps that are recorded; some more are run.
 
     Raises:
         UserError: the model or the batch cannot be split, or the step cannot be measured.
@@ -82,7 +82,7 @@ def measure_layers(
     sent = crossing_bytes(model, calls, splitter.size // microbatches)
     costs, seen = [], set()
     for number, (call, sent_bytes) in enumerate(zip(calls, sent, strict=True)):
-        # What belongs to a layer, and not to one of its calls, is at the first.
+        # Costs of a layer, rather than of one of its calls, go to its first call.
         first = id(call.layer) not in seen
         seen.add(id(call.layer))
         variables = getattr(call.layer, "trainable_variables", []) if first else []
@@ -116,19 +116,20 @@ def measure_stages(
     gradients: Gradients,
     steps: Callable[[Callable[[], None]], list[Ran]],
 ) -> dict[int, StageCost]:
-    """What this rank's stages cost, without the links, by number; all is as it was afterwards.
+    """Returns the costs of this rank's stages, by number, without the links.
 
     They are measured in steps of the whole pipeline, in which an action meets the caches, messages
-    and neighbors that it will meet. Stages compute on zeros: that takes no less time.
+    and neighbors that it will meet. Stages compute on zeros: that takes no less time. All state is
+    restored afterwards.
 
     Args:
-        works: of this rank's stages.
-        reads: which of the model's inputs each needs.
-        boundaries: behind each stage of the model but the last.
+        works: works of this rank's stages, by number.
+        reads: which inputs of the model each stage needs, by index.
+        boundaries: the boundary after each stage of the model but the last.
         splitter: knows the data.
-        update: of this rank; all ranks of the pipeline take part in it.
-        gradients: that stages add to.
-        steps: runs some steps of a schedule with B and W apart, and calls what it is given before
+        update: this rank's update; all ranks of the pipeline take part in it.
+        gradients: what the stages add gradients to.
+        steps: runs some steps of a schedule with B and W separate, and calls its argument before
             each; returns what this rank did.
     """
     inputs, targets = splitter.specs()
@@ -155,14 +156,14 @@ def costs_of(
     seconds: Mapping[tuple[int, str], float],
     update_seconds: float,
 ) -> dict[int, StageCost]:
-    """What this rank's stages cost, without the links, by number.
+    """Returns the costs of this rank's stages, by number, without the links.
 
     Args:
-        works: of this rank's stages.
-        boundaries: behind each stage of the model but the last.
-        gradients: that stages add to.
-        seconds: of each stage's F, B and W.
-        update_seconds: of what ends a step.
+        works: works of this rank's stages, by number.
+        boundaries: the boundary after each stage of the model but the last.
+        gradients: what the stages add gradients to.
+        seconds: seconds of F, B and W of each stage, by (stage, kind).
+        update_seconds: seconds of the end of a step.
     """
     costs: dict[int, StageCost] = {}
     for number, work in works.items():
@@ -177,7 +178,7 @@ def costs_of(
             gradient_bytes,
             sent_bytes=behind.num_bytes(FORWARD) if behind else 0,
         )
-    last = max(works)  # it trains if any of the rank does
+    last = max(works)  # trains if any stage of the rank does
     sums = sum(_num_bytes(variable) for variable in gradients.variables)
     received, sent = [0], [0]
     for number, work in works.items():
@@ -188,8 +189,8 @@ def costs_of(
         if behind:
             received.append(behind.num_bytes(INPUT_GRADIENT))
             sent.append(work.output_bytes)
-    # Places for messages, and one that is on its way. What an action does with one that has come
-    # is in its workspace, or kept.
+    # Receive buffers, and one message that is being sent. What an action makes of a received
+    # message is part of its workspace, or of the saved activations.
     messages = RECEIVES_AHEAD * max(received) + max(sent)
     workspace = max(work.workspace_bytes for work in works.values())
     base = sums + messages + workspace
@@ -198,10 +199,10 @@ def costs_of(
 
 
 class Awaited:
-    """Work whose actions end when a GPU has done them, and not when it has been told to.
+    """Wraps a stage's work so that an action ends when the GPU has finished, not when it is queued.
 
     Args:
-        work: of a stage.
+        work: the work of a stage.
     """
 
     def __init__(self, work: StageWork) -> None:
@@ -223,11 +224,11 @@ class Awaited:
 
 
 class Noted:
-    """What steps took, without the first one, in which libraries tune themselves.
+    """Records what steps took, except for the first, in which libraries tune themselves.
 
     Attributes:
-        ran: what was done.
-        updates: seconds of what ends a step.
+        ran: the actions of these steps.
+        updates: seconds of the end of each step.
     """
 
     def __init__(self) -> None:
@@ -236,6 +237,7 @@ class Noted:
         self._is_first = True
 
     def note(self, ran: Sequence[Ran], update_seconds: float) -> None:
+        """Adds the actions of a step, and the seconds of its end."""
         if not self._is_first:
             self.ran += ran
             self.updates.append(update_seconds)
@@ -243,7 +245,7 @@ class Noted:
 
 
 def seconds_by_kind(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
-    """Of each stage's F, B and W, with what it takes to receive before and to send after them."""
+    """Returns median seconds of each stage's F, B and W, with the transfers that belong to them."""
     found: dict[tuple[int, str], list[float]] = {}
     for each in ran:
         seconds = each.end - each.start - each.waited
@@ -257,7 +259,7 @@ def seconds_by_kind(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
 
 
 def _update(update: Update, gradients: Gradients) -> None:
-    """What ends a step. The sums over replicas are left out, which run beside the last W."""
+    """Runs the end of a step without the sums over replicas, which run beside the last W."""
     gradients.begin()
     update(gradients.sums())
     gradients.clear()
@@ -266,7 +268,7 @@ def _update(update: Update, gradients: Gradients) -> None:
 def _around(
     boundaries: Sequence[TensorBoundary], stage: int
 ) -> tuple[TensorBoundary | None, TensorBoundary | None]:
-    """Before and behind a stage."""
+    """Returns the boundaries before and after a stage."""
     before = boundaries[stage - 1] if stage else None
     return before, boundaries[stage] if stage < len(boundaries) else None
 
@@ -282,11 +284,10 @@ def _owner(kind: str, call: int) -> str:
 def by_call(
     traced: StepToMeasure, model_name: str, calls: Sequence[Call], kinds: Mapping[str, str]
 ) -> dict[tf.Operation, Owner]:
-    """For each op what it is part of: F, dX or dW of a call, or the update of weights.
+    """Returns, for each op, what it is part of: F, dX or dW of a call, or the update of weights.
 
-    To which call an op belongs, its name says (see :class:`_Scopes`); what it is for, its unit. Ops
-    of no unit are the forward pass of layers before the first weight, or what a backward pass needs
-    besides.
+    The name of an op tells its call (see :class:`_Scopes`), the unit its kind. Ops of no unit are
+    the forward pass of layers before the first weight, or what a backward pass needs besides.
     """
     scopes = _Scopes(model_name, calls)
     by_layer = {call.layer.name: number for number, call in reversed(list(enumerate(calls)))}
@@ -307,11 +308,11 @@ def by_call(
 
 
 class _Scopes:
-    """Which call made an op, by the op's name.
+    """Finds the call that made an op, by the op's name.
 
-    Ops of a layer are named ``model/layer/…``, with numbers behind both by which TensorFlow makes
-    names unique: ``model_1/dense_1/MatMul`` may be of ``dense`` or of ``dense_1``. So names are
-    looked at in the order in which ops are made, which is that of the calls.
+    Ops of a layer are named ``model/layer/…``, and TensorFlow appends numbers to both to make names
+    unique: ``model_1/dense_1/MatMul`` may belong to ``dense`` or to ``dense_1``. So names are
+    visited in the order in which ops are made, which is that of the calls.
     """
 
     def __init__(self, model_name: str, calls: Sequence[Call]) -> None:
@@ -321,7 +322,7 @@ class _Scopes:
         self._last = 0
 
     def call_of(self, name: str, *, is_forward: bool) -> int | None:
-        """The number of the call; None if the op is not of the model."""
+        """Returns the number of the call; None if the op is not part of the model."""
         model, _, inside = name.partition("/")
         if not self._model.fullmatch(model):
             return None
@@ -329,7 +330,7 @@ class _Scopes:
         if scope not in self._calls and is_forward:
             following = range(self._last, len(self._layers))
             found = (n for n in following if self._layers[n].fullmatch(scope))
-            # What is no layer, as a sum of two tensors, has no scope: it follows the last one.
+            # What is no layer, such as a sum of two tensors, has no scope: it follows the last.
             self._last = self._calls[scope] = next(found, self._last)
         return self._calls.get(scope)
 
@@ -339,13 +340,13 @@ def _numbered(name: str) -> re.Pattern[str]:
 
 
 def _layer_of(unit: str, layers: Collection[str]) -> str:
-    """The layer of a unit such as ``dX:block/dense#2``; empty if it is of none."""
+    """Returns the layer of a unit such as ``dX:block/dense#2``; empty if it has none."""
     path = unit.partition(":")[2].partition("#")[0]
     return next((part for part in path.split("/") if part in layers), "")
 
 
 def _updates(seconds: Mapping[Owner | None, float]) -> dict[str, float]:
-    """Seconds of the update of each weight; what several need together is shared out equally."""
+    """Returns seconds of each weight's update; a joint cost is divided equally among weights."""
     updates: dict[str, float] = {}
     for owner, spent in seconds.items():
         if isinstance(owner, frozenset):
@@ -357,17 +358,17 @@ def _updates(seconds: Mapping[Owner | None, float]) -> dict[str, float]:
 def _kept_bytes(
     traced: StepToMeasure, calls: Sequence[Call], kinds: Mapping[str, str]
 ) -> dict[tuple[str, str], int]:
-    """Bytes that are kept for others, by layer, and one of _UNTIL."""
+    """Returns the bytes of saved tensors by (layer, one of _UNTIL)."""
     layers = {call.layer.name for call in calls}
     kept: dict[tuple[str, str], int] = {}
     for tensor in saved_tensors(traced.step, traced.owner_of, traced.weights):
         users = {kinds[name] for name in tensor.used_by} - {"F"}
         made_by = kinds[tensor.made_by]
         if not users or made_by == "dW":
-            continue  # used in the forward pass alone, or the gradient of a weight
+            continue  # used in the forward pass alone, or a weight gradient
         is_for_w = "dW" in users
         if made_by == "dX" and not is_for_w:
-            continue  # from one B to the next
+            continue  # passed from one B to the next
         until = _GRADIENT if made_by == "dX" else _WEIGHT if is_for_w else _INPUT
         layer = _layer_of(tensor.made_by, layers) or calls[0].layer.name
         kept[layer, until] = kept.get((layer, until), 0) + tensor.num_bytes

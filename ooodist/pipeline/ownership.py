@@ -1,8 +1,8 @@
-"""Which rank's value of a variable counts, and giving it to all others.
+"""Determines which rank owns a variable, and broadcasts it from there.
 
-Each rank has all of the model, but trains the weights of its own stages alone. At the end of an
-epoch the owners broadcast weights, statistics and the optimizer's state, so that evaluation,
-checkpoints and callbacks see one model, as if one process had trained it.
+Each rank has the whole model, but trains only the weights of its own stages. At the end of an epoch
+the owners broadcast weights, statistics and optimizer state, so that evaluation, checkpoints and
+callbacks see one model, as if one process had trained it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
 def owned_variables(
     model: keras.Model, stages: Sequence[Stage], rank_of: Sequence[int]
 ) -> tuple[Owned, Owned]:
-    """The model's variables, and those of its optimizer, with their owners.
+    """Returns the variables of the model and of its optimizer, with their owners.
 
-    A weight of several ranks is the same on all of them; the first is its owner. What an optimizer
+    A weight of several ranks is identical on all of them; the first is its owner. What an optimizer
     keeps for all weights together is the same everywhere, and left out.
 
     Raises:
-        UserError: the statistics of a layer are made by several ranks.
+        UserError: several ranks update the statistics of a layer, or it is unknown for which
+            weight the optimizer keeps a variable.
     """
     owner: dict[str, int] = {}
     for stage, position in zip(stages, rank_of, strict=True):
@@ -59,7 +60,7 @@ def owned_variables(
 
 
 def broadcast_owned(owned: Owned, pipeline: MPI.Comm) -> None:
-    """Gives all ranks of the pipeline the owners' values."""
+    """Broadcasts the owners' values to all ranks of the pipeline."""
     for variable, owner in owned:
         value = np.ascontiguousarray(variable.numpy())
         content = value.reshape(-1).view(np.uint8)
@@ -75,7 +76,7 @@ def average_statistics(owned: Owned, ranks: Ranks) -> None:
 
     Args:
         owned: variables of the model.
-        ranks: the place of this one.
+        ranks: the position of this rank among all.
     """
     own = [v for v, owner in owned if owner == ranks.position and _is_statistic(v)]
     if ranks.replicas == 1 or not own:

@@ -1,4 +1,4 @@
-"""From a model to stages and a schedule: rank 0 measures the layers and decides, all follow."""
+"""Plans stages and a schedule for a model: rank 0 measures and decides, all ranks follow."""
 
 from __future__ import annotations
 
@@ -43,18 +43,17 @@ def plan_stages(
     *,
     is_live: bool = False,
 ) -> PipelinePlan:
-    """The stages, their ranks, and a first schedule; the same on all ranks, who all call it.
+    """Returns the stages, their ranks, and a first schedule; all ranks call it, and get the same.
 
     Args:
         model: compiled; it stays as it is.
         batch: as its data set yields it.
-        parallel: what the job says.
-        engine: of the job.
-        is_live: the schedule ``auto`` is only to begin with: the best of those that are known.
+        parallel: the job's settings.
+        engine: the engine of the job.
+        is_live: the schedule ``auto`` is provisional: the best of the known ones.
 
     Raises:
-        UserError: the model cannot be split so, or does not fit into the memory limit; on all
-            ranks.
+        UserError: the model cannot be split, or does not fit into the memory limit; on all ranks.
     """
     return _decided_by_rank_0(lambda: _plan(model, batch, parallel, is_live=is_live), engine)
 
@@ -67,15 +66,15 @@ def plan_schedule(
     first_trained: int = 0,
     find: Finder = auto,
 ) -> PipelinePlan:
-    """The same stages with a schedule for what they were measured to cost; see plan_stages.
+    """Returns the same stages with a schedule for their measured costs; see plan_stages.
 
     Args:
-        plan: of the stages, all of which train.
-        costs: of the stages.
-        parallel: what the job says.
-        engine: of the job.
-        first_trained: the stages before this one only run forward.
-        find: how a schedule is found where the name is ``auto``.
+        plan: plan of the stages when all of them are trained.
+        costs: costs of the stages.
+        parallel: the job's settings.
+        engine: the engine of the job.
+        first_trained: stages before this one only run forward.
+        find: how a schedule is found if its name is ``auto``.
     """
     return _decided_by_rank_0(
         lambda: reschedule(plan, parallel.schedule, costs, first_trained, find), engine
@@ -100,7 +99,7 @@ def _plan(
     if parallel.split is not None:
         parts = parts_of_split(calls, parallel.split)
         chunks_of_split(len(parts), parallel.pipeline)
-        # Until they are measured, all cost the same.
+        # Equal costs, until they are measured.
         costs = replace(equal_stages(len(parts)), memory_limit=parallel.memory_bytes)
         find = best_known if is_live else auto
         return placed(
@@ -138,5 +137,5 @@ def _from_text(text: str) -> PipelinePlan:
 
 
 def write_schedule(plan: PipelinePlan, file: Path) -> None:
-    """Writes it as CSV, which ``parallel.schedule`` takes."""
+    """Writes the schedule as CSV, a file that ``parallel.schedule`` takes."""
     file.write_text(to_csv(plan.schedule), encoding="utf-8")

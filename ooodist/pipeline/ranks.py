@@ -1,4 +1,4 @@
-"""Which rank has which place: pipelines one after the other, each from its first stage on.
+"""Places ranks on a grid: one pipeline after the other, each from its first stage on.
 
 ::
 
@@ -20,13 +20,13 @@ from ooodist.errors import UserError
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of this rank, and who is with it.
+    """The position of this rank, and the communicators it is in.
 
     Attributes:
         world: all ranks.
-        pipeline: the ranks of this one's pipeline, in the order of their positions.
-        peers: those at this one's position, in the order of their pipelines.
-        replica, replicas: number of this pipeline, and of how many.
+        pipeline: the ranks of this rank's pipeline, in the order of their positions.
+        peers: the ranks with this rank's position, in the order of their pipelines.
+        replica, replicas: index of this pipeline, and how many there are.
     """
 
     world: MPI.Comm
@@ -37,33 +37,33 @@ class Ranks:
 
     @property
     def position(self) -> int:
-        """Of this rank in its pipeline."""
+        """This rank's position in its pipeline."""
         return int(self.pipeline.rank)
 
     @property
     def positions(self) -> int:
-        """Ranks of a pipeline."""
+        """The number of ranks of a pipeline."""
         return int(self.pipeline.size)
 
     def those_at(self, positions: Iterable[int]) -> MPI.Comm:
-        """A communicator of the ranks at these positions of all pipelines; null on the others.
+        """Returns a communicator of the ranks at these positions of all pipelines; null on others.
 
-        All ranks call it, with the same positions.
+        All ranks call it with the same positions.
         """
         color = 0 if self.position in set(positions) else MPI.UNDEFINED
         return self.world.Split(color, self.world.rank)
 
 
 def make_ranks(engine: MpiEngine, pipeline: int, data: int) -> Ranks:
-    """Place all ranks on a grid of pipelines times stages.
+    """Places all ranks on a grid of pipelines times stages.
 
     Args:
         engine: knows the ranks.
-        pipeline: ranks of a pipeline.
-        data: pipelines.
+        pipeline: ranks per pipeline.
+        data: number of pipelines.
 
     Raises:
-        UserError: so many ranks were not started.
+        UserError: the number of ranks that were started is not pipeline x data.
     """
     check_started(engine.size, pipeline, data)
     world = engine.world
@@ -74,7 +74,7 @@ def make_ranks(engine: MpiEngine, pipeline: int, data: int) -> Ranks:
 
 
 def check_started(size: int, pipeline: int, data: int) -> None:
-    """Raises UserError unless as many ranks were started as there are places."""
+    """Raises UserError unless pipeline x data ranks were started."""
     wanted = pipeline * data
     if size != wanted:
         raise UserError(

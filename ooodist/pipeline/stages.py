@@ -1,16 +1,16 @@
 """Splits a Keras model into stages, each a Keras model of its own with the same layers.
 
-A model is a list of calls of layers, in the order in which it runs them; a stage is a part of that
-list. What a stage makes and a later one needs goes from stage to stage, also through those that
-have no use for it::
+A model is a list of layer calls in execution order; a stage is a contiguous part of that list. What
+a stage makes and a later one needs is passed from stage to stage, also through those that do not
+use it::
 
     calls     a   b   c | d   e | f   g
     stage         0     |   1   |   2         b is needed by c, d and g:
                      -> b, c -> b, e          0 sends b and c, 1 sends b and e
 
 The inputs of the model are not sent: each stage reads those that it needs from the data. Where
-Keras has attached a mask to what is sent (``mask_zero``, a Masking layer), the mask goes along,
-behind all else.
+Keras has attached a mask to a sent tensor (``mask_zero``, a Masking layer), the mask is sent, too,
+after all tensors.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Symbol: TypeAlias = keras.KerasTensor
 
 
 class Call(NamedTuple):
-    """A layer where it is used; one that is used twice has two calls.
+    """One use of a layer; a layer that is used twice has two calls.
 
     Attributes:
-        name: of the layer; from its second call on with a number behind it, as ``dense:2``.
-        layer: or another Keras operation.
+        name: the layer's name; from its second call on with a number appended, as in ``dense:2``.
+        layer: a layer or another Keras operation.
         inputs, outputs: symbolic tensors; a mask is one of them.
-        arguments: what it is called with, as Keras keeps it.
+        arguments: the arguments of the call, in Keras's representation.
     """
 
     name: str
@@ -53,13 +53,15 @@ class Stage:
     """A part of a model.
 
     Attributes:
-        number: from 0.
-        calls: those of the whole model that it makes.
-        model: of these calls; its layers and weights are those of the whole model.
+        number: counted from 0.
+        calls: the calls of the whole model that it makes.
+        model: made of these calls; shares layers and weights with the whole model.
         reads: inputs of the whole model that it needs.
-        received: what it gets from the stage before it.
-        sent: what it hands to the stage behind it; of the last one, the outputs of the model.
-        received_masks, sent_masks: which of them, by their places, have masks that go along.
+        received: what it receives from the previous stage.
+        sent: what it sends to the next stage; for the last one, the outputs of the model.
+        needed, made: inputs and outputs of ``model``.
+        received_masks, sent_masks: indices into ``received`` and ``sent`` of the tensors with
+            masks.
     """
 
     number: int
@@ -68,23 +70,23 @@ class Stage:
     reads: tuple[Symbol, ...]
     received: tuple[Symbol, ...]
     sent: tuple[Symbol, ...]
-    needed: tuple[Symbol, ...]  # by ``model``
-    made: tuple[Symbol, ...]  # by ``model``
+    needed: tuple[Symbol, ...]
+    made: tuple[Symbol, ...]
     received_masks: tuple[int, ...] = ()
     sent_masks: tuple[int, ...] = ()
 
     def run(self, inputs: Sequence[tf.Tensor], *, training: bool) -> list[tf.Tensor]:
-        """What it sends, and then the masks of it.
+        """Returns the tensors that the stage sends, followed by their masks.
 
         Args:
-            inputs: in the order of ``reads`` and then ``received``, and the masks of these.
+            inputs: in the order of ``reads`` and then ``received``, followed by the masks of these.
             training: as for any Keras model.
         """
         symbols, first = (*self.reads, *self.received), len(self.reads)
         tensors = with_masks(inputs, len(symbols), [first + at for at in self.received_masks])
         values = {id(symbol): value for symbol, value in zip(symbols, tensors, strict=True)}
         with warnings.catch_warnings():
-            # Keras thinks that a mask is lost in a model; but the layers in it have it.
+            # Keras warns that the mask is lost in a nested model, but the layers in it do see it.
             warnings.filterwarnings(
                 "ignore", f"Layer '{self.model.name}'.*passed an input with a mask"
             )
@@ -95,7 +97,7 @@ class Stage:
 
 
 def with_masks(tensors: Sequence[tf.Tensor], number: int, places: Sequence[int]) -> list[tf.Tensor]:
-    """So many tensors, with those behind them as masks of the ones at these places."""
+    """Returns the first ``number`` tensors; the others become masks of those at ``places``."""
     values = list(tensors[:number])
     for at, mask in zip(places, tensors[number:], strict=True):
         set_mask(values[at], mask)
@@ -103,16 +105,16 @@ def with_masks(tensors: Sequence[tf.Tensor], number: int, places: Sequence[int])
 
 
 def calls_of(model: keras.Model) -> list[Call]:
-    """The calls of a functional or sequential model, in the order in which it runs them.
+    """Returns the calls of a functional or sequential model, in execution order.
 
     Raises:
-        UserError: the model is neither, so that nobody knows where it could be split.
+        UserError: the model is neither, so that it is unknown where it could be split.
     """
     return calls_of_nodes(nodes_of(model))
 
 
 def calls_of_nodes(nodes: Sequence[Any]) -> list[Call]:
-    """The calls that :func:`nodes_of` has found."""
+    """Returns the calls of the nodes that :func:`nodes_of` has found."""
     calls: list[Call] = []
     times: dict[int, int] = {}
     for node in nodes:
@@ -125,7 +127,7 @@ def calls_of_nodes(nodes: Sequence[Any]) -> list[Call]:
 
 
 def parts_of_split(calls: Sequence[Call], names: Sequence[str]) -> tuple[range, ...]:
-    """The calls of each stage, where stages begin with the layers of these names.
+    """Returns the calls of each stage, given the names of the layers at which stages 1, 2, … begin.
 
     Raises:
         UserError: there is no such layer, or they are not in the model's order.
@@ -147,15 +149,15 @@ def parts_of_split(calls: Sequence[Call], names: Sequence[str]) -> tuple[range, 
 
 
 def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
-    """The stages of a model.
+    """Splits a model into stages.
 
     Args:
         model: functional or sequential.
-        parts: for each stage, its calls among those of :func:`calls_of`; together they are all, in
-            their order (see :func:`ooodist.planner.pipeline.partition.partition`).
+        parts: for each stage, the indices of its calls in :func:`calls_of`; together they cover all
+            calls in order (see :func:`ooodist.planner.pipeline.partition.partition`).
 
     Raises:
-        UserError: the parts are not all calls in their order, or the model cannot be split.
+        UserError: the parts do not cover all calls in order, or the model cannot be split.
     """
     calls = calls_of(model)
     if [number for part in parts for number in part] != [*range(len(calls))] or not all(parts):
@@ -183,10 +185,10 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
 
 
 def _with_masks(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
-    """The stages, with what has a mask when it is sent.
+    """Returns the stages with ``received_masks`` and ``sent_masks`` set, found by tracing them.
 
-    Symbolic tensors do not tell: some layers take the mask off what they have been given
-    (MultiHeadAttention in Keras 3.15), so that it depends on who has been there before.
+    Symbolic tensors do not tell: some layers remove the mask from their input (MultiHeadAttention
+    in Keras 3.15), so that it depends on which layer has seen a tensor before.
     """
     places: list[tuple[int, ...]] = [()]
 
@@ -194,7 +196,7 @@ def _with_masks(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
         values = {id(s): tensor for s, tensor in zip(model.inputs, tensors, strict=True)}
         sent: list[tf.Tensor] = []
         for stage in stages:
-            # In one graph, masks stay with their tensors.
+            # Within one graph, masks stay attached to their tensors.
             sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=True)
             places.append(tuple(at for at, t in enumerate(sent) if mask_of(t) is not None))
 
@@ -209,10 +211,10 @@ def _with_masks(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
 def _model_of(
     calls: Sequence[Call], needed: Sequence[Symbol], made: Sequence[Symbol], name: str
 ) -> keras.Model:
-    """The layers called once more, from inputs of their own.
+    """Makes a model by calling the layers once more, on inputs of its own.
 
-    ``keras.Model(needed, made)`` is meant for this, but takes a call of a layer for the input where
-    another call of that layer has made the input (Keras 3.15).
+    ``keras.Model(needed, made)`` is meant for this, but when a layer is called twice and an input
+    of the model comes from one of its calls, takes the other call for that input (Keras 3.15).
     """
     inputs = [keras.Input(batch_shape=symbol.shape, dtype=symbol.dtype) for symbol in needed]
     values = {id(symbol): value for symbol, value in zip(needed, inputs, strict=True)}
@@ -226,12 +228,12 @@ def _model_of(
 def sent_specs(
     model: keras.Model, stages: Sequence[Stage], inputs: Sequence[tf.TensorSpec]
 ) -> list[tuple[tf.TensorSpec, ...]]:
-    """Shapes and types of what each stage sends, and then of its masks.
+    """Returns shapes and dtypes of what each stage sends: its tensors, then their masks.
 
     Args:
-        model: that was split.
-        stages: all of it.
-        inputs: of a micro-batch, one for each input of the model.
+        model: the model that was split.
+        stages: all its stages.
+        inputs: specs of a micro-batch, one for each input of the model.
 
     Raises:
         UserError: a shape depends on the data.
@@ -262,12 +264,12 @@ def _check_sent(stage: Stage, symbol: Symbol, tensor: tf.Tensor) -> None:
 
 
 def crossing_bytes(model: keras.Model, calls: Sequence[Call], samples: int) -> list[int]:
-    """For each call, the bytes that are sent if a stage ends with it; 0 for the last.
+    """Returns, for each call, the bytes that are sent if a stage ends with it; 0 for the last.
 
     Args:
         model: functional or sequential.
-        calls: all of it.
-        samples: of a micro-batch.
+        calls: all calls of the model.
+        samples: samples of a micro-batch.
     """
     parts = [range(number, number + 1) for number in range(len(calls))]
     crossing = _crossing(model, calls, parts)
@@ -275,16 +277,16 @@ def crossing_bytes(model: keras.Model, calls: Sequence[Call], samples: int) -> l
 
 
 def _symbol_bytes(symbol: Symbol, samples: int) -> int:
-    """With its mask."""
+    """Returns the bytes of a tensor and its mask."""
     mask, count = mask_of(symbol), 1
     for size in symbol.shape[1:]:
-        count *= size or 1  # an open size is refused when the model is split there
+        count *= size or 1  # an unknown size is refused when the model is split there
     own = samples * count * int(tf.as_dtype(symbol.dtype).size)
     return own if mask is None else own + _symbol_bytes(mask, samples)
 
 
 def shared_variables(stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
-    """The trained variables that several stages have, by path, with the numbers of these stages.
+    """Returns the trained variables of several stages, by path, with the numbers of these stages.
 
     The gradient of such a variable is the sum of those of its stages.
     """
@@ -298,7 +300,7 @@ def shared_variables(stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
 def _crossing(
     model: keras.Model, calls: Sequence[Call], parts: Sequence[range]
 ) -> list[list[Symbol]]:
-    """What goes from each stage to the next, in the order in which it is made."""
+    """Returns what is sent from each stage to the next, in the order in which it is made."""
     stage_of = [number for number, part in enumerate(parts) for _ in part]
     needed_until = {id(symbol): len(parts) - 1 for symbol in model.outputs}
     for stage, call in zip(stage_of, calls, strict=True):
@@ -317,9 +319,9 @@ def _once(symbols: Iterable[Symbol]) -> tuple[Symbol, ...]:
 
 
 def nodes_of(model: Any) -> list[Any]:
-    """Keras's own list of the calls of a model, or keras.Function, in the order of execution.
+    """Returns Keras's own list of the calls of a model or keras.Function, in execution order.
 
-    Raises UserError: the model is a subclass, with a ``call`` of its own.
+    Raises UserError if the model is a subclass with a ``call`` of its own.
     """
     if isinstance(model, keras.Sequential):
         model = keras.Model(model.inputs, model.outputs)

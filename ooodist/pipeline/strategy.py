@@ -1,7 +1,7 @@
-"""A Keras model whose layers are shared out over the ranks of a pipeline.
+"""Pipeline parallelism: the layers of a Keras model are divided among the ranks of a pipeline.
 
-Each rank has the whole model, but computes and trains the layers of its own stages. A batch goes
-through the stages in micro-batches, as the schedule says; then each rank updates its weights.
+Each rank has the whole model, but computes and trains only the layers of its own stages. A batch
+goes through the stages in micro-batches, as scheduled; then each rank updates its weights.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ SCHEDULE_NAME = "schedule.csv"
 
 
 def check_model(model: keras.Model) -> None:
+    """Raises UserError if a model cannot be trained in a pipeline."""
     if not model.compiled:
         raise UserError(f"model {model.name} is not compiled; compile it before ooodist.pipelined")
     if type(model).train_step is not keras.Model.train_step:
@@ -60,15 +61,15 @@ class Pipeline(Strategy):
     """The strategy of :func:`ooodist.pipelined`.
 
     Args:
-        swaps_schedules: with the schedule ``auto``, others are tried while it trains.
+        swaps_schedules: with the schedule ``auto``, try other schedules while training.
 
     Attributes:
         parallel: as given.
-        ranks: the place of this rank.
-        assembly: stages and schedule; None before the first batch is known.
-        ran: what this rank did in the last step, and when.
-        step_began: of ``time.time()``.
-        weights: all that the model has, each with the place of the rank whose value counts.
+        ranks: the position of this rank among all.
+        assembly: stages and schedule; None until the first batch is known.
+        ran: this rank's actions in the last step, with times.
+        step_began: when the last step began, as ``time.time()``.
+        weights: all variables of the model, each with the position of the rank that owns it.
     """
 
     is_whole_between_epochs = False
@@ -103,25 +104,25 @@ class Pipeline(Strategy):
 
     @property
     def reads_data(self) -> bool:
-        """Whether a stage of this rank needs something of the data, which may take long to make."""
+        """Whether a stage of this rank needs any of the data, which may take long to make."""
         return self.assembly is None or self.assembly.reads_data
 
     @property
     def needs_plan(self) -> bool:
-        """Whether there are no stages yet, or the model was compiled again since."""
+        """Whether there are no stages yet, or the model was compiled again since they were made."""
         return self.assembly is None or self.was_compiled_since(self._planned_for)
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
-        """Splits the model and makes the schedule; fit does so by itself.
+        """Splits the model and makes the schedule; fit calls this itself.
 
         All ranks call it. The model stays as it is, except that its weights are rank 0's.
 
         Args:
             batch: one batch as the training data yields it.
-            total_steps: of the training; does not count.
+            total_steps: not used.
 
         Raises:
-            UserError: the model cannot be split so, or does not fit into the memory limit.
+            UserError: the model cannot be split, or does not fit into the memory limit.
         """
         model = self.model
         check_model(model)
@@ -138,7 +139,7 @@ class Pipeline(Strategy):
             self._timeout,
             is_live=is_live,
         )
-        if is_live and self.ranks.pipeline.size > 1:  # or there is nobody to wait for
+        if is_live and self.ranks.pipeline.size > 1:  # one rank alone never waits
             share = self._planning.share
             self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
@@ -174,10 +175,10 @@ class Pipeline(Strategy):
 
         return run
 
-    # What live schedules ask for
+    # The interface that live schedules use
 
     def train(self, batches: Sequence[Batch]) -> dict[str, Any]:
-        """A step; returns the logs."""
+        """Trains on one batch, a step; returns the logs."""
         assert self.assembly is not None
         self.step_began = time.time()
         self.ran, loss = self.assembly.step(batches[0])
@@ -186,33 +187,33 @@ class Pipeline(Strategy):
         return logs
 
     def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
-        """Steps are of this plan from now on; see :meth:`Assembly.carry_out`."""
+        """Runs the steps of this plan from now on; see :meth:`Assembly.carry_out`."""
         assert self.assembly is not None
         self.assembly.carry_out(plan, is_measured=is_measured)
 
     def measured_in_steps(self) -> PipelineCosts:
-        """What stages have cost since steps are measured; all ranks call it."""
+        """Returns the stage costs measured in steps; see :meth:`Assembly.measured_in_steps`."""
         assert self.assembly is not None
         return self.assembly.measured_in_steps()
 
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
-        """Whether two schedules of these stages compute the same numbers, bit by bit."""
+        """Whether two schedules of these stages compute the same numbers, bit for bit."""
         return computes_alike(one, other, self._together)
 
     def synchronize(self) -> None:
-        """Gives all ranks the weights, optimizer state and statistics of their owners."""
+        """Broadcasts weights, optimizer state and statistics from their owners to all ranks."""
         average_statistics(self.weights, self.ranks)
         broadcast_owned([*self.weights, *self._optimizer_state], self.ranks.pipeline)
 
 
 class _Record:
-    """The logs of a step, the same on all ranks.
+    """Makes the logs of a step, the same on all ranks.
 
-    The last stage's rank knows the metrics; the loss is the sum of what all stages add to it.
+    The last stage's rank computes the metrics; the loss is the sum of what all stages add to it.
 
     Attributes:
-        checked: the gradients that may be found not to be finite, in the order of the backward
-            pass; see ``step/finite.py``.
+        checked: the gradients that are checked for values that are not finite, in the order of the
+            backward pass; see ``step/finite.py``.
     """
 
     def __init__(self, model: keras.Model, assembly: Assembly, timeout: float) -> None:
@@ -227,7 +228,7 @@ class _Record:
         self._codes: dict[str | None, int] = {path: code for code, path in enumerate(paths, 1)}
 
     def __call__(self, loss: float) -> tuple[dict[str, Any], np.ndarray]:
-        """The logs, and for each rank the code of its gradient that is not finite, or 0."""
+        """Returns the logs and, per rank, the code of a gradient that is not finite, or 0."""
         assembly = self._assembly
         total = np.array([loss])
         request = assembly.ranks.pipeline.Iallreduce(MPI.IN_PLACE, total, op=MPI.SUM)

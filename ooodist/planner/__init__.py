@@ -1,1 +1,1 @@
-"""Costs, plans and schedules, what they take, and the search for the best; without TensorFlow."""
+"""Costs, plans, schedules, their simulation, and the search for the best; without TensorFlow."""

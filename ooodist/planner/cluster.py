@@ -1,6 +1,6 @@
-"""A network that one does not have: its costs from workers, bandwidth and latency.
+"""Computes the costs of a network that one does not have from workers, bandwidth and latency.
 
-What travels, for each byte of gradient (w workers, each host's link in both directions at once):
+Bytes sent for each byte of gradient (w workers, each host's link in both directions at once):
 
 ======================================  ==========================================  ==============
 exchange                                each host sends and receives                one-way trips
@@ -11,17 +11,17 @@ byteps, s servers on hosts of their     worker: 1 pushed and 1 pulled;          
 own                                     server: w / s of each
 ======================================  ==========================================  ==============
 
-With several devices in a host, the gradients of a host are added up over the links inside it, each
-device takes an equal part of the exchange between hosts, and the sums are gathered inside: w counts
-hosts then, and each byte crosses a link inside 2 (d - 1) / d times besides (d devices).
+With several devices in a host, the gradients of a host are summed over the links inside it, each
+device takes an equal part of the exchange between hosts, and the sums are gathered inside: then w
+counts hosts, and each byte also crosses a link inside 2 (d - 1) / d times (d devices).
 
-The trips are hidden while other exchanges are in flight, but not with Horovod, which runs one after
-the other: there the trips round the ring occupy the lane, and what is hidden is how the workers
-agree on what is ready (asked and told: two trips). Measured on hosts that are far apart, in
+The trips are hidden while other exchanges are in flight, except with Horovod, which runs one at a
+time: there the trips round the ring occupy the lane, and only the workers' agreement on what is
+ready (a request and an answer: two trips) is hidden. Measured on hosts that are far apart, in
 expr/engines; gloo needs twice as many trips, as each waits for its receiver to be ready.
 
-With servers of their own, pushing and pulling go opposite ways and so are two lanes; on the
-workers' hosts they share one.
+With servers on hosts of their own, pushing and pulling go in opposite directions and so are two
+lanes; on the workers' hosts they share one.
 
 Sources: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 workstations", JPDC 2009 (ring); Jiang et al., "A unified architecture for accelerating distributed
@@ -36,8 +36,8 @@ from ooodist.errors import UserError
 from ooodist.planner.costs import Network
 
 ENGINES = ("local", "collective", "horovod", "byteps")
-PUSH_AND_PULL_TRIPS = 4  # gradient, receipt, request of the sum, sum
-AGREEMENT_TRIPS = 2  # of Horovod's workers and their coordinator
+PUSH_AND_PULL_TRIPS = 4  # gradient, acknowledgment, request for the sum, sum
+AGREEMENT_TRIPS = 2  # between Horovod's workers and their coordinator
 
 _BITS_PER_SECOND = {"bit": 1.0, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -54,22 +54,23 @@ def describe_network(
     inside: float | None = None,
     measured: Network | None = None,
 ) -> Network:
-    """What an exchange costs on a described network.
+    """Returns the costs of exchanges on a described network.
 
     Args:
         engine: horovod, collective, byteps, or local (one worker).
-        workers: of all hosts.
-        bandwidth: of each host's link, in each direction, in bits a second.
+        workers: total over all hosts.
+        bandwidth: bits per second of each host's link, in each direction.
         latency: seconds that a message travels from one host to another.
-        servers: byteps: hosts that are servers only; None: a server on each worker's host.
-        devices: workers on each host.
-        inside: bandwidth of a device's link to those of its host, in each direction, in bits a
-            second; for more than one device.
-        measured: a real network with this engine, for what does not come from the wire: what an
-            exchange costs besides its bytes, and the CPU (per byte on the wire).
+        servers: for byteps, the number of hosts that are only servers; None: a server on each
+            worker's host.
+        devices: workers per host.
+        inside: bits per second of a device's link inside its host, in each direction; for more
+            than one device.
+        measured: a real network with this engine, for the costs that do not come from the wire:
+            those of an exchange besides its bytes, and of the CPU (per byte on the wire).
 
     Raises:
-        UserError: these do not go together, or are out of range.
+        UserError: the arguments contradict each other, or are out of range.
     """
     _check(engine, workers, bandwidth, latency, servers, measured)
     _check_devices(workers, devices, inside)
@@ -122,7 +123,7 @@ def _check_devices(workers: int, devices: int, inside: float | None) -> None:
 
 
 def parse_bandwidth(text: str, name: str = "bandwidth") -> float:
-    """Bits a second from text such as ``10Gbit``. Raises UserError, in which ``name`` names it."""
+    """Parses bits per second such as ``10Gbit``. Raises UserError, which calls it ``name``."""
     bandwidth = _parse(text, name, _BITS_PER_SECOND, "10Gbit or 250Mbit (bits a second)")
     if not bandwidth:
         raise UserError(f"{name} is {text}; it must be more than 0, as 10Gbit")
@@ -130,12 +131,12 @@ def parse_bandwidth(text: str, name: str = "bandwidth") -> float:
 
 
 def parse_latency(text: str, name: str = "latency") -> float:
-    """Seconds from text such as ``30us``. Raises UserError, in which ``name`` names it."""
+    """Parses seconds such as ``30us``. Raises UserError, which calls it ``name``."""
     return _parse(text, name, _SECONDS, "30us or 1ms")
 
 
 def _share_sent(workers: int) -> float:
-    """Bytes that each host sends (and receives) for each byte of gradient."""
+    """Returns the bytes that each host sends (and receives) for each byte of gradient."""
     return 2 * (workers - 1) / workers
 
 

@@ -1,9 +1,9 @@
-"""What training steps take corrects what was measured for planning them.
+"""Corrects measured costs by the seconds of real training steps.
 
 A profile is measured piece by piece, which errs where workers share the cores of a machine: an
-exchange that waits for a busy core is fast where it meets an idle one. Whole steps that were
-trained with known plans tell by how much, in two factors: of all that computes, and of all that
-exchanges::
+exchange that waited for a busy core when it was measured is fast where it finds an idle one. Whole
+steps, trained with known plans, tell the error as two factors: of all that computes, and of all
+that is exchanged::
 
     measured   default 27 ms
     simulated  default 56 ms, planned 30 ms   as the profile says
@@ -24,12 +24,12 @@ from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 
-# Standard deviations of the factors' logarithms, where less and where more than 1. Computing was
-# measured with nothing else to do, and exchanges beside a computation that keeps all cores busy.
+# Standard deviations of the factors' logarithms, for factors below and above 1. Computing was
+# measured with nothing else running, exchanges beside a computation that keeps all cores busy.
 COMPUTE_ERRORS = 0.1, 0.3
 EXCHANGE_ERRORS = 0.7, 0.2
-GRID = 0.5  # standard deviations
-STEP_ERROR = 0.03  # of the logarithms of steps that were timed
+GRID = 0.5  # in standard deviations
+STEP_ERROR = 0.03  # standard deviation of the logarithms of timed steps
 NETWORK_SECONDS = (
     "latency",
     "fixed",
@@ -42,11 +42,11 @@ NETWORK_SECONDS = (
 
 
 class Observed(NamedTuple):
-    """Steps that were trained.
+    """Steps that were trained with a plan.
 
     Attributes:
-        plan: with which.
-        seconds: that a step took.
+        plan: the plan.
+        seconds: seconds per step.
     """
 
     plan: Plan
@@ -55,18 +55,18 @@ class Observed(NamedTuple):
 
 @dataclass(frozen=True)
 class Correction:
-    """How many times as long things take as the profile says.
+    """Factors from profiled to real seconds.
 
     Attributes:
-        compute: units, updates, and the start of a launch.
-        exchange: exchanges, and what they cost the processor.
+        compute: factor of units, updates, and the start of a call.
+        exchange: factor of exchanges, and of their CPU time.
     """
 
     compute: float = 1.0
     exchange: float = 1.0
 
     def costs(self, costs: StepCosts) -> StepCosts:
-        """Corrected; tracing is no part of steps, and takes as long as before."""
+        """Returns corrected costs, except for tracing, which is no part of steps."""
         return replace(
             costs,
             forward=tuple(
@@ -84,21 +84,21 @@ class Correction:
         )
 
     def network(self, network: Network) -> Network:
-        """Corrected."""
+        """Returns corrected costs of exchanges."""
         seconds = {name: getattr(network, name) * self.exchange for name in NETWORK_SECONDS}
         return replace(network, **seconds)
 
 
 def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) -> Correction:
-    """The most probable correction, after such steps.
+    """Returns the most probable correction, given these steps.
 
-    The factors and the errors of the steps are taken to be independent and log-normal, each side
-    of the factors with a deviation of its own; so what is most probable has the least sum of
-    squared logarithms, each by its standard deviation.
+    The factors and the errors of the steps are assumed to be independent and log-normal, each side
+    of a factor with its own deviation; so the most probable correction minimizes the sum of squared
+    logarithms, each divided by its standard deviation.
 
     Args:
-        costs, network: as they were measured.
-        observed: steps that were trained; none: nothing is to be corrected.
+        costs, network: as measured.
+        observed: steps that were trained; if there are none, nothing is corrected.
 
     Source: maximum a posteriori estimation, e.g. Bishop, "Pattern Recognition and Machine
     Learning", section 1.2.5.
@@ -115,10 +115,10 @@ def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) ->
         ]
         return math.hypot(*deviations, *errors)
 
-    from scipy.optimize import minimize  # takes half a second, which jobs without a plan save
+    from scipy.optimize import minimize  # half a second, which jobs without a plan save
 
-    # A plan's seconds have corners, where one thing begins to hide another, so there are several
-    # minima: the best point of a grid is near the lowest, which Nelder and Mead's search finds.
+    # A plan's seconds have kinks, where one thing begins to hide another, so there are several
+    # minima: the best point of a grid is near the lowest, which the Nelder-Mead search finds.
     x, y = min(itertools.product(np.arange(-3, 3.1, GRID), repeat=2), key=surprise)
     simplex = (x, y), (x + GRID, y), (x, y + GRID)
     options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3}
@@ -126,6 +126,6 @@ def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) ->
 
 
 def correction(compute: float, exchange: float) -> Correction:
-    """That of such deviations, in standard deviations: 0 for both is none."""
+    """Returns the correction for deviations in standard deviations; 0 for both changes nothing."""
     pairs = (compute, COMPUTE_ERRORS), (exchange, EXCHANGE_ERRORS)
     return Correction(*(math.exp(number * errors[int(number > 0)]) for number, errors in pairs))

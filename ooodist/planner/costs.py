@@ -1,6 +1,6 @@
-"""What a training step costs: the input of the simulator and the planner.
+"""Costs of a training step: the input of the simulator and the planner.
 
-Measured by ``ooodist.profiler``, or described by hand for a machine that one does not have.
+Measured by ``ooodist.profiler``, or written by hand for a machine that one does not have.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Bytes = Annotated[int, Range(0)]
 
 @dataclass(frozen=True)
 class UnitCost:
-    """One unit of a step, as in :class:`ooodist.graph.units.Unit`.
+    """The cost of one unit of a step, as in :class:`ooodist.graph.units.Unit`.
 
     Attributes:
         name: unique in the step, as ``F:dense``, ``dX:dense``, ``dW:dense``.
-        seconds: that it keeps the compute stream busy.
+        seconds: seconds that it occupies the compute stream.
         needs: units of the same pass that must run before it.
-        weights: F: the weights that enter here; it waits for their updates. dX and dW: the
-            weights whose gradient is complete when it has run.
+        weights: for F, the weights that it reads first; it waits for their updates. For dX and dW,
+            the weights whose gradients are complete when it has run.
     """
 
     name: str
@@ -35,13 +35,13 @@ class UnitCost:
 
 @dataclass(frozen=True)
 class WeightCost:
-    """One trained weight.
+    """The cost of one trained weight.
 
     Attributes:
         name: unique.
-        num_bytes: of its gradient, as exchanged.
-        dtype: of its gradient; only gradients of one dtype can travel in one bucket.
-        update_seconds: that the optimizer keeps the compute stream busy with it.
+        num_bytes: size of its gradient, as exchanged.
+        dtype: of its gradient; only gradients of one dtype can share a bucket.
+        update_seconds: seconds that its update occupies the compute stream.
     """
 
     name: str
@@ -52,12 +52,12 @@ class WeightCost:
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor that stays in memory from the end of one unit to the end of the last of others.
+    """A tensor that is in memory from the end of one unit to the end of its last reader.
 
     Attributes:
-        num_bytes: of the tensor.
+        num_bytes: size of the tensor.
         made_by: the unit (F, dX or dW) that makes it.
-        used_by: units of the same step that read it, without ``made_by``.
+        used_by: other units of the same step that read it.
     """
 
     num_bytes: Bytes
@@ -67,19 +67,19 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """One training step on one worker.
+    """The costs of one training step on one worker.
 
     Attributes:
-        forward: the F units, in the order in which they run.
+        forward: the F units, in execution order.
         backward: the dX and dW units, in baseline order.
-        weights: all that are trained.
-        tensors: what units keep for others: activations, output gradients, and the gradients of
-            weights (``used_by`` empty: they stay until their update).
+        weights: all trained weights.
+        tensors: what units save for others: activations, output gradients, and the gradients of
+            weights (with empty ``used_by``: they stay until their update).
         middle_seconds: between the last F and the first backward unit, and whatever else the
             compute stream does in each step outside of units (loss, metrics, the input).
-        launch_seconds: each launch costs besides its steps: the call, and its end.
-        trace_seconds: tracing and optimizing the graph of one step of a launch takes.
-        base_bytes: in memory all the time: weights, optimizer state, constants.
+        launch_seconds: the cost of a call besides its steps, at its start and its end.
+        trace_seconds: tracing and optimizing the graph of one step of a call.
+        base_bytes: memory in use all the time: weights, optimizer state, constants.
     """
 
     forward: tuple[UnitCost, ...]
@@ -93,14 +93,14 @@ class StepCosts:
 
     @property
     def compute_seconds(self) -> float:
-        """Seconds of one step's units and updates, with nothing to wait for."""
+        """Seconds of one step's units and updates, without any waiting."""
         units = sum(unit.seconds for unit in (*self.forward, *self.backward))
         return units + self.middle_seconds + sum(weight.update_seconds for weight in self.weights)
 
 
 @dataclass(frozen=True)
 class Network:
-    """What exchanging gradients costs, with one engine and number of workers.
+    """The cost of exchanging gradients with a given engine and number of workers.
 
     An exchange of n bytes that enters at time t passes two lanes, each of which serves one
     exchange at a time, first come, first served::
@@ -110,18 +110,18 @@ class Network:
 
     Attributes:
         engine: ``horovod``, ``byteps``, ``collective`` or ``local``.
-        workers: how many take part.
+        workers: number of workers.
         latency: seconds from handing an exchange over until its bytes move; hidden for all but
             the first if several are in flight.
         fixed: seconds that an exchange occupies the lane, whatever its size.
-        seconds_per_byte: of gradient (not of bytes on the wire: a ring of w workers sends each
-            byte 2 (w - 1) / w times), of the ring, or of pushing to the servers.
-        pull_seconds_per_byte: of pulling, where servers stand on hosts of their own; 0 where
-            both directions share a lane, as with a ring or with servers on the workers' hosts.
-        cpu_seconds_per_byte, cpu_seconds_per_exchange: that the exchange takes from the compute
-            stream, if that has work to do meanwhile.
-        cpu_seconds_per_copied_byte: that copying gradients takes from it besides: a bucket is
-            joined before and taken apart after its exchange, and parts are joined after theirs.
+        seconds_per_byte: per byte of gradient (not of bytes on the wire: a ring of w workers sends
+            each byte 2 (w - 1) / w times), for the ring, or for pushing to the servers.
+        pull_seconds_per_byte: for pulling, if servers have hosts of their own; 0 if both
+            directions share a lane, as with a ring or with servers on the workers' hosts.
+        cpu_seconds_per_byte, cpu_seconds_per_exchange: time that the exchange takes from the
+            compute stream, if that has work to do meanwhile.
+        cpu_seconds_per_copied_byte: time that copying gradients takes from it besides: a bucket is
+            joined before and split after its exchange, and chunks are joined after theirs.
         by_urgency: whether the engine itself picks the most urgent exchange (BytePS does).
     """
 

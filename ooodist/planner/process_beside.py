@@ -1,9 +1,9 @@
-"""Work in a process of its own, so that the one that trains goes on meanwhile.
+"""Runs work in a separate process, so that training continues meanwhile.
 
     python -m MODULE FOLDER
 
-The module reads ``request.yaml`` in the folder and writes ``answer.yaml``; with the exit code 2,
-the last line of stderr says why there is none. It ends when nobody holds its stdin open any more.
+The module reads ``request.yaml`` in the folder and writes ``answer.yaml``; if it exits with code 2,
+the last line of stderr says why there is no answer. It ends when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
 
-NICENESS = 19  # it takes what the training leaves
+NICENESS = 19  # takes only CPU time that the training leaves
 USER_ERROR_CODE = 2
 REQUEST, ANSWER, ERRORS = "request.yaml", "answer.yaml", "errors.txt"
 
@@ -30,11 +30,11 @@ Answer = TypeVar("Answer")
 
 
 class ProcessBeside(Generic[Answer]):
-    """Work that is done beside this process, and ends with it at the latest.
+    """Work that runs beside this process, and does not outlive it.
 
     Args:
-        module: whose ``main`` calls :func:`answer`.
-        request: a dataclass that says what is to be done.
+        module: a module whose ``main`` calls :func:`answer`.
+        request: a dataclass that describes the work.
         kind: the dataclass of the answer.
     """
 
@@ -53,11 +53,11 @@ class ProcessBeside(Generic[Answer]):
             )
 
     def is_done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def answer(self) -> Answer:
-        """Of work that has ended. Raises UserError if it failed."""
+        """Returns the answer of a process that has ended. Raises UserError if it failed."""
         folder = Path(self._folder.name)
         if self._process.returncode:
             lines = (folder / ERRORS).read_text(encoding="utf-8", errors="replace").split("\n")
@@ -69,19 +69,19 @@ class ProcessBeside(Generic[Answer]):
         return found
 
     def close(self) -> None:
-        """Ends it, if it has not ended, and removes its files."""
+        """Kills the process if it still runs, and removes its files."""
         self._process.kill()
         self._process.communicate()
         self._folder.cleanup()
 
 
 def answer(folder: Path, kind: type[Request], work: Callable[[Request], Any]) -> int:
-    """Answers the request in the folder; the exit code. Called in the process beside.
+    """Answers the request in the folder; returns the exit code. Called in the separate process.
 
     Args:
-        folder: of the request and the answer.
+        folder: has the request, and gets the answer.
         kind: the dataclass of the request.
-        work: from the request to the answer, a dataclass. May raise UserError.
+        work: makes the answer, a dataclass, from the request. May raise UserError.
     """
     os.nice(NICENESS)
     with contextlib.suppress(OSError):  # a launcher may have bound its parent to a core
@@ -99,5 +99,5 @@ def answer(folder: Path, kind: type[Request], work: Callable[[Request], Any]) ->
 
 
 def _end_with_parent() -> None:
-    sys.stdin.read()  # to the end, which comes when the other process ends
+    sys.stdin.read()  # returns when the other process ends
     os._exit(1)

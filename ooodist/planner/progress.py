@@ -1,4 +1,4 @@
-"""How far a search is: told to whoever listens, who may show it."""
+"""Reports the progress of a search to a listener, which may show it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ooodist.planner.data_parallel.simulate import Simulator
 
 @dataclass(frozen=True)
 class SearchState:
-    """A moment of a search.
+    """The state of a search at one moment.
 
     Attributes:
-        phase: what it does, in a few words.
-        simulated: plans so far.
-        share: of the search that is done, about: 0 to 1.
-        best_seconds: of a step with the best plan so far; infinite before the first.
-        baseline_seconds: of a step with the baseline; infinite before it was simulated.
+        phase: what the search does, in a few words.
+        simulated: number of plans simulated so far.
+        share: approximate share of the search that is done, 0 to 1.
+        best_seconds: seconds of a step with the best plan so far; infinite before the first.
+        baseline_seconds: seconds of a step with the baseline; infinite before it was simulated.
     """
 
     phase: str
@@ -32,20 +32,20 @@ class SearchState:
 
 
 Progress: TypeAlias = Callable[[SearchState], None]
-"""Is called with the state after each simulated plan."""
+"""Called with the state after each simulated plan."""
 
 
 class WatchedSimulator(Simulator):
-    """A simulator that says how far the search is that uses it.
+    """A simulator that reports the progress of the search that uses it.
 
     Args:
-        costs, network: as of a simulator.
-        expected: plans that the search will simulate, about.
-        progress: is told; None: nobody is.
+        costs, network: as in Simulator.
+        expected: approximate number of plans that the search will simulate.
+        progress: called after each plan; None for nobody.
 
     Attributes:
-        phase, best_seconds, baseline_seconds: as of :class:`SearchState`; set by the search.
-        simulated: plans so far.
+        phase, best_seconds, baseline_seconds: as in :class:`SearchState`; set by the search.
+        simulated: number of plans simulated so far.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""What things cost here: seconds and bytes of a model's units, of a step, of the network."""
+"""Measures costs on this machine: seconds and bytes of units, of a step, of the network."""

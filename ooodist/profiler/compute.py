@@ -1,12 +1,12 @@
-"""Seconds and bytes of a model's units, updates and launches on this machine.
+"""Measures the seconds and bytes of a model's units, updates and launches on this machine.
 
-A few steps are trained, in baseline order. TensorFlow's profiler tells which op ran when (of ops
-that ran at a time each gets its share); its seconds are scaled so that they add up to those of
-steps without it::
+A few steps are trained, in baseline order. TensorFlow's profiler tells which op ran when (ops that
+run at the same time share it); its seconds are scaled so that they add up to those of steps that
+run without it::
 
     a call    |launch| F a | F b | middle | dX b | dW b | dW a | updates |launch|
 
-Afterwards the model is as it was before.
+Afterwards the model is restored.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from ooodist.step.launch import Batch
 logger = logging.getLogger("ooodist")
 
 WARM_UP_STEPS = 3  # libraries tune themselves in the first ones
-ROUNDS = 3  # of timed steps, then recorded ones
-MOST_SECONDS = 10.0  # of recorded steps (timed ones take twice that); a step a round is the least
+ROUNDS = 3  # each of timed steps, then recorded ones
+MOST_SECONDS = 10.0  # for recorded steps (timed ones take twice that); at least one a round
 
 
 def measure_compute(
     model: keras.Model, batch: Batch, *, accumulate: int = 1, steps: int = 12
 ) -> StepCosts:
-    """Measures one training step on this worker. Nothing is exchanged; the model stays as it is.
+    """Measures one training step on this worker, without exchanges. The model is restored.
 
     Args:
-        model: compiled; built or not.
-        batch: as its data set yields it.
-        accumulate: batches an update; each is as ``batch``.
-        steps: how many are recorded (twice as many are timed); fewer if they take long.
+        model: a compiled model; built or not.
+        batch: a batch as its data set yields it.
+        accumulate: batches per update; each has the shapes of ``batch``.
+        steps: how many steps are recorded (twice as many are timed); fewer if they take long.
 
     Raises:
         UserError: the step runs eagerly, trains nothing, or has several backward passes; or
@@ -60,7 +60,7 @@ def measure_compute(
 
 
 def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
-    """Measures a step that was traced; see :func:`measure_compute`."""
+    """Measures a step that was traced already; see :func:`measure_compute`."""
     measured = measure_owners(traced, steps=steps)
     seconds = measured.seconds
     return StepCosts(
@@ -76,12 +76,12 @@ def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
 
 
 class MeasuredOwners(NamedTuple):
-    """Of one step.
+    """Measured times of one step.
 
     Attributes:
-        seconds: by owner; under None those of ops that have no owner.
-        launch_seconds: of the call, before the first and after the last op.
-        first_call_seconds: what the first call took longer than the others.
+        seconds: seconds by owner; under None those of ops without an owner.
+        launch_seconds: seconds of the call before its first and after its last op.
+        first_call_seconds: seconds that the first call took longer than the others.
     """
 
     seconds: dict[Owner | None, float]
@@ -97,7 +97,7 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
         calls = max(1, min(steps, int(MOST_SECONDS / warm_seconds)) // ROUNDS)
         timed: list[float] = []
         recorded: list[_RecordedCall] = []
-        # In turns, so that a machine that changes its speed meets both.
+        # Alternately, so that changes of the machine's speed affect both.
         for _ in range(ROUNDS):
             timed += [traced.run() for _ in range(2 * calls)]
             recorded += _record(traced, calls)
@@ -107,9 +107,9 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
         owner: statistics.median(call.seconds.get(owner, 0.0) for call in recorded)
         for owner in owners
     }
-    # The same work each time: what a call takes longer, it has waited for other processes.
+    # The work is the same each time: a longer call has waited for other processes.
     outside = min(call.outside for call in recorded)
-    # Of a tiny step, what is outside takes longer under the profiler than the whole without it.
+    # For a tiny step, the time outside is longer under the profiler than the whole call without.
     launch_seconds = min(outside, call_seconds * outside / (outside + sum(medians.values())))
     scale = (call_seconds - launch_seconds) / sum(medians.values())
     logger.debug(
@@ -128,13 +128,13 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
 
 
 def undisturbed(seconds: Sequence[float]) -> float:
-    """The median of the faster half: what other processes take now and then does not count."""
+    """Returns the median of the faster half: interference of other processes does not count."""
     ordered = sorted(seconds)
     return statistics.median(ordered[: (len(ordered) + 1) // 2])
 
 
 class _RecordedCall(NamedTuple):
-    """Seconds by owner, and those of the call before its first and after its last op."""
+    """A recorded call: seconds by owner, and seconds before its first and after its last op."""
 
     seconds: dict[Owner | None, float]
     outside: float
@@ -184,7 +184,7 @@ def _unit_costs(
 def weight_costs(
     traced: StepToMeasure, seconds: Mapping[Owner | None, float]
 ) -> tuple[WeightCost, ...]:
-    """Of each trained weight; what several weights need together is shared out by their bytes."""
+    """Returns each trained weight's costs; weights split the time of shared ops by their bytes."""
     sizes = {weight.name: num_bytes(weight.gradient) for weight in traced.weights}
     updates = dict.fromkeys(sizes, 0.0)
     for owner, spent in seconds.items():

@@ -1,4 +1,4 @@
-"""What a profile depends on: measured costs hold as long as all of it is the same."""
+"""The conditions of a profile: its measured costs hold as long as all of them are the same."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from ooodist.util import yaml_dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """Of one rank.
+    """The hardware of one rank.
 
     Attributes:
         processor: the model of the CPU.
-        gpus: models of the GPUs that the rank uses.
-        cores: that it may run on.
-        onednn: the variable that chooses TensorFlow's kernels on CPUs; null: by the processor.
+        gpus: the models of the GPUs that the rank uses.
+        cores: the number of cores that it may run on.
+        onednn: the value of ``TF_ENABLE_ONEDNN_OPTS``, which selects TensorFlow's CPU kernels;
+            null: TensorFlow decides by the processor.
     """
 
     processor: str
@@ -38,17 +39,17 @@ class Machine:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a profile was measured under.
+    """The conditions under which a profile was measured.
 
     Attributes:
         model: digest of the model (see :func:`ooodist.graph.digest.model_digest`).
         inputs: dtype and shape of each tensor of a batch.
-        accumulate: batches an update.
-        precision: Keras's dtype policy.
-        optimizer: its class.
-        engine, workers: that exchange.
-        machine: that of rank 0.
-        versions: of the libraries that do the work.
+        accumulate: batches per update.
+        precision: the model's Keras dtype policy.
+        optimizer: the class name of the optimizer.
+        engine, workers: name of the engine, and how many workers exchange with it.
+        machine: the machine of rank 0.
+        versions: versions of the libraries that do the work.
     """
 
     model: str
@@ -62,12 +63,12 @@ class Conditions:
     versions: dict[str, str]
 
     def digest(self) -> str:
-        """8 hexadecimal digits that differ when anything does."""
+        """Returns 8 hexadecimal digits that identify the conditions."""
         text = yaml_dataclass.dump(yaml_dataclass.plain(self))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def differences(self, other: Conditions) -> list[str]:
-        """What differs, as ``machine.cores: 2, not 4`` (of ``self``, not of ``other``)."""
+        """Returns what differs, as ``machine.cores: 2, not 4`` (2 in ``self``, 4 in ``other``)."""
         mine, others = (_flat(yaml_dataclass.plain(item)) for item in (self, other))
         return [
             f"{key}: {mine.get(key)}, not {others.get(key)}"
@@ -77,7 +78,7 @@ class Conditions:
 
 
 def present_conditions(model: keras.Model, traced: StepToMeasure, engine: Engine) -> Conditions:
-    """Those of a model that is about to be measured, on this rank."""
+    """Returns this rank's conditions for a model that is about to be measured."""
     leaves = [leaf for leaf in tf.nest.flatten(traced.batches[0]) if leaf is not None]
     return Conditions(
         model=traced.digest,
@@ -110,7 +111,7 @@ def _machine() -> Machine:
 
 
 def processor() -> str:
-    """The model of the CPU, with its numbers: under one name a cloud has several generations."""
+    """Returns the CPU's model and its numbers, because clouds use one name for several."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Timing exchanges inside traced functions, on the path that training takes.
+"""Times exchanges inside traced functions, on the same path as training.
 
-All ranks call the same methods with the same arguments. Clocks are read in the graph, behind an
-exchange that all ranks wait for, so that neither the call nor a rank that comes late counts.
+All ranks call the same methods with the same arguments. Clocks are read in the graph, after an
+exchange that all ranks wait for, so that neither call overhead nor a late rank counts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ITEM_BYTES = 4  # gradients are float32
 
 
 class ExchangeTimer:
-    """Times exchanges of gradients over all ranks of an engine, of which it has at least two.
+    """Times exchanges of gradients over all ranks of an engine, which must have at least two.
 
     Args:
-        engine: whose exchanges are timed.
-        credit: how many of them are in flight at a time; None: all that there are.
+        engine: the engine whose exchanges are timed.
+        credit: how many exchanges are in flight at a time; None: all of them.
 
     Attributes:
-        on_gpu: whether steps are computed on a GPU, and not on the cores that exchanges take.
+        on_gpu: whether steps are computed on a GPU rather than on the cores that exchanges use.
     """
 
     def __init__(self, engine: Engine, credit: int | None) -> None:
@@ -37,30 +37,31 @@ class ExchangeTimer:
         self._credit = credit
         self._traced: dict[tuple[int, ...], Callable[..., tuple[tf.Tensor, tf.Tensor, Any]]] = {}
         self.on_gpu = bool(tf.config.get_visible_devices("GPU"))
-        # A product takes some 30 ms on a core, and misses what an exchange drives from the caches.
+        # A product takes some 30 ms on a core, and notices what an exchange evicts from the caches.
         self._matrix = tf.eye(8192 if self.on_gpu else 1024)
         self._join = tf.function(lambda *parts: tf.concat(parts, axis=0), autograph=False)
 
     def one_by_one(self, num_bytes: int, count: int, products: int = 0) -> float:
-        """Seconds from the first start to the last end, each starting when the last is complete.
+        """Returns the seconds of ``count`` exchanges, each starting when the last is complete.
 
-        With ``products``, a chain of so many matrix products is computed beside them.
+        They are of ``num_bytes`` bytes each. Meanwhile a chain of ``products`` matrix products is
+        computed.
         """
         return self._seconds(num_bytes, count, 1, products)[0]
 
     def together(self, num_bytes: int, count: int, products: int = 0) -> float:
-        """Seconds from the start of the first to the last end, as many in flight as may be."""
+        """Returns the seconds of ``count`` exchanges with up to ``credit`` in flight at a time."""
         return self._seconds(num_bytes, count, self._credit, products)[0]
 
     def beside_products(self, products: int, num_bytes: int, count: int) -> float:
-        """Seconds of a chain of matrix products, with such exchanges and their means beside it."""
+        """Returns the seconds of a chain of matrix products with such exchanges beside it."""
         return self._seconds(num_bytes, count, self._credit, products)[1]
 
     def beside_calls(
         self, call: Callable[[], object], calls: int, num_bytes: int, count: int
     ) -> float:
-        """Seconds of so many calls, one after the other, with such exchanges beside them."""
-        if count:  # not while the calls are timed
+        """Returns the seconds of ``calls`` successive calls with such exchanges beside them."""
+        if count:  # traced now rather than while the calls are timed
             self._prepared(num_bytes, count, self._credit, 0)
         self._engine.barrier()
         with ThreadPoolExecutor(1) as pool:
@@ -74,7 +75,7 @@ class ExchangeTimer:
         return seconds
 
     def processing(self, num_bytes: int, count: int) -> float:
-        """Seconds that the cores work for such exchanges in this process, with nothing beside."""
+        """Returns the CPU seconds that this process spends on such exchanges and nothing else."""
         spent = []
         for number in (0, count):
             self._prepared(num_bytes, number, self._credit, 0)
@@ -84,7 +85,7 @@ class ExchangeTimer:
         return max(0.0, spent[1] - spent[0])
 
     def copying(self, num_bytes: int) -> float:
-        """Seconds of joining two gradients of so many bytes together."""
+        """Returns the seconds to concatenate two gradients of ``num_bytes`` bytes in total."""
         halves = [tf.zeros([num_bytes // ITEM_BYTES // 2]) for _ in range(2)]
         self._join(*halves)
         began = time.perf_counter()
@@ -94,14 +95,14 @@ class ExchangeTimer:
     def _seconds(
         self, num_bytes: int, count: int, credit: int | None, products: int
     ) -> tuple[float, float]:
-        """To the end of the exchanges, and to the end of all."""
+        """Returns the seconds until the exchanges end, and until products and means end too."""
         exchanged, complete, _ = self._prepared(num_bytes, count, credit, products)()
         return float(exchanged), float(complete)
 
     def _prepared(
         self, num_bytes: int, count: int, credit: int | None, products: int
     ) -> Callable[[], tuple[tf.Tensor, tf.Tensor, Any]]:
-        """What :meth:`_seconds` runs, traced and run once before."""
+        """Returns the function that :meth:`_seconds` runs, traced and run once already."""
         key = (num_bytes, count, credit or 0, products)
         tensors = tf.zeros([num_bytes // ITEM_BYTES]), self._matrix
         if key not in self._traced:
@@ -110,7 +111,7 @@ class ExchangeTimer:
                 autograph=False,
             )
             self._traced[key] = function.get_concrete_function(*tensors)
-            self._traced[key](*tensors)  # libraries get to know the exchanges
+            self._traced[key](*tensors)  # the libraries register the exchanges
         return partial(self._traced[key], *tensors)
 
     def _trace(
@@ -129,7 +130,7 @@ class ExchangeTimer:
             gradient, product = tf.identity(gradient), tf.identity(matrix)
         exchanges, ends = [], []
         for index in range(count):
-            # With a credit of 1 one name will do: it saves the engine memory.
+            # With a credit of 1 a single name suffices, which saves the engine memory.
             name = f"profile.{0 if credit == 1 else index}"
             means, (done,) = exchange.mean([gradient], [name])
             exchanges.append(_on_host(done.op.outputs[0]))
@@ -141,17 +142,17 @@ class ExchangeTimer:
             exchanged = _now() - began
         with tf.control_dependencies(ends):
             complete = _now() - began
-        return exchanged, complete, ends  # what nobody gets would not be computed
+        return exchanged, complete, ends  # results that are not returned would not be computed
 
 
 def _on_host(tensor: tf.Tensor) -> tf.Tensor:
-    """A value that the host has when the tensor is computed."""
+    """Returns one element, which reaches the host once the tensor is computed."""
     with tf.device("CPU:0"):
         return tf.identity(tf.reshape(tensor, [-1])[0])
 
 
 def _now() -> tf.Tensor:
-    """Seconds of a clock, read when the ops are done that this one waits for."""
-    if is_deterministic():  # TensorFlow's own op refuses to run
+    """Returns the clock in seconds (float64), read once the op's control inputs are done."""
+    if is_deterministic():  # tf.timestamp would refuse to run
         return tf.numpy_function(time.time, [], tf.float64)
     return tf.timestamp()

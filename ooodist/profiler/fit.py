@@ -1,13 +1,13 @@
-"""From measured times to the costs of a network.
+"""Fits the cost model of a network to measured times.
 
 With the terms of :class:`ooodist.planner.costs.Network`, for m exchanges of n bytes:
 
 * one by one they take m (latency + fixed + n (seconds_per_byte + pull_seconds_per_byte));
 * all at a time they take latency + m (fixed + n seconds_per_byte) + n pull_seconds_per_byte;
-* a computation that they run beside takes m (cpu_seconds_per_exchange + n cpu_seconds_per_byte)
-  longer.
+* a computation beside them takes m (cpu_seconds_per_exchange + n cpu_seconds_per_byte) longer.
 
-These are solved for the costs by least squares, none of them negative.
+
+The costs are the non-negative least-squares solution of these equations.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 
 
 class Timed(NamedTuple):
-    """Exchanges of one size.
+    """Measured times of exchanges of one size.
 
     Attributes:
-        num_bytes: of each.
-        num_exchanges: how many.
+        num_bytes: bytes of each exchange.
+        num_exchanges: how many exchanges.
         one_by_one: seconds of all, each starting when the last one was complete.
         together: seconds of all, started at the same time.
     """
@@ -35,17 +35,17 @@ class Timed(NamedTuple):
 
     @property
     def each(self) -> float:
-        """Seconds of one of those that were started at the same time."""
+        """Seconds per exchange when all are started at the same time."""
         return self.together / self.num_exchanges
 
 
 class Beside(NamedTuple):
-    """Exchanges of one size beside a computation.
+    """The measured effect of exchanges of one size on a computation beside them.
 
     Attributes:
-        num_bytes: of each.
-        num_exchanges: how many.
-        longer: seconds that the computation took longer for them.
+        num_bytes: bytes of each exchange.
+        num_exchanges: how many exchanges.
+        longer: seconds that the computation took longer because of them.
     """
 
     num_bytes: int
@@ -54,7 +54,7 @@ class Beside(NamedTuple):
 
 
 class LaneCosts(NamedTuple):
-    """As in Network; in seconds, and seconds a byte."""
+    """The costs of Network's lanes, in seconds and in seconds per byte."""
 
     latency: float
     fixed: float
@@ -63,22 +63,22 @@ class LaneCosts(NamedTuple):
 
 
 class CpuCosts(NamedTuple):
-    """As in Network; seconds an exchange, and a byte."""
+    """Network's processor costs, in seconds per exchange and in seconds per byte."""
 
     per_exchange: float
     per_byte: float
 
 
 def fit_lanes(timed: Sequence[Timed], *, two_lanes: bool) -> LaneCosts:
-    """The costs for which the relative errors of the times are least.
+    """Returns the costs that minimize the squared relative errors of the times.
 
-    What a byte costs is taken from the two largest sizes alone: most bytes travel in exchanges of
+    The costs per byte are fitted to the two largest sizes only: most bytes travel in exchanges of
     such sizes.
 
     Args:
         timed: exchanges of at least two sizes, the smallest first.
-        two_lanes: whether pulling may have a lane of its own (then of no more cost a byte than
-            pushing); otherwise ``pull_seconds_per_byte`` is 0.
+        two_lanes: whether pulling may have a lane of its own (which then costs at most as much per
+            byte as pushing); otherwise ``pull_seconds_per_byte`` is 0.
     """
     columns = [0, 1, 2, 3] if two_lanes else [0, 1, 2]
     matrix, seconds = _equations(timed[-2:])
@@ -93,7 +93,7 @@ def fit_lanes(timed: Sequence[Timed], *, two_lanes: bool) -> LaneCosts:
 
 
 def _equations(timed: Sequence[Timed]) -> tuple[np.ndarray, np.ndarray]:
-    """How often each of the four costs is in each time, and the times."""
+    """Returns the coefficients of the four costs in each time, and the times in seconds."""
     rows: list[list[int]] = []
     seconds: list[float] = []
     for n, m, one_by_one, together in timed:
@@ -107,14 +107,14 @@ def _relative(matrix: np.ndarray, seconds: np.ndarray) -> list[float]:
 
 
 def fit_cpu(beside: Sequence[Beside]) -> CpuCosts:
-    """The costs for which the squared errors of all times are least."""
+    """Returns the costs that minimize the squared errors of the times."""
     matrix = np.array([[m, m * n] for n, m, _ in beside], float)
     return CpuCosts(*_solve(matrix, np.array([item.longer for item in beside])))
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> list[float]:
-    from scipy.optimize import nnls  # takes half a second, which jobs that measure nothing save
+    from scipy.optimize import nnls  # half a second, saved by jobs that measure nothing
 
-    scale = matrix.max(axis=0)  # the solver wants numbers of like size
+    scale = matrix.max(axis=0)  # the solver needs numbers of similar magnitude
     found, _ = nnls(matrix / scale, right)
     return [float(value) for value in found / scale]

@@ -19,15 +19,15 @@ DEFAULT_FOLDER = "~/.cache/ooodist/profiles"
 
 @dataclass(frozen=True)
 class Profile:
-    """What a model and a network cost.
+    """The measured costs of a model's step and of a network.
 
     Attributes:
-        name: of the model.
-        measured: when, in UTC, as 2027-01-31T09:00:00Z.
-        host: that rank 0 ran on.
-        conditions: under which it was measured.
-        network: of the engine, on the slowest rank.
-        costs: of a step, on the slowest rank.
+        name: the name of the model.
+        measured: when it was measured, in UTC, as 2027-01-31T09:00:00Z.
+        host: the host that rank 0 ran on.
+        conditions: the conditions under which it was measured.
+        network: the costs of exchanges with the engine, on the slowest rank.
+        costs: the costs of a step, on the slowest rank.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Profile:
 
 
 def folder_of(setting: str | None) -> Path:
-    """The folder that ``planning.profiles`` means."""
+    """Returns the folder that ``planning.profiles`` names; None: the default one."""
     return Path(setting or DEFAULT_FOLDER).expanduser()
 
 
 def to_yaml(profile: Profile) -> str:
-    """The profile as text; :func:`from_yaml` makes the same profile of it."""
+    """Returns the profile as YAML text, from which :func:`from_yaml` restores it."""
     return yaml_dataclass.dump(yaml_dataclass.plain(profile))
 
 
 def from_yaml(text: str, source: str) -> Profile:
-    """The profile of YAML text. Raises UserError, in which ``source`` names where it is from."""
+    """Reads a profile from YAML text. Raises UserError, which names ``source`` as its origin."""
     try:
         profile: Profile = yaml_dataclass.read(Profile, yaml_dataclass.parse(text, source))
     except UserError as error:
@@ -63,16 +63,17 @@ def from_yaml(text: str, source: str) -> Profile:
 
 
 def file_name(name: str, conditions: Conditions) -> str:
-    """As ``resnet20-horovod-2-workers-1f0c9a3e.yaml``."""
+    """Returns a file name such as ``resnet20-horovod-2-workers-1f0c9a3e.yaml``."""
     return f"{_stem(name, conditions.engine, conditions.workers)}-{conditions.digest()}.yaml"
 
 
 def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
-    """The profile that was measured under these conditions, or None; the log says why.
+    """Returns the profile that was measured under these conditions, or None and logs why.
 
     Args:
-        folder: where profiles are; need not exist.
-        name: of the model.
+        folder: the folder of profiles; need not exist.
+        name: the name of the model.
+        conditions: the present conditions.
     """
     file = folder / file_name(name, conditions)
     profile = _read(file) if file.exists() else None
@@ -94,12 +95,12 @@ def find(folder: Path, name: str, conditions: Conditions) -> Profile | None:
 
 
 def has_any(folder: Path, name: str, engine: str, workers: int) -> bool:
-    """Whether there is a profile of a model of this name, of whatever conditions else."""
+    """Returns whether a model of this name has a profile, whatever the other conditions."""
     return next(folder.glob(f"{_stem(name, engine, workers)}-*.yaml"), None) is not None
 
 
 def write(folder: Path, profile: Profile) -> Path:
-    """Writes a profile and returns its file, which is there whole or not at all. Raises OSError."""
+    """Writes a profile atomically and returns its file. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / file_name(profile.name, profile.conditions)
     incomplete = file.with_name(f".incomplete-{file.name}")
@@ -109,7 +110,7 @@ def write(folder: Path, profile: Profile) -> Path:
 
 
 def _read(file: Path) -> Profile | None:
-    """None, and a warning, if it is no profile."""
+    """Reads a profile; warns and returns None if the file cannot be read."""
     try:
         return from_yaml(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
@@ -120,10 +121,10 @@ def _read(file: Path) -> Profile | None:
 
 
 def _age(file: Path) -> float:
-    """The newest has the least."""
+    """Returns a sort key that puts the newest file first."""
     try:
         return -file.stat().st_mtime
-    except OSError:  # deleted meanwhile
+    except OSError:  # deleted in the meantime
         return 0.0
 
 

@@ -1,4 +1,4 @@
-"""What the units of a step keep in memory for each other."""
+"""Finds the tensors that the units of a step keep in memory for each other."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ooodist.planner.costs import SavedTensor
 from ooodist.profiler.owners import Owner, Weight
 from ooodist.step.backward import TracedStep
 
-LEAST_BYTES = 1024  # smaller ones do not matter
+LEAST_BYTES = 1024  # smaller tensors do not matter
 
 
 def saved_tensors(
     step: TracedStep, owner_of: Mapping[tf.Operation, Owner], weights: Sequence[Weight]
 ) -> tuple[SavedTensor, ...]:
-    """The tensors that one unit makes and others read, and the gradients of the weights.
+    """Returns the saved tensors, made by one unit and read by others, and the weights' gradients.
 
-    Sizes are those of the traced graph, of which TensorFlow may fuse a part away; tensors of an
-    open shape and those of less than LEAST_BYTES are left out, and so are the weights.
+    Sizes are those of the traced graph, parts of which TensorFlow may fuse away; tensors of unknown
+    shape, tensors of less than LEAST_BYTES, and the weights themselves are left out.
 
     Args:
         step: one traced step.
-        owner_of: its ops' owners.
-        weights: those that it trains.
+        owner_of: the owners of its ops.
+        weights: the weights that it trains.
     """
     units = [unit.name for unit in (*step.forward, *step.backward)]
     gradients = {buffer_of(op.outputs[0]) for weight in weights for op in ops_of(weight.gradient)}
@@ -38,7 +38,7 @@ def saved_tensors(
     kept = []
     for buffer, users in used_by.items():
         op, index = buffer
-        # What belongs to no unit, such as a cast of the input, is there before the first.
+        # A tensor of no unit, such as a cast of the input, exists before the first unit.
         made_by = owner_of.get(op, units[0])
         size = num_bytes(op.outputs[index])
         others = users - {made_by}

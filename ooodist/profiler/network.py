@@ -1,4 +1,4 @@
-"""What exchanging gradients costs here, measured by real exchanges of several sizes."""
+"""Measures the cost of exchanging gradients here, by real exchanges of several sizes."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from ooodist.profiler.fit import Beside, Timed, fit_cpu, fit_lanes
 logger = logging.getLogger("ooodist")
 
 TINY_BYTES = 1 << 8
-FIRST_BYTES = 1 << 17  # for a first idea of the bandwidth
-LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # of the largest exchanges
-BYTEPS_PARTITION_BYTES = 4096000  # its default
-RUN_SECONDS = 0.15  # that the exchanges of one measurement take
+FIRST_BYTES = 1 << 17  # for a first estimate of the bandwidth
+LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # bounds of the largest exchanges
+BYTEPS_PARTITION_BYTES = 4096000  # BytePS's default
+RUN_SECONDS = 0.15  # the exchanges of one measurement take about this long
 REPEATS = 5
 LEAST_AT_A_TIME, MOST_AT_A_TIME = 2, 16
-TINY_AT_A_TIME = 32  # beside a computation, where each costs little
-COMPUTE_SECONDS = 0.12  # of a computation beside which exchanges run, at least
-BESIDE_SECONDS = 1.0  # of large exchanges beside it: what they cost it is little and noisy
-OUTLASTING = 1.5  # times as long as exchanges is the computation beside which they are timed
-HIDDEN = 0.6  # of which they take at most this share
-MOST_STEP_SECONDS = 45.0  # of training steps that are timed; one with exchanges is the least
+TINY_AT_A_TIME = 32  # beside a computation, where each exchange costs little
+COMPUTE_SECONDS = 0.12  # the least time of a computation beside which exchanges run
+BESIDE_SECONDS = 1.0  # of large exchanges beside a computation: their effect is small and noisy
+OUTLASTING = 1.5  # a computation beside timed exchanges takes this many times as long as they
+HIDDEN = 0.6  # exchanges take at most this share of the computation that they slow down
+MOST_STEP_SECONDS = 45.0  # for timed training steps; at least one pair, with and without exchanges
 FIRST_PRODUCTS = 4
 COPIED_BYTES = 1 << 23
-CHECKED = 4  # exchanges in a check of a network that was measured before
+CHECKED = 4  # exchanges that check whether a measured network still holds
 CHECK_TOLERANCE = 0.25
 
 
 def measure_network(
     engine: Engine, step: Callable[[], object] | None = None, *, for_plans: bool = True
 ) -> Network:
-    """Measures what exchanges cost with this engine, here and now; all ranks call it together.
+    """Measures what exchanges cost with this engine now; all ranks call it together.
 
-    It takes about twenty seconds, and as long again for the steps; the slower the network, the less
-    it sends.
+    It takes about twenty seconds, and as long again if there is a ``step``; the slower the network,
+    the less it sends.
 
     Args:
-        engine: whose exchanges are measured.
-        step: computes a training step, to measure what exchanges beside it cost the processor;
+        engine: the engine whose exchanges are measured.
+        step: computes a training step, to measure how much exchanges beside it slow it down;
             None: measured beside matrix products, which suffer less from it (expr/data_par).
-        for_plans: with no more in flight than plans have. What is in flight together a library
-            may join: then it costs less than in a plan, above all where it is small.
+        for_plans: have no more exchanges in flight than plans do. A library may merge exchanges
+            that are in flight together, above all small ones; they then cost less than in a plan.
 
     Returns:
-        the costs on the slowest rank, the same on all ranks; no costs if there is one rank.
+        the costs on the slowest rank, the same on all ranks; zero costs if there is one rank.
     """
     by_urgency = engine.name == "byteps"
     if engine.size == 1:
@@ -66,8 +66,8 @@ def measure_network(
     products = _slowest(engine, timer.beside_products, FIRST_PRODUCTS, TINY_BYTES, 0)
     product = products / FIRST_PRODUCTS
     cores, sharing = _cores(engine)
-    # Ranks that share cores wait for an exchange together, so that it meets idle cores; and what
-    # it takes while they compute is processor time.
+    # Ranks that share cores wait for an exchange together, so it meets idle cores; while they
+    # compute, its cost is processor time.
     timed = [_timed(engine, timer, size, None if sharing > 1 else product) for size in sizes]
     lanes = fit_lanes(timed, two_lanes=by_urgency)
     tiny, *_, large = timed
@@ -94,7 +94,7 @@ def measure_network(
 
 
 def still_holds(engine: Engine, network: Network) -> bool:
-    """Whether exchanges take as long as a network that was measured before says.
+    """Returns whether exchanges still take as long as the measured ``network`` says.
 
     All ranks call it together and get the same answer.
     """
@@ -118,34 +118,34 @@ def still_holds(engine: Engine, network: Network) -> bool:
 
 
 def _credit_of_plans(engine: Engine) -> int | None:
-    """How many exchanges of a plan training lets into the engine at a time."""
-    if engine.name == "byteps":  # it gets all, and picks among them
+    """Returns how many exchanges of a plan are in the engine at a time; None: any number."""
+    if engine.name == "byteps":  # it gets all exchanges and picks among them
         return None
     return max(planned_credits(engine.name, engine.max_credit))
 
 
 def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
-    """The size of the largest exchanges to measure."""
+    """Returns the bytes of the largest exchanges to measure."""
     tiny = _slowest(engine, timer.one_by_one, TINY_BYTES, 1)
     first = _slowest(engine, timer.one_by_one, FIRST_BYTES, 1)
     return _fitting_bytes(engine, FIRST_BYTES / max(first - tiny, 1e-6))
 
 
 def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
-    """The size, a power of two, of an exchange of about RUN_SECONDS."""
+    """Returns the bytes, a power of two, of an exchange that takes about RUN_SECONDS."""
     most = min(MOST_BYTES, max(LEAST_BYTES, RUN_SECONDS * bytes_per_second))
-    if engine.name == "byteps":  # what is larger it sends in pieces, each an exchange of its own
+    if engine.name == "byteps":  # it splits larger tensors into pieces, each its own exchange
         most = min(most, int(os.environ.get("BYTEPS_PARTITION_BYTES", BYTEPS_PARTITION_BYTES)))
     return 1 << int(np.log2(most))
 
 
 def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float | None) -> Timed:
-    """Exchanges of one size, beside a chain of products of which each takes so many seconds.
+    """Times exchanges of one size beside matrix products that take ``product`` seconds each.
 
-    None: beside nothing.
+    With ``product`` None, nothing runs beside the exchanges.
     """
     one = _slowest(engine, timer.one_by_one, num_bytes, 2) / 2
-    # Of a few, BytePS may have all at one server, and a server beside a worker answers while its
+    # BytePS may have a few all on one server, and a server beside a worker answers while its
     # host's link has nothing to send yet: that lasts only as long as the first ones.
     least = MOST_AT_A_TIME if engine.name == "byteps" else LEAST_AT_A_TIME
     count = max(least, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
@@ -169,7 +169,7 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float 
 def _beside_products(
     engine: Engine, timer: ExchangeTimer, timed: Timed, count: int, product: float
 ) -> Beside:
-    """How much longer matrix products, each of so many seconds, take with exchanges beside them."""
+    """Measures how much longer products of ``product`` seconds take with exchanges beside them."""
     products = max(1, round(max(COMPUTE_SECONDS, count * timed.each / HIDDEN) / product))
     seconds = partial(timer.beside_products, products, timed.num_bytes)
     return _longer(engine, timed.num_bytes, count, seconds, REPEATS)
@@ -178,7 +178,7 @@ def _beside_products(
 def _beside_steps(
     engine: Engine, timer: ExchangeTimer, timed: Timed, step: Callable[[], object]
 ) -> Beside:
-    """How much longer training steps take with exchanges beside them."""
+    """Measures how much longer training steps take with exchanges beside them."""
     alone = _most(engine, timer.beside_calls(step, 1, timed.num_bytes, 0))
     steps = max(1, round(BESIDE_SECONDS / HIDDEN / alone))
     count = max(2, round(HIDDEN * steps * alone / timed.each))
@@ -190,11 +190,11 @@ def _beside_steps(
 def _longer(
     engine: Engine, num_bytes: int, count: int, seconds: Callable[[int], float], repeats: int
 ) -> Beside:
-    """How much longer a computation takes with so many exchanges beside it than with none."""
+    """Measures how much longer a computation takes with ``count`` exchanges than with none."""
     alone, pairs = [], []
     for repeat in range(repeats):
-        # In pairs, one after the other and in turns, so that a machine that changes its speed meets
-        # both: it does so by more than what exchanges cost.
+        # In pairs of alternating order, so that changes of the machine's speed, which exceed what
+        # exchanges cost, affect both.
         order = (0, count) if repeat % 2 == 0 else (count, 0)
         took = {number: seconds(number) for number in order}
         alone.append(took[0])
@@ -213,9 +213,9 @@ def _longer(
 def _with_processor_time(
     engine: Engine, timer: ExchangeTimer, beside: Beside, cores: float
 ) -> Beside:
-    """The same, but no less than the exchanges' processor time, shared out over a rank's cores.
+    """Raises ``beside`` to at least the exchanges' processor time, divided by a rank's cores.
 
-    A computation that keeps all cores busy takes longer by as much, however noisy its times are.
+    A computation that keeps all cores busy takes at least that much longer, however noisy it is.
     """
     spent = _slowest(engine, timer.processing, beside.num_bytes, beside.num_exchanges) / cores
     logger.debug(
@@ -229,7 +229,7 @@ def _with_processor_time(
 
 
 def _cores(engine: Engine) -> tuple[int, int]:
-    """How many cores a rank may run on, and how many ranks run on these, with this one."""
+    """Returns the number of cores that this rank may run on, and of ranks that share them."""
     cores = os.sched_getaffinity(0)
     place = hashlib.sha256(f"{platform.node()} {sorted(cores)}".encode()).digest()
     places = engine.gather(np.frombuffer(place[:4], np.int32))
@@ -237,7 +237,7 @@ def _cores(engine: Engine) -> tuple[int, int]:
 
 
 def _slowest(engine: Engine, measure: Callable[..., float], *arguments: int) -> float:
-    """The median of several measurements, on the rank where it is largest."""
+    """Returns the median of several measurements, from the rank where it is largest."""
     return _most(engine, statistics.median(measure(*arguments) for _ in range(REPEATS)))
 
 

@@ -1,8 +1,8 @@
-"""How long each op keeps the compute stream busy, from a recording of many threads.
+"""Attributes time to ops, from a recording of many threads.
 
-The time from the first to the last event is shared out completely: where several ops run at a
-time each gets an equal share, and a pause belongs to the op that comes after it (the executor was
-about to start it)::
+The time from the first to the last event is attributed completely: ops that run at the same time
+share it equally, and a pause belongs to the op that comes after it (the executor was about to
+start it)::
 
     thread 1   |-- a --|     |-- c --|
     thread 2       |-- b --|
@@ -20,7 +20,7 @@ Label = TypeVar("Label", bound=Hashable)
 
 
 def share_out(events: Iterable[tuple[float, float, Label]]) -> dict[Label, float]:
-    """Seconds of each label, which add up to the time from the first start to the last end.
+    """Returns seconds by label, which add up to the time from the first start to the last end.
 
     Args:
         events: (start, end, label), in any order; a label may have several.

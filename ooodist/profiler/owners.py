@@ -1,7 +1,7 @@
-"""Which part of a traced step each op belongs to: a unit, the update of some weights, or neither.
+"""Assigns each op of a traced step to a unit, to the update of some weights, or to neither.
 
-Units hold the ops on the way from a weight to a loss and back. Around them stand others, which
-belong to what they serve::
+Units hold the ops on the way from a weight to a loss and back. The ops around them belong to what
+they serve::
 
     dropout's random numbers  ->  the F unit that they are made for
     recomputed values         ->  the backward unit that they are made for
@@ -31,8 +31,8 @@ class Weight:
     """A trained weight of a traced step.
 
     Attributes:
-        name: as in the units.
-        gradient: before it is exchanged.
+        name: its name in the units.
+        gradient: its gradient before the exchange.
         handle: the resource through which the weight enters the graph.
     """
 
@@ -42,19 +42,19 @@ class Weight:
 
 
 def find_owners(step: TracedStep, weights: Sequence[Weight]) -> dict[tf.Operation, Owner]:
-    """The owners of the ops of a step that is alone in its graph; ops without one are left out.
+    """Returns the owner of each op of a step; ops without one are left out.
 
     Args:
-        step: one traced step. The trace has ended, so that the graph is complete.
-        weights: those that it trains.
+        step: the only traced step of a graph that is complete.
+        weights: the weights that it trains.
     """
     units = (*step.forward, *step.backward)
     owner_of: dict[tf.Operation, Owner] = {op: unit.name for unit in units for op in unit.ops}
     ops = step.backward[0].ops[0].graph.get_operations()  # each after those that it needs
     owner_of |= _updates([op for op in ops if op not in owner_of], weights)
 
-    # What stands before the first forward op is input, or (with accumulate) another batch's pass.
-    # (The placeholders of weights stand where the weight is first used, possibly there.)
+    # Ops before the first forward op are input, or (with accumulate) another batch's pass. (The
+    # placeholders of weights stand where the weight is first used, possibly there.)
     forward = {op for unit in step.forward for op in unit.ops if op.type != "Placeholder"}
     first = next(index for index, op in enumerate(ops) if op in forward)
     place = {unit.name: index for index, unit in enumerate(units)}
@@ -70,7 +70,7 @@ def find_owners(step: TracedStep, weights: Sequence[Weight]) -> dict[tf.Operatio
 def _updates(
     around: Sequence[tf.Operation], weights: Sequence[Weight]
 ) -> dict[tf.Operation, frozenset[str]]:
-    """For each of the ops outside of units the weights that cannot be updated without it."""
+    """Returns, for each op outside the units, the weights that cannot be updated without it."""
     weight_of = {weight.handle.op: weight.name for weight in weights}
     needed = dict.fromkeys(around, frozenset[str]())
     for op in reversed(around):

@@ -1,4 +1,4 @@
-"""Training some steps and leaving no trace of them."""
+"""Saves and restores all state that training steps change."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ooodist.step.optimizer import optimizers_of
 
 
 def all_variables(model: keras.Model, graph: Any) -> list[tf.Variable]:
-    """All that a training step may change: weights, optimizers, metrics, random generators.
+    """Returns all that a training step may change: weights, optimizer state, metrics, seeds.
 
     Args:
-        model: built, and its optimizer too.
+        model: a built model with a built optimizer.
         graph: the FuncGraph of a traced step, which also knows variables that are not the model's.
     """
     held = [*model.variables, *model.metrics_variables]
@@ -29,7 +29,7 @@ def all_variables(model: keras.Model, graph: Any) -> list[tf.Variable]:
 
 @contextlib.contextmanager
 def preserved(variables: Sequence[tf.Variable]) -> Iterator[None]:
-    """After this block the variables have, bit for bit, the values that they have now."""
+    """Restores the values of the variables, bit for bit, after this block."""
     values = [np.array(variable.numpy()) for variable in variables]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Tracing one training step in order to measure it."""
+"""Traces one training step in order to measure it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from ooodist.step.launch import Batch, Launch
 
 @dataclass(frozen=True)
 class StepToMeasure:
-    """A launch of one step, in baseline order and without an exchange, that can be run.
+    """A traced step that can be run and measured; it exchanges nothing.
 
     Attributes:
-        launch: runs it on ``batches``.
-        batches: those of one update.
+        launch: runs the step on ``batches``.
+        batches: the batches of one update.
         step: its units.
-        weights: that it trains.
-        seeds: at which its backward pass begins.
-        owner_of: its ops' owners.
-        variables: all that it may change.
-        trace_seconds: that tracing took, without TensorFlow's optimizing of the graph.
+        weights: the weights that it trains.
+        seeds: the tensors at which its backward pass begins.
+        owner_of: the owners of its ops.
+        variables: all variables that it may change.
+        trace_seconds: seconds that tracing took, without TensorFlow's graph optimization.
     """
 
     launch: Launch
@@ -52,24 +52,24 @@ class StepToMeasure:
 
     @property
     def digest(self) -> str:
-        """Of the model, as in :func:`ooodist.graph.digest.model_digest`."""
+        """The digest of the model; see :func:`ooodist.graph.digest.model_digest`."""
         return model_digest(self.step.backward)
 
     def run(self) -> float:
-        """Seconds of a launch of one step, to the end of all that it does."""
+        """Runs the step and returns the seconds until all of its work is done."""
         return seconds_of(lambda: self.launch(self.batches))
 
 
 def trace_step(
     model: keras.Model, batch: Batch, *, accumulate: int = 1, order: Order = baseline_order
 ) -> StepToMeasure:
-    """Traces one step and runs nothing.
+    """Traces one step without running it.
 
     Args:
-        model: compiled; built or not.
-        batch: as its data set yields it.
-        accumulate: batches an update; each is as ``batch``.
-        order: of the backward units; ``inorder`` leaves the graph without edges between them.
+        model: a compiled model; built or not.
+        batch: a batch as its data set yields it.
+        accumulate: batches per update; each has the shapes of ``batch``.
+        order: the order of the backward units; ``inorder`` adds no edges between them.
 
     Raises:
         UserError: the step runs eagerly, trains nothing, or has several backward passes.
@@ -106,14 +106,14 @@ def trace_step(
 
 
 def as_tensors(batches: Any) -> Any:
-    """The arrays in batches as tensors; all else stays."""
+    """Converts the arrays in batches to tensors; everything else stays."""
     return tf.nest.map_structure(
         lambda leaf: tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, batches
     )
 
 
 class _WatchedBackward(OrderedBackward):
-    """Imposes an order, exchanges nothing, and notes the weights."""
+    """Imposes an order, exchanges nothing, and records the weights and seeds."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(GradientExchange(LocalEngine()), order)
@@ -134,8 +134,8 @@ class _WatchedBackward(OrderedBackward):
         ):
             if gradient is not None:
                 self.weights.append(Weight(name, gradient, capture(handle_of(variable))))
-        # Those of embeddings are exchanged, and then applied, as dense ones.
+        # Gradients of embeddings are exchanged, and then applied, as dense ones.
         dense = [None if g is None else tf.convert_to_tensor(g) for g in result]
-        # No update beside a unit: interrupted by it, on the only core, it would look as long.
+        # No update runs beside a unit: on a single core it would interrupt and lengthen the unit.
         with tf.control_dependencies([g for g in dense if g is not None]):
             return [None if g is None else tf.identity(g) for g in dense]

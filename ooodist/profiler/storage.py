@@ -1,4 +1,4 @@
-"""A model's profile: found among those that were measured before, or measured by all ranks."""
+"""Provides a model's profile: a stored one, or a new one that all ranks measure together."""
 
 from __future__ import annotations
 
@@ -36,23 +36,22 @@ def profile_of(
     anew: bool = False,
     traced: StepToMeasure | None = None,
 ) -> Profile:
-    """What a step of this model and its exchanges cost here. All ranks call it together.
+    """Returns the costs of this model's step and its exchanges. All ranks call it together.
 
-    A profile that was measured under the same conditions is taken from the folder, but its
-    network is measured again if an exchange does not take as long as it says. The model stays as
-    it is.
+    A stored profile of the same conditions is used, but its network is measured again if an
+    exchange does not take as long as it says. The model stays as it is.
 
     Args:
-        model: compiled, the same on all ranks.
+        model: a compiled model, the same on all ranks.
         batch: one batch as its data set yields it.
-        engine: in use.
-        accumulate: batches an update.
-        folder: of profiles, on rank 0.
-        anew: measure in any case.
+        engine: the engine in use.
+        accumulate: batches per update.
+        folder: the folder of profiles, on rank 0.
+        anew: measure even if there is a stored profile.
         traced: the step of this model, batch and ``accumulate``, if it was traced already.
 
     Returns:
-        the same profile on all ranks: the step of the slowest one.
+        the same profile on all ranks, with the step costs of the slowest rank.
 
     Raises:
         UserError: the model cannot be measured, or differs between ranks; on all ranks.
@@ -72,7 +71,7 @@ def profile_of(
             return profile
         profile = replace(profile, network=_measure_network(engine, traced))
     else:
-        engine.barrier()  # ranks that share a host are in each other's way from the beginning
+        engine.barrier()  # so that ranks that share a host compete from the beginning
         with engine.agreed():
             costs = measure_step(traced)
         profile = Profile(
@@ -83,7 +82,7 @@ def profile_of(
             network=_measure_network(engine, traced),
             costs=_of_the_slowest(costs, engine),
         )
-    # The conditions are those of rank 0, and so is the time.
+    # The conditions and the date are those of rank 0.
     profile = profiles.from_yaml(engine.broadcast_text(profiles.to_yaml(profile)), "of rank 0")
     if engine.rank == 0:
         _keep(folder, profile)
@@ -96,7 +95,7 @@ def _measure_network(engine: Engine, traced: StepToMeasure) -> Network:
 
 
 def _of_the_slowest(costs: StepCosts, engine: Engine) -> StepCosts:
-    """The costs of the rank whose step takes longest, which the others wait for."""
+    """Returns the costs of the rank whose step takes longest, which the others wait for."""
     seconds = engine.gather(np.array(costs.compute_seconds + costs.launch_seconds))
     slowest = int(seconds.argmax())
     if engine.size > 1:

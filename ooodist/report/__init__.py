@@ -1,1 +1,1 @@
-"""What a run did, read back from the profiler, and what a plan is predicted to do; for people."""
+"""Reports for people: what a run did, from the profiler, and what a plan is predicted to do."""

@@ -1,4 +1,4 @@
-"""Bars with labels on a time axis."""
+"""Draws bars with labels on a time axis."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ooodist.profiler.recording.intervals import (
 )
 
 _LABEL_POINTS = 7.0
-_LETTER_WIDTH, _LINE_HEIGHT = 0.62, 1.3  # of the font's size, about
-_POINTS_PER_LANE = 47  # of a lane of height 1, about
+_LETTER_WIDTH, _LINE_HEIGHT = 0.62, 1.3  # approximate, relative to the font size
+_POINTS_PER_LANE = 47  # approximate, of a lane of height 1
 _THIN_POINTS = 2.0  # bars thinner than this on average have no edges
 
 
@@ -23,9 +23,9 @@ class Bars:
     """Draws bars on an axis in milliseconds; a lane is a lower edge and a height.
 
     Args:
-        axes: to draw on.
-        seconds: that they show, from 0; what is later is cut off.
-        points: how wide that is, about, in units of 1/72 inch.
+        axes: axes to draw on.
+        seconds: length of the time axis, from 0; what is later is cut off.
+        points: its approximate width in units of 1/72 inch.
     """
 
     def __init__(self, axes: Axes, seconds: float, points: float) -> None:
@@ -41,7 +41,7 @@ class Bars:
         *,
         edges: bool = True,
     ) -> None:
-        """A bar for each span; those that are thin have no edges, so that they can be seen."""
+        """Draws a bar for each span; thin ones get no edges, which would hide them."""
         shown = common_intervals(sorted(spans), [(0.0, self._seconds)])
         if not shown:
             return
@@ -63,7 +63,7 @@ class Bars:
         labels: Sequence[str],
         color: str,
     ) -> None:
-        """Writes each label on its bar, upright if need be, if there is room for it."""
+        """Writes each label on its bar if there is room for it, upright if need be."""
         low, height = lane
         for (start, end), label in zip(spans, labels, strict=True):
             end = min(end, self._seconds)

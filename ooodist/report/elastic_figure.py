@@ -1,8 +1,8 @@
-"""Pictures of elastic training: what matters and is selected, and what accuracy it reaches when.
+"""Figures of elastic training: importance and selection over time, and accuracy over time.
 
-predictions/kernel   | ## ## ## ##        one column a renewal of the selection
+predictions/kernel   | ## ## ## ##        one column per renewal of the selection
 block_2/kernel       | ## :: ## ##        ##: selected    ::: not selected
-block_1/kernel       | :: :: :: ##        the darker, the more it matters
+block_1/kernel       | :: :: :: ##        darker: more important
                        0  100 200 300
 """
 
@@ -26,25 +26,25 @@ from ooodist.report.data_parallel.figure import write
 if TYPE_CHECKING:
     from ooodist.elastic.controller import Renewal  # imports Keras
 
-MOST_NAMES = 40  # of items; of more, every n-th has its name
-MOST_STEPS = 16  # that are written below the columns
+MOST_NAMES = 40  # of items; if there are more, every n-th has its name
+MOST_STEPS = 16  # number of steps written below the columns
 # Importance spans decades, and zero must still show whether the item is selected: square roots
-# make room for small values, and the two ranges of colors have none in common.
+# make room for small values, and the two color ranges are disjoint.
 EXPONENT = 0.5
 SELECTED = LinearSegmentedColormap.from_list("selected", ["#fee6a8", "#e69f00", "#7a2b00"])
 NOT_SELECTED = LinearSegmentedColormap.from_list("not selected", ["#ffffff", "#8c8c8c"])
 
-# From the palette of Okabe and Ito, which color-blind people can tell apart.
+# From the palette of Okabe and Ito, which color-blind people can distinguish.
 COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One training.
+    """The accuracy of one training over time.
 
     Attributes:
         seconds: from the beginning to the end of each epoch.
-        accuracy: then, 0 to 1.
+        accuracy: at the end of each epoch, 0 to 1.
     """
 
     seconds: tuple[float, ...]
@@ -54,18 +54,18 @@ class Curve:
 def selection_map(
     items: Sequence[str], renewals: Sequence[Renewal], *, step_label: str = "step of the selection"
 ) -> Figure:
-    """The importance of each item at each renewal, and whether it was selected.
+    """Draws the importance of each item at each renewal, and whether it was selected.
 
     Args:
         items: names, from the output to the input, which is shown at the bottom.
         renewals: at least one.
-        step_label: what the numbers below the columns are.
+        step_label: label of the numbers below the columns.
     """
     importance = np.array([renewal.importance for renewal in renewals]).T
     selected = np.array([[n in set(r.selected) for r in renewals] for n in range(len(items))])
     width = 5.5 + min(9.0, 0.3 * len(renewals))
     height = 1.6 + 0.19 * max(6, min(len(items), MOST_NAMES))
-    # A figure of its own rather than pyplot's, which keeps all figures of a process.
+    # Not pyplot's figure, as pyplot keeps all figures of a process.
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     norm = PowerNorm(EXPONENT, 0, max(float(importance.max()), 1e-9), clip=True)
@@ -86,7 +86,7 @@ def selection_map(
 def _draw_cells(
     axes: Axes, values: np.ma.MaskedArray, label: str, norm: PowerNorm, colors: Colormap
 ) -> None:
-    """Those cells that are not masked, with a scale of their own."""
+    """Draws the cells that are not masked, with a color scale of their own."""
     image = axes.imshow(
         values, norm=norm, cmap=colors, aspect="auto", interpolation="nearest", label=label
     )
@@ -110,7 +110,7 @@ def write_selection(folder: Path, items: Sequence[str], renewals: Sequence[Renew
     """Writes selection.png, selection.svg and selection.csv.
 
     Args:
-        folder: which exists.
+        folder: must exist.
         items: names, from the output to the input.
         renewals: at least one.
 
@@ -135,12 +135,12 @@ def write_selection(folder: Path, items: Sequence[str], renewals: Sequence[Renew
 def accuracy_over_time(
     curves: Mapping[str, Sequence[Curve]], target: float | None, *, title: str = ""
 ) -> Figure:
-    """The accuracy that each method reaches when: a thin line a seed, a thick one for the median.
+    """Draws each method's accuracy over time: a thin line per seed, a thick one for the median.
 
     Args:
-        curves: of each method, one for each seed.
-        target: accuracy at which a line is drawn; None: no line.
-        title: of the picture.
+        curves: for each method, one per seed.
+        target: accuracy at which a line is drawn; None for no line.
+        title: title of the figure.
     """
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.subplots()
@@ -171,7 +171,7 @@ def accuracy_over_time(
 
 
 def median_curve(curves: Sequence[Curve]) -> Curve:
-    """Epoch by epoch the median of the seconds, and of the accuracy."""
+    """Returns the medians of the seconds, and of the accuracy, of each epoch."""
     return Curve(
         tuple(map(statistics.median, zip(*(curve.seconds for curve in curves), strict=False))),
         tuple(map(statistics.median, zip(*(curve.accuracy for curve in curves), strict=False))),

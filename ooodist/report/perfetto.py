@@ -1,7 +1,7 @@
-"""Tracks, slices and arrows as a file for Perfetto (https://ui.perfetto.dev).
+"""Writes tracks, slices and arrows to a file for Perfetto (https://ui.perfetto.dev).
 
-The format is Chrome's trace format: a list of events in JSON. What is shown is put together in
-:mod:`ooodist.report.data_parallel.tracks`.
+The format is Chrome's trace format: a list of events in JSON. Their content is made in the modules
+``tracks`` of report/data_parallel and report/pipeline.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Slice:
     """A bar on a track.
 
     Attributes:
-        track: of the tracks of its process.
-        kind: ``F``, ``dX``, ``dW``, ``dX and dW``, ``update``, ``middle`` or ``exchange``; it has
-            a color.
+        track: one of the tracks of its process.
+        kind: ``F``, ``dX``, ``dW``, ``dX and dW``, ``update``, ``middle`` or ``exchange``;
+            determines the color.
         name: shown on the bar.
         start, end: seconds.
-        details: shown when one clicks on it.
+        details: shown when the bar is clicked.
     """
 
     track: str
@@ -52,14 +52,14 @@ class Process:
     """A group of tracks.
 
     Attributes:
-        number: other than that of all other processes of a file.
+        number: unique among the processes of a file.
         name: shown above the tracks.
         tracks: in the order in which they are shown.
         slices: those of a track may overlap in time.
-        arrows: each leads from slice to slice, which are given by their places in ``slices``.
+        arrows: each leads from slice to slice, given as indices into ``slices``.
         arrow_name: what arrows stand for.
         memory: (seconds, bytes in use from then on); shown as a curve.
-        more_memory: further such curves, by their names.
+        more_memory: further such curves, by name.
     """
 
     number: int
@@ -73,11 +73,11 @@ class Process:
 
 
 def write_perfetto(processes: Sequence[Process], path: Path) -> None:
-    """Writes what was put together; open the file in https://ui.perfetto.dev.
+    """Writes a trace; open the file in https://ui.perfetto.dev.
 
     Args:
         processes: shown one below the other.
-        path: ``….json``, or ``….json.gz`` to have it compressed. It is replaced.
+        path: ``….json``, or ``….json.gz`` to compress it; overwritten.
 
     Raises:
         OSError: the file cannot be written.
@@ -92,7 +92,7 @@ def write_perfetto(processes: Sequence[Process], path: Path) -> None:
 
 
 def trace_events(processes: Sequence[Process]) -> list[dict[str, Any]]:
-    """The events of Chrome's trace format; times and durations in microseconds."""
+    """Returns the events of Chrome's trace format; times and durations in microseconds."""
     events: list[dict[str, Any]] = []
     num_arrows = 0
     for process in processes:
@@ -110,8 +110,8 @@ def trace_events(processes: Sequence[Process]) -> list[dict[str, Any]]:
 
 
 def _threads(process: Process) -> list[int]:
-    """A thread for each slice: those of a track that overlap in time have threads of their own,
-    as Chrome asks for."""
+    """Returns a thread number for each slice: slices of a track that overlap in time get
+    different threads, as Chrome requires."""
     ends: dict[str, list[float]] = {track: [] for track in process.tracks}
     threads = [0] * len(process.slices)
     for place in sorted(range(len(threads)), key=lambda place: process.slices[place].start):
@@ -162,7 +162,7 @@ def _arrow(
     events = []
     for phase, place in zip(phases, places, strict=True):
         event = {"ph": phase, "id": number, "name": process.arrow_name, "cat": process.arrow_name}
-        # An arrow hangs on the slice in which its time lies.
+        # An arrow is attached to the slice that contains its time.
         item = process.slices[place]
         middle = (item.start + item.end) / 2 * 1e6
         event |= {"pid": process.number, "tid": threads[place], "ts": middle, "bp": "e"}

@@ -1,4 +1,4 @@
-"""Shows how far a search is: on one line of a terminal, else on a line now and then."""
+"""Shows the progress of a search: on one line of a terminal, else as a new line now and then."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TextIO
 
 from ooodist.planner.progress import SearchState
 
-QUIET_SECONDS = 2.0  # shorter searches say nothing
-TERMINAL_SECONDS = 0.2  # between two states on a terminal
+QUIET_SECONDS = 2.0  # nothing is shown of shorter searches
+TERMINAL_SECONDS = 0.2  # between two updates on a terminal
 LINE_SECONDS = 10.0  # and elsewhere
 
 
 class SearchLine:
-    """Shows the states that it is called with, as a context manager around the search.
+    """Shows each state that it is called with; a context manager around the search.
 
     Args:
-        stream: where to; a terminal's line is written over, and empty in the end. None: stderr.
+        stream: where to write; a terminal's line is overwritten, and cleared at the end. None for
+            stderr.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -54,7 +55,7 @@ class SearchLine:
 
 
 def described(state: SearchState, passed: float) -> str:
-    """The state in a few words, after so many seconds of searching."""
+    """Formats the state after ``passed`` seconds of searching."""
     words = [f"{state.phase}: {state.simulated:,} plans simulated"]
     if state.best_seconds < math.inf:
         words.append(f"best {state.best_seconds * 1e3:.1f} ms a step")

@@ -1,1 +1,1 @@
-"""The traced training step: tape, order, exchange, update; several steps to a call."""
+"""The traced training step: tape, order, exchange and update; several steps per execution."""

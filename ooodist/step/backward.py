@@ -1,7 +1,7 @@
-"""What happens to the gradients of a step between the tape and the optimizer.
+"""Processes the gradients of a step between the tape and the optimizer.
 
-The tape hands over the gradients of a step that is being traced; here the step is split into
-units, the order is imposed, the gradients are exchanged in that order, and their means go back.
+The tape hands over the gradients of a step that is being traced. This module splits the step into
+units, imposes the order, exchanges the gradients in that order, and returns their means.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ooodist.step.exchange import Exchanged, GradientExchange
 
 logger = logging.getLogger("ooodist")
 
-# An order by name, as a list of unit names, as a function from the units to such a list, or a plan
-# of order and exchanges.
+# An order: its name, a list of unit names, a function from the units to such a list, or a plan
+# (order and exchanges).
 Order = str | Sequence[str] | Callable[[Sequence[Unit]], Sequence[str]] | Plan
-UNITS_AT_A_TIME = 6  # of about two layers, as many are biases and scales that take no time
+UNITS_AT_A_TIME = 6  # about two layers, since many units are biases and scales that take no time
 ORDERS = ("inorder", "first_k")
 
 
 @dataclass(frozen=True)
 class TracedStep:
-    """What is known of one traced training step: for reports, tests and plans.
+    """The units, the order and the exchanges of one traced step, for reports, tests and plans.
 
     Attributes:
         forward, backward: its units, in baseline order.
         order: names of the backward units in the order that was imposed; None if none was.
-        exchanges: in the order in which they were issued.
+        exchanges: the exchanges, in the order in which they were issued.
     """
 
     forward: tuple[Unit, ...]
@@ -49,22 +49,23 @@ class TracedStep:
 
 
 class OrderedBackward:
-    """Orders and exchanges the gradients of each step that is traced.
+    """Orders the backward pass of each traced step and exchanges its gradients.
 
     Args:
-        exchange: averages over the ranks.
-        order: ``inorder`` (as TensorFlow would: no edge is added), ``first_k``, a list of unit
+        exchange: averages gradients over the ranks.
+        order: ``inorder`` (TensorFlow's own order: no edge is added), ``first_k``, a list of unit
             names (of all backward passes, if a step has several), a function that makes one from
-            the units in baseline order, or a plan, which says how to exchange as well.
-        k: for ``first_k``, how many layers.
+            the units in baseline order, or a plan, which also says how to exchange.
+        k: for ``first_k``, the number of layers whose dW is deferred.
         selected: names of the weights that are trained (see :func:`variable_names`); None: all.
 
     Attributes:
-        steps: what was traced, step by step.
-        plan: the plan that is carried out, None if there is none.
+        steps: a record of each traced step.
+        plan: the plan that is followed; None if there is none.
 
     Raises:
-        UserError: there is no such order.
+        UserError: the order has an unknown name, ``k`` comes without ``first_k``, or the plan is
+            for another number of workers or another engine.
     """
 
     def __init__(
@@ -92,14 +93,14 @@ class OrderedBackward:
             self.carry_out(order)
 
     def trained(self, variables: Sequence[Any]) -> list[bool]:
-        """For each of these variables whether it is trained."""
+        """Returns whether each of these variables is trained."""
         names = variable_names(variables)
         return [self.selected is None or name in self.selected for name in names]
 
     def carry_out(self, plan: Plan) -> None:
-        """Takes order and exchanges of the steps that are traced from now on from a plan.
+        """Uses a plan's order and exchanges for the steps that are traced from now on.
 
-        Raises UserError if the plan is for another number of workers or kind of engine.
+        Raises UserError if the plan is for another number of workers or another engine.
         """
         engine = self.exchange.engine
         if plan.engine and (plan.engine, plan.workers) != (engine.name, engine.size):
@@ -188,27 +189,27 @@ class OrderedBackward:
         # A step may have several backward passes (of a GAN, say): each takes its own units.
         known = {unit.name for unit in units}
         own = [name for name in self.order if name in known]
-        return own if set(own) == known else self.order  # which says what is wrong
+        return own if set(own) == known else self.order  # check_order then says what is wrong
 
 
 def units_at_a_time() -> int:
-    """How many backward units may run at a time, where an order is imposed.
+    """Returns how many backward units may run at a time where an order is imposed.
 
-    One after the other they leave cores idle at the end of each: two workers on two cores took
-    13 to 18 % longer a step than without an order. A GPU's stream runs one after the other anyway.
+    One at a time leaves cores idle at the end of each unit: with two workers on two cores, steps
+    took 13 to 18 % longer than without an order. A GPU's stream runs them one by one anyway.
     """
     is_parallel = len(os.sched_getaffinity(0)) > 1 and not tf.config.get_visible_devices("GPU")
     return UNITS_AT_A_TIME if is_parallel else 1
 
 
 def named_variables(model: Any) -> dict[str, Any]:
-    """All variables of a model by their names; trainable ones first, which numbers them alone."""
+    """Returns a model's variables by name, trainable ones first so that they are numbered alone."""
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     return dict(zip(variable_names(variables), variables, strict=True))
 
 
 def variable_names(variables: Sequence[Any]) -> list[str]:
-    """A unique name for each variable: its Keras path or TensorFlow name, numbered if need be."""
+    """Returns unique names: each variable's Keras path or TensorFlow name, numbered if need be."""
     names: list[str] = []
     used: dict[str, int] = {}
     for variable in variables:

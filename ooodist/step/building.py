@@ -1,4 +1,4 @@
-"""Making the variables of a model before its first step."""
+"""Builds the variables of a model before its first step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ooodist.step.optimizer import not_built
 
 
 def build(model: keras.Model, batch: Any) -> None:
-    """Makes the weights of a compiled model, and the state of its optimizer where that is known.
+    """Builds the weights of a compiled model, and its optimizer's state where that is known.
 
-    A ``train_step`` of the user's own decides which weights its optimizers train: theirs make
-    their state in the first step, alike on all ranks, as without ooodist.
+    A custom ``train_step`` decides which weights its optimizers train: these build their state in
+    the first step, identically on all ranks, as without ooodist.
 
     Args:
-        batch: as the data set yields it.
+        batch: a batch as the data set yields it.
 
     Raises:
-        UserError: Keras cannot make the weights of a model with a ``train_step`` of its own.
+        UserError: Keras cannot build the weights of a model with a custom ``train_step``.
     """
     if type(model).train_step is keras.Model.train_step:
         if not model.built or not model.optimizer.built:
@@ -29,7 +29,7 @@ def build(model: keras.Model, batch: Any) -> None:
         return
     parts = layers_of(model, include_self=False)
     if all(layer.built for layer in parts):
-        return  # the model itself need not be: one of several networks may have no call
+        return  # the model itself need not be built: one of several networks may have no call
     try:
         with not_built(model):
             build_with(model, batch)

@@ -5,17 +5,16 @@ What is exchanged, and in which order, is a list of
 order in which they become ready, small ones in buckets.
 
 In sequence, with a credit of c, exchange i starts when its gradients are ready, exchange i - 1 has
-started and exchange i - c is complete. The window reaches across the steps of a launch. With
-c = 2::
+started and exchange i - c is complete. This window spans the steps of a launch. With c = 2::
 
     gradient ready   0   1   2   3
     exchange         |--0--||--2--|
                          |--1--||--3--|
 
-By urgency, each is handed over when it is ready, and the engine (BytePS) sends the one first that
-stands first in the list.
+By urgency, each exchange is handed over when it is ready, and the engine (BytePS) first sends the
+one that is listed first.
 
-An engine adds up; everything else is here, so that all engines behave alike.
+An engine only sums; everything else is here, so that all engines behave alike.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ class Exchanged:
     """One exchange of a traced step.
 
     Attributes:
-        name: the same on every rank.
+        name: its name, the same on every rank.
         weights: names of the weights whose gradients it carries.
-        num_bytes: bytes that each rank contributes.
-        op: the op whose completion is the exchange's completion.
+        num_bytes: the bytes that each rank contributes.
+        op: the op that completes when the exchange does.
     """
 
     name: str
@@ -62,13 +61,13 @@ class GradientExchange:
     """Averages gradients over all ranks.
 
     Args:
-        engine: adds tensors up.
+        engine: sums tensors over the ranks.
         credit: how many exchanges may be in flight; None for as many as there are.
-        bucket_bytes: gradients that follow each other and have one dtype travel together up to
-            this size (bytes); 0 sends each alone. Fewer, larger exchanges save latency.
-        plan: says what is exchanged when, instead of ``credit`` and ``bucket_bytes``.
-        sum_rows: with one rank, too, IndexedSlices have each row once, so that the optimizer sees
-            what it would see with several (see :func:`sum_equal_rows`).
+        bucket_bytes: consecutive gradients of one dtype travel together up to this size (bytes); 0
+            sends each alone. Fewer, larger exchanges save latency.
+        plan: the exchanges and their order, instead of ``credit`` and ``bucket_bytes``.
+        sum_rows: with one rank, too, merge equal rows of IndexedSlices, so that the optimizer sees
+            what it would see with several ranks (see :func:`sum_equal_rows`).
 
     Raises:
         UserError: credit, bucket_bytes or the plan is impossible with this engine.
@@ -106,15 +105,15 @@ class GradientExchange:
     def mean(
         self, gradients: Sequence[Gradient], names: Sequence[str]
     ) -> tuple[list[Gradient], list[Exchanged]]:
-        """The mean over all ranks of each gradient, exchanged in the planned or the given order.
+        """Averages each gradient over all ranks, exchanged in the planned or the given order.
 
         Args:
-            gradients: of any shape; None stays None. IndexedSlices become dense, because ranks
-                see different rows.
-            names: a unique name for each.
+            gradients: tensors of any shape; None stays None. IndexedSlices become dense, because
+                ranks see different rows.
+            names: a unique name for each gradient.
 
         Returns:
-            the means, in the same places, and what was exchanged (nothing with one rank).
+            the means, in the same places, and the exchanges (none with one rank).
 
         Raises:
             UserError: the plan is not for these gradients.
@@ -171,7 +170,7 @@ class GradientExchange:
         for name, tensor in tensors.items():
             size = num_bytes(tensor)
             same = bool(buckets) and tensors[buckets[-1][-1]].dtype == tensor.dtype
-            if same and 0 < size <= room:  # a size of 0 is an open shape: it travels alone
+            if same and 0 < size <= room:  # a size of 0 is an unknown shape, which travels alone
                 buckets[-1].append(name)
                 room -= size
             else:
@@ -182,7 +181,7 @@ class GradientExchange:
     def _named(
         self, exchanges: Sequence[PlannedExchange], tensors: Mapping[str, tf.Tensor]
     ) -> Iterator[tuple[PlannedExchange, str, int]]:
-        """Each with what the engine knows it by, and its place in the order."""
+        """Yields each exchange with the name that the engine gets and its place in the order."""
         own = [exchange.name for exchange in exchanges]
         sizes = [
             sum(num_bytes(tensors[weight]) for weight in exchange.weights) // exchange.parts
@@ -219,7 +218,7 @@ class GradientExchange:
         return [tf.reshape(part, tensor.shape) for part, tensor in pairs], record
 
     def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensor, when its exchange may start."""
+        """Returns the tensor, delayed until its exchange may start."""
         if self.plan is not None and self.plan.by_urgency:
             return tensor
         issued = self._issued(tensor.graph)
@@ -228,16 +227,16 @@ class GradientExchange:
             waits.append(issued[-self.credit][1].op)
         in_sequence = self.plan is not None or self.credit is not None
         if in_sequence and issued and self.credit != 1:
-            waits.append(issued[-1][0])  # that it has started; with a credit of 1 it is complete
+            waits.append(issued[-1][0])  # it has started; with a credit of 1 it is complete
         if not waits:
             return tensor
         with tf.control_dependencies(waits):
             return tf.identity(tensor)
 
     def _issued(self, graph: tf.Graph) -> list[tuple[tf.Operation, Exchanged]]:
-        """What was issued in this graph so far: the op behind which each starts, and its record.
+        """Returns what was issued in this graph so far: (op that starts the exchange, record).
 
-        Kept with the graph, so that it dies with it.
+        The list is kept in the graph, so that it dies with it.
         """
         key = f"ooodist/exchanges/{id(self)}"
         issued: list[tuple[tf.Operation, Exchanged]] = graph.get_collection_ref(key)
@@ -246,11 +245,11 @@ class GradientExchange:
 
 
 def sum_equal_rows(gradient: Gradient) -> Gradient:
-    """IndexedSlices in which each row stands once, as the sum of its uses; others as they are.
+    """Merges the slices of IndexedSlices that belong to one row; other gradients stay as they are.
 
-    The gradient of an embedding has a slice for each use of a row. Keras hands them to the
-    optimizer as they are, and what is not linear in the gradient (Adam, RMSprop, any clipping)
-    then squares each use for itself, and not the gradient of the row.
+    The gradient of an embedding has a slice for each use of a row. Keras hands these to the
+    optimizer as they are, and whatever is not linear in the gradient (Adam, RMSprop, any clipping)
+    then squares the gradient of each use instead of the row's.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -260,10 +259,10 @@ def sum_equal_rows(gradient: Gradient) -> Gradient:
 
 
 def _handing_over(total: tf.Tensor) -> tf.Operation:
-    """The op whose result the engine sends: behind it the exchange starts, and nothing between.
+    """Returns the op whose result the engine sends: the exchange starts right after it.
 
-    Were it the gradient itself, another exchange that waits for its start could overtake it on the
-    few ops from there to here; and libraries keep the order that they have seen first.
+    Were it the op of the gradient itself, an exchange that waits for this start could overtake it
+    during the few ops in between; and libraries keep the order that they have seen first.
     """
     summing = total.op.inputs[0].op if total.op.type == "Cast" else total.op
     return summing.inputs[0].op
@@ -278,8 +277,8 @@ def _split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
             f"the plan splits {exchange.weights[0]} into {exchange.parts} parts, but it has "
             f"{count} elements ({ALIGNMENT} bytes a part at least); give it fewer parts"
         ) from error
-    # Slices, not tf.split: TensorFlow's optimizer hoists what follows all parts of a split, and so
-    # would let the first part wait for what only the last has to wait for.
+    # Slices, not tf.split: TensorFlow's optimizer hoists what follows all parts of a split, and
+    # so makes the first part wait for what only the last has to wait for.
     flat = tf.reshape(gradient, [-1])
     begins = itertools.accumulate(sizes[:-1], initial=0)
     return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]

@@ -1,10 +1,11 @@
-"""What an engine knows the exchanges of gradients by.
+"""Chooses the names under which an engine knows the exchanges of gradients.
 
-On most engines that is what they carry. But BytePS keeps memory for each name, on its servers and
-until the job ends, and every selection of tensors and every plan makes other exchanges. So there
-exchanges have numbers, which the next selection uses again: the largest exchange has the first
-number, the next one the second, and so on. The exchanges of a number are then of similar sizes, and
-however many selections there are, all numbers together cost little more than the whole model::
+On most engines a name tells what the exchange carries. But BytePS keeps memory for each name, on
+its servers and until the job ends, and every selection of tensors and every plan makes other
+exchanges. There exchanges have numbers instead, which the next selection reuses: the largest
+exchange has the first number, the next one the second, and so on. The exchanges of a number then
+have similar sizes, and all numbers together cost little more than the whole model, however many
+selections there are::
 
     all tensors   dense/kernel 9 MB: 0   conv/kernel 4 MB: 1   conv/bias+3 1 MB: 2
     the next      conv/kernel  4 MB: 0   dense/bias  8 kB: 1
@@ -16,13 +17,13 @@ from collections.abc import Sequence
 
 
 class ExchangeNames:
-    """Names for lists of exchanges: unlike ones for unlike lists, the same ones on all ranks.
+    """Names lists of exchanges: different lists differently, and alike on all ranks.
 
-    A step may have several lists (one for each tape), which are in flight together. Those of
-    another object may have the same names: of these, one runs after the other.
+    A step may have several lists (one for each tape), which are in flight together. Another object
+    of this class may use the same names: exchanges of one name run one after the other.
 
     Args:
-        are_numbers: names are used again, for tensors of other sizes.
+        are_numbers: use numbers, which are reused for tensors of other sizes.
     """
 
     def __init__(self, are_numbers: bool) -> None:
@@ -31,7 +32,7 @@ class ExchangeNames:
         self._num_places = 0
 
     def first_place(self, names: Sequence[str]) -> int:
-        """The number of the first place of a list of exchanges; the same whenever it comes."""
+        """Returns the number of the first place of a list of exchanges; a list keeps its places."""
         listed = tuple(names)
         if listed not in self._first_places:
             self._first_places[listed] = self._num_places
@@ -39,11 +40,11 @@ class ExchangeNames:
         return self._first_places[listed]
 
     def name_all(self, names: Sequence[str], num_bytes: Sequence[int]) -> list[str]:
-        """What the engine is to know each exchange of a list by, in its order.
+        """Returns the name that the engine gets for each exchange of a list, in the list's order.
 
         Args:
-            names: what each carries; no two of a list are equal.
-            num_bytes: of each.
+            names: what each exchange carries; no two in a list are equal.
+            num_bytes: the bytes of each exchange.
         """
         if not self.are_numbers:
             return list(names)

@@ -1,21 +1,22 @@
-"""Stops a training whose numbers are no longer finite, before a file can keep what is left of it.
+"""Stops a training run whose numbers are no longer finite, before they are saved to a file.
 
-The loss does not tell. TensorFlow's fused MatMul, BiasAdd and Relu makes zeros of NaN on some
-processors, and then the loss looks healthy while weights become NaN. So each of several ranks adds
-up each of its gradients (NaN and infinity survive a sum) and notes the first that is not finite::
+The loss does not tell. TensorFlow's fused MatMul, BiasAdd and Relu turns NaN into zeros on some
+processors, and then the loss looks healthy while weights become NaN. So with several ranks, each
+sums up each of its gradients (NaN and infinity survive a sum) and notes the first that is not
+finite::
 
     code   0: all gradients of the call are finite
-           n: the n-th of them is not, in the order of the steps and of the backward pass
+           n: the n-th gradient is not, in the order of the steps and of the backward pass
 
-One rank adds up its weights instead, once a call, behind the last update: where gradients have a
-second reader, TensorFlow's optimizer of graphs joins other ops, and the last bits would no longer
-be those of plain Keras.
+A single rank sums up its weights instead, once a call, after the last update: where gradients have
+a second reader, TensorFlow's graph optimizer fuses other ops, and the last bits would no longer be
+those of plain Keras.
 
-The codes of all ranks travel with the logs, in one exchange a call. So every rank knows the codes
-of all, and all end with the same message.
+The codes of all ranks travel with the logs, in one exchange a call, so every rank knows all codes
+and all end with the same message.
 
 Where the loss is scaled (LossScaleOptimizer), gradients overflow now and then, and the optimizer
-leaves such a step out: nothing is checked there but weights.
+skips such a step: there only weights are checked.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _WAY_OUT = (
 
 
 class Checked(NamedTuple):
-    """A gradient, or with one rank a weight, that is checked.
+    """Identifies a gradient (with one rank: a weight) that is checked.
 
     Attributes:
-        step: of the call, from 0.
+        step: the step within the call, from 0.
         weight: the name of the weight.
     """
 
@@ -52,10 +53,10 @@ class Checked(NamedTuple):
 
 
 class GradientSums:
-    """The sums of the gradients, or of the weights, of one traced call.
+    """Sums up the gradients (with one rank: the weights) of one traced call.
 
     Attributes:
-        checked: what is added up, in the order of the codes.
+        checked: what is summed up, in the order of the codes.
     """
 
     def __init__(self) -> None:
@@ -63,14 +64,14 @@ class GradientSums:
         self._sums: list[tf.Tensor] = []
 
     def add(self, step: int, names: Sequence[str], gradients: Sequence[Gradient]) -> None:
-        """Adds up those of one backward pass of a step, which are in the order of the model."""
+        """Adds the sums of one backward pass, whose gradients are given in the model's order."""
         for name, gradient in reversed(list(zip(names, gradients, strict=True))):
             if gradient is not None:
                 self.checked.append(Checked(step, name))
                 self._sums.append(_sum(gradient))
 
     def code(self) -> tf.Tensor:
-        """That of this rank: a scalar of float32, which has room for 16 million gradients."""
+        """Returns this rank's code: a float32 scalar, exact up to 16 million gradients."""
         if not self._sums:
             return tf.zeros([])
         number = len(self._sums)
@@ -81,9 +82,9 @@ class GradientSums:
 
 
 def _sum(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-    """A float32 that is finite if the gradient is."""
+    """Returns a float32 scalar that is finite if the gradient is."""
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    if values.dtype.size < tf.float32.size:  # sums of short floats overflow
+    if values.dtype.size < tf.float32.size:  # sums in 16 bits would overflow
         values = tf.cast(values, tf.float32)
     total = tf.reduce_sum(values)
     if total.dtype == tf.float32:
@@ -92,14 +93,14 @@ def _sum(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
 
 
 class GradientWatch:
-    """Reads the codes of calls and raises UserError on all ranks at the first that is not 0.
+    """Reads the codes of each call and raises UserError on all ranks at the first that is not 0.
 
-    On accelerators a call's codes are read when the next one has begun, so that the host need not
+    On accelerators a call's codes are read when the next call has begun, so that the host need not
     wait for each.
 
     Args:
-        engine: of the ranks whose codes arrive.
-        model: compiled.
+        engine: the engine that connects the ranks.
+        model: the compiled model.
     """
 
     def __init__(self, engine: Engine, model: keras.Model) -> None:
@@ -112,19 +113,19 @@ class GradientWatch:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether gradients must be finite."""
+        """Whether gradients must be finite; not so with loss scaling."""
         return not any(
             isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
             for optimizer in optimizers_of(self._model)
         )
 
     def begin(self) -> None:
-        """A training begins, or goes on, at the optimizer's count of steps."""
+        """Starts counting at the optimizer's step count, when training begins or resumes."""
         self._pending = None
         self._step = int(self._model.optimizer.iterations.numpy())
 
     def leave_loss_to(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        """With Keras' TerminateOnNaN among them, a loss that is not finite is left to it."""
+        """Leaves a loss that is not finite to Keras's TerminateOnNaN, if that is a callback."""
         self._nan_is_handled = any(
             isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in callbacks
         )
@@ -132,13 +133,13 @@ class GradientWatch:
     def note(
         self, codes: tf.Tensor, checked: Sequence[Checked], num_steps: int, logs: Mapping[str, Any]
     ) -> None:
-        """Takes what a call has found.
+        """Takes the result of a call, and looks at it now or (on accelerators) after the next call.
 
         Args:
-            codes: of all ranks, by rank.
-            checked: what they mean.
-            num_steps: of the call.
-            logs: of the call.
+            codes: the code of each rank, by rank.
+            checked: what the codes refer to.
+            num_steps: the number of steps of the call.
+            logs: the logs of the call.
         """
         before, self._pending = self._pending, (codes, checked, self._step, logs.get("loss"))
         self._step += num_steps
@@ -148,7 +149,7 @@ class GradientWatch:
             self._look_at(*before)
 
     def look(self) -> None:
-        """Looks at the last call, which it may have to wait for."""
+        """Checks the last call, waiting for it if necessary."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._look_at(*pending)
@@ -173,10 +174,10 @@ class GradientWatch:
         raise UserError(f"{what}{loss}; {_WAY_OUT}, and go on from the last checkpoint")
 
     def check_weights(self, loss: Any = None) -> None:
-        """Raises UserError where weights are not finite; they must be alike on all ranks.
+        """Raises UserError if weights are not finite; they must be alike on all ranks.
 
         Args:
-            loss: in the logs.
+            loss: the loss in the logs, None if there is none.
         """
         if self._nan_is_handled and _is_not_finite(loss):
             return
@@ -184,12 +185,12 @@ class GradientWatch:
 
 
 def check_weights(model: keras.Model) -> None:
-    """Raises UserError, naming the first, if a trained weight is not finite or another is NaN."""
+    """Raises UserError naming the first trained weight that is not finite, or other that is NaN."""
     trained = model.trainable_variables
     others = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
     for variables, is_bad, what in (
         (trained, lambda value: ~np.isfinite(value), "not finite"),
-        (others, np.isnan, "NaN"),  # minus infinity in a mask of one's own is no mistake
+        (others, np.isnan, "NaN"),  # minus infinity in a custom mask is no mistake
     ):
         for variable in variables:
             bad = is_bad(np.asarray(variable.numpy(), np.float64))

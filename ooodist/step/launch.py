@@ -1,6 +1,6 @@
 """A launch: several training steps traced into one function.
 
-Within a launch nothing waits for "the step": the forward pass of step t + 1 starts when the
+Within a launch nothing waits for a whole step: the forward pass of step t + 1 starts when the
 weights of its first layer are updated, while the rest of step t is still being exchanged::
 
     compute   | F B of step 1      | F B of step 2      |
@@ -42,15 +42,15 @@ class Launch:
     """Runs a Keras model's ``train_step`` on the batches of one launch.
 
     Args:
-        model: a compiled model; its ``train_step`` may be the user's own.
+        model: a compiled model; its ``train_step`` may be a custom one.
         backward: orders and exchanges each step's gradients.
         accumulate: how many batches make one update (and one exchange).
-        updating: entered around each update while it is traced; None: nothing is.
-        watch: is told whether gradients are finite; None: nobody looks.
+        updating: makes a context that is entered around each update while it is traced, or None.
+        watch: is told whether gradients are finite; None: they are not checked.
 
     Raises:
-        UserError: ``accumulate`` > 1 with a ``train_step`` of the user's own, which may do
-            anything with its gradients.
+        UserError: ``accumulate`` > 1 with a custom ``train_step``, which may do anything with its
+            gradients.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Launch:
         """Trains on ``batches``, one update for each ``accumulate`` of them.
 
         Args:
-            batches: as a data set yields them, all of one shape.
+            batches: batches as a data set yields them, all of one shape.
 
         Returns:
             the logs of the last step, each the mean over all ranks (so that they are the same
@@ -101,7 +101,7 @@ class Launch:
         return self._traced.get_concrete_function(tuple(batches)).graph
 
     def _run(self, batches: tuple[Batch, ...]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The logs of the last step, and the codes of all ranks (see GradientSums)."""
+        """Returns the last step's logs and the float32 codes of all ranks (see GradientSums)."""
         self._sums = GradientSums()
         with uncompiled(self.model):
             logs: dict[str, tf.Tensor] = {}
@@ -118,7 +118,7 @@ class Launch:
             return self._of_all_ranks(logs, self._sums.code())
 
     def _update(self, step: int, batches: Sequence[Batch], divisor: int) -> dict[str, tf.Tensor]:
-        """One update, by the sum of the batches' gradients over the divisor."""
+        """Updates once, with the sum of the batches' gradients divided by ``divisor``."""
         held: list[Gradient] = []
         gradients_seen = False
 
@@ -152,7 +152,7 @@ class Launch:
             self._updating(),
             warnings.catch_warnings(),
         ):
-            if self.backward.selected is not None:  # Keras thinks that None is a mistake
+            if self.backward.selected is not None:  # Keras takes None for a mistake
                 warnings.filterwarnings("ignore", "Gradients do not exist for variables")
             logs = self._train_step(batches[-1])
         if self.model.trainable_variables and not gradients_seen:
@@ -171,7 +171,7 @@ class Launch:
             return logs
 
     def _name_strangers(self, variables: Sequence[Any]) -> None:
-        """Names the variables that are trained but are no part of the model."""
+        """Warns of variables that are trained but are not part of the model."""
         own = {id(handle_of(variable)) for variable in self.model.variables}
         strangers = [variable.name for variable in variables if id(handle_of(variable)) not in own]
         if strangers and self.backward.exchange.engine.size > 1:
@@ -189,7 +189,7 @@ class Launch:
     def _of_all_ranks(
         self, logs: dict[str, Any], code: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The mean of the logs over all ranks, and the codes of all, in one exchange."""
+        """Returns the logs averaged over all ranks and the codes of all, by one exchange."""
         engine = self.backward.exchange.engine
         if engine.size == 1:
             return logs, code[tf.newaxis]
@@ -205,9 +205,9 @@ class Launch:
 
 
 def in_launches(launch: Run, *, steps: int, accumulate: int) -> Run:
-    """Runs any number of batches as launches of so many steps, and what is left over step by step.
+    """Runs batches as launches of ``steps`` steps each, and the rest one step at a time.
 
-    A launch of another number of steps, or of other shapes, would be traced for once.
+    A shorter launch, or one of other shapes, would be traced only to be used once.
     """
     whole = steps * accumulate
 
@@ -231,7 +231,7 @@ def _same_shapes(batches: Sequence[Batch]) -> bool:
 
 @contextlib.contextmanager
 def uncompiled(model: keras.Model) -> Iterator[None]:
-    """The model's steps are not compiled with XLA, which drops control edges and so the order."""
+    """Disables XLA for the model in this block; XLA drops control edges, and so the order."""
     before = model.jit_compile
     model.jit_compile = False
     try:

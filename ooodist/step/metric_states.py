@@ -1,8 +1,8 @@
-"""The states of Keras metrics on all ranks, put together.
+"""Combines the states of Keras metrics over all ranks.
 
-The state of a metric is sums and counts as a rule: states are added up. A metric whose state is
-something else (a maximum, say) says with a method ``merge_state(self, metrics)`` how to take in
-the states of other such metrics; without one it is refused.
+As a rule the state of a metric is sums and counts, so states are added up. A metric whose state is
+something else (a maximum, say) must have a method ``merge_state(self, metrics)`` that takes in the
+states of other such metrics; without one it is refused.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 
-# What passes its first input on, as far as sums are concerned.
+# Ops that keep a sum a sum: their result is their first input plus or minus something.
 _PASSING = ("Identity", "Cast", "Reshape", "EnsureShape", "TensorScatterAdd", "Sub")
 
 
 def metrics_of(model: keras.Model) -> list[keras.metrics.Metric]:
-    """The single metrics of a model, also those that it was compiled with and has not used yet."""
+    """Returns the individual metrics of a model, including compiled ones not used yet."""
     compiled = compiled_metrics(model)
     found = [m for m in model.metrics if m is not compiled]
     found += [
@@ -37,10 +37,10 @@ def metrics_of(model: keras.Model) -> list[keras.metrics.Metric]:
 
 
 def refuse_what_does_not_add_up(model: keras.Model) -> None:
-    """From now on the model's own kinds of metrics are looked at when they are first updated.
+    """Makes the model's custom metrics check themselves when they are first updated.
 
-    They then raise UserError if their state is no sum over what they are updated with, and they
-    have no ``merge_state``. Keras' own are known to add up.
+    They then raise UserError if their state is not a sum over the updates and they have no
+    ``merge_state``. Keras's own metrics are known to add up.
     """
     for metric in metrics_of(model):
         is_watched = "update_state" in vars(metric)
@@ -52,7 +52,7 @@ def _looking(metric: keras.metrics.Metric, plain: Callable[..., Any]) -> Callabl
     def update_state(*args: Any, **kwargs: Any) -> Any:
         result = plain(*args, **kwargs)
         if metric.update_state is update_state:
-            del metric.update_state  # it was on the instance
+            del metric.update_state  # the replacement on the instance
             check_adds_up(metric, *args, **kwargs)
         return result
 
@@ -63,8 +63,8 @@ def check_adds_up(metric: keras.metrics.Metric, *args: Any, **kwargs: Any) -> No
     """Raises UserError if an update does anything but add to the state.
 
     Args:
-        metric: has its variables.
-        args, kwargs: of its ``update_state``, which is traced and not run.
+        metric: a metric that has its variables.
+        args, kwargs: arguments of its ``update_state``, which is traced and not run.
     """
     update = tf.function(lambda: metric.update_state(*args, **kwargs), autograph=False)
     graph = update.get_concrete_function().graph
@@ -81,7 +81,7 @@ def check_adds_up(metric: keras.metrics.Metric, *args: Any, **kwargs: Any) -> No
 
 
 def _adds(value: tf.Tensor, handle: str) -> bool:
-    """Whether a value is that of the variable, or something added to it."""
+    """Returns whether a value is that of the variable, or that with something added to it."""
     op = value.op
     if op.type == "ReadVariableOp":
         return bool(op.inputs[0].name == handle)
@@ -95,7 +95,7 @@ def _adds(value: tf.Tensor, handle: str) -> bool:
 
 
 def merge_states(engine: Engine, metric: Any) -> None:
-    """Has a metric take in the states of all other ranks, by its own ``merge_state``."""
+    """Merges the states of all other ranks into a metric, with its own ``merge_state``."""
     gathered = [engine.gather(np.asarray(v.numpy())) for v in metric.variables]
     others = [
         _with_state(metric, [rows[rank] for rows in gathered])
@@ -106,7 +106,7 @@ def merge_states(engine: Engine, metric: Any) -> None:
 
 
 def _with_state(metric: Any, values: list[np.ndarray]) -> Any:
-    """A metric of the same kind and arguments, with these values as its variables."""
+    """Returns a copy of a metric with these values as its variables."""
     copies = {
         id(v): keras.Variable(value, dtype=v.dtype, trainable=False)
         for v, value in zip(metric.variables, values, strict=True)

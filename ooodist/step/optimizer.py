@@ -1,4 +1,4 @@
-"""Applying gradients one by one.
+"""Applies gradients one by one.
 
 Keras's TensorFlow optimizers pass all gradients through ``ReplicaContext.all_reduce``. Without a
 tf.distribute strategy that is one IdentityN op over all of them: no weight is updated before the
@@ -17,10 +17,10 @@ import tensorflow as tf
 
 
 def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any = None) -> None:
-    """``optimizer.apply(gradients, variables)``, each weight as soon as its gradient is there.
+    """Calls ``optimizer.apply``, such that each weight is updated as soon as its gradient is there.
 
-    For training loops of one's own that trace several steps into one function; models given to
-    :func:`ooodist.distribute` are updated so by themselves. What needs all gradients at once
+    For custom training loops that trace several steps into one function; models given to
+    :func:`ooodist.distribute` are updated like this anyway. What needs all gradients at once
     (``global_clipnorm``, dynamic loss scaling) still waits for all of them.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -31,7 +31,7 @@ def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any 
 
 @contextlib.contextmanager
 def updating_one_by_one(model: keras.Model) -> Iterator[None]:
-    """Every optimizer that the model holds updates so in this block."""
+    """Makes every optimizer of the model update weights one by one in this block."""
     # Loss scaling looks at all gradients first, and insists on a replica context.
     able = [
         optimizer
@@ -44,14 +44,14 @@ def updating_one_by_one(model: keras.Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def not_updating(model: keras.Model) -> Iterator[None]:
-    """``apply`` of the model's optimizers does nothing in this block."""
+    """Makes ``apply`` of the model's optimizers do nothing in this block."""
     with _replaced_apply(optimizers_of(model), apply_with=lambda *_: None):
         yield
 
 
 @contextlib.contextmanager
 def not_built(model: keras.Model) -> Iterator[None]:
-    """``build`` of the optimizer that the model was compiled with does nothing in this block."""
+    """Makes ``build`` of the model's compiled optimizer do nothing in this block."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         optimizer.build = lambda _variables: None  # on the instance
@@ -64,12 +64,12 @@ def not_built(model: keras.Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def scaling_parts(model: keras.Model, parts: int) -> Iterator[bool]:
-    """In this block a scaled loss is that of one of so many parts of a batch.
+    """Divides a scaled loss by the number of parts of a batch in this block.
 
-    So half-precision gradients overflow where those of the whole batch would, and not earlier.
+    Half-precision gradients then overflow where those of the whole batch would, and not earlier.
 
     Yields:
-        whether the loss is scaled, and gradients are to be added up rather than averaged.
+        whether the loss is scaled, so that gradients are to be summed rather than averaged.
     """
     optimizer = model.optimizer
     if parts == 1 or not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -84,14 +84,14 @@ def scaling_parts(model: keras.Model, parts: int) -> Iterator[bool]:
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """The optimizer that the model was compiled with, and those it has as attributes."""
+    """Returns the optimizer that the model was compiled with, and those among its attributes."""
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     found = {id(o): o for o in held if isinstance(o, keras.optimizers.Optimizer)}
     return list(found.values())
 
 
 def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimizer itself; of one that scales the loss, the one that it wraps."""
+    """Returns the optimizer, or the one that it wraps if it scales the loss."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer.inner_optimizer
     return optimizer
@@ -100,11 +100,11 @@ def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
 def optimizer_state_of(
     optimizer: keras.optimizers.Optimizer, paths: Iterable[str]
 ) -> list[tuple[keras.Variable, str]]:
-    """What an optimizer keeps, each with the path of the weight that it is for; empty if for none.
+    """Returns the optimizer's variables, each with the path of its weight; "" if it has none.
 
     Args:
-        optimizer: built.
-        paths: of the weights that it trains.
+        optimizer: a built optimizer.
+        paths: the paths of the weights that it trains.
     """
     start_of = {path: state_prefix(path) for path in paths}
     found = []
@@ -116,7 +116,7 @@ def optimizer_state_of(
 
 
 def state_prefix(path: str) -> str:
-    """How the names begin that Keras gives to what an optimizer keeps for the weight."""
+    """Returns the prefix of the names that Keras gives to the optimizer state of a weight."""
     return f"{path.replace('/', '_')}_"
 
 

@@ -1,4 +1,4 @@
-"""Keeping the replicas of a model alike: weights, batch-norm statistics, metrics."""
+"""Synchronizes the replicas of a model: weights, batch-norm statistics, metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ooodist.step.optimizer import optimizers_of
 
 
 def broadcast_weights(engine: Engine, model: keras.Model) -> None:
-    """Gives every rank rank 0's weights and the state of its optimizers.
+    """Broadcasts rank 0's weights and optimizer state to every rank.
 
     The state of random generators (dropout) is left alone: ranks draw different numbers.
     """
@@ -25,10 +25,10 @@ def broadcast_weights(engine: Engine, model: keras.Model) -> None:
 
 
 def broadcast_variables(engine: Engine, variables: Sequence[Any], root: int = 0) -> None:
-    """Gives every rank the values that ``variables`` have on rank ``root``.
+    """Broadcasts the values that ``variables`` have on rank ``root`` to every rank.
 
     Args:
-        variables: Keras or TensorFlow variables, the same on every rank in this order.
+        variables: Keras or TensorFlow variables, the same ones in the same order on every rank.
     """
     if engine.size == 1:
         return
@@ -56,7 +56,7 @@ def average_statistics(engine: Engine, model: keras.Model) -> None:
 
 
 def check_replicas(engine: Engine, model: keras.Model) -> None:
-    """Makes sure that the trainable weights are bit-equal on all ranks.
+    """Checks that the trainable weights are bit-identical on all ranks.
 
     Raises:
         UserError: they are not; the message names the ranks that differ.
@@ -70,7 +70,7 @@ def check_replicas(engine: Engine, model: keras.Model) -> None:
 
 
 def checksum(variable: Any, before: int = 0) -> int:
-    """Of the bits of a variable, continuing from that of others."""
+    """Returns the CRC-32 of a variable's bytes, continuing from the checksum ``before``."""
     content = np.ascontiguousarray(_numpy(variable)).reshape(-1)
     return zlib.crc32(content.view(np.uint8).data, before)
 
@@ -78,10 +78,10 @@ def checksum(variable: Any, before: int = 0) -> int:
 def global_metrics(
     engine: Engine, model: keras.Model, result: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The metrics of all ranks together.
+    """Returns the metrics over the samples of all ranks.
 
-    The result is taken from the states of all (see :mod:`ooodist.step.metric_states`): exact,
-    also where ranks have seen different numbers of samples.
+    They are computed from the merged states (see :mod:`ooodist.step.metric_states`), which is exact
+    even if ranks have seen different numbers of samples. The local states are restored.
 
     Args:
         result: computes the metrics from their present state.

@@ -1,4 +1,4 @@
-"""``BatchNormalization(synchronized=True)``: a batch's moments are those of all ranks' batches."""
+"""Synchronizes batch-norm moments over the ranks, for ``BatchNormalization(synchronized=True)``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ooodist.engines.base import Engine
 
 
 def synchronized_layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """The layers of a model that ask for the moments of all ranks."""
+    """Returns the batch-norm layers of a model that ask for the moments of all ranks."""
     return [
         layer
         for layer in layers_of(model)
@@ -27,10 +27,10 @@ def synchronized_layers(model: keras.Model) -> list[keras.layers.BatchNormalizat
 
 @contextlib.contextmanager
 def synchronizing(model: keras.Model, engine: Engine) -> Iterator[None]:
-    """Such layers of the model exchange their moments in this block, in which one step is traced.
+    """Makes such layers exchange their moments in this block, in which one step is traced.
 
-    Each of their calls exchanges one small tensor in the forward pass, and its gradient in the
-    backward pass, which then is that of the loss of all ranks.
+    Each call of a layer exchanges one small tensor in the forward pass, and its gradient in the
+    backward pass, which is then the gradient of the loss over all ranks.
     """
     layers = synchronized_layers(model) if engine.size > 1 else []
     calls: Counter[str] = Counter()
@@ -47,12 +47,12 @@ def _moments(
     inputs: tf.Tensor,
     mask: tf.Tensor | None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance over all ranks of each channel: shape (channels,), dtype of ``inputs``.
+    """Returns each channel's mean and variance over all ranks: (channels,), dtype of ``inputs``.
 
     Args:
         calls: how often each layer was called in this step. Each call has a name of its own, so
             that calls do not wait for each other.
-        mask: what counts, of the shape of ``inputs`` without the channels; None: all.
+        mask: bool, true where an input counts; the shape of ``inputs`` without channels, or None.
     """
     wide = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
     counts = tf.ones_like(wide)
@@ -74,7 +74,7 @@ def _moments(
 
 
 def _sum(engine: Engine, tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """The sum over all ranks. Its gradient is that of the sum of all ranks' losses."""
+    """Sums a tensor over all ranks; the gradient is that of the sum of all ranks' losses."""
 
     @tf.custom_gradient
     def total(tensor: tf.Tensor) -> Any:

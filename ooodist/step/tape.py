@@ -1,4 +1,4 @@
-"""Two ways to get hold of a step's gradients: a tape of our own, and TensorFlow's, watched."""
+"""Intercepts a step's gradients, with a tape of our own or by watching TensorFlow's tape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("ooodist")
 Handler = Callable[
     [Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[Gradient], Sequence[Any]], list[Gradient]
 ]
-Choice = Callable[[Sequence[Any]], Sequence[bool]]  # for each variable whether it is trained
+Choice = Callable[[Sequence[Any]], Sequence[bool]]  # whether each of these variables is trained
 _plain_gradient = tf.GradientTape.gradient
 
 
@@ -36,20 +36,21 @@ def gradient_with(
     trained: Choice | None = None,
     **options: Any,
 ) -> Any:
-    """``tape.gradient``, with the gradients passed through ``handler``.
+    """Calls ``tape.gradient`` and passes the gradients through ``handler``.
 
     Args:
-        handler: gets losses, their output gradients, gradients and variables, all flat.
+        handler: gets the losses, their output gradients, the gradients and the variables, all as
+            flat lists.
         tape, target, sources, output_gradients, options: as for ``tf.GradientTape.gradient``.
-        trained: the gradients of the other sources are None, and not computed; None: all.
+        trained: says which sources are trained; the gradients of the others are None and not
+            computed. None: all are trained.
 
     Returns:
         the handler's gradients in the structure of ``sources``.
     """
     targets = [tf.convert_to_tensor(loss) for loss in tf.nest.flatten(target)]
     if output_gradients is None:
-        # What the tape would take by itself; made here so that the backward pass has a known
-        # beginning.
+        # The tape's default, made here so that the start of the backward pass is known.
         seeds = [tf.ones_like(loss) for loss in targets]
     else:
         seeds = [tf.identity(seed) for seed in tf.nest.flatten(output_gradients)]
@@ -76,17 +77,17 @@ class DistributedGradientTape:
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply(gradients, model.trainable_variables)
 
-    Call it in a ``tf.function`` (without ``jit_compile``: XLA drops the order). Trace several
-    steps into one function and the exchange of one overlaps the forward pass of the next. Weights
-    must be equal on all ranks to begin with: call :func:`ooodist.broadcast` once. A
-    ``BatchNormalization(synchronized=True)`` takes this rank's batch alone: only in the ``fit`` of
-    :func:`ooodist.distribute` its moments are those of all ranks.
+    Call it in a ``tf.function`` (without ``jit_compile``: XLA drops the order). If several steps
+    are traced into one function, the exchange of one overlaps the forward pass of the next.
+    Weights must be equal on all ranks to begin with: call :func:`ooodist.broadcast` once. A
+    ``BatchNormalization(synchronized=True)`` uses the moments of this rank's batch; only ``fit``
+    of :func:`ooodist.distribute` synchronizes them.
 
     Args:
-        tape: a tape that has recorded the loss; None to record with this one.
+        tape: a tape that has recorded the loss; None to record with this object.
         order, k: see :class:`ooodist.step.backward.OrderedBackward`.
         credit, bucket_bytes: see :class:`ooodist.step.exchange.GradientExchange`.
-        persistent, watch_accessed_variables: for a tape of its own, as for tf.GradientTape.
+        persistent, watch_accessed_variables: see tf.GradientTape; used only if ``tape`` is None.
 
     Raises:
         UserError: ``ooodist.init()`` was not called, or an argument is impossible.
@@ -114,7 +115,7 @@ class DistributedGradientTape:
         output_gradients: Any = None,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """The gradients of ``target``, averaged over all ranks; see tf.GradientTape.gradient."""
+        """Returns the gradients of ``target``, averaged over all ranks; see tf.GradientTape."""
         return gradient_with(
             self._backward,
             self._tape,
@@ -156,13 +157,13 @@ def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
 def watch_gradients(handler: Handler, trained: Choice | None = None) -> Iterator[None]:
     """Passes the gradients that any ``tf.GradientTape`` computes in this block through a handler.
 
-    So that a model's ``train_step``, Keras's or the user's own, needs no change. Left alone are
+    So a model's ``train_step``, Keras's or a custom one, needs no change. Not intercepted are
     other threads, gradients with respect to tensors (a gradient penalty, say), and those that
     belong to another gradient: what a tape computes while another one computes its own
     (``tf.recompute_grad``, a custom gradient with a tape inside), or records.
 
     Args:
-        handler, trained: see :func:`gradient_with`; ``trained`` is asked of variables alone.
+        handler, trained: see :func:`gradient_with`; of the sources, both get only the variables.
     """
     thread = threading.get_ident()
     is_computing = False

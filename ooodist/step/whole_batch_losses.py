@@ -1,13 +1,13 @@
-"""Losses whose mean over the ranks is that of the whole batch, where Keras's own is not.
+"""Scales losses so that their mean over the ranks is the loss of the whole batch.
 
-A Keras loss divides by the number of what counts: with a mask (of an Embedding with ``mask_zero``,
-of a Masking layer, or by ``ignore_class``) by the number of tokens that are not masked, which each
-rank has another number of. The mean of the ranks' losses then weighs the tokens of a rank with few
-of them more. So each rank's loss is multiplied by its share::
+A Keras loss divides by the number of elements that count: with a mask (of an Embedding with
+``mask_zero``, of a Masking layer, or by ``ignore_class``) by the number of unmasked tokens, which
+differs between ranks. A plain mean of the ranks' losses would give the tokens of a rank that has
+few of them more weight. So each rank's loss is multiplied by its share::
 
-    loss of rank r  *  n_r / mean(n_1 .. n_R)          n_r: what counts on rank r
+    loss of rank r  *  n_r / mean(n_1 .. n_R)          n_r: the unmasked tokens on rank r
 
-whose mean over R ranks is the sum over all tokens by the number of all tokens. A loss with
+whose mean over R ranks is the sum over all tokens divided by their number. A loss with
 ``reduction="sum"`` is multiplied by R, so that the mean over the ranks is the sum over all.
 """
 
@@ -28,9 +28,9 @@ _MEANS = ("mean", "sum_over_batch_size")
 
 @contextlib.contextmanager
 def of_whole_batch(engine: Engine) -> Iterator[None]:
-    """Keras losses that are computed in this block, in which one step is traced, are shares.
+    """Scales the Keras losses that are computed in this block, in which one step is traced.
 
-    A loss with a mask exchanges one number, which waits for the mask alone and so is there before
+    A loss with a mask exchanges one number, which depends only on the mask and so is there before
     the forward pass ends. Other losses stay as they are, bit for bit.
     """
     if engine.size == 1:

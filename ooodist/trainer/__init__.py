@@ -1,1 +1,1 @@
-"""Keras's fit and evaluate on all ranks: each its part of the data, checkpoints, progress."""
+"""Keras's fit and evaluate on all ranks: sharded data, checkpoints, progress."""

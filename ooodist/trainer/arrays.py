@@ -1,4 +1,4 @@
-"""Arrays given to ``fit`` and ``evaluate``: each rank takes its part."""
+"""Shards the arrays given to ``fit`` and ``evaluate``: each rank takes its part."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAMES = ("x", "y", "sample_weight")  # arguments of fit and evaluate, in the ord
 
 
 def present(data: Iterable[Any]) -> tuple[Any, ...]:
-    """What of x, y and sample_weight there is."""
+    """Returns x, y and sample_weight without those that are None."""
     return tuple(part for part in data if part is not None)
 
 
 def is_arrays(x: Any) -> bool:
-    """Whether ``x`` holds samples by number (arrays, tensors, or a structure of them)."""
+    """Whether ``x`` is indexed by sample: arrays, tensors, or a structure of them."""
     if x is None or isinstance(x, tf.data.Dataset | keras.utils.PyDataset):
         return False
     leaves = tf.nest.flatten(x)
@@ -31,7 +31,7 @@ def is_arrays(x: Any) -> bool:
 
 
 def num_samples(x: Any) -> int:
-    """The number of samples in a structure of arrays, each of shape (samples, ...).
+    """Returns the number of samples in a structure of arrays of shape (samples, ...).
 
     Raises:
         UserError: the arrays have different lengths.
@@ -46,12 +46,12 @@ def num_samples(x: Any) -> int:
 
 
 def take(arrays: Any, rows: Any) -> Any:
-    """The given rows (a slice) of every array; None stays None."""
+    """Returns the given rows (a slice) of every array; None stays None."""
     return tf.nest.map_structure(lambda a: None if a is None else np.asarray(a)[rows], arrays)
 
 
 def validation_split(arrays: Any, fraction: float) -> tuple[Any, Any]:
-    """Cuts off the last ``fraction`` of the samples, as Keras does.
+    """Splits off the last ``fraction`` of the samples, as Keras does.
 
     Raises:
         UserError: one of the two parts would be empty.
@@ -67,14 +67,14 @@ def validation_split(arrays: Any, fraction: float) -> tuple[Any, Any]:
 
 
 def with_class_weight(data: Sequence[Any], class_weight: Mapping[int, float] | None) -> Any:
-    """(x, y, sample_weight), weighted by the classes of y as Keras does: 1 for those not named.
+    """Returns (x, y, sample_weight), weighted by class as in Keras; classes not named weigh 1.
 
     Args:
-        data: y is of shape (samples, ...): class numbers, or one-hot along the last axis.
-        class_weight: by class number; None: the data stays as it is.
+        data: y has shape (samples, ...): class numbers, or one-hot along the last axis.
+        class_weight: weight by class number; None leaves the data as it is.
 
     Raises:
-        UserError: there are sample weights already, or the model has several outputs.
+        UserError: sample weights are given too, or the model has several outputs.
     """
     x, y, sample_weight = data
     if class_weight is None:
@@ -97,12 +97,12 @@ def with_class_weight(data: Sequence[Any], class_weight: Mapping[int, float] | N
 def training_stream(
     arrays: tuple[Any, ...], share: Share, shuffle: bool
 ) -> tuple[tf.data.Dataset, int]:
-    """This rank's endless batches of (x, y, ...), and the number of steps an epoch.
+    """Returns this rank's endless batches of (x, y, ...), and the number of steps per epoch.
 
     Args:
         arrays: x, y and, if given, sample_weight; the same on every rank.
-        share: which part of the stream is this rank's.
-        shuffle: a new order each epoch, the same on all ranks; else the arrays' own order.
+        share: which part of the stream this rank uses.
+        shuffle: use a new order each epoch, the same on all ranks; else the arrays' own order.
 
     Raises:
         UserError: a step needs more samples than there are.
@@ -119,7 +119,7 @@ def training_stream(
     else:
         numbers = tf.data.Dataset.range(total).repeat().batch(share.batch, drop_remainder=True)
         numbers = numbers.shard(share.size, share.rank)
-    # A list would be taken for one tensor by Dataset.map.
+    # Dataset.map would take a list for a single tensor.
     tensors = tf.nest.map_structure(tf.convert_to_tensor, keras.tree.lists_to_tuples(arrays))
 
     def read(indices: tf.Tensor) -> Any:
@@ -130,10 +130,10 @@ def training_stream(
 
 
 def first_batch(given: Mapping[str, Any]) -> Any:
-    """The first batch that ``fit(**given)`` would train on; the data is left as it was.
+    """Returns the first batch that ``fit(**given)`` would train on, without consuming the data.
 
     Raises:
-        UserError: the data is of a kind that cannot be looked at without using it up.
+        UserError: this kind of data cannot be read without using it up.
     """
     x = given.get("x")
     if isinstance(x, tf.data.Dataset):
@@ -156,7 +156,7 @@ def first_batch(given: Mapping[str, Any]) -> Any:
 
 
 def evaluation_part(arrays: Any, rank: int, size: int) -> Any:
-    """This rank's rows: every sample is on exactly one rank.
+    """Returns this rank's rows; every sample is on exactly one rank.
 
     Raises:
         UserError: there are fewer samples than ranks.

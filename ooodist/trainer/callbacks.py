@@ -1,4 +1,4 @@
-"""Keras callbacks of ``python -m ooodist.train``. They run on every rank and decide alike."""
+"""Keras callbacks of ``python -m ooodist.train``; they run, and decide alike, on every rank."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Logs = dict[str, Any] | None
 class StopOnInvalidLoss(keras.callbacks.Callback):
     """Ends the run with a UserError once the loss is NaN or infinite.
 
-    A launch's loss is looked at when the next launch has begun, so that on accelerators the host
-    does not wait for each launch; at the end of an epoch, before anything is saved.
+    The loss of a call is read once the next call has begun, so that the host does not wait for an
+    accelerator after each call, and at the end of an epoch, before anything is saved.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
 
 
 class SeedEachEpoch(keras.callbacks.Callback):
-    """Seeds dropout and the like at the start of each epoch, from (seed, rank, epoch).
+    """Seeds dropout and other random layers at the start of each epoch, from (seed, rank, epoch).
 
-    So ranks draw different numbers, and a resumed run draws those of the uninterrupted one. It
-    also replaces seeds that layers were given.
+    Ranks thus draw different numbers, and a resumed run draws those of the uninterrupted one. Seeds
+    that were given to layers are replaced, too.
     """
 
     def __init__(self, seed: int, rank: int) -> None:
@@ -76,7 +76,7 @@ class SeedEachEpoch(keras.callbacks.Callback):
 
 
 def random_states(model: keras.Model) -> list[Any]:
-    """The state variables of the model's Keras seed generators."""
+    """Returns the state variables of the model's Keras seed generators."""
     return [variable for variable in model.variables if variable.path.endswith(_RANDOM_STATE)]
 
 
@@ -84,7 +84,7 @@ _RANDOM_STATE = "/seed_generator_state"
 
 
 class Best(keras.callbacks.EarlyStopping):
-    """Keras' EarlyStopping, whose state goes into checkpoints and comes back from them.
+    """Keras's EarlyStopping, with state that is saved in checkpoints and restored from them.
 
     With ``patience=NEVER`` it only finds the best epoch.
     """
@@ -96,11 +96,11 @@ class Best(keras.callbacks.EarlyStopping):
         self._restored: tuple[dict[str, Any], list[np.ndarray] | None] | None = None
 
     def restore(self, state: dict[str, Any], best_weights: list[np.ndarray] | None) -> None:
-        """Goes on from ``state`` when training begins."""
+        """Sets the state to continue from when training begins."""
         self._restored = (state, best_weights)
 
     def state(self) -> dict[str, Any]:
-        """What :meth:`restore` takes, as plain values."""
+        """Returns what :meth:`restore` takes, as plain values."""
         return {
             "monitor": self.monitor,
             "best": None if self.best is None else float(self.best),
@@ -110,7 +110,7 @@ class Best(keras.callbacks.EarlyStopping):
         }
 
     def has_stopped(self) -> bool:
-        """Whether the run that is restored was ended early, and would be again."""
+        """Whether the restored run was stopped early, and would be again."""
         if self._restored is None:
             return False
         state, _ = self._restored
@@ -149,12 +149,12 @@ class Best(keras.callbacks.EarlyStopping):
 
 
 class EpochLog(keras.callbacks.Callback):
-    """Keeps the logs of every epoch, and writes them to a CSV file.
+    """Keeps the logs of every epoch and writes them to a CSV file.
 
-    The file is written anew each time: after a resume it has each epoch once.
+    The file is rewritten each time, so that after a resume it has each epoch once.
 
     Args:
-        history: the epochs before those that are trained now.
+        history: logs of the epochs before this run.
         file: None for no file.
     """
 
@@ -177,14 +177,15 @@ class EpochLog(keras.callbacks.Callback):
 
 
 class SaveCheckpoints(keras.callbacks.Callback):
-    """Rank 0 saves checkpoints at the ends of epochs; all ranks end if it cannot.
+    """Saves checkpoints at the ends of epochs, on rank 0; if that fails, all ranks end.
 
     Args:
-        folder: where to; None on the other ranks.
-        state: the :class:`State` after so many epochs, without what ``describe`` tells.
-        epochs: how many the run has: the last is saved in any case.
+        folder: where checkpoints go; None on the other ranks.
+        state: returns the :class:`State` to save after a given number of epochs.
+        best: finds the best epoch; None to keep no ``best.keras``.
+        epochs: number of epochs of the run; the last is always saved.
         every, keep: as ``checkpoint.every_epochs`` and ``checkpoint.keep``.
-        agree: called with the error of this rank or None; raises on all ranks if one has any.
+        agree: called with this rank's error or None; raises on all ranks if any has one.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class SaveCheckpoints(keras.callbacks.Callback):
                 self._save(self._folder, done, is_due, is_best)
             except UserError as caught:
                 error = str(caught)
-            expect_usual(f"the checkpoint of epoch {done} was saved")  # now the others must come
+            expect_usual(f"the checkpoint of epoch {done} was saved")  # the others must arrive now
         self._agree(error)
 
     def _save(self, folder: Path, done: int, is_due: bool, is_best: bool) -> None:

@@ -1,8 +1,8 @@
-"""Checkpoints: each is one ``.keras`` file that ``keras.models.load_model`` opens.
+"""Writes and reads checkpoints: ``.keras`` files that ``keras.models.load_model`` opens.
 
-Besides what Keras puts into it (the model, its weights, the optimizer with its state) it has a
-member ``ooodist.json``, a :class:`State`: what else an exact resume needs. A file has its final
-name only once it is complete, so a run that is killed while it saves leaves the one before::
+Besides what Keras saves (the model, its weights, the optimizer and its state), a file has a member
+``ooodist.json``, a :class:`State`: what else an exact resume needs. A file gets its final name only
+once it is complete, so a run that is killed while it saves leaves the previous one intact::
 
     runs/digits/checkpoint-epoch-000007.keras    after 7 epochs
     runs/digits/best.keras                       of the best epoch so far
@@ -47,7 +47,7 @@ _NAME = re.compile(r"checkpoint-epoch-(\d+)\.keras")
 
 @dataclass(frozen=True)
 class Variable:
-    """What a variable looks like."""
+    """The path, shape and dtype of a saved variable."""
 
     path: str
     shape: tuple[int, ...]
@@ -56,37 +56,37 @@ class Variable:
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stood when a checkpoint was written."""
+    """The position of a run when a checkpoint was written, and what describes the run."""
 
-    epoch: int  # so many epochs are complete
-    step: int  # so many batches of the stream of samples were used by each worker
+    epoch: int  # number of complete epochs
+    step: int  # batches of the sample stream that each worker has used
     seed: int
     size: int  # number of workers
-    batch: int  # samples of a worker in a step
+    batch: int  # samples per worker and step
     config: dict[str, Any]  # the job, as in its YAML file
     variables: tuple[Variable, ...]  # the model's weights, then the optimizer's
-    fingerprint: str  # of all their values
+    fingerprint: str  # SHA-256 of all their values
     history: list[dict[str, Any]] = field(default_factory=list)  # the logs of each epoch
-    best: dict[str, Any] | None = None  # of callbacks.Best
-    selection: dict[str, Any] | None = None  # of elastic training
+    best: dict[str, Any] | None = None  # the state of callbacks.Best
+    selection: dict[str, Any] | None = None  # see Strategy.selection
     warm_start: dict[str, Any] | None = None  # a transfer.provenance.WarmStart
     versions: dict[str, str] = field(default_factory=dict)
 
 
 def file_name(epoch: int) -> str:
-    """Name of the checkpoint after ``epoch`` epochs."""
+    """Returns the name of the checkpoint after ``epoch`` epochs."""
     return f"checkpoint-epoch-{epoch:06}.keras"
 
 
 def epochs(folder: Path) -> list[int]:
-    """The epochs of which ``folder`` has checkpoints, complete or damaged, oldest first."""
+    """Returns the epochs of the checkpoints in ``folder``, whole or damaged, oldest first."""
     if not folder.is_dir():
         return []
     return sorted(int(match[1]) for file in folder.iterdir() if (match := _NAME.match(file.name)))
 
 
 def describe(model: keras.Model) -> tuple[tuple[Variable, ...], str]:
-    """The variables that a checkpoint keeps, and a fingerprint of their values."""
+    """Returns the variables that a checkpoint keeps, and a fingerprint of their values."""
     variables, values = [], hashlib.sha256()
     for variable in _kept(model):
         variables.append(Variable(variable.path, tuple(variable.shape), str(variable.dtype)))
@@ -97,10 +97,10 @@ def describe(model: keras.Model) -> tuple[tuple[Variable, ...], str]:
 def write(
     file: Path, model: keras.Model, state: State, best_weights: Sequence[np.ndarray] | None = None
 ) -> None:
-    """Writes a checkpoint; what had this name before stays until the new one is complete.
+    """Writes a checkpoint; a previous file of this name stays until the new one is complete.
 
-    ``best_weights``: the model's weights at its best epoch, where they are to be restored when
-    the training ends. Raises UserError where the file cannot be written, or weights are not finite.
+    ``best_weights`` are the model's weights at its best epoch, if they are to be restored when the
+    training ends. Raises UserError if the file cannot be written or weights are not finite.
     """
     check_weights(model)
     remember_what_saving_skips()
@@ -115,13 +115,13 @@ def write(
 
 
 def copy(source: Path, file: Path) -> None:
-    """Copies a checkpoint, as safely as :func:`write` does. Raises UserError."""
+    """Copies a checkpoint as safely as :func:`write`. Raises UserError if it cannot be written."""
     with replacing(file, "checkpoint") as temporary:
         shutil.copyfile(source, temporary)
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Deletes all but the ``keep`` newest, and what killed runs left incomplete."""
+    """Deletes all checkpoints but the ``keep`` newest, and incomplete files of killed runs."""
     for epoch in epochs(folder)[:-keep]:
         (folder / file_name(epoch)).unlink(missing_ok=True)
     for file in folder.glob(f"{INCOMPLETE_PREFIX}*"):
@@ -129,9 +129,9 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def read_state(file: Path) -> State:
-    """The state in a checkpoint, of which every byte is checked.
+    """Reads the state in a checkpoint, after checking every byte of the file.
 
-    Raises UserError when there is no such file, it is damaged, or it is no checkpoint of ooodist.
+    Raises UserError if there is no such file, it is damaged, or it is no checkpoint of ooodist.
     """
     if not file.is_file():
         raise UserError(f"there is no checkpoint {file}; check the path")
@@ -158,9 +158,9 @@ def read_state(file: Path) -> State:
 
 
 def latest(folder: Path) -> tuple[Path, State]:
-    """The newest checkpoint of a folder that is whole; damaged ones are named in the log.
+    """Returns the newest undamaged checkpoint of a folder; logs the damaged ones.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     for epoch in reversed(epochs(folder)):
         file = folder / file_name(epoch)
@@ -176,7 +176,7 @@ def latest(folder: Path) -> tuple[Path, State]:
 
 
 def check_fits(model: keras.Model, state: State, file: str) -> None:
-    """Raises UserError where the checkpoint's variables are not those of the model."""
+    """Raises UserError if the checkpoint's variables are not those of the model."""
     variables, _ = describe(model)
     for mine, saved in zip(variables, state.variables, strict=False):
         if (mine.shape, mine.dtype) != (saved.shape, saved.dtype):
@@ -198,10 +198,10 @@ _WAY_OUT = "give model and optimizer as in the config.yaml beside it, or start a
 
 
 def load_variables(file: Path, model: keras.Model, state: State) -> None:
-    """Sets the weights and the optimizer's state, bit for bit, to those in the file.
+    """Sets the weights and the optimizer state, bit for bit, to those in the file.
 
-    ``model`` is compiled and built, its optimizer too, and :func:`check_fits` found no fault.
-    Raises UserError where the values read back are not those that were written.
+    ``model`` is compiled and built, its optimizer too, and :func:`check_fits` has passed.
+    Raises UserError if the values read back are not those that were written.
     """
     model.load_weights(file)
     if describe(model)[1] != state.fingerprint:
@@ -212,14 +212,14 @@ def load_variables(file: Path, model: keras.Model, state: State) -> None:
 
 
 def read_best_weights(file: Path, model: keras.Model) -> list[np.ndarray] | None:
-    """The weights of the best epoch, if the checkpoint has them."""
+    """Returns the weights of the best epoch; None if the checkpoint has none."""
     with zipfile.ZipFile(file) as archive:
         if BEST_WEIGHTS_MEMBER not in archive.namelist():
             return None
         content = io.BytesIO(archive.read(BEST_WEIGHTS_MEMBER))
     with np.load(content, allow_pickle=False) as arrays:
         return [
-            # NumPy stores the types it does not know, as bfloat16, as plain bytes.
+            # NumPy stores dtypes that it does not know, such as bfloat16, as plain bytes.
             arrays[name].view(variable.numpy().dtype)
             for name, variable in zip(arrays.files, model.weights, strict=True)
         ]

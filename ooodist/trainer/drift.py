@@ -1,4 +1,4 @@
-"""Notices when batches take another time than at first."""
+"""Detects that the time per batch has changed since training began."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import numpy as np
 from ooodist.engines.base import Engine
 from ooodist.step.launch import Batch, Run
 
-WINDOW_CALLS = 64  # whose median is compared with that of the first ones
-DRIFT = 0.12  # half of one of two cores, taken by another program, costs no more than 20 %
-DRIFTED_WINDOWS = 2  # one after the other, until all is tried again; doubled with each time
+WINDOW_CALLS = 64  # each window's median is compared with that of the first
+DRIFT = 0.12  # relative; another program on half of one of two cores costs at most 20 %
+DRIFTED_WINDOWS = 2  # consecutive ones, until all is tried again; doubled each time
 
 
 class DriftDetector:
-    """Trains, and notices when batches take another time than at first.
+    """Trains, and detects that the time per batch has changed since training began.
 
-    Calls count from start to start, so that nobody waits for an accelerator; of a window of them
-    the median counts, and of ranks the slowest. Here four windows::
+    Calls are timed from start to start, so that nobody waits for an accelerator. A window counts
+    with the median of its calls, and of the ranks the slowest. Here four windows::
 
         call     | | | | | | | | | | | |   |   |   |   |   |   |   |   | ...
         window   | the first | is alike  | differs       | differs: drifted
 
     Args:
-        engine: of the ranks.
+        engine: what the ranks communicate with.
         run: trains on batches.
-        windows: so many windows that differ, one after the other, are a drift.
-        drifted: called then, with seconds a batch, before and now.
+        windows: how many consecutive windows must differ to make a drift.
+        drifted: called on a drift with the seconds per batch before and now.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class DriftDetector:
         self._last: tuple[float, int] | None = None
 
     def __call__(self, batches: Sequence[Batch]) -> dict[str, Any]:
-        """Trains on batches, and returns the logs."""
+        """Trains on batches and returns the logs."""
         now = time.perf_counter()
         if self._last is not None:
             self._times.append((now - self._last[0]) / self._last[1])

@@ -1,4 +1,4 @@
-"""The beginning and the end of an epoch, on all ranks together."""
+"""Callbacks that begin and end an epoch on all ranks together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("ooodist")
 
 
 class EpochCare(keras.callbacks.Callback):
-    """Runs before the user's callbacks: agrees on the length of an epoch and ends it in order."""
+    """Agrees on an epoch's length, and synchronizes at its end, before the user's callbacks run."""
 
     def __init__(self, fit: DistributedFit) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class EpochCare(keras.callbacks.Callback):
         fit.begin_epoch(steps)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        logs = {} if logs is None else logs  # callbacks behind this one see what is added
+        logs = {} if logs is None else logs  # later callbacks see what is added
         self._fit.strategy.watch.look()
         self._fit.end_epoch(logs)
         self._fit.strategy.watch.check_weights(logs.get("loss"))

@@ -1,14 +1,13 @@
-"""Keras' fit and evaluate on all ranks of a job together, with a strategy for what differs.
+"""Runs Keras's fit and evaluate on all ranks of a job; a strategy supplies what differs.
 
-The model stays the object it was. Five of its methods are replaced on the instance, so that
-saving, cloning and inspecting it go on as before:
+The model remains the same object. Five of its methods are replaced on the instance, so saving,
+cloning and inspecting it work as before:
 
-* ``make_train_function``: what a step is, the strategy says.
-* ``fit``: arrays are shared out; all ranks agree on the number of steps; rank 0 reports.
-* ``train_on_batch``: each rank gives its own batch.
-* ``evaluate``: what ranks know of the model on their own is put together first; arrays are shared
-  out.
-* ``get_metrics_result``: outside a traced step, the metrics of all ranks together.
+* ``make_train_function``: the strategy defines what a step is.
+* ``fit``: arrays are sharded; all ranks agree on the number of steps; rank 0 reports.
+* ``train_on_batch``: each rank passes its own batch.
+* ``evaluate``: synchronizes what each rank knows of the model first; arrays are sharded.
+* ``get_metrics_result``: outside a traced step, returns the metrics over all ranks.
 """
 
 from __future__ import annotations
@@ -36,22 +35,23 @@ logger = logging.getLogger("ooodist")
 
 
 class DistributedFit:
-    """What is added to a model; it is found under ``model.ooodist``.
+    """Replaces a model's training methods; it is found under ``model.ooodist``.
 
     Args:
-        strategy: of a model that was not given to ooodist before.
+        strategy: how the model trains.
 
     Raises:
-        UserError: it was.
+        UserError: the model was given to ooodist before.
 
     Attributes:
-        strategy: how it trains.
-        engine: of the strategy.
-        steps_ahead: ``fit`` calls the train function for as many steps as calls had when it began.
-            If calls grow meanwhile, one trains for the next ones, too: for so many steps.
-        data_is_shared_out: the caller sees to it that data sets yield each rank's own part; fit
-            then says nothing about it.
-        batches_left: how many are still to come in this epoch; None: nobody knows.
+        strategy: as given.
+        engine: the strategy's engine.
+        steps_ahead: steps that the last call trained beyond those that Keras counts per call.
+            ``fit`` keeps the steps per call of its start; if calls grow meanwhile, one call trains
+            these steps too, and Keras's next calls return its logs.
+        data_is_shared_out: the caller guarantees that data sets yield each rank's own part; fit
+            then logs nothing about it.
+        batches_left: batches still to come in this epoch; None if unknown.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -67,9 +67,9 @@ class DistributedFit:
         self.data_is_shared_out = False
         self.batches_left: int | None = None
         self._model = model
-        self._alike = False  # weights were broadcast since the last fit began
-        self._trained = False  # since the ranks were synchronized
-        self._ahead: deque[Batch] = deque()  # taken from the data, and not trained on so far
+        self._alike = False  # whether weights were broadcast since the last fit began
+        self._trained = False  # whether there was training since the ranks were synchronized
+        self._ahead: deque[Batch] = deque()  # read from the data, not trained on yet
         self._steps_per_call = strategy.steps_per_execution
         self._last_logs: dict[str, tf.Tensor] = {}
         self._plain_fit = model.fit
@@ -86,19 +86,19 @@ class DistributedFit:
     # Epochs
 
     def begin_epoch(self, steps: int | None) -> None:
-        """Begins an epoch of so many batches; None: nobody knows."""
+        """Begins an epoch of this many batches; None if unknown."""
         self.batches_left = steps
         self.steps_ahead = 0
         self._ahead.clear()
 
     def end_epoch(self, logs: dict[str, Any]) -> None:
-        """Synchronizes the ranks, and checks that replicas are alike."""
+        """Synchronizes the ranks and checks that the replicas are identical."""
         self.synchronize()
         replicas.check_replicas(self.engine, self._model)
         self.strategy.end_epoch(logs)
 
     def synchronize(self) -> None:
-        """Gives all ranks what each knows of the model, if there was training since."""
+        """Synchronizes what each rank knows of the model, if there was training since."""
         if self._trained:
             self.strategy.synchronize()
             self._trained = False
@@ -131,7 +131,7 @@ class DistributedFit:
         model.train_function = train_function
 
     def _look_ahead(self, iterator: Iterator[Batch], number: int) -> list[Batch]:
-        """Up to so many of the next batches of the epoch, which stay the next ones."""
+        """Returns up to ``number`` of the epoch's next batches, without consuming them."""
         if self.batches_left is not None:
             number = min(number, self.batches_left)
             if not self.strategy.reads_data:
@@ -148,7 +148,7 @@ class DistributedFit:
         wanted = max(self.strategy.steps_per_execution, self._steps_per_call) * accumulate
         if self.batches_left is not None:
             wanted = min(wanted, self.batches_left)
-            if not self.strategy.reads_data:  # which may take long to make
+            if not self.strategy.reads_data:  # making them may take long
                 self.batches_left -= wanted
                 if not wanted:
                     raise StopIteration
@@ -157,7 +157,7 @@ class DistributedFit:
         for _ in batches:
             self._ahead.popleft()
         if self.batches_left is None and self.engine.size > 1:
-            # Nobody knows how many there are: all ranks go on as long as all have data.
+            # The length of the epoch is unknown: all ranks continue as long as all have data.
             have = np.array([len(batches)])
             batches = batches[: int(self.engine.all_reduce(have, "min")[0])]
         elif self.batches_left is not None:
@@ -217,7 +217,7 @@ class DistributedFit:
         if strategy.needs_plan:
             strategy.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
         epoch = self.batches_left, self._ahead, self.steps_ahead
-        self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # it is no part of it
+        self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # no part of the epoch
         try:
             given.update(zip(arrays.NAMES, data, strict=True))
             return self._plain_train_on_batch(**given)
@@ -225,7 +225,7 @@ class DistributedFit:
             self.batches_left, self._ahead, self.steps_ahead = epoch
 
     def _take_over_settings(self) -> None:
-        """Settings of compile() that mean something else here; no setting is ignored unsaid."""
+        """Overrides settings of compile() that mean something else here, and logs which."""
         model, steps = self._model, self.strategy.steps_per_execution
         self._steps_per_call = steps
         batches = steps * self.strategy.accumulate
@@ -278,14 +278,14 @@ class DistributedFit:
 
 
 def without_optionals(batch: Batch) -> Batch:
-    """Keras's array adapter yields an empty Optional for a sample_weight of None."""
+    """Replaces the empty Optional that Keras's array adapter yields for a sample_weight of None."""
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
 
 
 def num_steps(given: dict[str, Any]) -> int | None:
-    """How many steps fit will do, if that is known."""
+    """Returns how many steps fit will do; None if unknown."""
     epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
     steps = given.get("steps_per_epoch")
     if steps is None and isinstance(given.get("x"), tf.data.Dataset):

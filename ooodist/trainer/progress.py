@@ -1,9 +1,9 @@
-"""Rank 0's report while training: where it is, how fast, how much longer.
+"""Prints rank 0's progress while training: where it is, how fast, how much longer.
 
     epoch  3/10 step   7/11 | loss 0.3312 accuracy 0.9023 | 41.2 ms/step 3107 samples/s | 0:03 left
 
-On a terminal one line that is written over; elsewhere (a log file, the output of a launcher) a
-whole line every few seconds. Each epoch ends with a line that stays.
+On a terminal this is one line that is overwritten; elsewhere (a log file, the output of a
+launcher) a new line every few seconds. Each epoch ends with a line that stays.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ SECONDS_BETWEEN_LINES = 5.0  # elsewhere
 
 
 class StepTimer(keras.callbacks.Callback):
-    """Measures steps. A launch counts from the end of the one before, so that fetching data and
-    other callbacks count too; the first of each epoch, with what happens between epochs, does not.
+    """Measures the time of steps. A call counts from the end of the previous one, so that fetching
+    data and other callbacks count, too; the first call of each epoch is left out, as its time would
+    include what happens between epochs.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class StepTimer(keras.callbacks.Callback):
         self._last = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self.model.ooodist.steps_ahead:  # the same launch
+        if self.model.ooodist.steps_ahead:  # the same call
             return
         now = time.perf_counter()
         if self._last is not None and batch > self._last[0]:
@@ -47,11 +48,11 @@ class StepTimer(keras.callbacks.Callback):
         self._last = (batch, now)
 
     def recent(self) -> float | None:
-        """Median seconds of a step in the last launches."""
+        """Returns the median seconds of a step over the last calls; None before the first."""
         return statistics.median(self._recent) if self._recent else None
 
     def median(self) -> float | None:
-        """Median seconds of a step in the whole run."""
+        """Returns the median seconds of a step over the whole run; None before the first."""
         return statistics.median(self._all) if self._all else None
 
 
@@ -59,10 +60,10 @@ class Progress(keras.callbacks.Callback):
     """Prints the progress of rank 0.
 
     Args:
-        timer: stands before this callback.
+        timer: a callback that runs before this one.
         global_batch: samples of all workers in a step.
-        epochs, steps_per_epoch: of the whole run.
-        stream: where to; stdout by default.
+        epochs, steps_per_epoch: totals of the whole run.
+        stream: where to print; stdout by default.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Progress(keras.callbacks.Callback):
         self._pause = SECONDS_BETWEEN_UPDATES if self._is_terminal else SECONDS_BETWEEN_LINES
         self._epoch = 0
         self._after_last_step = 0.0
-        self._pause_seconds = 0.0  # of the last epoch, after its last step: evaluation, saving
+        self._pause_seconds = 0.0  # after the last step of the last epoch: evaluation, saving
         self._written = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -95,7 +96,7 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._after_last_step = time.monotonic()
         if self._after_last_step - self._written >= self._pause:
-            # Only here, not at every launch: reading the logs waits for the device.
+            # Only here, not after every call: reading the logs waits for the device.
             self._write(self._line(batch + 1, logs), is_last=False)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -132,7 +133,7 @@ class Progress(keras.callbacks.Callback):
 
 
 def duration(seconds: float) -> str:
-    """``75`` -> ``1:15``, ``3675`` -> ``1:01:15``."""
+    """Formats seconds: ``75`` as ``1:15``, ``3675`` as ``1:01:15``."""
     minutes, second = divmod(round(seconds), 60)
     hour, minute = divmod(minutes, 60)
     return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"

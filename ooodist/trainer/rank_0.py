@@ -1,4 +1,4 @@
-"""What one rank does for all while the others wait, however long it takes."""
+"""Runs work on rank 0 while the other ranks wait, however long it takes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ooodist.engines.base import Engine
 
 T = TypeVar("T")
 
-BEAT_SECONDS = 0.5  # the others would think that rank 0 is lost if they never heard of it
+BEAT_SECONDS = 0.5  # without news from rank 0, the others would think that it is lost
 _BUSY, _DONE = "busy", "done"
 
 
 def on_rank_0(engine: Engine | None, work: Callable[[], T]) -> T | None:
-    """What ``work`` returns, on rank 0; None on the others, which wait for it.
+    """Returns what ``work`` returns on rank 0, and None on the others, which wait for it.
 
-    All ranks call it. What ``work`` raises is raised on rank 0, behind this wait: let all ranks
-    learn of it, as with ``engine.agreed()``.
+    All ranks call it. An error of ``work`` is raised on rank 0 only, after the others have stopped
+    waiting: let all ranks learn of it, as with ``engine.agreed()``.
     """
     if engine is None or engine.size == 1:
         return work()

@@ -1,6 +1,6 @@
-"""Going on from a checkpoint: rank 0 reads it, the other ranks get it through the engine.
+"""Resumes from a checkpoint: rank 0 reads it, the other ranks get it through the engine.
 
-So checkpoints may lie on a disk that only rank 0's host has.
+So checkpoints may be on a disk that only rank 0's host has.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
-# Keys that say where and how long to train, not what is trained.
-_READ_IN_LANES = ("tfrecord", "tfds")  # whose order depends on the samples of a step
+_READ_IN_LANES = ("tfrecord", "tfds")  # their order depends on the samples per step
+# Top-level keys that say where and how long to train, not what is trained.
 _FREE_KEYS = (
     *("engine", "workers", "epochs", "output", "checkpoint", "report", "timeout"),
     *("planning", "warm_start"),
@@ -36,17 +36,17 @@ _FREE_KEYS = (
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint to go on from. ``file`` is read on rank 0 only."""
+    """The checkpoint to resume from; ``file`` is read on rank 0 only."""
 
     file: Path
     state: State
 
 
 def find(config: Config, folder: Path) -> Source | None:
-    """The checkpoint that the job asks for, None if it asks for none; called on rank 0.
+    """Finds the checkpoint that the job asks for; None if it asks for none. Called on rank 0.
 
-    Raises UserError when it is not there, is damaged, or when other checkpoints in the output
-    folder would be overwritten.
+    Raises UserError if it is missing or damaged, or if later checkpoints in the output folder would
+    be overwritten.
     """
     resume = config.checkpoint.resume
     if resume is True or (isinstance(resume, str) and Path(resume).is_dir()):
@@ -71,7 +71,7 @@ def find(config: Config, folder: Path) -> Source | None:
 
 
 def share(engine: Engine, source: Source | None) -> Source | None:
-    """Rank 0's ``source``, on every rank."""
+    """Returns rank 0's ``source`` on every rank."""
     text = ""
     if source is not None:
         text = json.dumps([str(source.file), yaml_dataclass.plain(source.state)])
@@ -83,9 +83,9 @@ def share(engine: Engine, source: Source | None) -> Source | None:
 
 
 def start_step(source: Source | None, config: Config, size: int) -> int:
-    """The step of the stream of samples at which the run begins.
+    """Returns the step of the sample stream at which the run begins.
 
-    Raises UserError when the number of workers differs and the job does not allow it.
+    Raises UserError if the number of workers differs and the job does not allow that.
     """
     if source is None:
         return 0
@@ -101,7 +101,7 @@ def start_step(source: Source | None, config: Config, size: int) -> int:
 
 
 def warn_of_changes(source: Source, config: Config, size: int) -> None:
-    """Writes to the log in what this job differs from that of the checkpoint."""
+    """Logs in what this job differs from that of the checkpoint."""
     state = source.state
     if state.size != size:
         logger.warning(
@@ -136,8 +136,9 @@ def warn_of_changes(source: Source, config: Config, size: int) -> None:
 def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarray] | None:
     """Loads the checkpoint into the compiled model and its optimizer, on every rank.
 
-    A fixed learning rate is the job's, not the checkpoint's. Returns the weights of the best epoch,
-    if the checkpoint has them. Raises UserError on all ranks when the checkpoint does not fit.
+    The learning rate, unless scheduled, is the job's, not the checkpoint's. Returns the weights of
+    the best epoch, if the checkpoint has them. Raises UserError on all ranks if it does not fit the
+    model.
     """
     model.optimizer.build(_trained(model, source.state))
     checkpoint.check_fits(model, source.state, str(source.file))
@@ -159,13 +160,13 @@ def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarr
 
 
 def _trained(model: keras.Model, state: checkpoint.State) -> list[keras.Variable]:
-    """The weights that the optimizer trains; a train_step of the user's own may leave some out."""
+    """Returns the weights that the optimizer trains; a custom train_step may leave some out."""
     weights = model.trainable_variables
     if type(model).train_step is keras.Model.train_step:
         return list(weights)
     kept = [variable.path.rpartition("/")[2] for variable in state.variables]
     trained = [v for v in weights if any(name.startswith(state_prefix(v.path)) for name in kept)]
-    return trained or list(weights)  # without optimizer state it does not matter
+    return trained or list(weights)  # without optimizer state the choice does not matter
 
 
 def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -174,7 +175,7 @@ def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that decide the numbers."""
+    """Returns the versions of the packages that influence the numbers."""
     import tensorflow as tf
 
     import ooodist
@@ -190,7 +191,7 @@ def versions() -> dict[str, str]:
 def _differences(
     before: Mapping[str, Any], now: Mapping[str, Any], path: str = ""
 ) -> list[tuple[str, Any, Any]]:
-    """Key, value before and value now of all settings that differ."""
+    """Returns (key, value before, value now) for all settings that differ."""
     found: list[tuple[str, Any, Any]] = []
     for key in dict.fromkeys([*before, *now]):
         old, new = before.get(key), now.get(key)

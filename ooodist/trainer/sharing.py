@@ -1,4 +1,4 @@
-"""fit's arguments on several ranks: arrays are shared out, all else is used as it is."""
+"""Shards fit's arguments over the ranks: arrays are split, all else is used as it is."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def share_out(
     *,
     say: bool,
 ) -> dict[str, Any]:
-    """The arguments with this rank's part; all ranks call it.
+    """Returns the arguments with this rank's part of the data; all ranks call it.
 
     Args:
         given: arguments of fit, by name.
-        model: that is trained.
-        engine: of the job.
-        place: which part of the training data this rank uses, of how many.
-        say: what is used as it is, is logged.
+        model: the model that is trained.
+        engine: the engine of the job.
+        place: which part of the training data this rank uses, and of how many.
+        say: whether to log what is used as it is.
 
     Raises:
         UserError: there are too few samples, or arguments contradict each other.
@@ -67,7 +67,7 @@ def _share_out_training(
     engine: Engine,
     place: tuple[int, int],
 ) -> None:
-    """Puts an endless stream of this rank's batches in the place of arrays."""
+    """Replaces arrays with an endless stream of this rank's batches."""
     given.pop("batch_size", None)
     data = tuple(given.pop(name, None) for name in arrays.NAMES)
     fraction = given.pop("validation_split", 0.0)
@@ -75,20 +75,21 @@ def _share_out_training(
         data, given["validation_data"] = arrays.validation_split(data, fraction)
     data = arrays.with_class_weight(data, given.pop("class_weight", None))
     shuffle = given.get("shuffle", True)
-    given["shuffle"] = False  # the stream is shuffled; Keras is not to say that it is not
+    given["shuffle"] = False  # the stream is shuffled; keeps Keras from warning that it is not
     share = Share(batch_size, *place, _shuffle_seed(model, engine) if shuffle else 0)
     given["x"], steps = arrays.training_stream(arrays.present(data), share, shuffle)
     given["steps_per_epoch"] = given.get("steps_per_epoch") or steps
 
 
 def _shuffle_seed(model: keras.Model, engine: Engine) -> int:
-    """The same on all ranks, whatever they seeded; another one after each training.
+    """Returns a seed that is the same on all ranks, and another one after each training.
 
-    It follows from ``keras.utils.set_random_seed`` or ``tf.random.set_seed``, as Keras's own
-    shuffling does. In a graph of its own it takes no number out of the program's sequences.
+    Rank 0's counts. It follows from ``keras.utils.set_random_seed`` or ``tf.random.set_seed``, as
+    Keras's own shuffling does. Drawn in a graph of its own, it does not advance the program's
+    sequences.
     """
     draw = tf.function(lambda: tf.random.uniform([], 0, 2**31 - 1, tf.int64), autograph=False)
-    number = int(draw.get_concrete_function()())  # TensorFlow warns of functions called once each
+    number = int(draw.get_concrete_function()())  # calling ``draw`` warns of functions called once
     steps = int(model.optimizer.iterations) if model.compiled else 0
     seed = np.random.SeedSequence([number, steps]).generate_state(1)
     return int(engine.broadcast([seed.astype(np.int64)])[0][0])

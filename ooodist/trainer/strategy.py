@@ -1,4 +1,4 @@
-"""What differs between the ways in which several ranks train one model.
+"""Defines the interface between fit and each way in which several ranks train one model.
 
 ::
 
@@ -6,7 +6,7 @@
                   ──> Pipeline                 stages of one model
                   ──> Elastic ──> either       only the weights that matter now
 
-:class:`ooodist.trainer.fit.DistributedFit` alone touches Keras' methods; it asks its strategy.
+Only :class:`ooodist.trainer.fit.DistributedFit` touches Keras's methods; it asks its strategy.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ooodist.step.launch import Batch, Run
 
 logger = logging.getLogger("ooodist")
 
-LookAhead = Callable[[int], list[Batch]]  # the next so many batches of the epoch, which stay
+LookAhead = Callable[[int], list[Batch]]  # up to so many next batches, without consuming them
 
 
 class Strategy(ABC):
     """A way to train a model on all ranks; all of them call its methods together.
 
     Args:
-        arguments: of the user, as text; the same on all ranks, or the first fit raises UserError.
+        arguments: the user's arguments as text; if ranks differ, the first fit raises UserError.
 
     Attributes:
         model: compiled, or compiled before the first step.
-        engine: of the ranks.
+        engine: what the ranks communicate with.
         arguments: as given.
-        steps_per_execution, accumulate: a call uses so many batches, multiplied.
-        left: batches of this fit that are still to be trained on; None: nobody knows.
+        steps_per_execution, accumulate: their product is the number of batches of a call.
+        left: batches of this fit that are still to be trained on; None if unknown.
         watch: ends the training when gradients or weights are not finite.
-        is_whole_between_epochs: each rank has all trained weights at any time.
-        is_trying: calls are run in one way and another at present, to find the faster.
+        is_whole_between_epochs: whether each rank has all trained weights at any time.
+        is_trying: whether calls are run in alternative ways at present, to find the fastest.
     """
 
     is_whole_between_epochs = True
@@ -70,75 +70,75 @@ class Strategy(ABC):
 
     @property
     def inner(self) -> Strategy:
-        """The one that computes steps: itself, or that around which it is."""
+        """The strategy that computes steps: this one, or the one that it wraps."""
         return self
 
     @property
     def reads_data(self) -> bool:
-        """Whether this rank computes something of the batches; else it need not make them."""
+        """Whether this rank computes anything from the batches; if not, it need not make them."""
         return True
 
     @property
     @abstractmethod
     def shard(self) -> tuple[int, int]:
-        """Which part of the training data this rank uses, of how many."""
+        """Which part of the training data this rank uses, and of how many, as (index, count)."""
 
     @property
     @abstractmethod
     def needs_plan(self) -> bool:
-        """Whether something is to be found before the next step."""
+        """Whether a plan has to be found before the next step."""
 
     @abstractmethod
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
-        """Finds it. The model stays as it is, except that its weights are rank 0's.
+        """Finds a plan. The model stays as it is, except that its weights become rank 0's.
 
         Args:
             batch: one batch as the training data yields it.
-            total_steps: of the training, if known.
+            total_steps: steps of the training; None if unknown.
 
         Raises:
-            UserError: there is no plan within the limits; on all ranks.
+            UserError: no plan is within the limits; on all ranks.
         """
 
     @abstractmethod
     def write_plan(self, folder: Path) -> None:
-        """Writes what was found, if something was, into the folder of the job."""
+        """Writes the plan, if there is one, into the folder of the job."""
 
     @abstractmethod
     def runner(self) -> Run:
-        """What trains on the batches of a call, or fewer; made anew after each ``compile``."""
+        """Returns what trains on the batches of a call, or fewer; made anew after ``compile``."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Gives all ranks what each knows of the model; called if there was training since."""
+        """Gives all ranks what each knows of the model; called only if there was training since."""
 
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:  # noqa: B027
-        """Called with the batches of a call, and what comes behind them, before it runs."""
+        """Called before a call runs, with its batches and a way to see those that follow."""
 
     def end_epoch(self, logs: dict[str, Any]) -> None:  # noqa: B027
-        """Called when all ranks are synchronized at the end of an epoch; may add to the logs."""
+        """Called at the end of an epoch, once all ranks are synchronized; may add to the logs."""
 
     def close(self) -> None:  # noqa: B027
         """Ends what runs beside the training; the next fit plans anew."""
 
-    # Of elastic training, what a job keeps and shows of it
+    # What a job saves and reports of elastic training
 
     def selection(self) -> dict[str, Any] | None:
-        """What a checkpoint keeps of the selection, as plain values; None if all is trained."""
+        """Returns the selection for a checkpoint, as plain values; None if all is trained."""
         return None
 
     def restore_selection(self, state: dict[str, Any]) -> None:
-        """Goes on with that of a checkpoint."""
+        """Continues with the selection of a checkpoint."""
         logger.warning("the checkpoint's selection of tensors does not count: all are trained now")
 
     def write_report(self, folder: Path) -> list[str]:
-        """Writes what is worth looking at after a training; rank 0 calls it. The files' names."""
+        """Writes reports after a training, on rank 0; returns the names of the files."""
         return []
 
     # For all strategies
 
     def broadcast(self, batch: Batch) -> None:
-        """Gives all ranks rank 0's weights. Raises UserError where their arguments differ."""
+        """Gives all ranks rank 0's weights. Raises UserError if their arguments differ."""
         build(self.model, batch)
         self.engine.check_equal("the arguments of ooodist.distribute", self.arguments)
         replicas.broadcast_weights(self.engine, self.model)
@@ -148,11 +148,11 @@ class Strategy(ABC):
 
     @property
     def compiled(self) -> tuple[Any, ...]:
-        """Other objects after each ``compile`` of the model."""
+        """The objects that ``compile`` makes; each call of it makes new ones."""
         model = self.model
         return model.optimizer, compiled_loss(model), compiled_metrics(model)
 
     def was_compiled_since(self, compiled: tuple[Any, ...]) -> bool:
-        """Whether that is not ``compiled`` any more."""
+        """Whether the model was compiled again since ``compiled`` was read."""
         before_and_now = zip(self.compiled, compiled, strict=True)
         return any(one is not other for one, other in before_and_now)

@@ -1,12 +1,12 @@
-"""Plans take turns in real training, and the fastest stays.
+"""Tries plans in turns during real training and keeps the fastest.
 
-All plans compute the same numbers, so that no step is lost by trying one in earnest::
+All plans compute the same numbers, so no step is lost by trying one::
 
-    launches  | default     | planned     | default     | planned     | ... | the fastest ...
+    calls     | default     | planned     | default     | planned     | ... | the fastest ...
     measured  | - x x x x x | - x x x x x | - x x x x x | - x x x x x | ... |
 
-The first launch of a turn is not measured: it may be traced. Each rank measures, and the slowest of
-them counts, so that all decide alike. What is far behind after a round has no more turns.
+The first call of a turn is not measured, as it may be traced. Each rank measures, and the slowest
+counts, so that all decide alike. A plan that is far behind after a round gets no more turns.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from ooodist.step.launch import Batch, Run
 
 logger = logging.getLogger("ooodist")
 
-LAUNCHES = 6  # of a turn
+LAUNCHES = 6  # calls per turn
 ROUNDS = 4
-BEHIND = 0.1  # how much slower than the fastest a candidate may be after a round, to go on
-AS_PREDICTED = 0.05  # what differs by less teaches nothing new
-GAIN = 0.01  # what is faster by no more than this is not worth another order of the work
+BEHIND = 0.1  # how much slower than the fastest, relatively, a candidate that goes on may be
+AS_PREDICTED = 0.05  # a smaller relative difference teaches nothing new
+GAIN = 0.01  # a smaller relative gain does not justify another order of the work
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to train.
+    """A way to train.
 
     Attributes:
-        name: for people.
-        run: trains on any number of batches, and returns the logs.
-        steps: of its launches.
-        plan: that it carries out; None: nobody knows.
-        predicted: seconds a step; None: nobody knows.
+        name: shown in logs.
+        run: trains on any number of batches and returns the logs.
+        steps: steps per call.
+        plan: the plan that it carries out; None if unknown.
+        predicted: seconds per step; None if unknown.
     """
 
     name: str
@@ -55,17 +55,17 @@ class Candidate:
 
 
 class Trial:
-    """Runs launches: each candidate's in turn. All ranks do so together.
+    """Runs calls of each candidate in turn, on all ranks together.
 
     Args:
-        engine: of the ranks.
+        engine: what the ranks communicate with.
         candidates: the first is the default, which wins unless another is faster by more than
             ``GAIN``.
 
     Attributes:
-        steps: of each of its launches; candidates with shorter ones run several.
-        fastest: None until it is known.
-        seconds: that a step of each candidate took.
+        steps: steps per call of the trial; a candidate with fewer per call runs several of its own.
+        fastest: the winner; None until it is known.
+        seconds: seconds per step of each candidate, after a round.
     """
 
     def __init__(self, engine: Engine, candidates: Sequence[Candidate]) -> None:
@@ -80,7 +80,7 @@ class Trial:
         self._begin_round(range(len(candidates)))
 
     def __call__(self, batches: Sequence[Batch]) -> dict[str, Any]:
-        """Runs a launch of ``steps`` steps, of those that lead to a decision."""
+        """Trains on a call's batches, ``steps`` steps, with the candidate whose turn it is."""
         at, is_measured = self._turns.popleft()
         logs, seconds = timed(self._candidates[at].run, batches)
         if is_measured:
@@ -99,7 +99,7 @@ class Trial:
         slowest = (1 + BEHIND) * min(self.seconds)
         others = [at for at, took in enumerate(self.seconds) if at and took <= slowest]
         if others and self._rounds < ROUNDS:
-            self._begin_round([0, *others])  # beside the default, whose round is as good or bad
+            self._begin_round([0, *others])  # with the default, measured under the same conditions
         else:
             self._decide()
 
@@ -116,7 +116,7 @@ class Trial:
 
 
 def is_surprise(candidates: Sequence[Candidate], seconds: Sequence[float]) -> bool:
-    """Whether a step of a candidate has taken another time than was predicted."""
+    """Whether a candidate's seconds per step differ from the prediction."""
     return any(
         each.predicted is not None and abs(took / each.predicted - 1) > AS_PREDICTED
         for each, took in zip(candidates, seconds, strict=True)
@@ -124,7 +124,7 @@ def is_surprise(candidates: Sequence[Candidate], seconds: Sequence[float]) -> bo
 
 
 def timed(run: Run, batches: Sequence[Batch]) -> tuple[dict[str, Any], float]:
-    """The logs, and the seconds until they are there."""
+    """Runs on the batches; returns the logs, and the seconds until they are available."""
     started = time.perf_counter()
     logs = run(batches)
     for value in itertools.islice(logs.values(), 1):

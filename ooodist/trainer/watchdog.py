@@ -1,7 +1,7 @@
-"""Ends this process when training stands still.
+"""Ends this process when training makes no progress.
 
-Engines may wait for a dead worker for ever (BytePS does), inside a TensorFlow call that no Python
-signal interrupts. So a thread watches, and ends the process hard; the launcher ends the others.
+An engine may wait for a dead worker forever (BytePS does), inside a TensorFlow call that no Python
+signal interrupts. So a thread watches and exits the process at once; the launcher ends the others.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from typing import Any
 
 import keras
 
-FIRST_TIME_FACTOR = 10  # tracing and the first launch may take so many times the limit
+FIRST_TIME_FACTOR = 10  # tracing and the first call may take this many times the limit
 EXIT_CODE = 1
 
 
-_watching: Watchdog | None = None  # the one of this process that has been started
+_watching: Watchdog | None = None  # the one that has been started in this process
 
 
 def expect_longer(what: str) -> None:
-    """What has begun now may take ten times the limit, up to the end of the launch.
+    """Allows ten times the limit for what has begun now, up to the end of the next call.
 
-    For what happens now and then between two launches, on all ranks, such as an elastic renewal:
-    it probes, plans and traces; or a checkpoint that is saved to a slow file system.
+    For occasional work between two calls, on all ranks: an elastic renewal, which probes, plans and
+    traces, or a checkpoint that is saved to a slow file system.
 
     Args:
-        what: began, for the message.
+        what: what began, for the message.
     """
     if _watching is not None:
         _watching.allow_longer(what)
 
 
 def expect_usual(what: str) -> None:
-    """What took longer has ended.
+    """Restores the usual limit, as what took longer has ended.
 
     Args:
-        what: ended, for the message.
+        what: what ended, for the message.
     """
     if _watching is not None:
         _watching.allow_usual(what)
 
 
 class Watchdog(keras.callbacks.Callback):
-    """Wants a sign of progress every ``limit`` seconds: a launch or an evaluation step that ended.
+    """Ends the process if no call or evaluation step ends within ``limit`` seconds.
 
-    The first launch and the first evaluation are traced, and may take ten times as long; so may
-    what :func:`expect_longer` was told of.
+    The first call and the first evaluation are traced and may take ten times as long; so may what
+    :func:`expect_longer` has announced.
 
     Args:
         limit: seconds.
@@ -68,7 +68,7 @@ class Watchdog(keras.callbacks.Callback):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Starts watching."""
         self._progress("start", FIRST_TIME_FACTOR)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -76,7 +76,7 @@ class Watchdog(keras.callbacks.Callback):
         _watching = self
 
     def stop(self) -> None:
-        """Ends watching."""
+        """Stops watching."""
         global _watching
         _watching = None
         self._stop.set()
@@ -100,7 +100,8 @@ class Watchdog(keras.callbacks.Callback):
         while not self._stop.wait(min(0.5, self._limit / 4)):
             waited = time.monotonic() - self._last
             if waited > self._limit * self._factor:
-                # One write: print() would put the line feed of two ranks after both lines.
+                # One write: print() could write the line feed separately, after another rank's
+                # line.
                 sys.stderr.write(
                     f"ooodist: error: {self._who} has made no progress for {waited:.0f} s "
                     f"since {self._where}; ending it. Another rank may have died or be stuck; "
@@ -129,7 +130,7 @@ class Watchdog(keras.callbacks.Callback):
         self._begin("test", f"the evaluation after epoch {self._epoch}, step {batch + 1} ended")
 
     def on_test_end(self, logs: Any = None) -> None:
-        # Only now: the last batch may be smaller and is then traced once more.
+        # Only now: the last batch may be smaller, and is then traced once more.
         self._traced.add("test")
         self._progress(f"the evaluation after epoch {self._epoch} ended")
 

@@ -1,4 +1,4 @@
-"""Which Keras callbacks run where. Those that write run on rank 0: two writers would clash."""
+"""Selects which Keras callbacks run on a rank: those that write run on rank 0 alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WRITERS = (
 
 
 class RestoreTogether(keras.callbacks.Callback):
-    """Stands behind rank 0's BackupAndRestore, and for it on the others: all go on alike."""
+    """Broadcasts what rank 0's BackupAndRestore has restored; runs right behind it."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ class RestoreTogether(keras.callbacks.Callback):
         if epoch < 0:
             return  # there was no backup
         set_restored_epoch(model, epoch)
-        if not model.optimizer.built:  # that of rank 0 was built so before it was loaded
+        if not model.optimizer.built:  # rank 0's was built like this before it was loaded
             model.optimizer.build(model.trainable_variables)
-        # Now, for the first step may never come.
+        # Now, as the first step may never come.
         replicas.broadcast_weights(self._engine, model)
 
 
 def on_this_rank(
     callbacks: Sequence[keras.callbacks.Callback], engine: Engine
 ) -> list[keras.callbacks.Callback]:
-    """Those of a user's callbacks that this rank runs, in their order."""
+    """Returns the user's callbacks that this rank runs, in their order."""
     own: list[keras.callbacks.Callback] = []
     left_out: set[str] = set()
     for callback in callbacks:
@@ -70,7 +70,7 @@ def on_this_rank(
 
 
 def check_saves_at_ends_of_epochs(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Raises UserError for callbacks that save in the middle of an epoch."""
+    """Raises UserError if a callback saves in the middle of an epoch."""
     for callback in callbacks:
         every = getattr(callback, "save_freq", "epoch")
         if isinstance(callback, _SAVERS) and every != "epoch":

@@ -1,1 +1,1 @@
-"""A trained model's weights into another: which operator is which, what becomes of each weight."""
+"""Transfers a trained model's weights to another model: matches operators, maps each weight."""

@@ -1,9 +1,9 @@
-"""What a model answers to questions that anyone can make up again.
+"""Records and compares a model's answers to random inputs that anyone can reproduce.
 
-A zoo's models are never run where a start is taken from them. So the one who adds a model asks it
-a few questions, random inputs of the shapes that it takes, and keeps some of the numbers that come
-out. A model that starts from it is asked the same: if its answers differ, the function was lost on
-the way, and by so much.
+A zoo's models are never run where another model starts from them. So whoever adds a model asks it
+a few questions, random inputs of the shapes that it takes, and stores some of the numbers that
+come out. A model that starts from it is asked the same: if its answers differ, the function was
+lost on the way, and the difference says by how much.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ logger = logging.getLogger("ooodist")
 
 SAMPLES = 4
 SEED = 20
-MOST_NUMBERS = 2**22  # of all questions, and of an output
-KEPT = 256  # numbers of each output
-UNKNOWN_SIZE = 32  # of an axis that may be of any
-DIGITS = 7  # of an answer
+MOST_NUMBERS = 2**22  # in all questions together, and in one output
+KEPT = 256  # numbers stored of each output
+UNKNOWN_SIZE = 32  # for an axis of unknown size
+DIGITS = 7  # significant digits of an answer
 SAME, SAME_IN_HALF = 1e-4, 3e-2
-"""Shares of the largest answer that rounding may change; also in models that compute in 16 bits."""
+"""Rounding errors allowed, as shares of the largest answer: in general, with 16-bit layers."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Question:
     """The random numbers that an input gets.
 
     Attributes:
-        shape: with the axis of samples.
-        below: whole numbers from 0 to below this; 0: numbers of a normal distribution.
+        shape: shape of the input, including the axis of samples.
+        below: integers from 0 to below this; 0: normally distributed numbers.
     """
 
     shape: tuple[int, ...]
@@ -52,8 +52,8 @@ class Answer:
     """Some numbers of an output, evenly spread over it.
 
     Attributes:
-        shape: of the output, with the axis of samples.
-        numbers: at most ``KEPT``.
+        shape: shape of the output, including the axis of samples.
+        numbers: at most ``KEPT`` numbers.
     """
 
     shape: tuple[int, ...]
@@ -62,12 +62,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model answers.
+    """A model's answers to its questions.
 
     Attributes:
         questions: one for each input.
         outputs: one for each output.
-        in_half: whether any of its layers computes in 16 bits.
+        in_half: whether any layer of the model computes in 16 bits.
     """
 
     questions: tuple[Question, ...]
@@ -76,7 +76,7 @@ class Answers:
 
 
 def check(answers: Answers) -> None:
-    """Raises UserError where asking would take too much memory, or the numbers are wrong."""
+    """Raises UserError if asking would take too much memory, or the numbers are inconsistent."""
     shapes = [each.shape for each in answers.questions]
     shapes += [each.shape for each in answers.outputs]
     if any(size < 1 for shape in shapes for size in shape):
@@ -93,9 +93,9 @@ def check(answers: Answers) -> None:
 
 
 def ask(model: keras.Model, graph: Graph) -> Answers | None:
-    """The answers of a model; None if nobody knows what it takes, or what comes out is not finite.
+    """Returns a model's answers; None if its inputs are unknown or its outputs not finite.
 
-    The model is left as it is; it predicts.
+    The model runs in inference mode and is left as it is.
     """
     try:
         inputs = _inputs(model)
@@ -115,9 +115,9 @@ def ask(model: keras.Model, graph: Graph) -> Answers | None:
 
 
 def difference(model: keras.Model, answers: Answers) -> float | None:
-    """How far the answers of a model are from those of another, as a share of the largest.
+    """Returns how far a model's answers are from another's, as a share of the largest answer.
 
-    None if the two take or make other shapes, so that nobody can say.
+    None if the two take or make different shapes, so that they cannot be compared.
     """
     try:
         takes = [tuple(symbol.shape) for symbol in _inputs(model)]
@@ -126,7 +126,7 @@ def difference(model: keras.Model, answers: Answers) -> float | None:
         ):
             return None
         found = _outputs(model, answers.questions)
-    except Exception as error:  # tokens that this model does not know, or whatever it does
+    except Exception as error:  # unknown tokens, or whatever a user's model does
         logger.debug("warm start: model %s could not be asked: %s", model.name, error)
         return None
     if [value.shape for value in found] != [each.shape for each in answers.outputs]:
@@ -140,7 +140,7 @@ def difference(model: keras.Model, answers: Answers) -> float | None:
 
 
 def computes_in_half(model: keras.Model) -> bool:
-    """Whether any layer computes in 16 bits."""
+    """Returns whether any layer computes in 16 bits."""
     from ooodist.compat.keras_model import layers_of
 
     return any("16" in str(layer.compute_dtype) for layer in layers_of(model))
@@ -168,7 +168,7 @@ def _question(number: int, symbol: Any, graph: Graph) -> Question:
 
 
 def _num_tokens(graph: Graph, number: int) -> int:
-    """How many different whole numbers an input may have: its tables have so many rows."""
+    """Returns how many different integers an input may hold: as many as its tables have rows."""
     from_there = {number}
     for at, node in enumerate(graph.nodes):
         if from_there.intersection(node.inputs):
@@ -187,7 +187,7 @@ def _outputs(model: keras.Model, questions: Sequence[Question]) -> list[np.ndarr
     from ooodist.compat.keras_graph import inputs_structure
     from ooodist.transfer.graph.keras_graph import as_functional
 
-    random = np.random.RandomState(SEED)  # its numbers are the same in all versions
+    random = np.random.RandomState(SEED)  # the same numbers in all versions of NumPy
     values = [
         random.randint(0, each.below, each.shape).astype("int32")
         if each.below

@@ -1,8 +1,8 @@
-"""Making inserted batch norms the identity while training too.
+"""Makes inserted batch norms the identity in training, too.
 
-A new batch norm is the identity when a model predicts, as its moving mean is 0 and its variance 1.
-While it trains it scales by what comes in. If gamma and beta undo just that, it changes nothing
-there either.
+A new batch norm is the identity at inference, as its moving mean is 0 and its variance 1. In
+training it normalizes by the batch. If gamma and beta undo exactly that, it changes nothing there
+either.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ logger = logging.getLogger("ooodist")
 
 
 def calibrate(model: keras.Model, gammas: Collection[str], batch: Any) -> None:
-    """Sets the inserted batch norms by what comes into them.
+    """Sets the inserted batch norms by the statistics of their inputs.
 
-    One pass is enough: each is frozen in it, which makes it the identity while the model trains
-    too, so that none changes what comes into the others. All other batch norms scale by the batch,
-    as they will in the first step.
+    One pass is enough: each is frozen in it, which makes it the identity in training mode too, so
+    that none changes the inputs of the others. All other batch norms normalize by the batch, as
+    they will in the first step.
 
     Args:
-        model: whose batch norms are the identity when it predicts.
-        gammas: names of their gammas.
-        batch: (x, …) as the training data yields it.
+        model: a model whose inserted batch norms are the identity at inference.
+        gammas: names of the gammas of these norms.
+        batch: (x, ...) as the training data yields it.
     """
     if not gammas:
         return
@@ -57,20 +57,20 @@ def calibrate(model: keras.Model, gammas: Collection[str], batch: Any) -> None:
 
 
 def _set(norm: keras.layers.BatchNormalization, values: np.ndarray) -> None:
-    """Makes the batch norm the identity for these values, and when it predicts for any."""
+    """Makes the batch norm the identity: in training for these values, at inference for any."""
     channel = norm.axis % values.ndim
     axes = tuple(number for number in range(values.ndim) if number != channel)
     mean, variance = values.mean(axis=axes), values.var(axis=axes)
     norm.moving_variance.assign(variance)
     norm.gamma.assign(np.sqrt(variance + norm.epsilon))
-    if norm.beta is not None:  # without one, nothing can undo that the mean is taken away
+    if norm.beta is not None:  # without it, nothing can undo the subtraction of the mean
         norm.moving_mean.assign(mean)
         norm.beta.assign(mean)
 
 
 @contextlib.contextmanager
 def _frozen(layers: Sequence[keras.Layer]) -> Iterator[None]:
-    """In this block the layers are not trained."""
+    """Makes the layers non-trainable in this block."""
     before = [layer.trainable for layer in layers]
     for layer in layers:
         layer.trainable = False
@@ -83,7 +83,7 @@ def _frozen(layers: Sequence[keras.Layer]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _inputs(layers: Sequence[keras.Layer]) -> Iterator[dict[int, np.ndarray]]:
-    """What comes into the layers in this block when they are called first, by their numbers."""
+    """Records the input of each layer's first call in this block, by the layer's index."""
     found: dict[int, np.ndarray] = {}
 
     def replacement(number: int, plain: Any) -> Any:

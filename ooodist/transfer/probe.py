@@ -1,4 +1,4 @@
-"""Which of several starts is best: each is trained for a few steps."""
+"""Compares several starts by training each for a few steps."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def probe(
     batches: Sequence[Any],
     steps: int,
 ) -> list[float]:
-    """The loss that each start comes to; the model is left as it was, bit for bit.
+    """Returns the loss that each start reaches; the model is left as it was, bit for bit.
 
     Args:
-        model: compiled.
-        starts: weights by name, as of the model's graph.
-        batches: (x, y) or (x, y, sample_weight); used again and again.
-        steps: of training. The loss is the mean of that of the last half of them.
+        model: a compiled model.
+        starts: weights by name, as in the model's graph.
+        batches: (x, y) or (x, y, sample_weight); used in turn.
+        steps: number of training steps. The loss is the mean over the last half of them.
 
     Raises:
         UserError: the model is not compiled, so that there is no loss.
@@ -71,6 +71,6 @@ def probe(
 
 
 def _twin(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """A new optimizer of the same settings; one that scales the loss without that."""
+    """Returns a new optimizer of the same settings, without loss scaling."""
     inner = without_scaling(optimizer)
     return type(inner).from_config(inner.get_config())

@@ -1,4 +1,4 @@
-"""Where a model's start weights come from, for those who train it."""
+"""Records where a model's initial weights come from, for those who train it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _ATTRIBUTE = "ooodist_warm_start"
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Where a model's start weights come from.
+    """Describes where a model's initial weights come from.
 
     Attributes:
-        parent: id of the model in the zoo.
-        name: of that model.
-        score: how similar it is, 0 to 1.
+        parent: id of the parent in the zoo.
+        name: name of the parent.
+        score: similarity of the two models, 0 to 1.
         carried: the share of the model's parameters that come from it, 0 to 1.
         tensors: what became of each weight.
-        lower_rate: by which share the learning rate begins lower.
-        ramp_steps: updates until it is its own again.
-        seconds: for ``query``, ``fetch``, ``transform`` and ``compare``, and ``probe`` if that was
-            asked for.
+        lower_rate: the share by which the learning rate is lowered at first.
+        ramp_steps: updates until the learning rate is no longer lowered.
+        seconds: seconds taken by ``query``, ``fetch``, ``transform`` and ``compare``, and by
+            ``probe`` if that was asked for.
         exact: whether the model computes what its parent does, within rounding.
-        difference: the largest between their answers to the same random inputs, as a share of the
-            largest answer; None if the two cannot be compared.
+        difference: the largest between the answers of both models to the same random inputs, as a
+            share of the largest answer; None if the two cannot be compared.
         departures: where the model computes something else, and why.
     """
 
@@ -48,37 +48,37 @@ class WarmStart:
 
     @property
     def not_copied(self) -> frozenset[str]:
-        """The weights that elastic training is to train first: new ones, and copies of units."""
+        """The weights that elastic training trains first: new ones, and copies of units."""
         actions = ("fresh", "identity", "widened")
         return frozenset(each.name for each in self.tensors if each.action in actions)
 
 
 def note(model: keras.Model, start: WarmStart) -> None:
-    """From now on the model is known to come from there."""
+    """Records a warm start on the model."""
     setattr(model, _ATTRIBUTE, start)
 
 
 def start_of(model: keras.Model) -> WarmStart | None:
-    """Where the model's weights come from; None if it started cold."""
+    """Returns the warm start of the model; None if it started cold."""
     found = getattr(model, _ATTRIBUTE, None)
     assert found is None or isinstance(found, WarmStart)
     return found
 
 
 def not_copied(model: keras.Model) -> frozenset[str]:
-    """The names of the weights that a warm start has not copied; none without such a start."""
+    """Returns the names of the weights that a warm start has not copied; none without one."""
     start = start_of(model)
     return frozenset() if start is None else start.not_copied
 
 
 def plain_of(model: keras.Model) -> dict[str, Any] | None:
-    """The warm start as plain values, for checkpoints; None if the model started cold."""
+    """Returns the warm start as plain values, for checkpoints; None if the model started cold."""
     start = start_of(model)
     return None if start is None else yaml_dataclass.plain(start)
 
 
 def read(plain: Mapping[str, Any]) -> WarmStart:
-    """What :func:`plain_of` has written."""
+    """Restores a warm start from the result of :func:`plain_of`."""
     start = yaml_dataclass.read(WarmStart, dict(plain))
     assert isinstance(start, WarmStart)
     return start

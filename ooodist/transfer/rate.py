@@ -1,4 +1,4 @@
-"""The learning rate after a warm start: lower at first, or what was carried over would be lost."""
+"""Lowers the learning rate after a warm start, so that the transferred weights are not lost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ logger = logging.getLogger("ooodist")
 
 @keras.saving.register_keras_serializable(package="ooodist")
 class WarmStartRate(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc, unused-ignore]
-    """Another rate times a factor that rises from ``first`` to 1 within ``steps`` updates.
+    """A learning rate times a factor that rises from ``first`` to 1 within ``steps`` updates.
 
     Args:
-        rate: a number, or a schedule of Keras.
-        first: of the factor, above 0.
-        steps: updates until it is 1.
+        rate: a number or a Keras schedule.
+        first: the initial factor, above 0.
+        steps: updates until the factor is 1.
     """
 
     def __init__(self, rate: Any, first: float, steps: int) -> None:
@@ -41,7 +41,7 @@ class WarmStartRate(keras.optimizers.schedules.LearningRateSchedule):  # type: i
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> WarmStartRate:
-        """What :meth:`get_config` was of."""
+        """Makes a schedule from the result of :meth:`get_config`."""
         rate = config["rate"]
         if isinstance(rate, dict):
             rate = keras.saving.deserialize_keras_object(rate)
@@ -49,11 +49,12 @@ class WarmStartRate(keras.optimizers.schedules.LearningRateSchedule):  # type: i
 
 
 def lower_at_first(model: keras.Model, share: float, steps: int) -> None:
-    """Makes the learning rates of a compiled model begin lower; before its first step.
+    """Lowers the learning rates of a compiled model at first; call it before the first step.
 
     Args:
-        share: by which they begin lower, 0 to below 1.
-        steps: updates until they are their own again.
+        model: the compiled model.
+        share: the share by which they are lowered at first, 0 to below 1.
+        steps: updates until they are no longer lowered.
     """
     if share <= 0:
         return
@@ -69,7 +70,7 @@ def lower_at_first(model: keras.Model, share: float, steps: int) -> None:
         if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             inner.learning_rate = WarmStartRate(rate, 1 - share, steps)
             continue
-        # Keras' own schedule: the saved model is then loaded where there is no ooodist.
+        # Keras's own schedule, so that the saved model can be loaded without ooodist.
         rate = float(inner.learning_rate)
         inner.learning_rate = keras.optimizers.schedules.PolynomialDecay(
             (1 - share) * rate, steps, rate

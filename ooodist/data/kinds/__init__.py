@@ -1,1 +1,1 @@
-"""The kinds of data, a module each."""
+"""The kinds of data, one module each."""

@@ -1,8 +1,8 @@
-"""Handwritten digits, which come with the package.
+"""Handwritten digits, which ship with the package.
 
 They are the test set of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
-UCI Machine Learning Repository, 1998, doi:10.24432/C50P49, under CC BY 4.0, as scikit-learn
-carries it too. To import scikit-learn for it would cost each process a second and more, and Keras
+UCI Machine Learning Repository, 1998, doi:10.24432/C50P49, under CC BY 4.0, which scikit-learn
+includes too. Importing scikit-learn for it would cost each process more than a second, and Keras
 imports it wherever it is installed.
 """
 
@@ -19,19 +19,19 @@ from ooodist.data.sources import IndexedSource, Meaning, Pair
 from ooodist.data.split import split_indices
 
 ORIGINAL_SIZE = 8  # pixels
-LARGEST_VALUE = 16.0  # of a pixel
+LARGEST_VALUE = 16.0  # the largest value of a pixel
 
-_FILE = Path(__file__).with_name("digits.csv.gz")  # a line an image: its pixels and its digit
+_FILE = Path(__file__).with_name("digits.csv.gz")  # one line per image: its pixels and its digit
 
 
 def load() -> tuple[np.ndarray, np.ndarray]:
-    """Pixels of (1797, 8, 8), 0 to 16, and digits of (1797,), both integers."""
+    """Returns pixels (1797, 8, 8), 0 to 16, and digits (1797,), both int64."""
     lines = np.loadtxt(_FILE, delimiter=",", dtype=np.int64)
     return lines[:, :-1].reshape(-1, ORIGINAL_SIZE, ORIGINAL_SIZE), lines[:, -1]
 
 
 def source(config: DigitsConfig) -> IndexedSource:
-    """1,797 images of (image_size, image_size, channels), labels 0 to 9."""
+    """Makes a source of 1,797 images (image_size, image_size, channels) with labels 0 to 9."""
     pixels, digits = load()
     images = tf.constant(pixels[..., None] / LARGEST_VALUE, tf.float32)
     labels = tf.constant(digits, tf.int32)

@@ -1,4 +1,4 @@
-"""A function of the user's that returns tf.data datasets."""
+"""A user's function that returns tf.data datasets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("ooodist")
 
 
 def source(config: FunctionConfig) -> SequentialSource:
-    """The datasets are taken as they are: dtypes and values are the function's business."""
+    """Makes a source of the datasets as they are: dtypes and values are up to the function."""
     name = config.function
     train, validation = _datasets(name, _find(name), config.arguments)
     x_spec, y_spec = _check_elements(name, train)
@@ -85,7 +85,7 @@ def _datasets(
 
 
 def _check_elements(name: str, dataset: tf.data.Dataset) -> tuple[Any, Any]:
-    """The specs of x and y."""
+    """Returns the specs of x and y; raises UserError if a dataset does not have such pairs."""
     spec = dataset.element_spec
     leaves = tf.nest.flatten(spec)
     is_pair = isinstance(spec, tuple) and len(spec) == 2

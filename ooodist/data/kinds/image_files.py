@@ -1,4 +1,4 @@
-"""Finding image files in class folders, and seeing early that they can be read."""
+"""Finds image files in class folders, and checks early that they can be read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ooodist.errors import UserError
 log = logging.getLogger("ooodist")
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
-FORMATS = ("PNG", "JPEG", "MPO", "BMP", "GIF")  # MPO: a JPEG of several pictures, as phones make
-# What the last bytes of a whole file hold. BMP has no such mark, and GIF's is a common byte.
+FORMATS = ("PNG", "JPEG", "MPO", "BMP", "GIF")  # MPO: a JPEG of several pictures, from phones
+# A mark in the last bytes of a complete file. BMP has none, and GIF's is a common byte.
 ENDS = {"PNG": b"IEND", "JPEG": b"\xff\xd9", "MPO": b"\xff\xd9"}
 TAIL_BYTES = 64
 
 
 def class_folders(root: str) -> list[str]:
-    """The sorted names of the folders in ``root``; at least one, hidden ones left out."""
+    """Returns the sorted names of the folders in ``root``: at least one, without hidden ones."""
     if not Path(root).is_dir():
         raise UserError(f"{root} is not a folder: image data needs a folder with one per class")
     names = sorted(
@@ -34,7 +34,7 @@ def class_folders(root: str) -> list[str]:
 
 
 def find_images(root: str, classes: list[str]) -> tuple[list[str], list[int]]:
-    """All image files below the class folders in a fixed order, and their class numbers."""
+    """Returns all image files below the class folders in a fixed order, and their class numbers."""
     files: list[str] = []
     labels: list[int] = []
     ignored: list[str] = []
@@ -54,11 +54,11 @@ def find_images(root: str, classes: list[str]) -> tuple[list[str], list[int]]:
 
 
 def check_images(files: list[str], at_most: int) -> None:
-    """Open ``at_most`` files, evenly spread, and raise UserError for one that is no whole image.
+    """Opens ``at_most`` files, evenly spread; raises UserError for one that is no complete image.
 
-    Only the header and the last bytes are read; a file whose end does not show that it is whole
-    is decoded to know. 20,000 files take some seconds. What is not looked at here, and pixels that
-    are damaged in the middle of a file, end the training with TensorFlow's own error.
+    Only the header and the last bytes are read; a file whose end does not show that it is complete
+    is decoded. 20,000 files take some seconds. Files that are not checked here, and pixels that are
+    damaged in the middle of a file, end the training with TensorFlow's own error.
     """
     start = time.perf_counter()
     num_checked = min(at_most, len(files))
@@ -82,7 +82,7 @@ def _check_image(path: str) -> None:
     if file_format not in FORMATS:
         raise UserError(f"{path} is a {file_format} image: allowed are png, jpeg, bmp, gif")
     if file_format == "BMP" and mode not in ("L", "RGB", "RGBA"):
-        # TensorFlow takes the palette's numbers for grey values.
+        # TensorFlow takes the palette's indices for gray values.
         raise UserError(f"{path} is a BMP image with a palette: convert it to png")
 
 

@@ -14,7 +14,7 @@ from ooodist.errors import UserError
 
 
 def source(config: ImagesConfig) -> IndexedSource:
-    """Files are decoded when their sample's turn comes, several at a time."""
+    """Makes a source of files that are decoded when their turn comes, several at a time."""
     classes = class_folders(config.path)
     if len(classes) < 2:
         raise UserError(f"{config.path} has one class folder, {classes[0]}: needed are two or more")
@@ -55,9 +55,9 @@ def source(config: ImagesConfig) -> IndexedSource:
 
 
 def decode_image(content: tf.Tensor, size: tuple[int, int], channels: int) -> tf.Tensor:
-    """A png, jpeg, bmp or gif file's bytes to float32 (height, width, channels) in [0, 1].
+    """Decodes a png, jpeg, bmp or gif file to float32 (height, width, channels) in [0, 1].
 
-    Of an animation only the first picture is taken.
+    An animation gives its first picture.
     """
     # Every format can be decoded to 3 channels, but gif not to 1.
     pixels = tf.io.decode_image(content, channels=3, expand_animations=False)

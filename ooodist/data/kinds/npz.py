@@ -29,7 +29,7 @@ log = logging.getLogger("ooodist")
 
 
 def source(config: NpzConfig) -> IndexedSource:
-    """The arrays are held in memory, in the dtype of the file."""
+    """Makes a source of arrays that are held in memory, in the dtype of the file."""
     x, y = _load(config.path, config)
     x_spec, y_spec = (tf.TensorSpec(array.shape[1:], array.dtype) for array in (x, y))
     task = find_task(config.path, config.task, config.num_classes, x_spec, y_spec)
@@ -73,7 +73,7 @@ def _reader(
 
 
 def _load(path: str, config: NpzConfig) -> tuple[np.ndarray, np.ndarray]:
-    """x and y of one file, checked one against the other."""
+    """Loads x and y of one file, and checks each and that they fit together."""
     start = time.perf_counter()
     try:
         arrays = np.load(path, allow_pickle=False)
@@ -114,7 +114,7 @@ def _array(path: str, arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
     try:
         dtype = tf.as_dtype(array.dtype)
     except TypeError:
-        dtype = tf.string  # dates, records, ...: refused just as text is
+        dtype = tf.string  # dates, records, ...: refused like text
     check_dtype(what, dtype)
     limits = np.iinfo(np.int32)
     if dtype.is_integer and array.size and (array.min() < limits.min or array.max() > limits.max):

@@ -1,4 +1,4 @@
-"""TFRecord files on disk: finding, counting and looking into them."""
+"""Finds, counts and describes the records of TFRecord files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOOTER_BYTES = 4
 
 
 def find_records(pattern: str) -> list[str]:
-    """The sorted names of the files that ``pattern`` fits; at least one."""
+    """Returns the sorted names of the files that match ``pattern``; at least one."""
     files = sorted(glob.glob(pattern))
     if not files:
         raise UserError(f"no file fits {pattern}: give the TFRecord files' pattern, as in a shell")
@@ -30,9 +30,10 @@ def find_records(pattern: str) -> list[str]:
 
 
 def count_records(files: list[str], compression: str) -> list[int]:
-    """The number of records in each file; UserError for one that is empty, cut or no TFRecord.
+    """Returns the number of records in each file.
 
-    Reads only the records' lengths, so uncompressed files take little time.
+    Reads only the records' lengths, so uncompressed files take little time. Raises UserError for a
+    file that is empty, cut off, or no TFRecord file.
     """
     start = time.perf_counter()
     counts = []
@@ -61,7 +62,7 @@ def _count(path: str, file: BinaryIO) -> int:
     records = 0
     while header := file.read(HEADER_BYTES):
         length = struct.unpack("<Q", header[:8])[0] if len(header) == HEADER_BYTES else 0
-        # Files may be positioned behind their end; reading a record's last byte shows the cut.
+        # A file may be positioned past its end; reading a record's last byte shows a cut.
         within = length < 2**40 and len(header) == HEADER_BYTES
         if within:
             file.seek(length + FOOTER_BYTES - 1, 1)
@@ -75,7 +76,7 @@ def _count(path: str, file: BinaryIO) -> int:
 
 
 def describe_record(record: bytes) -> str:
-    """The features of one ``tf.train.Example``, for an error message."""
+    """Describes the features of one ``tf.train.Example``, for an error message."""
     example = tf.train.Example.FromString(record)
     parts = []
     for name, feature in sorted(example.features.feature.items()):

@@ -1,4 +1,4 @@
-"""Augmentation by shifting images."""
+"""Augments images by shifting them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import tensorflow as tf
 
 
 def shifted(images: tf.Tensor, noise: tf.Tensor, furthest: int) -> tf.Tensor:
-    """Each image moved by up to ``furthest`` pixels in both directions, the gap filled with 0.
+    """Shifts each image by up to ``furthest`` pixels along both axes, and fills the gap with 0.
 
-    ``images`` (n, height, width, channels); ``noise`` (n,) random int32 numbers, which alone
+    ``images``: (n, height, width, channels). ``noise``: random int32 numbers (n,), which alone
     decide the shifts.
     """
     height, width = images.shape[1], images.shape[2]

@@ -13,12 +13,12 @@ from ooodist.data.split import split_indices
 from ooodist.errors import UserError
 
 LARGEST_BYTES = 4 * 2**30
-NUM_FEATURES = 64  # at most so many numbers of a sample decide its target
-COMMON_SUCCESSOR = 0.9  # how often a token is followed by the one that belongs to it
+NUM_FEATURES = 64  # at most this many numbers of a sample decide its target
+COMMON_SUCCESSOR = 0.9  # how often a token is followed by its successor in the table
 
 
 def source(config: SyntheticConfig) -> IndexedSource:
-    """Samples and targets that depend on the settings alone."""
+    """Makes a source of samples and targets that depend only on the settings."""
     num_bytes = 4 * config.num_samples * math.prod(config.input_shape)
     if num_bytes > LARGEST_BYTES:
         raise UserError(
@@ -62,7 +62,7 @@ def _meaning(config: SyntheticConfig) -> Meaning:
 def _projection(
     config: SyntheticConfig, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Targets are a random linear function of a few of x's numbers; labels its largest output."""
+    """Makes targets a random linear function of a few numbers of x; a label is its argmax."""
     shape = (config.num_samples, *config.input_shape)
     x: np.ndarray
     if config.vocabulary is None:
@@ -85,7 +85,7 @@ def _projection(
 def _language(
     config: SyntheticConfig, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each token is mostly followed by the one that a fixed table gives for it."""
+    """Makes sequences in which a fixed table mostly gives the token that follows another."""
     assert config.vocabulary is not None
     (length,) = config.input_shape
     successor = random.permutation(config.vocabulary).astype(np.int32)

@@ -1,4 +1,4 @@
-"""A byte-level language model's samples: neighboring, non-overlapping windows of a text."""
+"""Samples for a byte-level language model: adjacent, non-overlapping windows of a text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ NUM_BYTES = 256
 
 
 def source(config: TextConfig) -> IndexedSource:
-    """x and y int32 of (sequence_length,), y one byte further; the end is for validation."""
+    """Makes a source of int32 x and y (sequence_length,), y one byte ahead.
+
+    The end of the text is for validation.
+    """
     text = _topics() if config.source == "topics" else _read(config.source)
     length = config.sequence_length
     num_windows = (len(text) - 1) // length  # the last window needs a next byte

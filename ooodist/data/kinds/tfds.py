@@ -1,4 +1,4 @@
-"""Any TensorFlow Datasets name, when that package is installed."""
+"""Any data set of TensorFlow Datasets, if that package is installed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ooodist.errors import UserError
 
 log = logging.getLogger("ooodist")
 
-# tensorflow-datasets 4.9 imports importlib_resources without saying that it needs it.
+# tensorflow-datasets 4.9 imports importlib_resources without requiring it.
 INSTALL = "pip install tensorflow-datasets importlib_resources"
 
 
 def source(config: TFDSConfig) -> SequentialSource:
-    """The data set's splits; images are decoded on the worker that trains on them."""
+    """Makes a source of the data set's splits; the worker that trains on an image decodes it."""
     tfds = _import()
     builder = _builder(tfds, config)
     names = _names(config, builder)
@@ -42,7 +42,7 @@ def source(config: TFDSConfig) -> SequentialSource:
             return decode_features(stored.deserialize_example(record, decoders=decoding.decoders))
 
         decode_stored = decode_record
-    else:  # such files can only be read as the package does
+    else:  # only the package can read such files
         elements = builder.as_dataset(config.split, shuffle_files=False, decoders=decoding)
     validation = num_validation = None
     if (split := config.validation_split) is not None:
@@ -87,7 +87,7 @@ def source(config: TFDSConfig) -> SequentialSource:
 def _decoder(
     tfds: ModuleType, config: TFDSConfig, features: Any, names: tuple[str, str]
 ) -> Callable[[dict[str, tf.Tensor]], tuple[tf.Tensor, tf.Tensor]]:
-    """A function from the stored features to x for a model and y as stored."""
+    """Makes a function from the stored features to x for a model, and y as stored."""
     for name in names:
         check_dtype(f"feature {name} of {config.dataset}", features[name].dtype)
     if config.image_size is not None and not _is_image(tfds, features[names[0]]):
@@ -125,7 +125,7 @@ def _import() -> ModuleType:
 
 
 def _builder(tfds: ModuleType, config: TFDSConfig) -> Any:
-    """The data set's builder, with the data on disk."""
+    """Returns the data set's builder, once the data is on disk."""
     try:
         builder = tfds.builder(config.dataset, data_dir=config.data_dir)
         if builder.is_prepared():
@@ -191,7 +191,7 @@ def _is_image(tfds: ModuleType, feature: Any) -> bool:
 
 
 def _decoding(tfds: ModuleType, builder: Any, names: tuple[str, str]) -> Any:
-    """That these features are taken, and images left encoded."""
+    """Returns the decoding that takes only these features and leaves images encoded."""
     features = builder.info.features
     images = [name for name in names if _is_image(tfds, features[name])]
     return tfds.decode.PartialDecoding(

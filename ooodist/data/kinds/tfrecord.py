@@ -21,7 +21,7 @@ log = logging.getLogger("ooodist")
 
 
 def source(config: TFRecordConfig) -> SequentialSource:
-    """Files are read in another order each epoch, their records mixed and shuffled."""
+    """Makes a source of files read in a new order each epoch, their records mixed and shuffled."""
     files = find_records(config.pattern)
     counts = count_records(files, config.compression)
     validation_files: list[str] = []
@@ -72,7 +72,7 @@ def _compression(config: TFRecordConfig) -> str:
 
 
 def _records(config: TFRecordConfig, files: tf.Tensor) -> tf.data.Dataset:
-    """The records of some files, in a fixed order."""
+    """Returns the records of some files, in a fixed order."""
     return tf.data.Dataset.from_tensor_slices(files).interleave(
         lambda path: tf.data.TFRecordDataset(path, _compression(config)),
         cycle_length=FILES_AT_ONCE,
@@ -82,7 +82,7 @@ def _records(config: TFRecordConfig, files: tf.Tensor) -> tf.data.Dataset:
 
 
 def _parser(features: dict[str, FeatureConfig]) -> Callable[[tf.Tensor], tuple[Any, tf.Tensor]]:
-    """A function from one record to x (a dictionary if there are several) and y as stored."""
+    """Makes a function from one record to x (a dictionary if there are several) and y as stored."""
     stored = {
         name: tf.io.FixedLenFeature(list(feature.shape), feature.dtype)
         if feature.encoding == "none"
@@ -114,7 +114,7 @@ def _decode(value: tf.Tensor, feature: FeatureConfig) -> tf.Tensor:
 
 
 def _check_first(path: str, config: TFRecordConfig, decode: Callable[..., Pair]) -> None:
-    """Raise UserError if the first record of a file is not what data.features says."""
+    """Raises UserError if the first record of a file is not what data.features says."""
     record = next(iter(_records(config, tf.constant([path])).take(1)))
     try:
         found = describe_record(record.numpy())

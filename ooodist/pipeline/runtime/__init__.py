@@ -1,1 +1,1 @@
-"""Carrying out a schedule: work of a stage, messages over MPI, gradients, update."""
+"""Carries out a schedule: work of a stage, messages over MPI, gradients, update."""

@@ -1,4 +1,4 @@
-"""The metrics of a model, fed by the last stage of its pipeline, micro-batch by micro-batch."""
+"""Updates a model's metrics on the last stage of its pipeline, micro-batch by micro-batch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class BatchMetrics:
     """Adds a micro-batch's outputs to the metrics of the model.
 
     Args:
-        model: the whole one.
+        model: the whole model.
         splitter: knows the data.
-        masked: places of the outputs whose masks come behind them.
+        masked: indices of the outputs that have masks, which follow the outputs.
     """
 
     def __init__(self, model: keras.Model, splitter: BatchSplitter, masked: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
-"""Tensors that go from a stage to the next, and their gradients that come back, as MPI's messages.
+"""Converts tensors sent from one stage to the next, and their gradients, to MPI messages and back.
 
-On a CPU nothing is copied on the way: MPI reads the memory of the tensor that is sent, and the
-memory that it has received into becomes a tensor. On a GPU either MPI reads and writes the memory
-of the GPU (DLPack; the MPI must be made for it), or tensors are copied to the host and back.
+On a CPU nothing is copied: MPI reads the memory of the tensor that is sent, and the memory that it
+has received into becomes a tensor. On a GPU, MPI either reads and writes the memory of the GPU
+(DLPack; needs a CUDA-aware MPI), or tensors are copied to the host and back.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import tensorflow as tf
 from ooodist.engines.gpu import wait_for_gpu
 from ooodist.planner.pipeline.actions import FORWARD
 
-_ALIGNMENT = 64  # bytes; memory at other places TensorFlow would copy
+_ALIGNMENT = 64  # bytes; TensorFlow would copy memory that is aligned to less
 
 
 class TensorBoundary:
-    """Behind a stage.
+    """The boundary after a stage.
 
     Args:
-        specs: of what the stage sends for a micro-batch. Gradients come back for what is of
-            floating point.
-        direct: hand tensors to MPI where they are, on a GPU too.
+        specs: specs of what the stage sends for a micro-batch. Gradients are sent back for those
+            with a floating-point dtype.
+        direct: pass tensors to MPI where they are, also on a GPU.
     """
 
     def __init__(self, specs: Sequence[tf.TensorSpec], *, direct: bool = False) -> None:
@@ -33,18 +33,18 @@ class TensorBoundary:
         self._direct = direct
 
     def receive_buffers(self, kind: str) -> list[np.ndarray] | list[TensorMemory]:
-        """Of zeros."""
+        """Returns receive buffers for one message, filled with zeros."""
         specs = self._specs_of(kind)
         if not self._direct:
             return [_zeros(_num_bytes(spec)) for spec in specs]
         memories = [TensorMemory(tf.zeros(spec.shape, spec.dtype)) for spec in specs]
-        wait_for_gpu()  # what is still to run may write where these are
+        wait_for_gpu()  # operations still queued may use this memory
         return memories
 
     def pack(self, kind: str, values: Sequence[tf.Tensor]) -> list[np.ndarray] | list[TensorMemory]:
         if not self._direct:
             return [as_bytes(tensor) for tensor in values]
-        wait_for_gpu()  # MPI does not know what is still to be computed
+        wait_for_gpu()  # MPI does not know what is still queued
         return [TensorMemory(tensor) for tensor in values]
 
     def unpack(self, kind: str, arrays: Sequence[Any]) -> list[tf.Tensor]:
@@ -57,7 +57,7 @@ class TensorBoundary:
         return 0.0
 
     def num_bytes(self, kind: str) -> int:
-        """Of such a message."""
+        """Returns the size of such a message."""
         return sum(map(_num_bytes, self._specs_of(kind)))
 
     def _specs_of(self, kind: str) -> Sequence[tf.TensorSpec]:
@@ -67,7 +67,7 @@ class TensorBoundary:
 
 
 class TensorMemory:
-    """The memory of a tensor, for MPI to read or to write, wherever it is."""
+    """A tensor's memory, on any device, for MPI to read or write."""
 
     def __init__(self, tensor: tf.Tensor) -> None:
         self.tensor = tensor
@@ -81,23 +81,23 @@ class TensorMemory:
 
 
 def as_bytes(tensor: tf.Tensor) -> np.ndarray:
-    """The bytes of a tensor, of any dtype; shape (number of bytes,). On a CPU nothing is copied."""
+    """Returns the bytes of a tensor of any dtype, shape (bytes,); no copy on a CPU."""
     array = np.asarray(tensor) if tensor.shape.rank else np.asarray(tensor.numpy())
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:
-    """The tensor that has these bytes, which must stay as they are: they are not copied.
+    """Returns the tensor with these bytes, which are not copied and must not be changed.
 
     Args:
-        array: of shape (number of bytes,); it begins where :func:`_zeros` would have it begin.
-        spec: of the tensor.
+        array: shape (bytes,), uint8, aligned as by :func:`_zeros`.
+        spec: shape and dtype of the tensor.
     """
     kind = np.dtype(spec.dtype.as_numpy_dtype)
     shaped = array.view(f"u{kind.itemsize}").reshape(spec.shape)
     if kind.isbuiltin == 1:
         return tf.experimental.dlpack.from_dlpack(shaped.view(kind).__dlpack__())
-    # As bfloat16, which NumPy does not hand on.
+    # bfloat16 and others that NumPy does not export through DLPack.
     return tf.bitcast(tf.experimental.dlpack.from_dlpack(shaped.__dlpack__()), spec.dtype)
 
 

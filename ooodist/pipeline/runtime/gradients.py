@@ -1,4 +1,4 @@
-"""The gradients of a rank's stages: added up over micro-batches, stages and replicas.
+"""Sums the gradients of a rank's stages over micro-batches, stages and replicas.
 
 ::
 
@@ -6,7 +6,7 @@
     the weight) --> update
 
 A weight that stages of several ranks share (tied embeddings) is kept by all of them. Each gets the
-sum of all gradients and makes the same update, so that they stay alike.
+sum of all gradients and makes the same update, so that the copies stay identical.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ooodist.pipeline.stages import Stage
 
 
 class Gradients:
-    """Of the weights that this rank trains.
+    """The gradient sums of the weights that this rank trains.
 
     Args:
-        stages: all of the model.
-        rank_of: the position of each.
-        ranks: of the job; all of them make one.
+        stages: all stages of the model.
+        rank_of: the position of each stage.
+        ranks: the position of this rank among all; all ranks make this object together.
         transport: moves the sums.
 
     Attributes:
-        accumulators: by the path of the weight; stages add to them.
-        owners: of all weights, the positions at which they are, by path.
-        variables: those of this rank that are trained, in the order of the model.
+        accumulators: by path of the weight; stages add to them.
+        owners: the positions that have each weight of the model, by path.
+        variables: the weights of this rank that are trained, in the order of the model.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Gradients:
                     uses[variable.path] = uses.get(variable.path, 0) + 1
         self._own = own
         self.variables = list(own.values())
-        self._uses = uses  # stages of this rank that have the weight
-        # In the same order on all ranks, as MPI wants.
+        self._uses = uses  # number of this rank's stages that have the weight
+        # In the same order on all ranks, as MPI requires.
         groups = sorted({self.owners[path] for path in self.owners})
         communicators = {group: ranks.those_at(group) for group in groups}
         self._those = {path: communicators[self.owners[path]] for path in own}
@@ -64,15 +64,15 @@ class Gradients:
         self.select(None)
 
     def select(self, weights: Collection[str] | None) -> None:
-        """Sums are those of these weights alone from now on; None: of all. All ranks say the same.
+        """Sums only these weights from now on. All ranks pass the same ones.
 
         Args:
-            weights: paths.
+            weights: paths; None for all.
         """
         self.variables = [
             variable for path, variable in self._own.items() if weights is None or path in weights
         ]
-        # In one call each: a call for every sum takes longer than the update of a small model.
+        # One call for all: a call for each sum takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
 
@@ -82,18 +82,18 @@ class Gradients:
         self._sums.clear()
 
     def stage_is_done(self, variables: Iterable[keras.Variable]) -> None:
-        """All micro-batches of a stage have added to these; sums begin that can."""
+        """Called when all micro-batches of a stage have added to these; starts complete sums."""
         for variable in variables:
             self._left[variable.path] -= 1
-            # Ranks with other stages come to a shared weight in another order: it goes last.
+            # Ranks with other stages finish a shared weight in another order: its sum starts last.
             if not self._left[variable.path] and len(self.owners[variable.path]) == 1:
                 self._begin_sum(variable.path)
 
     def sums(self) -> list[tf.Tensor]:
-        """The gradients of ``variables``, over all stages, and the mean over the replicas.
+        """Returns the gradients of ``variables``: sums over stages, means over replicas.
 
         Raises:
-            Stalled: another rank does not come to it.
+            Stalled: another rank does not take part in time.
         """
         for path in sorted(variable.path for variable in self.variables):  # as on the other ranks
             if len(self.owners[path]) > 1:
@@ -113,8 +113,8 @@ class Gradients:
         self._clear_all(self._zero)
 
     def _clear(self, zero: tf.Tensor) -> None:
-        # Of an argument: zeros that TensorFlow knows beforehand it would keep, beside the sums. And
-        # one after the other, or all would be there beside the sums for a moment.
+        # The zero is an argument: TensorFlow would keep constant zeros beside the sums. And one
+        # after the other, or all zeros would exist beside the sums for a moment.
         done: list[tf.Operation] = []
         for variable in self.variables:
             accumulator = self.accumulators[variable.path]
@@ -131,7 +131,7 @@ class Gradients:
 
 
 def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """The positions that have each trained weight, by its path."""
+    """Returns the positions that have each trained weight, by its path."""
     owners: dict[str, set[int]] = {}
     for stage, position in zip(stages, rank_of, strict=True):
         for variable in stage.model.trainable_variables:
@@ -140,5 +140,5 @@ def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tupl
 
 
 def _summed_as(variable: tf.Variable) -> np.dtype:
-    """MPI does not add up the short floats."""
+    """Returns the dtype for sums, as MPI does not add 16-bit floats."""
     return np.dtype(np.float64 if variable.dtype == tf.float64 else np.float32)

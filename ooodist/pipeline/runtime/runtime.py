@@ -1,11 +1,10 @@
 """Carries out a schedule on one rank: exactly its actions, in its order.
 
-Receives are posted some messages ahead; what a stage sends goes on its way while the next action is
-computed (see transport.py). Where two stages that follow each other are on one rank, they hand over
-directly.
+Receives are posted some messages ahead; what a stage sends is transferred while the next action is
+computed (see transport.py). If two consecutive stages are on one rank, values are passed directly.
 
-What is computed, and what is between stages, is somebody else's: TensorFlow's (work.py,
-boundary.py), or a wait (emulation.py).
+How to compute, and what is sent between stages, is defined elsewhere: with TensorFlow (work.py,
+boundary.py), or as waits (emulation.py).
 """
 
 from __future__ import annotations
@@ -36,33 +35,33 @@ MadeOf = tuple[int, str, int]  # stage that needs it, FORWARD or INPUT_GRADIENT,
 
 
 class Work(Protocol):
-    """What a rank computes for one of its stages."""
+    """The computations of one stage of a rank."""
 
     def forward(self, microbatch: int, received: Sequence[Any]) -> Sequence[Any]:
-        """From what the stage before has sent (nothing for the first one) to what this sends."""
+        """Computes what this stage sends from what the previous one sent (none for the first)."""
 
     def input_gradient(self, microbatch: int, received: Sequence[Any]) -> Sequence[Any]:
-        """From the gradients of what this stage has sent (nothing for the last one) to those of
-        what it has received."""
+        """Computes the gradients of what this stage has received from those of what it has sent
+        (none for the last stage)."""
 
     def weight_gradient(self, microbatch: int) -> None:
-        """Any time after the input gradient."""
+        """Computes the weight gradients; any time after the input gradient."""
 
 
 class Boundary(Protocol):
-    """What goes from a stage to the next (FORWARD), and back (INPUT_GRADIENT)."""
+    """The connection of a stage to the next: FORWARD to it, INPUT_GRADIENT back from it."""
 
     def receive_buffers(self, kind: str) -> Sequence[Any]:
-        """Arrays, or other memory that MPI takes, into which such a message can be received."""
+        """Returns arrays, or other memory that MPI takes, to receive such a message into."""
 
     def pack(self, kind: str, values: Sequence[Any]) -> Sequence[Any]:
-        """The arrays of a message; they stay as they are."""
+        """Returns the arrays of a message, which must not be changed until it is sent."""
 
     def unpack(self, kind: str, arrays: Sequence[Any]) -> Sequence[Any]:
-        """The values of a message, whose arrays are not used by anybody else."""
+        """Returns the values of a message; nobody else uses its arrays."""
 
     def link_seconds(self, kind: str) -> float:
-        """That a message takes on an emulated link; 0 where links are real."""
+        """Returns the seconds of a message on an emulated link; 0 where links are real."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class Ran:
     """An action that was carried out.
 
     Attributes:
-        action: which.
-        start, end: seconds, from the beginning of the step.
-        waited: of these, seconds without anything to do.
+        action: the action.
+        start, end: seconds from the beginning of the step.
+        waited: seconds of it that were spent waiting for a message.
     """
 
     action: Action
@@ -82,13 +81,13 @@ class Ran:
 
 
 class Runtime:
-    """One rank of a pipeline.
+    """Runs the actions of one rank of a pipeline.
 
     Args:
-        schedule: of all ranks.
-        transport: to the other ranks; its rank is the one of the schedule.
-        works: of this rank's stages, by number.
-        boundaries: behind each stage but the last.
+        schedule: the schedule of all ranks.
+        transport: to the other ranks; its rank is the position in the schedule.
+        works: works of this rank's stages, by number.
+        boundaries: the boundary after each stage but the last.
     """
 
     def __init__(
@@ -122,13 +121,13 @@ class Runtime:
         }
 
     def step(self) -> list[Ran]:
-        """All micro-batches of a step, to the sums of the weight gradients; no update.
+        """Runs all micro-batches of a step, up to the sums of the weight gradients; no update.
 
         Returns:
-            what was done when.
+            the actions that were run, with times.
 
         Raises:
-            Stalled: a message did not come.
+            Stalled: a message did not come in time.
         """
         self._next_receive = 0
         begin = time.perf_counter()
@@ -156,7 +155,7 @@ class Runtime:
         stage, _, microbatch = action
         received = self._there.pop((stage, INPUT_GRADIENT, microbatch), ())
         gradients = self._works[stage].input_gradient(microbatch, received)
-        if stage > self._first_trained:  # nobody before that one needs gradients
+        if stage > self._first_trained:  # no stage before that one needs gradients
             self._there[stage - 1, INPUT_GRADIENT, microbatch] = gradients
         return 0.0
 
@@ -203,11 +202,11 @@ class Runtime:
         self._posted.append(self._transport.receive(str(action), peer, tag, places))
 
     def _what(self, action: Action) -> tuple[int, str, Boundary]:
-        """Of a receive: the stage that sends, what it sends, and what is between the two."""
+        """Returns, for a receive, the sending stage, what it sends, and the boundary between."""
         if action.kind == RECEIVE_FORWARD:
             return action.stage - 1, FORWARD, self._boundaries[action.stage - 1]
         return action.stage + 1, INPUT_GRADIENT, self._boundaries[action.stage]
 
     def _tag(self, stage: int, made: str, microbatch: int) -> int:
-        """The same on both sides; steps that follow each other share it, and keep their order."""
+        """Returns a tag that both sides share; consecutive steps reuse it, and MPI keeps order."""
         return self._tags[stage, made].start + microbatch

@@ -1,4 +1,4 @@
-"""Numbers by which MPI tells the messages of a step apart."""
+"""Assigns MPI tags, by which the messages of a step are told apart."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Tags = Mapping[tuple[int, str], range]
 
 
 def message_tags(schedule: Schedule) -> Tags:
-    """For what a stage needs, and of which kind, the tags of its micro-batches.
+    """Returns the tags of all micro-batches, by (stage that needs the message, kind).
 
-    They differ among the messages that one rank sends another; other pairs have the same ones.
+    They differ among the messages from one rank to another; other pairs of ranks reuse them.
     """
     tags: dict[tuple[int, str], range] = {}
     next_tags: Counter[tuple[int, int]] = Counter()
@@ -29,7 +29,7 @@ def message_tags(schedule: Schedule) -> Tags:
 
 
 def check_tags(tags: Tags, largest: int) -> None:
-    """Raises UserError if MPI has no tags as large as these."""
+    """Raises UserError if a tag exceeds the largest that MPI allows."""
     needed = max((those[-1] for those in tags.values()), default=0)
     if needed > largest:
         raise UserError(

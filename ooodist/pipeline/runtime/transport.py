@@ -1,12 +1,12 @@
-"""Messages between the ranks of a pipeline over MPI, which move while TensorFlow computes.
+"""Messages between the ranks of a pipeline over MPI, transferred while TensorFlow computes.
 
 A large message makes progress only while its sender and its receiver are inside MPI. So one thread
-of each rank does nothing else than to be there::
+of each rank does nothing but poll MPI::
 
-    compute   | F0        | F1        |              the thread sleeps while nothing is on its way
+    compute   | F0        | F1        |              the thread sleeps while nothing is in transit
     thread      recv -----> send F0 -->
 
-Receives are posted before their messages are needed, so that what is sent has a place to go to.
+Receives are posted before their messages are needed, so that each message finds a receive buffer.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from mpi4py import MPI
 from ooodist.engines.priority import let_come_first
 from ooodist.errors import UserError
 
-# Between two looks at what is on its way; each takes some 10 us of a core.
-POLL_SECONDS = 100e-6  # while somebody waits
-PATIENT_POLL_SECONDS = 1e-3  # while all compute
-_END, _WAKE = object(), object()  # for the thread, among the messages
+# Between two polls of the messages in transit; each takes some 10 us of a core.
+POLL_SECONDS = 100e-6  # while the rank waits for a message
+PATIENT_POLL_SECONDS = 1e-3  # while it computes
+_END, _WAKE = object(), object()  # control items for the thread, among the messages
 NICENESS = -10  # of the thread, where the system allows it
-FAILURE_SECONDS = 0.1  # between two looks at whether the thread has failed
+FAILURE_SECONDS = 0.1  # between two checks of whether the thread has failed
 
 
 def takes_gpu_memory() -> bool:
     """Whether this MPI reads and writes the memory of GPUs ("CUDA-aware")."""
-    library = ctypes.CDLL(MPI.__file__)  # finds what is in the MPI that mpi4py has loaded, too
+    library = ctypes.CDLL(MPI.__file__)  # also finds symbols of the MPI that mpi4py has loaded
     if hasattr(library, "MPIX_Query_cuda_support"):  # Open MPI
         return bool(library.MPIX_Query_cuda_support())
     if hasattr(library, "MPIX_GPU_query_support"):  # MPICH; 0 is CUDA
@@ -47,20 +47,21 @@ def takes_gpu_memory() -> bool:
 
 
 class Stalled(UserError):
-    """A message did not come, or was not taken, within the limit."""
+    """A message was not sent, or not received, within the timeout."""
 
 
 @dataclass
 class Message:
-    """Arrays on their way.
+    """Arrays in transit.
 
     Attributes:
-        name: of the action that sends or waits for it, as ``2RECV_F0``; for people.
-        failing: what has not happened if it does not end; for people.
-        arrays: of NumPy, or other memory that MPI takes; what is received is written into them.
-        start: begins it, and returns what MPI gives for it.
-        not_before: of ``time.monotonic()``; it is held back until then.
-        requests: of MPI, once it has begun.
+        name: the action that sends or waits for it, as ``2RECV_F0``; for error messages.
+        failing: what has not happened if it does not complete; for error messages.
+        arrays: NumPy arrays, or other memory that MPI takes; received data is written into them.
+        start: starts the transfer and returns MPI's requests.
+        not_before: held back until this time of ``time.monotonic()``, in seconds.
+        requests: MPI's requests, once started.
+        done: set when all requests have completed.
     """
 
     name: str
@@ -73,14 +74,14 @@ class Message:
 
 
 class Transport:
-    """Sends and receives in the background. To be closed when all is done.
+    """Sends and receives in the background; must be closed at the end.
 
     Args:
         communicator: of the ranks of the pipeline; not used by anybody else.
-        timeout: seconds that anybody waits for a message.
+        timeout: seconds that a rank waits for a message.
 
     Raises:
-        UserError: MPI does not let several threads in.
+        UserError: MPI was started without MPI_THREAD_MULTIPLE.
     """
 
     def __init__(self, communicator: MPI.Comm, timeout: float) -> None:
@@ -95,7 +96,7 @@ class Transport:
         self._posted: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._sent: list[Message] = []
         self._link_free: dict[int, float] = {}
-        self._waits = False  # somebody, for a message
+        self._waits = False  # whether the rank waits for a message
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._move, name="transport", daemon=True)
         self._thread.start()
@@ -103,12 +104,12 @@ class Transport:
 
     @property
     def rank(self) -> int:
-        """Of this process among those of the communicator."""
+        """This process's rank in the communicator."""
         return int(self._communicator.rank)
 
     @property
     def largest_tag(self) -> int:
-        """By which messages can be told apart; MPI promises 32,767."""
+        """The largest tag that this MPI allows; MPI guarantees at least 32,767."""
         return cast(int, MPI.COMM_WORLD.Get_attr(MPI.TAG_UB))
 
     def receive(self, name: str, peer: int, tag: int, arrays: Sequence[Any]) -> Message:
@@ -128,14 +129,14 @@ class Transport:
         *,
         link_seconds: float = 0.0,
     ) -> Message:
-        """Begins to send the arrays, which must stay as they are until it is done.
+        """Begins to send the arrays, which must not be changed until it is done.
 
         Args:
-            name: of the action.
-            peer: rank that it goes to.
-            tag: by which the two know it; of one pair of ranks and one tag, the order is kept.
+            name: the action.
+            peer: the receiving rank.
+            tag: identifies the message; with the same two ranks and tag, messages keep their order.
             arrays: what is sent.
-            link_seconds: that it takes on an emulated link, which carries one message at a time.
+            link_seconds: transfer time on an emulated link, which carries one message at a time.
         """
 
         def start() -> list[MPI.Request]:
@@ -151,9 +152,9 @@ class Transport:
         return self._post(message)
 
     def sum(self, name: str, communicator: MPI.Comm, array: np.ndarray) -> Message:
-        """Begins to add up an array over the ranks of a communicator, in place.
+        """Begins to sum an array over the ranks of a communicator, in place.
 
-        All of them do so in the same order.
+        All of them begin their sums in the same order.
         """
 
         def start() -> list[MPI.Request]:
@@ -163,15 +164,14 @@ class Transport:
         return self._post(Message(name, failing, [array], start))
 
     def wait(self, message: Message) -> float:
-        """Returns when the message is there, or taken.
+        """Returns when the message has been received or sent.
 
         Returns:
-            seconds that were waited.
+            the seconds that it waited.
 
         Raises:
-            Stalled: it took longer than the limit.
-            Exception: with which the thread ended: MPI's, where it refused this or an earlier
-                message.
+            Stalled: it took longer than the timeout.
+            Exception: the thread has ended with it: MPI's error for this or an earlier message.
         """
         if message.done.is_set():
             return 0.0
@@ -192,18 +192,18 @@ class Transport:
         return time.monotonic() - begin
 
     def flush(self) -> None:
-        """Waits until all that was sent is taken. Raises Stalled."""
+        """Waits until everything that was sent is done. Raises Stalled."""
         for message in self._sent:
             self.wait(message)
         self._sent.clear()
 
     def close(self) -> None:
-        """Ends the thread; what is still on its way is lost."""
+        """Ends the thread; messages in transit are lost."""
         self._posted.put(_END)
         self._thread.join()
 
     def _post(self, message: Message) -> Message:
-        # Not by the thread, which may have to wait for its turn: what is sent goes at once.
+        # Not started by the thread, which may have to wait for its turn: so it is sent at once.
         if not message.not_before:
             message.requests = message.start()
         self._posted.put(message)
@@ -230,18 +230,18 @@ class Transport:
                     if MPI.Request.Testall(message.requests):
                         message.done.set()
                 moving = [message for message in moving if not message.done.is_set()]
-        except Exception as error:  # whatever it is: who waits shows it
+        except Exception as error:  # of any kind: wait() raises it
             self._failure = error
 
     def _pause(self, moving: Sequence[Any], held: Sequence[Message]) -> float | None:
-        """Seconds to the next look; None: until something is posted."""
+        """Returns the seconds to the next poll; None to sleep until something is posted."""
         pauses = [max(0.0, message.not_before - time.monotonic()) for message in held]
         if moving:
             pauses.append(POLL_SECONDS if self._waits else PATIENT_POLL_SECONDS)
         return min(pauses, default=None)
 
     def _posts(self, seconds: float | None) -> list[Any]:
-        """What was posted meanwhile, or is within so many seconds (None: however long)."""
+        """Returns posted items, waiting up to this many seconds for the first (None: forever)."""
         found: list[Any] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._posted.get(timeout=seconds))

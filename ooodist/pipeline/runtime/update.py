@@ -1,8 +1,8 @@
-"""The optimizer's step for the weights of one rank, as if it had those of all.
+"""Applies the optimizer to the weights of one rank, as if the rank had all weights.
 
-What an optimizer makes of all gradients together, ranks agree on: the norm that ``global_clipnorm``
-limits, and whether all are finite where the loss is scaled. Where it is not scaled, gradients must
-be finite: see ``step/finite.py``.
+Where an optimizer looks at all gradients together, ranks agree: on the norm that
+``global_clipnorm`` limits, and on whether all are finite where the loss is scaled. Where it is not
+scaled, gradients must be finite: see ``step/finite.py``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Update:
     """Applies gradients to the weights of a rank.
 
     Args:
-        optimizer: of the model; built for all its weights.
-        variables: those of this rank.
-        counted: whether each counts for the norm here; a weight that several ranks have counts on
-            one of them.
-        pipeline: the ranks that have the other weights.
-        updating: entered around the update while it is traced; None: nothing is.
+        optimizer: the model's; built for all weights.
+        variables: this rank's weights.
+        counted: for each, whether this rank counts it in the norm; a weight that several ranks
+            have is counted on one of them.
+        pipeline: communicator of the ranks that have the other weights.
+        updating: context entered around the update while it is traced; None for none.
 
     Attributes:
-        not_finite: the path of a weight whose gradient in the last step was not finite, the first
-            in the order of the backward pass; None: there is none, or the loss is scaled.
+        not_finite: path of the first weight, in the order of the backward pass, whose gradient was
+            not finite in the last step; None if there is none, or the loss is scaled.
 
     Raises:
         UserError: the optimizer accumulates gradients itself.
@@ -71,7 +71,7 @@ class Update:
 
     @property
     def loss_scale(self) -> float:
-        """By which gradients are larger than they are."""
+        """The factor on the loss, and so on all gradients."""
         if isinstance(self._optimizer, LossScaleOptimizer):
             return float(self._optimizer.dynamic_scale.numpy())
         return 1.0
@@ -85,7 +85,7 @@ class Update:
         self.not_finite = self._sums.checked[code - 1].weight if code else None
 
     def _of_all(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """The factor that clips the norm of all ranks' gradients, and whether all are finite."""
+        """Returns the factor that clips the global norm, and whether the gradients are finite."""
         mine = np.array([float(value) for value in self._look(list(gradients))])
         everybody = np.empty_like(mine)
         wait(self._pipeline.Iallreduce(mine, everybody, op=MPI.SUM))
@@ -108,7 +108,7 @@ class Update:
     def _apply_to(
         self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, finite: tf.Tensor
     ) -> tf.Tensor:
-        """The code of the gradients: see ``step/finite.py``."""
+        """Applies gradients; returns the code of a non-finite one or 0, see ``step/finite.py``."""
         self._sums = GradientSums()
         if self._inner is self._optimizer:
             self._sums.add(0, [variable.path for variable in self._variables], gradients)
@@ -123,7 +123,7 @@ class Update:
 
     @contextlib.contextmanager
     def _agreed(self, finite: tf.Tensor) -> Iterator[None]:
-        """The optimizer takes over what all ranks have found."""
+        """Makes the optimizer use what all ranks have agreed on."""
         limit = self._inner.global_clipnorm
         self._inner.global_clipnorm = None
         if self._inner is not self._optimizer:

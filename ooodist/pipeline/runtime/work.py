@@ -1,7 +1,7 @@
-"""What a rank computes for one of its stages: F, B and W of each micro-batch.
+"""Computes one stage of a rank: F, B and W of each micro-batch.
 
-Between them it keeps what the next one needs, and not longer. Weight gradients are added up over
-the micro-batches of a step in place, so that memory does not grow with their number.
+Between them it saves what the next one needs, and no longer. Weight gradients are accumulated in
+place over the micro-batches of a step, so that memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ Loss = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
 
 
 class StageWork:
-    """One stage of a model that trains.
+    """Trains one stage of a model.
 
     Args:
-        stage: of the model.
-        reads: of a micro-batch, what the stage reads of the model's inputs.
-        received: ... what it gets from the stage before it.
-        targets: ... what the loss compares with; empty but for the last stage.
+        stage: a stage of the model.
+        reads: specs of the model inputs that the stage reads, for a micro-batch.
+        received: specs of what it receives from the previous stage, masks included.
+        targets: specs of what the loss compares with; empty except for the last stage.
         loss: (outputs of the model, targets) -> the mean loss of a micro-batch, without what layers
-            add to it; None but for the last stage.
-        accumulators: by variable path; those of further stages of the rank are added.
-        trained: the variables that are trained, in the order of the model; None: all of the stage.
-        sends_gradients: whether the stage before wants gradients.
-        forward_only: neither B nor W will be asked for.
-        recompute: run F again in B instead of keeping what it makes.
+            add to it; None except for the last stage.
+        accumulators: by variable path; missing ones are added.
+        trained: the variables that are trained, in the order of the model; None for all.
+        sends_gradients: whether the previous stage needs gradients.
+        forward_only: neither B nor W will be called.
+        recompute: run F again in B instead of saving its activations.
 
     Attributes:
-        loss_scale: by which the gradients are larger than they are.
-        on_outputs: is told each micro-batch's outputs, with their masks behind them, and targets;
+        loss_scale: factor on the loss, and so on all gradients.
+        on_outputs: called with each micro-batch's outputs, followed by their masks, and targets;
             for the last stage.
-        on_last_gradient: is called in a step after its last weight gradient.
+        on_last_gradient: called after the last weight gradient of a step.
     """
 
     def __init__(
@@ -89,22 +89,22 @@ class StageWork:
 
     @property
     def saved_bytes(self) -> tuple[int, int, int]:
-        """Of a micro-batch: from F to B, from F to W, and from B to W."""
+        """Bytes saved per micro-batch: from F to B, from F to W, and from B to W."""
         return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
 
     @property
     def output_bytes(self) -> int:
-        """What F makes for others alone, and does not keep for B or W."""
+        """Bytes of F's outputs that are not also saved for B or W."""
         return self._cut.output_bytes
 
     @property
     def workspace_bytes(self) -> int:
-        """The most that an action needs besides, for itself while it runs."""
+        """The most bytes that an action needs temporarily while it runs."""
         return self._cut.workspace_bytes
 
     @property
     def mean_loss(self) -> float:
-        """What the stage has added to the mean loss of the step."""
+        """The stage's contribution to the mean loss of the step."""
         return sum(float(loss) for loss in self._losses) / self._microbatches
 
     def begin(
@@ -115,8 +115,8 @@ class StageWork:
         """Begins a step, whose loss is the mean of those of its micro-batches.
 
         Args:
-            data: of each micro-batch, what the stage reads.
-            targets: of each, what the loss compares with.
+            data: for each micro-batch, the model inputs that the stage reads.
+            targets: for each, what the loss compares with.
         """
         self._data, self._targets = dict(enumerate(data)), dict(enumerate(targets))
         self._microbatches = len(data)
@@ -124,8 +124,8 @@ class StageWork:
         self._gradients_left = self._microbatches
 
     def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What the stage sends; of the last one, the outputs of the model."""
-        # Used once: what B and W need of it is saved.
+        """Returns what the stage sends; for the last one, the outputs of the model."""
+        # Used only here: what B and W need of it is saved.
         targets = self._targets.pop(microbatch) if self._loss is not None else ()
         inputs = [*self._data.pop(microbatch), *received, *targets]
         outputs, saved = self._cut.forward(inputs)
@@ -135,7 +135,7 @@ class StageWork:
             return sent
         self._saved[microbatch] = saved
         self._seeds[microbatch] = [tf.constant(self.loss_scale / self._microbatches, loss.dtype)]
-        if self._loss is not None:  # the outputs are for the metrics: no gradient comes for them
+        if self._loss is not None:  # the outputs only feed metrics: no gradient comes for them
             zeros = [tf.zeros_like(output) for output in sent if output.dtype.is_floating]
             self._seeds[microbatch] = [*zeros, *self._seeds[microbatch]]
             if self.on_outputs is not None:
@@ -143,11 +143,11 @@ class StageWork:
         return sent
 
     def input_gradient(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The gradients of what the stage has received, as far as it is of floating point.
+        """Returns the gradients of those received tensors that have a floating-point dtype.
 
         Args:
             microbatch: its number in the step.
-            received: the gradients of what it has sent.
+            received: the gradients of what the stage has sent.
         """
         saved = self._saved.pop(microbatch)
         seeds = [*received, *self._seeds.pop(microbatch)]
@@ -173,7 +173,7 @@ class StageWork:
             self.on_last_gradient()
 
     def _compute(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """The stage, as it is cut: what it sends, and at the end what it adds to the loss."""
+        """Returns what the stage sends, then what it adds to the loss; traced and cut."""
         inputs, targets = tensors[: self._num_inputs], tensors[self._num_inputs :]
         num_reads = len(self.stage.reads)
         read = [tf.stop_gradient(tensor) for tensor in inputs[:num_reads]]
@@ -187,18 +187,18 @@ class StageWork:
 
 
 def in_structure(model: keras.Model, outputs: Sequence[tf.Tensor]) -> Any:
-    """The outputs of a model as it returns them: one, or a list or dictionary of several."""
+    """Returns a model's outputs in its own structure: a single one, or a list or dictionary."""
     if isinstance(model, keras.Sequential):
         return outputs[0]
     return tf.nest.pack_sequence_as(model.output, list(outputs))
 
 
 def compiled_loss(model: keras.Model, targets: Any) -> Loss:
-    """The loss that a model was compiled with, without what its layers add to it.
+    """Returns the loss that a model was compiled with, without what its layers add to it.
 
     Args:
-        model: the whole one.
-        targets: (y,) or (y, sample_weight) as the data has them; their structure counts.
+        model: the whole model.
+        targets: (y,) or (y, sample_weight) as in the data; only their structure is used.
     """
 
     def loss(outputs: Sequence[tf.Tensor], flat_targets: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -207,7 +207,7 @@ def compiled_loss(model: keras.Model, targets: Any) -> Loss:
         value = model.compute_loss(
             y=y, y_pred=predicted, sample_weight=weights[0] if weights else None, training=True
         )
-        # It has added what all layers add; each stage adds its own.
+        # compute_loss has added what all layers add; each stage adds its own.
         added = [tf.cast(each, value.dtype) for each in model.losses]
         return value - tf.add_n(added) if added else value
 
@@ -215,7 +215,7 @@ def compiled_loss(model: keras.Model, targets: Any) -> Loss:
 
 
 def check_losses(stages: Sequence[Stage]) -> None:
-    """Raises UserError if what a layer adds to the loss would be added by several stages."""
+    """Raises UserError if several stages would add a layer's loss (a layer with calls in both)."""
     seen: dict[int, int] = {}
     for stage in stages:
         for layer in stage.model.layers:

@@ -1,1 +1,1 @@
-"""Plans of a data-parallel step: order of dW and of the exchanges, simulated and searched."""
+"""Plans of data-parallel steps, the order of dW and of exchanges: simulation and search."""

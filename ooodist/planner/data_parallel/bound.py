@@ -1,4 +1,4 @@
-"""Seconds that no plan can beat in the model of the simulator."""
+"""A lower bound on the seconds of a step, over all plans, in the model of the simulator."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ooodist.planner.costs import Network, StepCosts
 
 
 def lower_bound(costs: StepCosts, network: Network, steps_per_execution: int) -> float:
-    """Seconds a step below which no plan can come, in the model of the simulator.
+    """Returns seconds per step that no plan can beat, in the model of the simulator.
 
-    A launch is at least its first forward pass, the least from each backward pass to the next,
-    the least from the last backward pass to the end, and its fixed cost. Each of these is the
-    larger of two:
+    A call takes at least its first forward pass, the minimum from each backward pass to the next,
+    the minimum from the last backward pass to the end, and its fixed cost. Each of these minima is
+    the larger of two:
 
-    * compute: the units and updates one after the other; at the end also what must be waited for
-      because the gradient that is ready last is still to be exchanged.
-    * exchange: all gradients pass the lane, none before the units that it needs have run, and
-      behind each come its update and the forward units from the first that waits for it.
+    * compute: the units and updates one after the other; at the end also the wait for the exchange
+      of the gradient that is ready last.
+    * exchange: all gradients pass the lane, none before the units that it needs have run, and each
+      is followed by its update and the forward units from the first that waits for it.
 
-    Nor can a launch be shorter than all its computing and the CPU time of all its exchanges: one
-    core has to do both, and what it does for an exchange while no unit runs, it does not idle.
+    Nor can a call be shorter than all its computing and the CPU time of all its exchanges: one
+    core has to do both, and is not idle while it works for an exchange with no unit running.
     """
     if network.workers == 1:
         return costs.compute_seconds + costs.launch_seconds / steps_per_execution
     update = {weight.name: weight.update_seconds for weight in costs.weights}
-    behind, rest_of_forward = {}, 0.0  # behind the exchange, until the forward pass ends
+    behind, rest_of_forward = {}, 0.0  # after the exchange, until the forward pass ends
     for unit in reversed(costs.forward):
         rest_of_forward += unit.seconds
         for weight in unit.weights:
@@ -50,19 +50,19 @@ def lower_bound(costs: StepCosts, network: Network, steps_per_execution: int) ->
 
 
 def _cpu_seconds(costs: StepCosts, network: Network) -> float:
-    """The least CPU time that exchanging all gradients takes."""
+    """Returns the least CPU time that exchanging all gradients takes."""
     num_bytes = sum(weight.num_bytes for weight in costs.weights)
-    dtypes = len({weight.dtype for weight in costs.weights})  # that share no exchange
+    dtypes = len({weight.dtype for weight in costs.weights})  # they share no exchange
     return num_bytes * network.cpu_seconds_per_byte + dtypes * network.cpu_seconds_per_exchange
 
 
 def _exchange_seconds(costs: StepCosts, network: Network, behind: Mapping[str, float]) -> float:
-    """The least from the start of the backward pass to the end of what is behind each exchange.
+    """Returns the minimum from the start of the backward pass to the end of what follows exchanges.
 
-    Of the fixed cost of exchanges one a dtype is counted: all gradients of it could share one.
+    The fixed cost of exchanges is counted once per dtype: all gradients of one could share one.
 
     Args:
-        costs, network: of the step.
+        costs, network: costs of the step.
         behind: seconds of what must follow each exchange, for the weights that count.
     """
     if not behind:
@@ -75,11 +75,11 @@ def _exchange_seconds(costs: StepCosts, network: Network, behind: Mapping[str, f
     pulled = sum(sizes.values()) * network.pull_seconds_per_byte
     in_turn = start + max(sent, pulled) + min(behind.values())
 
-    # The lane always sends of those that are ready the one with the most behind it. No order can
+    # Of the ready gradients, the lane always sends the one with the most to follow. No order can
     # beat that, even if exchanges may be interrupted (Jackson's preemptive rule, in: Carlier,
     # "The one-machine sequencing problem", European Journal of Operational Research 11, 1982).
     arrivals = sorted(behind, key=lambda name: ready[name])
-    waiting: list[tuple[float, float]] = []  # (minus what is behind, seconds still to be sent)
+    waiting: list[tuple[float, float]] = []  # (minus what follows, seconds still to be sent)
     now = end = 0.0
     for name, following in zip(arrivals, [*arrivals[1:], None], strict=True):
         now = max(now, ready[name])
@@ -97,11 +97,11 @@ def _exchange_seconds(costs: StepCosts, network: Network, behind: Mapping[str, f
 
 
 def _earliest(costs: StepCosts) -> dict[str, float]:
-    """When each gradient can be ready, in seconds from the start of the backward pass."""
+    """Returns when each gradient can be ready, in seconds from the start of the backward pass."""
     seconds = np.array([unit.seconds for unit in costs.backward])
     ready = {weight.name: 0.0 for weight in costs.weights}
     number = {unit.name: place for place, unit in enumerate(costs.backward)}
-    # Row by row: a unit, and all that must run before it.
+    # A row per unit: the unit, and all that must run before it.
     until = np.eye(len(number), dtype=bool)
     for place, unit in enumerate(costs.backward):
         for needed in unit.needs:
@@ -112,7 +112,7 @@ def _earliest(costs: StepCosts) -> dict[str, float]:
 
 
 def _idle_at_end(costs: StepCosts, network: Network) -> float:
-    """Seconds that compute must wait for the gradient that is ready last, whichever that is."""
+    """Returns seconds that compute must wait for the gradient ready last, whichever that is."""
     size = {weight.name: weight.num_bytes for weight in costs.weights}
     update = {weight.name: weight.update_seconds for weight in costs.weights}
     needed: set[str] = set()  # by units that complete a gradient

@@ -1,4 +1,4 @@
-"""Plans from a few settings, and the best settings: where the search begins.
+"""Plans from a few settings, and a search for the best settings: where the planner begins.
 
 A plan of this family defers the dW of the first k layers, exchanges gradients as they become
 ready or by priority, joins small ones and splits large ones.
@@ -17,22 +17,22 @@ from ooodist.planner.data_parallel.simulate import Simulator
 
 BUCKET_BYTES = (0, *(1 << exponent for exponent in range(16, 31, 2)))
 CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
-LEAST_GAIN = 1e-4  # of the score, for which a setting is changed
-MOST_K = 32  # how many values of k are tried at most, in even distances
+LEAST_GAIN = 1e-4  # relative gain of the score for which a setting is changed
+MOST_K = 32  # how many values of k are tried at most, at equal distances
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a plan of the family is made from.
+    """The settings of a plan of the family.
 
     Attributes:
         k: as in reverse first-k.
-        by_priority: exchanges go in the order that strict priority yields; else in the order in
-            which gradients become ready.
-        bucket_bytes: gradients that become ready one after the other travel together up to this.
-        piece_bytes: into which pieces exchanges are split, by the engine if it picks by urgency;
-            None: not at all.
-        credit: how many may be in flight.
+        by_priority: exchanges go in the order of strict priority; else in the order in which
+            gradients become ready.
+        bucket_bytes: gradients that become ready one after the other share a bucket up to this.
+        piece_bytes: size of chunks, or of the engine's pieces if it picks by urgency; None: no
+            splitting.
+        credit: exchanges in flight.
     """
 
     k: int
@@ -46,9 +46,9 @@ class Family:
     """The plans of one model and network.
 
     Args:
-        simulator: of the step's costs and network.
-        credits: that may be used.
-        partitions: sizes of pieces that may be used, if the engine picks by urgency.
+        simulator: a simulator of the step's costs and network.
+        credits: allowed credits.
+        partitions: allowed sizes of pieces, if the engine picks by urgency.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Family:
         self._exchanges_of: dict[Settings, tuple[PlannedExchange, ...]] = {}
 
     def starts(self) -> list[Settings]:
-        """Where to begin: as gradients become ready, and by priority."""
+        """Returns settings to begin with: as gradients become ready, and by priority."""
         return [
             Settings(0, by_priority, 0, self._pieces[0], self._credits[-1])
             for by_priority in (False, True)
         ]
 
     def plan(self, settings: Settings, steps_per_execution: int) -> Plan:
-        """The plan that the settings describe."""
+        """Makes the plan that the settings describe."""
         by_urgency = self._network.by_urgency
         if settings not in self._exchanges_of:
             self._exchanges_of[settings] = self._exchanges(settings)
@@ -96,7 +96,7 @@ class Family:
     def improve(
         self, settings: Settings, steps_per_execution: int, score: Callable[[Plan], float]
     ) -> Settings:
-        """The best settings that changing one at a time leads to; a smaller score is better."""
+        """Changes one setting at a time while the score improves (less is better)."""
         best = score(self.plan(settings, steps_per_execution))
         tried = {settings: best}
         improved = True
@@ -112,7 +112,7 @@ class Family:
         return settings
 
     def _varied(self, settings: Settings) -> list[list[Settings]]:
-        """The settings with another value of one, for each of them."""
+        """Returns, for each setting, the settings with another value of it."""
         return [
             [replace(settings, k=k) for k in self._ks],
             [replace(settings, by_priority=by_priority) for by_priority in (False, True)],

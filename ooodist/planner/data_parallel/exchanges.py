@@ -1,4 +1,4 @@
-"""Which gradients travel together or in parts, and in which order: the exchanges of a plan."""
+"""Makes the exchanges of a plan: which gradients share a bucket or are split, in which order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ FUSION_BYTES = 128 << 20  # Horovod's default
 
 
 def ready_order(costs: StepCosts, order: Sequence[str] | None) -> tuple[str, ...]:
-    """Names of the weights in the order in which their gradients become ready.
+    """Returns the names of the weights in the order in which their gradients become ready.
 
-    Those that no backward unit completes come first: they are ready before the backward pass.
+    Weights that no backward unit completes come first: they are ready before the backward pass.
     """
     completed = {unit.name: unit.weights for unit in costs.backward}
     names = completed if order is None else order
@@ -24,20 +24,20 @@ def ready_order(costs: StepCosts, order: Sequence[str] | None) -> tuple[str, ...
 
 
 def need_order(costs: StepCosts) -> tuple[str, ...]:
-    """Names of the weights in the order in which the next forward pass needs them.
+    """Returns the names of the weights in the order in which the next forward pass needs them.
 
-    Those that no forward unit needs come last.
+    Weights that no forward unit needs come last.
     """
     needed = dict.fromkeys(weight for unit in costs.forward for weight in unit.weights)
     return (*needed, *(w.name for w in costs.weights if w.name not in needed))
 
 
 class OrderFor:
-    """Makes the legal order that lets exchanges in a given sequence start as early as they can.
+    """Makes the legal order in which exchanges in a given sequence start as early as possible.
 
     It runs what the first exchange needs, then what the second one needs besides, and so on. The
-    i-th exchange in a sequence cannot start before all that the first i need has run, whatever
-    the order, and here nothing else has run by then.
+    i-th exchange of a sequence cannot start before all that the first i need has run, in any order,
+    and here nothing else has run by then.
     """
 
     def __init__(self, costs: StepCosts) -> None:
@@ -49,7 +49,7 @@ class OrderFor:
         }
 
     def sequence(self, exchanges: Iterable[PlannedExchange]) -> tuple[str, ...]:
-        """The order for exchanges in this sequence."""
+        """Returns the order for exchanges in this sequence."""
         done = bytearray(len(self._names))
         order: list[int] = []
         for exchange in exchanges:
@@ -59,7 +59,7 @@ class OrderFor:
                 if unit is not None and not done[unit]:
                     done[unit] = True
                     missing.append(unit)
-            for unit in missing:  # it grows meanwhile
+            for unit in missing:  # the list grows meanwhile
                 for needed in self._needs[unit]:
                     if not done[needed]:
                         done[needed] = True
@@ -73,7 +73,7 @@ class OrderFor:
 def most_urgent_first(
     costs: StepCosts, exchanges: Iterable[PlannedExchange]
 ) -> tuple[PlannedExchange, ...]:
-    """The exchanges, first those that the next forward pass needs first."""
+    """Sorts exchanges by when the next forward pass needs them."""
     place = {name: index for index, name in enumerate(need_order(costs))}
     key = [(min(place[weight] for weight in e.weights), e.part, e) for e in exchanges]
     return tuple(exchange for _, _, exchange in sorted(key, key=lambda entry: entry[:2]))
@@ -86,13 +86,13 @@ def arrange(
     bucket_bytes: int = 0,
     chunk_bytes: int | None = None,
 ) -> tuple[PlannedExchange, ...]:
-    """One exchange a weight, small neighbors joined into buckets and large ones split.
+    """Makes one exchange per weight, with small neighbors in buckets and large ones in chunks.
 
     Args:
         costs: sizes and dtypes of the weights.
-        weights: in the order of their exchanges.
-        bucket_bytes: neighbors of one dtype travel together up to this size; 0: each alone.
-        chunk_bytes: larger gradients travel in parts of about this size; None: whole.
+        weights: names in the order of their exchanges.
+        bucket_bytes: neighbors of one dtype share a bucket up to this size; 0: each alone.
+        chunk_bytes: larger gradients are split into chunks of about this size; None: not split.
     """
     weight_of = {weight.name: weight for weight in costs.weights}
     exchanges: list[PlannedExchange] = []
@@ -123,10 +123,10 @@ def fused(
     threshold: int = FUSION_BYTES,
     order: Sequence[str] | None = None,
 ) -> tuple[PlannedExchange, ...]:
-    """The exchanges that Horovod makes of gradients that become ready in an order: its fusion.
+    """Returns the exchanges that Horovod's fusion makes of gradients that become ready in an order.
 
     It runs one at a time. When one ends, all that has become ready meanwhile travels together, up
-    to ``threshold`` bytes. ``order``: of the backward units; None: baseline.
+    to ``threshold`` bytes. ``order`` is that of the backward units; None: baseline.
     """
     weight_of = {weight.name: weight for weight in costs.weights}
     units = {unit.name: unit for unit in costs.backward}
@@ -155,13 +155,13 @@ def fused(
 
 
 def parts_of(weight: WeightCost, parts: int) -> list[PlannedExchange]:
-    """The exchanges of one gradient in so many parts, or as many as it has room for."""
+    """Returns a gradient's exchanges in ``parts`` chunks, or in as many as it has room for."""
     parts = min(parts, max_parts(weight))
     return [PlannedExchange((weight.name,), part, parts) for part in range(parts)]
 
 
 def max_parts(weight: WeightCost) -> int:
-    """Into how many parts a gradient can be split."""
+    """Returns the largest number of chunks into which a gradient can be split."""
     item_bytes = ITEM_BYTES.get(weight.dtype)
     if item_bytes is None:
         return 1

@@ -1,6 +1,6 @@
-"""Costs and plans with numbers in place of names, as the simulator's loop wants them.
+"""Costs and plans with indices in place of names, for the simulator's loop.
 
-Turning names into numbers is also where costs and plans that do not fit each other are refused.
+The conversion also checks that costs and plans fit each other.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts, WeightCost
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, split_evenly
 
-MOST_KNOWN = 100_000  # exchanges that are kept in numbers
+MOST_KNOWN = 100_000  # converted exchanges that are kept
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 class Piece(NamedTuple):
-    """What passes the network at one time: an exchange, or what the engine splits off of it.
+    """One message on the network: an exchange, or a piece that the engine splits off.
 
     Attributes:
-        push_seconds, pull_seconds: that it occupies the first and the second lane.
-        cpu_seconds: that it takes from the compute stream, if that has work.
+        push_seconds, pull_seconds: seconds that it occupies the first and the second lane.
+        cpu_seconds: seconds that it takes from the compute stream, if that has work.
     """
 
     num_bytes: int
@@ -34,17 +34,17 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexedPlan:
-    """A plan for one step, in numbers.
+    """A plan for one step, with indices.
 
     Attributes:
-        order: numbers of the backward units.
-        ready_after: of each weight: its gradient is ready when so many units of the order have run.
-        handed_over: the exchanges that the step hands to the network: item 0 before the backward
-            pass, item i when its i-th unit has run. Exchanges have their place in the plan as
-            their number.
-        weights: of each exchange.
-        pieces: of each exchange.
-        num_parts: of each weight: how many exchanges must arrive before it can be updated.
+        order: indices of the backward units.
+        ready_after: for each weight, the number of units of the order after which its gradient is
+            ready.
+        handed_over: the exchanges that the step hands to the network, by index in the plan: item 0
+            before the backward pass, item i when its i-th unit has run.
+        weights: for each exchange, the weights in it.
+        pieces: for each exchange, its pieces.
+        num_parts: for each weight, how many exchanges must arrive before it can be updated.
     """
 
     order: list[int]
@@ -67,19 +67,19 @@ class _IndexedExchange(NamedTuple):
 
 
 class IndexedCosts:
-    """Costs in numbers: units and weights have their place in ``costs`` as their number.
+    """Costs with indices: units and weights are numbered by their place in ``costs``.
 
     Attributes:
         forward: seconds of each F unit, and the weights that it waits for.
-        forward_seconds: of all F units.
-        middle_seconds: between the passes.
-        backward_seconds: of each backward unit, in baseline order.
-        update_seconds: of each weight.
-        all_awaited: each weight is waited for by an F unit, so that a forward pass does not end
-            before all that was exchanged before it has arrived.
+        forward_seconds: seconds of all F units.
+        middle_seconds: seconds between the passes.
+        backward_seconds: seconds of each backward unit, in baseline order.
+        update_seconds: seconds of each weight's update.
+        all_awaited: whether an F unit waits for each weight, so that a forward pass does not end
+            before all earlier exchanges have arrived.
 
     Raises:
-        UserError: a name is there twice, or names nothing.
+        UserError: a name is not unique, or undefined.
     """
 
     def __init__(self, costs: StepCosts, network: Network) -> None:
@@ -103,18 +103,18 @@ class IndexedCosts:
             tuple(self._weight_of[name] for name in unit.weights) for unit in costs.backward
         ]
         self.forward_seconds = sum(unit.seconds for unit in costs.forward)
-        # Plans that are searched share most of their exchanges, and often the order.
+        # Plans of a search share most of their exchanges, and often the order.
         self._last_order: _IndexedOrder | None = None
         self._exchanges: dict[tuple[object, ...], _IndexedExchange] = {}
         self._part_bytes: dict[tuple[str, int], list[int]] = {}
         self._pieces: dict[tuple[int, int | None, int], tuple[Piece, ...]] = {}
 
     def index(self, plan: Plan) -> IndexedPlan:
-        """The plan in numbers. Raises UserError if it does not fit the costs."""
+        """Converts the plan. Raises UserError if it does not fit the costs."""
         order, ready_after = self._index_order(plan)
         handed_over: list[list[int]] = [[] for _ in range(len(order) + 1)]
         if self._network.workers == 1:
-            # Nothing is exchanged: a gradient has arrived when it is ready.
+            # Nothing is exchanged: a gradient arrives when it is ready.
             for weight, place in enumerate(ready_after):
                 handed_over[place].append(weight)
             count = len(ready_after)
@@ -128,14 +128,14 @@ class IndexedCosts:
             if len(members) > 1:
                 place = max([ready_after[weight] for weight in members])
             if not plan.by_urgency:
-                # In sequence none is handed over before those ahead of it.
+                # In sequence none is handed over before its predecessors.
                 place = latest = max(latest, place)
             handed_over[place].append(number)
         parts = self._num_parts(plan, weights)
         return IndexedPlan(order, ready_after, handed_over, weights, pieces, parts)
 
     def exchange_bytes(self, exchange: PlannedExchange) -> int:
-        """Bytes of an exchange. Raises UserError if its weight cannot be split like that."""
+        """Returns the bytes of an exchange. Raises UserError if its weight cannot be split so."""
         weights = [self._costs.weights[self._weight_of[name]] for name in exchange.weights]
         if exchange.parts == 1:
             return sum([weight.num_bytes for weight in weights])
@@ -147,7 +147,7 @@ class IndexedCosts:
     def pieces(
         self, num_bytes: int, partition_bytes: int | None, num_copies: int = 0
     ) -> tuple[Piece, ...]:
-        """The pieces in which the engine sends an exchange: all of them full but the last."""
+        """Returns the pieces in which the engine sends an exchange; all but the last are full."""
         key = (num_bytes, partition_bytes, num_copies)
         if key not in self._pieces:
             most = partition_bytes or max(1, num_bytes)
@@ -169,11 +169,11 @@ class IndexedCosts:
         )
 
     def check_order(self, plan: Plan) -> None:
-        """Raises UserError unless the plan's order has each backward unit behind its needs."""
+        """Raises UserError unless the plan's order has each backward unit after those it needs."""
         self._index_order(plan)
 
     def _index_order(self, plan: Plan) -> tuple[list[int], list[int]]:
-        """Numbers of the backward units in the plan's order, and ``ready_after``."""
+        """Returns the indices of the backward units in the plan's order, and ``ready_after``."""
         known = self._last_order
         if known is not None and known.names is plan.order:
             return known.order, known.ready_after
@@ -212,7 +212,7 @@ class IndexedCosts:
         )
 
     def _index_exchanges(self, plan: Plan) -> tuple[list[tuple[int, ...]], list[tuple[Piece, ...]]]:
-        """Weights and pieces of each exchange."""
+        """Returns the weights and pieces of each exchange."""
         if len(self._exchanges) > MOST_KNOWN:
             self._exchanges.clear()
         known = self._exchanges
@@ -259,7 +259,7 @@ class IndexedCosts:
 
 
 def part_bytes(weight: WeightCost, parts: int) -> list[int]:
-    """Bytes of each part of a gradient. Raises UserError if it cannot be split into so many."""
+    """Returns the bytes of each chunk of a gradient. Raises UserError if it cannot be split so."""
     if weight.dtype not in ITEM_BYTES:
         raise UserError(
             f"the gradient of {weight.name} is of type {weight.dtype} and cannot be split into "
@@ -285,7 +285,7 @@ def _numbered(what: str, names: Iterable[str]) -> dict[str, int]:
 
 
 def _check_names(costs: StepCosts) -> None:
-    """Raises UserError for a reference to a unit or a weight that is not there."""
+    """Raises UserError for a reference to an undefined unit or weight."""
     weights = {weight.name for weight in costs.weights}
     forward = {unit.name for unit in costs.forward}
     backward = {unit.name for unit in costs.backward}

@@ -2,12 +2,12 @@
 
 An exchange passes two lanes, each of which serves one at a time, first come, first served
 (see :class:`ooodist.planner.costs.Network`), so exchanges complete in the order in which they
-enter. What decides when they enter, and in which order, is the plan::
+enter. When they enter, and in which order, depends on the plan::
 
-    in sequence   1 2 3 4: each as soon as it is ready, those ahead of it have entered, and fewer
-                  than `credit` exchanges are on their way
-    by urgency    whenever fewer than `credit` pieces are on their way: the next piece of the
-                  exchange that stands first in the plan, of those that are ready
+    in sequence   1 2 3 4: each as soon as it is ready, those before it have entered, and fewer
+                  than `credit` exchanges are in flight
+    by urgency    whenever fewer than `credit` pieces are in flight: the next piece of the
+                  exchange that comes first in the plan, of those that are ready
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ooodist.planner.costs import Network
 from ooodist.planner.data_parallel.indexed import Piece
 from ooodist.planner.data_parallel.plan import Plan
 
-# A piece that has passed the network, or that is sure to: when it is complete, when its bytes begin
-# to move, the piece, the step and the exchange that it belongs to, and whether that is complete
-# with it. (A plain tuple, because so many are made: a named one takes eight times as long.)
+# A piece that has passed the network, or is sure to: when it is complete, when its bytes begin to
+# move, the piece, its step, its exchange, and whether it completes the exchange. (A plain tuple,
+# because so many are made: a named one takes eight times as long.)
 Arrival: TypeAlias = tuple[float, float, Piece, int, int, bool]
 
 
@@ -32,7 +32,7 @@ class Lanes(ABC):
     """The two lanes, and all that has entered them.
 
     Attributes:
-        arrivals: in the order in which they enter, which is that in which they complete.
+        arrivals: in the order in which they enter, which is the order in which they complete.
     """
 
     def __init__(self, network: Network, pieces: list[tuple[Piece, ...]]) -> None:
@@ -44,16 +44,16 @@ class Lanes(ABC):
 
     @abstractmethod
     def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
-        """These exchanges of a step have become ready; ``next_end`` is called at the same time.
+        """Hands over exchanges of a step that are ready now; ``next_end`` is called right after.
 
         ``now`` never decreases.
         """
 
     @abstractmethod
     def next_end(self, taken: int, now: float) -> float:
-        """When the arrival with the number ``taken`` is complete; infinite if there is none.
+        """Returns when arrival number ``taken`` is complete; infinite if there is none.
 
-        Those before it must be complete by ``now``, and what is ready by now handed over.
+        Those before it must be complete by ``now``, and all that is ready by now handed over.
         """
 
     def _enter(self, time: float, step: int, exchange: int, number: int) -> float:
@@ -79,7 +79,7 @@ class InSequence(Lanes):
     ) -> None:
         super().__init__(network, pieces)
         self._credit = credit or sys.maxsize
-        self._ends: list[float] = []  # of whole exchanges
+        self._ends: list[float] = []  # when each exchange is complete
 
     def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
         ends, credit = self._ends, self._credit
@@ -97,9 +97,9 @@ class InSequence(Lanes):
 
 
 class ByUrgency(Lanes):
-    """Whenever there is room, the most urgent piece of those that are ready enters.
+    """Whenever the credit allows it, the most urgent of the pieces that are ready enters.
 
-    What becomes ready at the instant at which there is room competes for it.
+    What becomes ready at that very instant competes, too.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class ByUrgency(Lanes):
         super().__init__(network, pieces)
         self._credit = credit or sys.maxsize
         self._waiting: list[tuple[int, int]] = []  # heap of (exchange, step)
-        self._num_entered = [0] * len(pieces)  # pieces of each exchange, of its earliest step
+        self._num_entered = [0] * len(pieces)  # pieces of each exchange's earliest waiting step
         self._last_ready = 0.0
-        self._next_entry = math.inf  # if nothing more becomes ready before
+        self._next_entry = math.inf  # unless something becomes ready before
 
     def hand_over(self, step: int, exchanges: list[int], now: float) -> None:
         while self._next_entry < now:
@@ -147,7 +147,7 @@ class ByUrgency(Lanes):
 
 
 def make_lanes(network: Network, plan: Plan, pieces: list[tuple[Piece, ...]]) -> Lanes:
-    """Empty lanes for a launch; with one worker they cost nothing."""
+    """Makes empty lanes for a call; with one worker they cost nothing."""
     if network.workers == 1:
         return InSequence(Network(network.engine, workers=1), pieces, credit=None)
     kind = ByUrgency if plan.by_urgency else InSequence

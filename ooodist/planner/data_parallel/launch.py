@@ -1,8 +1,8 @@
-"""The loop of the simulator: a launch is played through, as simulate.py's docstring says.
+"""The loop of the simulator: plays a call through by the rules in simulate.py's docstring.
 
-Most steps need not be played. Where each weight is waited for by an F unit, nothing is under way
-when a forward pass has ended, so that the steps of a launch differ only in what follows their
-backward pass, which is the next forward pass or the end::
+Most steps need not be played. If each weight is waited for by an F unit, nothing is in flight at
+the end of a forward pass, so the steps of a call differ only in what follows their backward pass,
+which is the next forward pass or the end::
 
     F1 F2 F3   X3 X2 W1 W2 W3 ..uF1 ....uF2 ....uF3   X3 X2 W1 W2 W3 ..u.......u.......u
     once       as often as there are steps but one    once
@@ -19,12 +19,12 @@ from ooodist.planner.data_parallel.plan import Plan
 
 
 class Launch:
-    """One launch as it is played through; times are seconds from its start.
+    """One call as it is played through; times are seconds from its start.
 
     Attributes:
         lanes: the network, with what has passed it.
-        recorded: (step, kind, number, start, end) of all that the compute stream does; None: it
-            is not recorded, which is faster.
+        recorded: (step, kind, number, start, end) of all that the compute stream does; None for no
+            recording, which is faster.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class Launch:
         self._plan = plan
         self._steps = settings.steps_per_execution
         self._backward_seconds = [costs.backward_seconds[unit] for unit in plan.order]
-        self._parts_left: list[list[int]] = []  # of each weight, by the step
+        self._parts_left: list[list[int]] = []  # by step, then by weight
         self._steps_applied = [0] * len(plan.num_parts)
-        self._taken = 0  # arrivals that the compute stream has dealt with
-        self._next_end = math.inf  # when the next of them is complete
-        self._idle_until = -math.inf  # when the last idle time has ended
+        self._taken = 0  # number of arrivals that the compute stream has dealt with
+        self._next_end = math.inf  # when the next arrival is complete
+        self._idle_until = -math.inf  # end of the last idle time
         self._idle_seconds = 0.0  # what is left of it for the CPU time of exchanges
 
     def play(self) -> float:
-        """When the last update has ended."""
+        """Plays all steps; returns when the last update has ended."""
         now = 0.0
         for step in range(self._steps):
             now = self._forward(step, now)
@@ -57,7 +57,7 @@ class Launch:
         return self._end(now)
 
     def repeat(self) -> float | None:
-        """The same after playing a single step, if all are alike; else None."""
+        """Returns the same after playing a single step, if all steps are alike; else None."""
         if not self._costs.all_awaited:
             return None
         start = self._forward(0, 0.0)
@@ -68,15 +68,15 @@ class Launch:
         parts_left = self._parts_left[0].copy()
         forward_end = self._forward(1, backward_end)
         if self._idle_until >= forward_end:
-            return None  # units that take no time: the idle time reaches into the backward pass
+            return None  # zero-cost units: the idle time reaches into the backward pass
         self._taken, self._next_end, self._idle_until, self._idle_seconds = before
         self._parts_left[0] = parts_left
         return self._end(backward_end) + (self._steps - 1) * (forward_end - start)
 
     def _forward(self, step: int, now: float) -> float:
-        """When the forward pass that begins now ends."""
+        """Plays the forward pass that begins now; returns when it ends."""
         applied, recorded = self._steps_applied, self.recorded
-        if not step and recorded is None:  # there is nothing to wait for
+        if not step and recorded is None:  # no updates to wait for
             return now + self._costs.forward_seconds
         for number, (seconds, weights) in enumerate(self._costs.forward):
             for weight in weights:
@@ -91,7 +91,7 @@ class Launch:
         return now
 
     def _backward(self, step: int, now: float) -> float:
-        """When the middle of the step and its backward pass, which begin now, end."""
+        """Plays the middle of the step and its backward pass; returns when they end."""
         lanes, recorded, handed_over = self.lanes, self.recorded, self._plan.handed_over
         self._parts_left.append(self._plan.num_parts.copy())
         for number, seconds in enumerate((self._costs.middle_seconds, *self._backward_seconds)):
@@ -108,19 +108,19 @@ class Launch:
         return now
 
     def _end(self, now: float) -> float:
-        """When all that is under way has been dealt with."""
+        """Deals with all that is in flight; returns when that is done."""
         while self._next_end < math.inf:
             now = self._idle(now)
         return now
 
     def _idle(self, now: float) -> float:
-        """When the next arrival, and those that come meanwhile, have been dealt with."""
+        """Idles until the next arrival; returns when it, and those meanwhile, are dealt with."""
         self._idle_until = self._next_end
         self._idle_seconds = self._next_end - now
         return self._settle(self._next_end)
 
     def _settle(self, now: float) -> float:
-        """When all that has arrived by then has been dealt with."""
+        """Deals with all that has arrived by ``now``, and meanwhile; returns when that is done."""
         lanes, weights_of = self.lanes, self._plan.weights
         update_seconds, recorded = self._costs.update_seconds, self.recorded
         taken, next_end = self._taken, self._next_end

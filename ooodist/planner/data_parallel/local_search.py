@@ -14,22 +14,22 @@ from ooodist.planner.data_parallel.exchanges import OrderFor, parts_of
 from ooodist.planner.data_parallel.orders import Moves, baseline_order, is_legal, moved
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 
-HOW_OFTEN = (10, 3, 3, 0.3, 2)  # an exchange moves, splits, joins, another credit, a dW moves
-MOST_DRAWS = 8  # of changes, where those that were drawn change nothing
-LEAST_PART_BYTES = 1 << 19  # smaller parts cost more than they bring
-NUM_LOSSES = 50  # changes for the worse that are looked at before the walk accepts one
-MOST_UNDONE = 128  # into about how many groups what is to be undone is divided at most
-HOT = 0.3  # how much worse a plan may become at first, of the median of these
-COLD = 1e-2  # and in the end, of that
+HOW_OFTEN = (10, 3, 3, 0.3, 2)  # weights: move, split, join exchanges, set the credit, move a dW
+MOST_DRAWS = 8  # of changes, if those that were drawn change nothing
+LEAST_PART_BYTES = 1 << 19  # smaller chunks cost more than they gain
+NUM_LOSSES = 50  # changes for the worse that are observed before any is accepted
+MOST_UNDONE = 128  # approximate maximum of groups into which what is to be undone is divided
+HOT = 0.3  # accepted loss at first, relative to the median of these
+COLD = 1e-2  # and in the end, relative to HOT
 
 
 class LocalSearch:
-    """Small changes of plans that keep them legal, and which of them to keep.
+    """Small changes of plans that keep them legal, and the decision which of them to keep.
 
     Args:
-        costs: of the step.
-        credits: that a plan may have.
-        score: of a plan; less is better.
+        costs: costs of the step.
+        credits: allowed credits.
+        score: score of a plan; less is better.
         rng: draws the changes.
     """
 
@@ -51,20 +51,20 @@ class LocalSearch:
         self._rng = rng
 
     def improve(self, plan: Plan, changes: int, *, follow: bool) -> Plan:
-        """The best plan that a walk of so many random changes finds, by simulated annealing.
+        """Returns the best plan found by simulated annealing with this many random changes.
 
         Args:
-            plan: where it begins; it is returned if nothing better is found.
+            plan: the start; it is returned if nothing better is found.
             changes: how many are tried.
-            follow: the backward units are always in the order that is best for the sequence of
-                exchanges (see OrderFor in exchanges.py), so that only that is searched. Else both
-                are, which is more than needed without limits and priorities.
+            follow: keep the backward units in the order that is best for the sequence of exchanges
+                (see OrderFor in exchanges.py), so that only the sequence is searched. Otherwise
+                both are searched, which is redundant without limits and priorities.
         """
         best, best_score = plan, self._score(plan)
         if follow:
             plan = self._followed(plan)
         score = self._score(plan)
-        losses: list[float] = []  # of the first changes for the worse: how much a change can do
+        losses: list[float] = []  # of the first changes for the worse: their typical size
         hot = 0.0
         for index in range(changes):
             worst = score - hot * COLD ** (index / changes) * math.log(1 - self._rng.random())
@@ -85,10 +85,10 @@ class LocalSearch:
         return replace(plan, order=self._order_for.sequence(plan.exchanges))
 
     def simplify(self, plan: Plan, worst: float) -> Plan:
-        """The plan with fewer splits and deferrals, as far as its score does not exceed ``worst``.
+        """Removes splits and deferrals, as far as the plan's score stays within ``worst``.
 
-        What a prediction gains by a hair, noise takes away; and each exchange and each deferral
-        costs something that the model does not know.
+        Noise outweighs tiny predicted gains, and each exchange and each deferral costs something
+        that the model does not know.
         """
         split = list(dict.fromkeys(e.weights[0] for e in plan.exchanges if e.parts > 1))
         plan = self._undo(plan, split, _whole, worst)
@@ -101,7 +101,7 @@ class LocalSearch:
         undo: Callable[[Plan, Sequence[str]], Plan],
         worst: float,
     ) -> Plan:
-        """The plan with as many of these undone as the score allows: all, or some of each half."""
+        """Undoes as many of these as the score allows: all, or some of each half."""
         undone = undo(plan, names)
         if undone == plan:
             return plan
@@ -114,11 +114,11 @@ class LocalSearch:
         return self._undo(plan, names[half:], undo, worst)
 
     def _undeferred(self, plan: Plan, names: Sequence[str]) -> Plan:
-        """Moves each unit right behind all that baseline order has before it, if that is legal."""
+        """Moves each unit right after all its predecessors in baseline order, if that is legal."""
         order = plan.order or self._baseline
         chosen = set(names)
         others = [name for name in order if name not in chosen]
-        least = [self._place[name] for name in others]  # of this one and those behind it
+        least = [self._place[name] for name in others]  # minimum over this one and those after it
         for index in reversed(range(len(least) - 1)):
             least[index] = min(least[index], least[index + 1])
         changed: list[str] = []
@@ -133,7 +133,7 @@ class LocalSearch:
         return replace(plan, order=tuple(changed))
 
     def _changed(self, plan: Plan, *, follow: bool) -> Plan:
-        """The plan with one change, or as it is if none of those that were drawn is possible."""
+        """Returns the plan with one change, or unchanged if no drawn change is possible."""
         kinds = [self._move_exchange, self._split, self._join, self._set_credit]
         if not follow:
             kinds.append(self._move_unit)
@@ -145,7 +145,7 @@ class LocalSearch:
         return plan
 
     def _move_exchange(self, plan: Plan) -> Plan:
-        """To any place or near by; sometimes with some that follow, or all of the same weight."""
+        """Moves an exchange anywhere or nearby; sometimes with followers, or all of its weight."""
         exchanges = list(plan.exchanges)
         start = self._rng.randrange(len(exchanges))
         end = start + 1
@@ -172,7 +172,7 @@ class LocalSearch:
         return replace(plan, order=moved(order, name, place))
 
     def _split(self, plan: Plan) -> Plan:
-        """A bucket into two, or the parts of a gradient into twice as many."""
+        """Splits a bucket in two, or a gradient into twice as many chunks."""
         index = self._rng.randrange(len(plan.exchanges))
         chosen = plan.exchanges[index]
         if len(chosen.weights) > 1:
@@ -186,7 +186,7 @@ class LocalSearch:
         return self._with_parts(plan, weight.name, parts)
 
     def _join(self, plan: Plan) -> Plan:
-        """Two neighbors into a bucket, or the parts of a gradient into half as many."""
+        """Joins two neighbors into a bucket, or the chunks of a gradient into half as many."""
         index = self._rng.randrange(len(plan.exchanges))
         first, *others = plan.exchanges[index : index + 2]
         if first.parts > 1:
@@ -202,7 +202,7 @@ class LocalSearch:
         return replace(plan, credit=self._rng.choice(self._credits))
 
     def _with_parts(self, plan: Plan, weight: str, parts: int) -> Plan:
-        """Each part of a gradient is replaced, where it stands, by those that begin within it."""
+        """Replaces each chunk of a gradient, in its place, by the new ones that begin within it."""
         new = parts_of(self._weights[weight], parts)
         exchanges: list[PlannedExchange] = []
         for exchange in plan.exchanges:
@@ -215,12 +215,12 @@ class LocalSearch:
 
 
 def _with(plan: Plan, start: int, end: int, exchanges: Sequence[PlannedExchange]) -> Plan:
-    """The plan with other exchanges in these places."""
+    """Returns the plan with the exchanges from ``start`` to ``end`` replaced."""
     return replace(plan, exchanges=(*plan.exchanges[:start], *exchanges, *plan.exchanges[end:]))
 
 
 def _whole(plan: Plan, weights: Sequence[str]) -> Plan:
-    """The plan with these gradients in one part, which goes where their first part went."""
+    """Returns the plan with these gradients unsplit, in the place of their first chunks."""
     chosen = set(weights)
     exchanges = [
         PlannedExchange(exchange.weights) if exchange.weights[0] in chosen else exchange

@@ -1,9 +1,9 @@
-"""Memory over time: what units keep for others, and gradients until their weights are updated.
+"""Memory over time: tensors that units save for others, and gradients until their update.
 
-A tensor is alive from the end of the unit that makes it to the end of the last that reads it. One
-that no unit reads is a gradient: it is alive until all weights whose gradients its unit completes
-have been updated (all weights of the step, if it completes none). When a unit ends, both what it
-has made and what it was the last to read are there.
+A tensor is alive from the end of the unit that makes it to the end of its last reader. One that no
+unit reads is a gradient: it is alive until all weights whose gradients its unit completes have been
+updated (all weights of the step, if it completes none). At the end of a unit, both what it has made
+and what it was the last to read are alive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Moments = npt.NDArray[np.int64]
 
 
 class Span(Protocol):
-    """What :class:`ooodist.planner.data_parallel.simulate.UnitSpan` has of use here."""
+    """The part of :class:`ooodist.planner.data_parallel.simulate.UnitSpan` that is used here."""
 
     @property
     def step(self) -> int: ...
@@ -34,23 +34,23 @@ class Span(Protocol):
 
 
 class Memory:
-    """How much memory the launches of one model need."""
+    """Computes the memory that calls of one model need."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
         weights_of = {unit.name: unit.weights for unit in costs.backward}
         every = tuple(weight.name for weight in costs.weights)
-        # What ends the life of each tensor: units that read it, or updates of weights.
+        # What frees each tensor if no unit reads it: updates of weights.
         self._updates = [
             () if tensor.used_by else weights_of.get(tensor.made_by) or every
             for tensor in costs.tensors
         ]
 
     def track(self, spans: Sequence[Span]) -> list[tuple[float, int]]:
-        """(time, bytes alive from then on), ``base_bytes`` included, of a launch's spans.
+        """Returns (time, bytes alive from then on), ``base_bytes`` included, of a call's spans.
 
-        When a unit ends there can be two items of one time: first comes what it has made, then
-        goes what is not needed any more.
+        At the end of a unit there can be two items with the same time: first what it has made is
+        added, then what is no longer needed is freed.
         """
         unit_at: dict[tuple[int, str], int] = {}
         update_at: dict[tuple[int, str], int] = {}
@@ -70,10 +70,10 @@ class Memory:
         return [(0.0, self._costs.base_bytes), *ends]
 
     def peak_bytes(self, plan: Plan) -> int:
-        """The most bytes that are alive at one time in a launch, however slow the network is.
+        """Returns the most bytes alive at one time in a call, however slow the network is.
 
-        A gradient then lives until the next step's first F unit that waits for its weight, or,
-        where none does, to the end of the launch.
+        A gradient then lives until the next step's first F unit that waits for its weight, or, if
+        none does, to the end of the call.
         """
         costs = self._costs
         forward = [unit.name for unit in costs.forward]
@@ -89,7 +89,7 @@ class Memory:
         for tensor, weights in zip(costs.tensors, self._updates, strict=True):
             birth = moment_of[tensor.made_by]
             reads = [moment_of[name] for name in tensor.used_by]
-            # An update runs before the F unit: at the latest right after the unit before it.
+            # An update runs before the F unit: at the latest right after the unit before that.
             updates = [step_length + waits[name] - 1 if name in waits else end for name in weights]
             lives.append((birth, max([birth, *reads, *updates]), tensor.num_bytes))
         births, deaths, sizes = _columns(lives)
@@ -109,7 +109,7 @@ def _columns(lives: list[tuple[int, int, int]]) -> tuple[Moments, Moments, Momen
 
 
 def _changes(births: Moments, deaths: Moments, sizes: Moments, num_moments: int) -> Moments:
-    """Bytes that come (items 0, 2, 4, ...) and go (1, 3, 5, ...) at each moment."""
+    """Returns bytes allocated (items 0, 2, 4, ...) and freed (1, 3, 5, ...) at each moment."""
     changes = np.zeros(2 * num_moments, dtype=np.int64)
     np.add.at(changes, 2 * births, sizes)
     np.add.at(changes, 2 * deaths + 1, -sizes)

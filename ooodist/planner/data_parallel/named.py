@@ -1,4 +1,4 @@
-"""Plans with a name, to compare with: baseline, tuned, the default, first-k and strict priority."""
+"""Named plans to compare with: baseline, tuned, the default, first-k and strict priority."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 from ooodist.planner.data_parallel.simulate import Simulator
 
 PARTITION_BYTES = 4_096_000  # BytePS's default
-BUCKET_BYTES = 1 << 20  # in which gradients travel without a plan
-MOST_K = 32  # of reverse first-k, that are compared at first
-NEARER = 4  # how much closer those are that are compared next
+BUCKET_BYTES = 1 << 20  # size of buckets without a plan
+MOST_K = 32  # number of k of reverse first-k that are compared at first
+NEARER = 4  # by how much the distance between compared k shrinks in each round
 CREDITS: tuple[int | None, ...] = (1, 2, 4, 8, 16, None)
-EQUAL_DIGITS = 10  # of seconds: what differs less is equal but for rounding
-TUNED_BYTES = tuple(1 << exponent for exponent in range(20, 32))  # of buckets: the usual, and more
+EQUAL_DIGITS = 10  # decimals of seconds: smaller differences are rounding errors
+TUNED_BYTES = tuple(1 << exponent for exponent in range(20, 32))  # bucket sizes: usual and larger
 
 
 def baseline_plan(
@@ -28,18 +28,19 @@ def baseline_plan(
     steps_per_execution: int = 1,
     partition_bytes: int = PARTITION_BYTES,
 ) -> Plan:
-    """What an engine's own wrappers do: every gradient is exchanged when it is ready.
+    """Makes the plan of an engine's own wrappers: each gradient is exchanged once it is ready.
 
-    Horovod joins those that are ready at one time; with others each travels by itself.
-    No order is imposed on the backward units. Engines that pick by urgency are given the
-    variables in the order of the model, the first layer's as the most urgent, and no limit of
-    what is in flight, so that they send what is ready. With more than one step per execution it is
-    baseline without the barrier between steps.
+    Horovod fuses gradients that are ready at the same time; with others each travels by itself.
+    No order is imposed on the backward units. Engines that pick by urgency are given the variables
+    in the order of the model, the first layer's as the most urgent, and no limit on what is in
+    flight, so they send whatever is ready. With more than one step per execution it is the baseline
+    without the barrier between steps.
 
     Args:
-        costs, network: of the step.
+        costs, network: costs of the step.
         steps_per_execution: steps that are traced into one function.
-        partition_bytes: into which pieces an engine that picks by urgency splits exchanges.
+        partition_bytes: size of the pieces into which an engine that picks by urgency splits
+            exchanges.
     """
     weights = [weight.name for weight in costs.weights]
     if not network.by_urgency:
@@ -63,15 +64,15 @@ def tuned_plan(
     credits: Sequence[int | None] = CREDITS,
     partitions: Sequence[int] = (PARTITION_BYTES,),
 ) -> Plan:
-    """Baseline with the engine's own settings at their best in simulation; the first of equals.
+    """Makes the baseline with the engine's own settings at their best in simulation.
 
-    For BytePS the credit and the size of its pieces; for others the size of the buckets in which
-    neighbors travel together, and for Horovod the fusion threshold besides.
+    For BytePS these are the credit and the size of its pieces; for others the size of the buckets
+    that gradients share, and for Horovod also the fusion threshold. Of equals the first is taken.
 
     Args:
-        costs, network: of the step.
+        costs, network: costs of the step.
         steps_per_execution: steps that are traced into one function.
-        credits, partitions: that an engine that picks by urgency may have.
+        credits, partitions: allowed settings of an engine that picks by urgency.
     """
     baseline = replace(
         baseline_plan(costs, network, steps_per_execution=steps_per_execution), name="tuned"
@@ -93,10 +94,10 @@ def tuned_plan(
 
 
 def default_plan(costs: StepCosts, network: Network, *, steps_per_execution: int = 1) -> Plan:
-    """What ooodist does without a plan: baseline, with small gradients in buckets.
+    """Makes the plan that ooodist uses by default: the baseline, with small gradients in buckets.
 
     Args:
-        costs, network: of the step.
+        costs, network: costs of the step.
         steps_per_execution: steps that are traced into one function.
     """
     exchanges = arrange(costs, ready_order(costs, None), bucket_bytes=BUCKET_BYTES)
@@ -112,7 +113,7 @@ def first_k_plan(
     steps_per_execution: int = 1,
     partition_bytes: int = PARTITION_BYTES,
 ) -> Plan:
-    """Reverse first-k: see :func:`ooodist.planner.data_parallel.orders.first_k_order`.
+    """Makes the reverse first-k plan; see ``first_k_order`` in planner/data_parallel/orders.py.
 
     Gradients are exchanged in the order in which they become ready. Raises UserError if k is out
     of range.
@@ -132,12 +133,12 @@ def best_first_k(
     partition_bytes: int = PARTITION_BYTES,
     simulator: Simulator | None = None,
 ) -> Plan:
-    """The :func:`first_k_plan` that is fastest in simulation; the least k of equals.
+    """Returns the :func:`first_k_plan` that is fastest in simulation; of equals, the least k.
 
-    Over every k, or where there are many of them over so many in even distances, and then over
-    those near the best, each with the exchanges that are best for it: see :func:`bucket_sizes`.
-    With ``memory_bytes``, over those that fit; k = 0, which is baseline order, counts always.
-    ``simulator``: of these costs and network, if there is one.
+    It compares every k, or, if there are many, some at equal distances and then those near the
+    best, each with its best exchanges: see :func:`bucket_sizes`. With ``memory_bytes``, it compares
+    only those that fit, and k = 0, the baseline order, in any case. ``simulator`` is one for these
+    costs and this network, if there is one.
     """
     simulator = simulator or Simulator(costs, network)
     sizes = bucket_sizes(costs, network, steps_per_execution, simulator)
@@ -172,10 +173,10 @@ def best_first_k(
 def bucket_sizes(
     costs: StepCosts, network: Network, steps_per_execution: int, simulator: Simulator | None = None
 ) -> tuple[int, ...]:
-    """0, which is no buckets, and the size of buckets that is best for baseline order, if any is.
+    """Returns 0 (no buckets), and the best bucket size for baseline order if buckets help.
 
-    An engine that picks by urgency has no buckets of its own. ``simulator``: of these costs and
-    network, if there is one.
+    An engine that picks by urgency has no buckets of its own. ``simulator`` is one for these costs
+    and this network, if there is one.
     """
     if network.by_urgency or network.workers == 1:
         return (0,)
@@ -194,7 +195,7 @@ def bucket_sizes(
 def _with_best_exchanges(
     plan: Plan, costs: StepCosts, simulator: Simulator, sizes: Sequence[int]
 ) -> Plan:
-    """With gradients as they become ready in buckets of one of these sizes, or as Horovod does."""
+    """Returns the plan with the best of these bucket sizes, or with Horovod's own fusion."""
     if simulator.network.by_urgency:
         return plan
     ready = ready_order(costs, plan.order)
@@ -213,18 +214,18 @@ def priority_plan(
     credit: int | None = 1,
     steps_per_execution: int = 1,
 ) -> Plan:
-    """Strict priority: of the chunks that are ready, the one that is needed first goes first.
+    """Makes the strict-priority plan: of the ready chunks, the one needed first goes first.
 
-    The backward units keep baseline order. An engine that picks by urgency does it by itself, with
-    ``chunk_bytes`` as the size of its pieces. For others, it is the sequence that such an engine
-    yields in simulation, kept for every step.
+    The backward units keep baseline order. An engine that picks by urgency does this itself, with
+    ``chunk_bytes`` as the size of its pieces. For others, the plan is the sequence that such an
+    engine yields in simulation, kept for every step.
 
     Args:
-        costs, network: of the step.
-        chunk_bytes: gradients that are larger travel in parts of about this size.
-        bucket_bytes: instead of that, those that become ready one after the other travel together
-            up to this size; 0: they do not, and an engine that picks by urgency has no buckets.
-        credit: how many may be in flight: with more, the lane is busier and priority less strict.
+        costs, network: costs of the step.
+        chunk_bytes: larger gradients travel in chunks of about this size.
+        bucket_bytes: instead of chunks, use buckets of gradients that become ready one after the
+            other, up to this size; 0 for none, and for engines that pick by urgency.
+        credit: exchanges in flight: with more, the lane is busier and priority less strict.
         steps_per_execution: steps that are traced into one function.
 
     Source: Peng et al., "A generic communication scheduler for distributed DNN training
@@ -256,10 +257,10 @@ def best_priority(
     steps_per_execution: int = 1,
     simulator: Simulator | None = None,
 ) -> Plan:
-    """The :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
+    """Returns the :func:`priority_plan` whose credit is fastest in simulation; the first of equals.
 
-    In chunks, or in the buckets that are best for baseline order. ``simulator``: of these costs and
-    network, if there is one.
+    It uses chunks, or the buckets that are best for baseline order. ``simulator`` is one for these
+    costs and this network, if there is one.
     """
     simulator = simulator or Simulator(costs, network)
     plans = [
@@ -285,10 +286,10 @@ def priority_sequence(
     credit: int | None,
     simulator: Simulator | None = None,
 ) -> tuple[PlannedExchange, ...]:
-    """The order in which exchanges begin if the one that is needed first always goes first.
+    """Returns the order in which exchanges begin if the one needed first always goes first.
 
-    That of a step in the middle of a launch, where the exchanges of the step before compete.
-    ``simulator``: of these costs and network, if there is one.
+    It is taken from a step in the middle of a call, where exchanges of the previous step compete.
+    ``simulator`` is one for these costs and this network, if there is one.
     """
     urgent_first = most_urgent_first(costs, exchanges)
     if network.workers == 1:  # nothing is exchanged

@@ -1,4 +1,4 @@
-"""Orders of the backward units of a described step, and moving a unit within one.
+"""Orders of the backward units of a step, from its costs, and moves of a unit within an order.
 
 An order is a list of unit names; it is legal if it has every unit once and none before a unit
 that it needs. The same orders for a traced graph are in :mod:`ooodist.graph.order`.
@@ -13,14 +13,14 @@ from ooodist.planner.costs import StepCosts, UnitCost
 
 
 def baseline_order(costs: StepCosts) -> tuple[str, ...]:
-    """Layer after layer from the loss down, each dX followed by the dW of its layer."""
+    """Returns the baseline: layer after layer from the loss down, each dX before its layer's dW."""
     return tuple(unit.name for unit in costs.backward)
 
 
 def movable_layers(costs: StepCosts) -> list[list[UnitCost]]:
-    """The layers whose weight gradient first-k can defer, from the input up.
+    """Returns the layers whose weight gradients first-k can defer, from the input up.
 
-    A layer is the dW units that wait for the same dX units. An early part of a weight with
+    A layer is the set of dW units that wait for the same dX units. An early part of a weight with
     several uses completes nothing, so it belongs to none; nor does a dW that others need.
     """
     needed = {name for unit in costs.backward for name in unit.needs}
@@ -40,11 +40,11 @@ def movable_layers(costs: StepCosts) -> list[list[UnitCost]]:
 
 
 def first_k_order(costs: StepCosts, k: int) -> tuple[str, ...]:
-    """Reverse first-k: the dW of the first k layers last, the first layer's foremost.
+    """Makes the reverse first-k order: the dW of the first k layers last, the first layer's first.
 
     Args:
-        costs: whose backward units are ordered.
-        k: 0 (baseline order) to the number of :func:`movable_layers`.
+        costs: its backward units are ordered.
+        k: from 0 (baseline order) to the number of :func:`movable_layers`.
 
     Raises:
         UserError: k is out of range.
@@ -63,7 +63,7 @@ def first_k_order(costs: StepCosts, k: int) -> tuple[str, ...]:
 
 
 def is_legal(costs: StepCosts, order: Sequence[str]) -> bool:
-    """Whether an order has each backward unit once, and each behind those that it needs."""
+    """Whether an order has each backward unit once, and after all that it needs."""
     if sorted(order) != sorted(unit.name for unit in costs.backward):
         return False
     place = {name: index for index, name in enumerate(order)}
@@ -71,7 +71,7 @@ def is_legal(costs: StepCosts, order: Sequence[str]) -> bool:
 
 
 class Moves:
-    """Where a unit of an order can be moved.
+    """Finds where a unit of an order can be moved.
 
     Attributes:
         movable: names of the dW units; the dX path stays as it is.
@@ -86,7 +86,7 @@ class Moves:
                 self._needed_by[needed].add(name)
 
     def room(self, order: Sequence[str], name: str) -> range:
-        """Where a unit can stand in a legal order once it is taken out of it, never empty."""
+        """Returns the places where a unit may be reinserted once it is taken out; never empty."""
         others = [other for other in order if other != name]
         first, last = 0, len(others)
         for index, other in enumerate(others):
@@ -99,14 +99,14 @@ class Moves:
 
 
 def moved(items: Iterable[str], name: str, place: int) -> tuple[str, ...]:
-    """The items, one of them taken out and put in where ``place`` says."""
+    """Returns the items with one of them moved to ``place``."""
     others = [item for item in items if item != name]
     others.insert(place, name)
     return tuple(others)
 
 
 def num_deferred(costs: StepCosts, order: Sequence[str] | None) -> int:
-    """Number of units that run after one that baseline order runs later (None: baseline order)."""
+    """Returns how many units run after one that follows them in baseline order (0 for None)."""
     if order is None:
         return 0
     baseline = {unit.name: index for index, unit in enumerate(costs.backward)}

@@ -1,7 +1,7 @@
 """A plan: the order of the backward units, and the order, size and number of the exchanges.
 
-A plan is data. It is found by :mod:`ooodist.planner.data_parallel.search`, weighed by
-:mod:`ooodist.planner.data_parallel.simulate`, carried out by :mod:`ooodist.step`, and kept as
+A plan is data. It is found by :mod:`ooodist.planner.data_parallel.search`, evaluated by
+:mod:`ooodist.planner.data_parallel.simulate`, carried out by :mod:`ooodist.step`, and stored as
 YAML::
 
     name: planned
@@ -30,12 +30,12 @@ ALIGNMENT = 64  # bytes; TensorFlow splits a tensor without copying it at multip
 
 @dataclass(frozen=True)
 class PlannedExchange:
-    """One exchange: whole gradients that travel together (a bucket), or a part of one (a chunk).
+    """One exchange: of whole gradients that travel together (a bucket), or of a chunk of one.
 
     Attributes:
-        weights: whose gradients; several only if ``parts`` is 1.
-        part: which of the parts, from 0.
-        parts: into how many the gradient is split (see :func:`split_evenly`).
+        weights: the weights whose gradients it carries; several only if ``parts`` is 1.
+        part: index of the chunk, from 0.
+        parts: number of chunks of the gradient (see :func:`split_evenly`).
     """
 
     weights: tuple[str, ...]
@@ -44,22 +44,22 @@ class PlannedExchange:
 
     @property
     def name(self) -> str:
-        """Unique in a plan, and the same on every rank."""
+        """A name that is unique in a plan, and the same on every rank."""
         more = f"+{len(self.weights) - 1}" if len(self.weights) > 1 else ""
         chunk = f"[{self.part}/{self.parts}]" if self.parts > 1 else ""
         return f"{self.weights[0]}{more}{chunk}"
 
     @property
     def num_copies(self) -> int:
-        """How often its bytes are copied: a bucket is joined and taken apart, parts are joined."""
+        """How often its bytes are copied: a bucket is joined and split again, chunks are joined."""
         return 2 if len(self.weights) > 1 else int(self.parts > 1)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the simulator said of a plan when it was made; seconds of one step, and bytes.
+    """The simulator's prediction for a plan when it was made: seconds of one step, and bytes.
 
-    ``hidden_share``: of the exchange, how much is hidden behind computation, 0 to 1.
+    ``hidden_share`` is the share of the exchange that is hidden behind computation, 0 to 1.
     """
 
     step_seconds: float
@@ -71,23 +71,23 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the steps of a launch run.
+    """How the steps of a call run.
 
     Attributes:
         name: what made it: ``baseline``, ``tuned``, ``first_k``, ``priority``, ``planned``.
-        order: names of the backward units, one after the other; None: no order is imposed, and
-            TensorFlow runs them as it does.
-        exchanges: each part of each weight's gradient once, in the planned order.
+        order: names of the backward units in execution order; None imposes no order, and leaves
+            it to TensorFlow.
+        exchanges: all chunks of all gradients, each once, in the planned order.
         credit: how many exchanges may be in flight; None: any number.
-        by_urgency: False: the exchanges start in their order, each when its gradients are ready
-            and an earlier one has made room. True: whenever there is room, the first in the list
-            of those that are ready starts (the engine must be able to: see Network.by_urgency).
-        partition_bytes: the engine itself splits exchanges into pieces of at most this size
-            (BytePS); None: it does not. With ``by_urgency``, ``credit`` counts these pieces.
+        by_urgency: if False, exchanges start in their order, each when its gradients are ready and
+            the credit allows it. If True, whenever the credit allows it, the first in the list of
+            those that are ready starts (which the engine must support: see Network.by_urgency).
+        partition_bytes: the largest piece into which the engine itself splits exchanges (BytePS);
+            None: it does not. With ``by_urgency``, ``credit`` counts these pieces.
         steps_per_execution: training steps that are traced into one function.
-        model: digest of the model that it was made for (ooodist.graph.digest); empty: of any.
-        engine, workers: that it was made for.
-        predicted: what the simulator said of it.
+        model: digest of the model that it was made for (ooodist.graph.digest); empty: any model.
+        engine, workers: the engine and number of workers that it was made for.
+        predicted: the simulator's prediction.
     """
 
     name: str
@@ -103,17 +103,17 @@ class Plan:
     predicted: Prediction | None = None
 
     def digest(self) -> str:
-        """Differs when anything that is carried out differs; the prediction is not part of it."""
+        """Returns a hash of all that is carried out; the prediction is not part of it."""
         return hashlib.sha256(to_yaml(replace(self, predicted=None)).encode()).hexdigest()
 
 
 def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
-    """How many elements each part of a gradient has: about the same, and the first the most.
+    """Returns the number of elements of each chunk of a gradient: nearly equal, largest first.
 
-    Parts begin at multiples of ALIGNMENT bytes, so some are smaller.
+    Chunks begin at multiples of ALIGNMENT bytes, so some are smaller.
 
     Raises:
-        ValueError: there are not elements enough for so many parts.
+        ValueError: there are too few elements for this many chunks.
     """
     per_block = max(1, ALIGNMENT // item_bytes)
     blocks = -(-num_elements // per_block)
@@ -124,12 +124,12 @@ def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
 
 
 def to_yaml(plan: Plan) -> str:
-    """The plan as text; :func:`from_yaml` makes the same plan of it."""
+    """Returns the plan as YAML text, from which :func:`from_yaml` makes the same plan."""
     return yaml_dataclass.dump(yaml_dataclass.plain(plan))
 
 
 def from_yaml(text: str, source: str) -> Plan:
-    """The plan of YAML text. Raises UserError, in which ``source`` names where it is from."""
+    """Parses a plan from YAML text. Raises UserError, which names ``source`` as its origin."""
     value = yaml_dataclass.parse(text, source)
     if not isinstance(value, dict):
         raise UserError(f"{source} is no plan; make one with python -m ooodist.plan")
@@ -145,7 +145,7 @@ def from_yaml(text: str, source: str) -> Plan:
 
 
 def read(file: Path) -> Plan:
-    """The plan of a file. Raises UserError."""
+    """Reads a plan from a file. Raises UserError."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -156,14 +156,14 @@ def read(file: Path) -> Plan:
 
 
 def write(plan: Plan, file: Path) -> None:
-    """Writes a plan; the file is there whole, or not at all. Raises OSError."""
+    """Writes a plan atomically: the file is complete or absent. Raises OSError."""
     incomplete = file.with_name(f".incomplete-{file.name}")
     incomplete.write_text(to_yaml(plan), encoding="utf-8")
     incomplete.replace(file)
 
 
 def check_exchanges(plan: Plan) -> None:
-    """Raises UserError unless each part of each weight that the plan exchanges is there once."""
+    """Raises UserError unless the plan exchanges each chunk of its weights exactly once."""
     seen: dict[str, set[int]] = {}
     parts: dict[str, int] = {}
     for exchange in plan.exchanges:

@@ -1,8 +1,8 @@
-"""Searches the plan whose steps take the least time.
+"""Searches for the plan whose steps take the least time.
 
-It begins with the plans that have a name (baseline, tuned, first-k, strict priority), improves
-settings one at a time (candidates.py), then changes the best at random (local_search.py), and keeps
-the best of all.
+It begins with the named plans (baseline, tuned, first-k, strict priority), improves settings one at
+a time (candidates.py), then changes the best plan at random (local_search.py), and keeps the best
+of all.
 """
 
 from __future__ import annotations
@@ -29,35 +29,33 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.progress import Progress, WatchedSimulator
 from ooodist.util.yaml_dataclass import Range
 
-MOST_SEARCHED_STEPS = 4  # a longer launch is searched as one of so many: its middle is the same
-FEWER_STEPS_TOLERANCE = 0.01  # how much slower a launch of fewer steps may be
-MOST_WORK = 22_000_000  # units and weights in all plans of the search at random
-MANY = 2_000  # units and weights, some 400 layers: with more, that is less work
-LESS_WORK, LESS_BY_URGENCY = 0.75, 1.65  # how fast it falls; BytePS's pieces are played one by one
-OTHER_PLANS = 350  # that are simulated besides, about, for each number of steps that is tried
-SIMPLER_TOLERANCE = 0.002  # how much slower a simpler plan may be
-ROUNDING = 1e-9  # scores that differ by less are equal
-LOAD_PENALTY = 1e-5  # of the score, for each unit of load: see Planner._load
+MOST_SEARCHED_STEPS = 4  # longer calls are searched with this many steps: the middle ones are alike
+FEWER_STEPS_TOLERANCE = 0.01  # how much slower, relatively, fewer steps per execution may be
+MOST_WORK = 22_000_000  # units and weights over all plans of the random search
+MANY = 2_000  # units and weights, some 400 layers: above this, MOST_WORK is reduced
+LESS_WORK, LESS_BY_URGENCY = 0.75, 1.65  # exponents; BytePS's pieces are simulated one by one
+OTHER_PLANS = 350  # approximate number of other simulated plans, per number of steps tried
+SIMPLER_TOLERANCE = 0.002  # how much slower, relatively, a simpler plan may be
+ROUNDING = 1e-9  # a smaller relative difference of scores is a rounding error
+LOAD_PENALTY = 1e-5  # relative increase of the score per unit of load: see Planner._load
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Within what a plan is searched.
+    """Limits of the search.
 
     Attributes:
-        memory_bytes: that a worker has; None: any number.
-        max_steps_per_execution: the most that are traced into one function; 1, 2, 4, ... are tried.
-        steps_per_execution: the only number that is tried; None: up to the most.
-        total_steps: that will be trained: tracing a longer launch must be worth its time. None:
-            so many that tracing does not count; the shortest launch within 1 % of the best is
-            taken.
-        credits: that may be used; None stands for any number of exchanges in flight. A single
-            one where the engine's is set already, or where it allows no other. Baseline and tuned
-            have any number in any case, where the engine does not pick by urgency: it is what
-            that does.
-        partitions: bytes of the pieces into which an engine that picks by urgency may split
-            exchanges. A single one where the engine's is set already.
-        evaluations: of the search at random, or fewer for more than about 200 layers; with the
+        memory_bytes: memory of a worker; None for no limit.
+        max_steps_per_execution: the most steps traced into one function; 1, 2, 4, ... are tried.
+        steps_per_execution: the only number that is tried; None: up to the maximum.
+        total_steps: steps of the training, in which tracing longer calls must pay off. None: so
+            many that tracing does not count; the shortest call within 1 % of the best is taken.
+        credits: allowed credits; None stands for any number of exchanges in flight. A single one
+            if the engine's is fixed already, or if it allows no other. Baseline and tuned always
+            have any number, unless the engine picks by urgency: that is what the engine does.
+        partitions: allowed sizes in bytes of the pieces into which an engine that picks by urgency
+            splits exchanges. A single one if the engine's is fixed already.
+        evaluations: plans of the random search, fewer for more than about 200 layers; with the
             seed, they determine its result.
     """
 
@@ -71,10 +69,10 @@ class Limits:
 
 
 class Planner:
-    """The search for one model and network.
+    """Searches for one model and network.
 
     Attributes:
-        evaluations: plans of the search at random.
+        evaluations: number of plans of the random search.
     """
 
     def __init__(
@@ -106,8 +104,8 @@ class Planner:
         self._named: dict[int, dict[str, Plan]] = {}
 
     def named(self, steps_per_execution: int) -> dict[str, Plan]:
-        """Baseline, tuned, the best first-k and the best priority, as the limits allow them."""
-        if steps_per_execution not in self._named:  # many plans are simulated for them
+        """Returns baseline, tuned, the best first-k and the best priority, within the limits."""
+        if steps_per_execution not in self._named:  # finding them takes many simulations
             self._named[steps_per_execution] = self._find_named(steps_per_execution)
         return self._named[steps_per_execution]
 
@@ -147,7 +145,7 @@ class Planner:
             ),
         )
         other = limits.credits[-1]
-        # These engines start all that is ready; the others' credit is one of their settings.
+        # These engines start all that is ready; the credit is a setting of the others only.
         as_it_comes = () if network.by_urgency else ("baseline", "tuned")
         return {
             plan.name: plan
@@ -157,7 +155,7 @@ class Planner:
         }
 
     def best_named(self) -> list[Plan]:
-        """Each of these with as many steps per execution as are best for it."""
+        """Returns each named plan with the steps per execution that are best for it."""
         return [
             self.named(self._fewest_steps(scores))[name]
             for name, scores in self._named_scores().items()
@@ -165,14 +163,14 @@ class Planner:
         ]
 
     def _named_scores(self) -> dict[str, dict[int, float]]:
-        """Of each plan with a name, by the steps of a launch."""
+        """Returns each named plan's scores, by steps per execution."""
         return {
             name: {steps: self._score(self.named(steps)[name]) for steps in self._steps}
             for name in self.named(self._steps[0])
         }
 
     def search(self, seed: int) -> Plan:
-        """The plan. Raises UserError if none fits into memory."""
+        """Returns the best plan. Raises UserError if none fits into memory."""
         watched = self._simulator
         watched.phase = "plans with a name"
         watched.baseline_seconds = watched.step_seconds(baseline_plan(self._costs, self._network))
@@ -193,14 +191,14 @@ class Planner:
         return replace(self._pick(pool), name="planned")
 
     def _walk(self, pool: Iterable[Plan], steps: int, rng: random.Random) -> list[Plan]:
-        """What random changes make of the best of the pool, and that made simpler."""
+        """Changes the best of the pool at random; returns the result, also in a simpler form."""
         score = self._loaded_score
         local = LocalSearch(self._costs, self._limits.credits, score, rng)
         plans = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
         starts = sorted(plans, key=score)[:2]
-        follow = not self._network.by_urgency  # the way that suits the engine
+        follow = not self._network.by_urgency  # what suits the engine
         ways = [(plan, way) for way in (follow, not follow) for plan in starts]
-        if self.evaluations < self._limits.evaluations:  # so many layers that one walk is short
+        if self.evaluations < self._limits.evaluations:  # with so many layers, each walk is short
             ways = ways[:1]
         found = [local.improve(plan, self.evaluations // 8, follow=way) for plan, way in ways]
         best = min(found, key=score)
@@ -211,7 +209,7 @@ class Planner:
         return [best, local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))]
 
     def _score(self, plan: Plan) -> float:
-        """Seconds of a step, with its share of the tracing; infinite if memory is short."""
+        """Returns seconds per step with its share of the tracing; infinite if out of memory."""
         memory = self._limits.memory_bytes
         if memory is not None and self._simulator.peak_bytes(plan) > memory:
             return float("inf")
@@ -223,11 +221,11 @@ class Planner:
         return seconds
 
     def _loaded_score(self, plan: Plan) -> float:
-        """The score, a little worse for load: else the search would not see it at all."""
+        """Returns the score with a small penalty for load, which the search would ignore."""
         return self._score(plan) * (1 + LOAD_PENALTY * self._load(plan))
 
     def _load(self, plan: Plan) -> float:
-        """What the model counts too little: the exchanges, and MiB copied for buckets and parts."""
+        """Returns what the model underrates: exchanges, and MiB copied for buckets and chunks."""
         copied = sum(
             self._bytes[weight] / exchange.parts
             for exchange in plan.exchanges
@@ -237,10 +235,10 @@ class Planner:
         return len(plan.exchanges) + copied / (1 << 20)
 
     def _pick(self, pool: Iterable[Plan]) -> Plan:
-        """The simplest of the best plans of the pool, with few steps per execution.
+        """Returns the simplest of the best plans of the pool, with few steps per execution.
 
-        They are no more than it needs. It is never slower than a named plan with as many, or with
-        those that are best for it.
+        Their number is no larger than needed. The plan is never slower than a named plan with as
+        many steps, or with those that are best for it.
         """
         distinct = dict.fromkeys(_with_steps(plan, 1) for plan in pool)
         scores = {
@@ -261,7 +259,7 @@ class Planner:
         return min(good, key=self._complexity)
 
     def _fewest_steps(self, scores: Mapping[int, float], worst: float = float("inf")) -> int:
-        """The fewest whose score is about the best, and no worse than ``worst``."""
+        """Returns the fewest steps whose score is about the best, and no worse than ``worst``."""
         tolerance = FEWER_STEPS_TOLERANCE if self._limits.total_steps is None else 0.0
         limit = min(worst, min(scores.values()) * (1 + tolerance))
         return min(steps for steps, score in scores.items() if score <= limit)

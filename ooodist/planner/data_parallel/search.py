@@ -1,4 +1,4 @@
-"""Plans for people and for training: the best one, those to try, and those to compare it with."""
+"""Finds plans: the best one, those to try in training, and those to compare it with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ooodist.planner.progress import Progress
 
 __all__ = ["Limits", "comparison", "make_plan", "plans_to_try", "predicted"]
 
-TRIED = 0.5  # how much slower in simulation a plan with a name may be, to be tried
+TRIED = 0.5  # how much slower, relatively, a named plan may be in simulation to be tried
 MOST_TRIED = 3  # each must be traced, which takes seconds
 
 
@@ -26,20 +26,20 @@ def make_plan(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Plan:
-    """The best plan found: in simulation never slower than those with a name.
+    """Returns the best plan found: in simulation never slower than the named ones.
 
-    These count as far as they are within the limits, with the k and the credit that are best, and
-    with as many steps per execution as are best for them, or as this plan has. Of plans that are
-    about equal the simplest is taken.
+    Named plans count as far as they are within the limits, with their best k and credit, and with
+    the steps per execution that are best for them, or those of this plan. Of nearly equal plans the
+    simplest is taken.
 
     Args:
-        costs, network: of the step.
-        limits: within which it is searched.
-        seed: of the search at random.
-        progress: is told how far the search is.
+        costs, network: costs of the step.
+        limits: limits of the search.
+        seed: seed of the random search.
+        progress: called with the state of the search.
 
     Returns:
-        a plan with its prediction, and with no model: that is for the caller to name.
+        a plan with its prediction; its ``model`` is left for the caller to set.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
@@ -51,10 +51,10 @@ def make_plan(
 def plans_to_try(
     costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
 ) -> list[Plan]:
-    """The planned one, and those with a name that may well be as fast: for a trial in training.
+    """Returns plans for a trial in training: the planned one, and named ones that may be as fast.
 
-    Where workers share the cores of a machine, the simulator errs by as much as ``TRIED``, so that
-    plans which differ by less are equal before they were tried. At most ``MOST_TRIED``, the
+    Where workers share the cores of a machine, the simulator errs by as much as ``TRIED``, so plans
+    that differ by less are equal until they are tried. There are at most ``MOST_TRIED``, the
     fastest in simulation first.
 
     Raises:
@@ -80,12 +80,12 @@ def comparison(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Plan]:
-    """The plans that people compare, by name, each with its prediction.
+    """Returns the plans to compare, by name, each with its prediction.
 
-    ``baseline`` is the engine as it comes, ``tuned`` with its own settings at their best; these and
-    ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, which is the
-    baseline in all else, and ``priority`` (with the best credit) have as many as ``planned``. So
-    what the order brings and what the removed barrier brings can be told apart.
+    ``baseline`` is the engine without changes, ``tuned`` with its own settings at their best; these
+    and ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, otherwise
+    the baseline, and ``priority`` (with the best credit) have as many as ``planned``. So the gain
+    of the order and the gain of the removed barrier can be told apart.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
@@ -105,7 +105,7 @@ def comparison(
 
 
 def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
-    """The plan with what the simulator says of it.
+    """Returns the plan with the simulator's prediction.
 
     Raises:
         UserError: the plan does not fit the costs.

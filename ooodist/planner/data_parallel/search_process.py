@@ -1,4 +1,4 @@
-"""The search for plans as a process of its own; see :mod:`ooodist.planner.process_beside`."""
+"""The search for plans in a separate process; see :mod:`ooodist.planner.process_beside`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ooodist.planner.process_beside import ProcessBeside, answer
 
 @dataclass(frozen=True)
 class Request:
-    """What is searched for: see :func:`ooodist.planner.data_parallel.search.plans_to_try`."""
+    """The arguments of :func:`ooodist.planner.data_parallel.search.plans_to_try`."""
 
     costs: StepCosts
     network: Network
@@ -23,16 +23,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Found:
-    """The plans, each with its prediction; the most promising one first."""
+    """The plans that were found, each with its prediction; the most promising one first."""
 
     plans: tuple[Plan, ...]
 
 
 class SearchProcess(ProcessBeside[Found]):
-    """A search that runs beside this process, and ends with it at the latest.
+    """A search that runs beside this process, and does not outlive it.
 
     Args:
-        request: what is searched for.
+        request: the arguments of the search.
     """
 
     def __init__(self, request: Request) -> None:

@@ -1,33 +1,33 @@
-"""What a plan takes: one compute stream and a network, played through for a whole launch.
+"""Simulates a plan: plays a whole call through on one compute stream and a network.
 
-Two steps of a launch of three layers, whose exchanges go in sequence. The gradient of layer 1 is
+Two steps of a call of three layers, whose exchanges go in sequence. The gradient of layer 1 is
 exchanged first, while W2 and W3 still run. F1 of the second step waits (``.``) for its update
-(``u``), and runs while layers 2 and 3 still travel::
+(``u``), and runs while layers 2 and 3 are still being exchanged::
 
     compute  F1 F2 F3 X3 X2 W1 W2 W3 ..uF1 ....uF2 ....uF3 X3 X2 W1 W2 W3 ..u.......u.......u
     ready                      1  2  3                              1  2  3
     lane                       [  1   ][  2   ][  3   ]             [  1   ][  2   ][  3   ]
 
-What the docstrings of costs.py and plan.py leave open:
+Rules beyond the docstrings of costs.py and plan.py:
 
 * The compute stream does one thing at a time, and nothing is interrupted. A step is its F units,
-  ``middle_seconds``, its backward units in the plan's order. Steps follow without a gap.
+  ``middle_seconds``, and its backward units in the plan's order. Steps follow without a gap.
 * Before it starts a unit, the stream deals with all exchanges that have arrived by then, in order
-  of arrival, also with those that arrive while it does so. To deal with one is to pay for its CPU
-  time, and to update the weights of which it was the last part.
+  of arrival, and with those that arrive while it does so. To deal with one is to pay for its CPU
+  time, and to update the weights of which it was the last chunk.
 * An F unit waits until its weights are updated with the previous step's gradients. The stream is
   idle while a unit waits with nothing to deal with, and when no unit is left.
-* The stream pays for an exchange's CPU time when that arrives, less the idle time that ends with
-  the arrival: the exchange took it then, while it travelled. What arrives at the instant at which
-  an idle time begins is paid for in full; what arrives together at its end shares it.
+* The stream pays for an exchange's CPU time when it arrives, less the idle time that ends with the
+  arrival: the exchange used that while it travelled. An exchange that arrives at the instant at
+  which an idle time begins is paid for in full; those that arrive together at its end share it.
 * A gradient is ready at the end of the backward unit that names its weight, or, if none does,
-  before the first backward unit; an exchange is when all its gradients are.
+  before the first backward unit; an exchange is ready when all its gradients are.
 * Each piece has the latency. In sequence, ``credit`` counts exchanges, and the pieces of one enter
   together; by urgency, it counts pieces.
-* At one instant, the network comes first: what is complete makes room, the most urgent of what is
-  ready enters, and then the stream goes on.
-* With one worker nothing is exchanged: gradients arrive when they are ready, free of cost.
-* A launch ends with its last update; the costs' ``launch_seconds`` come on top.
+* At any instant, the network comes first: what is complete makes room, the most urgent of what is
+  ready enters, and then the stream continues.
+* With one worker nothing is exchanged: gradients arrive when they are ready, at no cost.
+* A call ends with its last update; the costs' ``launch_seconds`` are added.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ UnitKind = Literal["F", "dX", "dW", "update", "middle"]
 
 @dataclass(frozen=True)
 class UnitSpan:
-    """What the compute stream does for a while; seconds from the start of the launch.
+    """A span of the compute stream; seconds from the start of the call.
 
     Attributes:
-        step: of the launch, from 0.
-        name: of the unit; of the weight, if ``kind`` is ``update``; else ``middle``.
+        step: index in the call, from 0.
+        name: the unit; for an ``update``, the weight; else ``middle``.
     """
 
     step: int
@@ -62,14 +62,14 @@ class UnitSpan:
 
 @dataclass(frozen=True)
 class ExchangeSpan:
-    """The way of an exchange, or of one piece of it; seconds from the start of the launch.
+    """The span of an exchange, or of one piece of it; seconds from the start of the call.
 
     Attributes:
-        step: of the launch, from 0.
-        num_bytes: of the piece.
-        ready: the exchange's gradients are.
-        start: its bytes begin to move.
-        end: it is complete.
+        step: index in the call, from 0.
+        num_bytes: size of the piece.
+        ready: when the exchange's gradients are ready.
+        start: when its bytes begin to move.
+        end: when it is complete.
     """
 
     step: int
@@ -82,16 +82,15 @@ class ExchangeSpan:
 
 @dataclass(frozen=True)
 class Simulation:
-    """A launch, played through.
+    """A simulated call.
 
     Attributes:
-        units: in the order in which they run. A gap between two is idle time, or CPU time of
-            exchanges.
+        units: in execution order. A gap between two is idle time, or CPU time of exchanges.
         exchanges: in the order in which they enter the network; empty with one worker.
-        memory: (time, bytes that are alive from then on), ``base_bytes`` included. Where something
-            comes and something goes at one time, both are counted first.
-        launch_seconds: of the whole launch, with the costs' own ``launch_seconds``.
-        step_seconds: ``launch_seconds`` by the number of steps.
+        memory: (time, bytes alive from then on), ``base_bytes`` included. Where one tensor is made
+            and another freed at the same time, both are counted first.
+        launch_seconds: seconds of the whole call, with the costs' own ``launch_seconds``.
+        step_seconds: ``launch_seconds`` divided by the number of steps.
     """
 
     units: tuple[UnitSpan, ...]
@@ -103,24 +102,24 @@ class Simulation:
 
 
 class Simulator:
-    """Plays plans through, for one model and one network.
+    """Simulates plans for one model and one network.
 
     All methods raise UserError for a plan that does not fit the costs.
     """
 
     def __init__(self, costs: StepCosts, network: Network) -> None:
-        """Raises UserError for costs with names that are not unique, or stand for nothing."""
+        """Raises UserError for costs with names that are not unique or are undefined."""
         self.costs = costs
         self.network = network
         self._indexed = IndexedCosts(costs, network)
         self._memory = Memory(costs)
 
     def step_seconds(self, plan: Plan) -> float:
-        """Seconds of one step: those of a launch by its number of steps.
+        """Returns the seconds of one step: those of a call divided by its number of steps.
 
         Fast enough to search with: at 160 units, 55 exchanges and 3 steps per execution, 6,800
-        calls a second in sequence and 6,300 by urgency, on one core (CPU time); a plan of 1,000
-        layers takes some 20 times as long as one of 50.
+        calls of this method a second in sequence and 6,300 by urgency, on one core (CPU time); a
+        plan of 1,000 layers takes some 20 times as long as one of 50.
         """
         indexed = self._indexed.index(plan)
         seconds = Launch(self._indexed, indexed, plan, self.network).repeat()
@@ -129,7 +128,7 @@ class Simulator:
         return (seconds + self.costs.launch_seconds) / plan.steps_per_execution
 
     def run(self, plan: Plan) -> Simulation:
-        """The same with all that happens."""
+        """Simulates the plan with all its spans."""
         indexed = self._indexed.index(plan)
         launch = Launch(self._indexed, indexed, plan, self.network, recorded=[])
         seconds = launch.play() + self.costs.launch_seconds
@@ -144,8 +143,8 @@ class Simulator:
         )
 
     def entry_order(self, plan: Plan) -> list[PlannedExchange]:
-        """The exchanges as their pieces enter the network in the middle of a long launch."""
-        # The second step after the first one, if exchanges of the step before may still compete.
+        """Returns exchanges in the order in which their pieces enter amid a long call."""
+        # A step with full steps before it, if exchanges of the previous step may still compete.
         step = 0 if self._indexed.all_awaited else 2
         plan = replace(plan, steps_per_execution=2 * step or 1)
         launch = Launch(self._indexed, self._indexed.index(plan), plan, self.network)
@@ -153,7 +152,7 @@ class Simulator:
         return [plan.exchanges[e] for _, _, _, of, e, _ in launch.lanes.arrivals if of == step]
 
     def peak_bytes(self, plan: Plan) -> int:
-        """The most bytes that are alive at one time, however slow the network is."""
+        """Returns the most bytes alive at one time, however slow the network is."""
         self._indexed.check_order(plan)
         return self._memory.peak_bytes(plan)
 
@@ -177,7 +176,7 @@ class Simulator:
     ) -> list[ExchangeSpan]:
         if self.network.workers == 1:
             return []
-        ends = {  # of the units after which gradients are ready
+        ends = {  # of the units after which gradients may be ready
             (step, 0 if kind == "middle" else number + 1): end
             for step, kind, number, _, end in launch.recorded or ()
             if kind in ("middle", "backward")

@@ -1,1 +1,1 @@
-"""Files of TensorFlow's profiler, read: which op ran when, for which unit of which step."""
+"""Reads recordings of TensorFlow's profiler: which op ran when, for which unit and step."""

@@ -1,4 +1,4 @@
-"""Sets of moments as lists of intervals (start, end)."""
+"""Set operations on lists of intervals (start, end), in seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Interval = tuple[float, float]
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
-    """The union of intervals, as intervals that do not touch, in order."""
+    """Returns the union of intervals, as disjoint intervals in order."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -19,7 +19,7 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def common_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """What two merged lists of intervals have in common, merged."""
+    """Returns the intersection of two merged lists of intervals, merged."""
     common: list[Interval] = []
     i = j = 0
     while i < len(first) and j < len(second):
@@ -34,7 +34,7 @@ def common_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> l
 
 
 def without_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """What is in the first and not in the second of two merged lists, merged."""
+    """Returns the difference of two merged lists of intervals, first minus second, merged."""
     gaps = []
     before = float("-inf")
     for start, end in second:
@@ -44,5 +44,5 @@ def without_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> 
 
 
 def total_length(intervals: Iterable[Interval]) -> float:
-    """The sum of the lengths of merged intervals."""
+    """Returns the sum of the lengths of merged intervals."""
     return sum(end - start for start, end in intervals)

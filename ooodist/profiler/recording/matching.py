@@ -1,9 +1,9 @@
-"""Which recorded ops belong to which traced step.
+"""Matches recorded ops to traced steps.
 
-A recording is a list of op events; what was traced is a list of steps with their units. They are
-matched by the ops' names within one call of the traced function. TensorFlow optimizes a graph
-before it runs: it fuses ops, folds constants, adds and renames copies. So not every op of a unit
-is found, but the heavy ones are.
+A recording is a list of op events, a trace a list of steps with their units. They are matched by
+op names within one call of the traced function. TensorFlow optimizes a graph before it runs: it
+fuses ops, folds constants, adds and renames copies. So not every op of a unit is found, but the
+heavy ones are.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ooodist.step.backward import TracedStep
 
 EventsOfOp = dict[str, list[OpEvent]]
 
-# Ops that call functions: what these run stands under names below their own.
+# Ops that call functions: the ops that these run have names below their own.
 _CALLS = frozenset(
     {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
     | {"PartitionedCall", "StatefulPartitionedCall"}
 )
 
-# What TensorFlow puts into the name of an op that it has rewritten, as a matrix product that
-# transposes by itself: dense/ArithmeticOptimizer/FoldTransposeIntoMatMul_MatMul.
+# What TensorFlow inserts into the name of an op that it has rewritten, such as a matrix product
+# with a fused transposition: dense/ArithmeticOptimizer/FoldTransposeIntoMatMul_MatMul.
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_")
 
 
@@ -36,15 +36,15 @@ class Recorded:
     """One recorded step.
 
     Attributes:
-        step: what was traced.
-        events: the op events of the call of the function that the step was part of, by op.
+        step: the traced step.
+        events: the op events of the function call that the step was part of, by op name.
     """
 
     step: TracedStep
     events: EventsOfOp
 
     def of_ops(self, ops: Sequence[tf.Operation]) -> list[OpEvent]:
-        """The events of these ops, by their start."""
+        """Returns the events of these ops, sorted by start."""
         found = [event for op in ops for event in self.events.get(op.name, ())]
         for op in ops:
             if op.type in _CALLS:
@@ -54,12 +54,12 @@ class Recorded:
 
 
 def match_steps(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> list[Recorded]:
-    """The steps that were recorded, in the order in which they ran.
+    """Returns the steps that were recorded, in the order in which they ran.
 
     Args:
         events: from :func:`ooodist.profiler.recording.xplane.read_op_events`.
-        steps: what was traced: ``backward.steps`` of the strategy. Steps that were not recorded
-            (other batch shapes) are passed over, and so are events of other functions.
+        steps: the traced steps: ``backward.steps`` of the strategy. Steps that were not recorded
+            (other batch shapes) are skipped, and so are events of other functions.
     """
     traces: dict[tf.Graph, list[TracedStep]] = {}  # by launch
     for step in steps:
@@ -83,7 +83,7 @@ def match_steps(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> list[
 
 
 def telling_ops(step: TracedStep) -> dict[str, list[tf.Operation]]:
-    """For each unit of a step the ops that tell when it ran.
+    """Returns, for each unit of a step, the ops that tell when it ran.
 
     Left out are forward ops that TensorFlow may run at any time, long before or after the rest
     of the layer: those that only read and cast weights, and those for which the backward pass
@@ -107,7 +107,7 @@ def telling_ops(step: TracedStep) -> dict[str, list[tf.Operation]]:
 
 
 def _executions(events: Sequence[OpEvent]) -> list[EventsOfOp]:
-    """The events of each call of a function, by op; the calls by their start."""
+    """Returns the events of each function call, by op name; calls in the order of their start."""
     executions: dict[int, EventsOfOp] = {}
     for event in events:
         if event.execution is not None:
@@ -118,9 +118,9 @@ def _executions(events: Sequence[OpEvent]) -> list[EventsOfOp]:
 
 
 def _with_kernels(executions: Sequence[EventsOfOp], kernels: Sequence[OpEvent]) -> list[EventsOfOp]:
-    """The same, with an op's kernels on a GPU in place of its event on the host.
+    """Replaces an op's event on the host by its kernels on a GPU, where it has any.
 
-    There the op only launches them. A kernel belongs to the last call that had launched its op.
+    On the host the op only launches them. A kernel belongs to the last call that launched its op.
     """
     result = [dict(events_of_op) for events_of_op in executions]
     launches: dict[str, list[tuple[float, int]]] = {}

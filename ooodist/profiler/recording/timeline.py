@@ -1,4 +1,4 @@
-"""When the units and the exchanges of the recorded steps really ran."""
+"""Builds the timeline of a recording: when the units and exchanges of each step ran."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ooodist.step.backward import TracedStep
 
 @dataclass(frozen=True)
 class UnitRun:
-    """One run of a unit: of those of its ops that tell when it ran.
+    """One run of a unit, judged by those of its ops that tell when it ran.
 
     Attributes:
         step: number of the step in the recording, from 0.
-        name, kind: of the unit.
+        name, kind: name and kind of the unit.
         start, end: seconds since the recording began: first op's start, last op's end.
-        busy: seconds in which at least one op ran.
-        events: the ops, by their start.
-        gated: those of them that can carry the control edges of an imposed order.
+        busy: seconds during which at least one of the ops ran.
+        events: the events of these ops, sorted by start.
+        gated: the events of the unit's ops that can carry the control edges of an imposed order.
     """
 
     step: int
@@ -64,13 +64,13 @@ class ExchangeRun:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What was recorded, in the order of the steps and, within one, by start.
+    """The recorded runs, in the order of the steps and, within a step, sorted by start.
 
     Attributes:
-        launches: how many steps each launch had. A step is one backward pass; they are numbered
-            from 0 throughout.
-        units, exchanges: their runs. Units of which no op was found (TensorFlow had made its
-            ops a part of others) have none.
+        launches: the number of steps of each launch. A step is one backward pass; steps are
+            numbered from 0 throughout.
+        units, exchanges: the runs. A unit of which no op was found (TensorFlow had merged its ops
+            into others) has none.
     """
 
     launches: tuple[int, ...]
@@ -79,7 +79,7 @@ class Timeline:
 
     @property
     def num_steps(self) -> int:
-        """How many steps in all."""
+        """The number of recorded steps."""
         return sum(self.launches)
 
 
@@ -88,7 +88,7 @@ def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Tim
 
     Args:
         events: from :func:`ooodist.profiler.recording.xplane.read_op_events`.
-        steps: what was traced: ``model.ooodist.strategy.inner.backward.steps``.
+        steps: the traced steps: ``model.ooodist.strategy.inner.backward.steps``.
     """
     recorded = match_steps(events, steps)
     ops = {id(item.step): telling_ops(item.step) for item in recorded}
@@ -105,11 +105,11 @@ def make_timeline(events: Sequence[OpEvent], steps: Sequence[TracedStep]) -> Tim
 
 
 def executed_order(timeline: Timeline, step: int) -> list[str]:
-    """Names of a step's backward units in the order in which they ran.
+    """Returns the names of a step's backward units in the order in which they ran.
 
-    What counts is when the last of those ops of a unit started that an order can hold back. (Not
-    the first: a loop's counter, and its reads of saved tensors, run ahead of its data.) Units
-    without such an op are left out: they run when their data is there.
+    A unit counts as run when the last of its ops that an order can hold back has started. (Not the
+    first: a loop's counter, and its reads of saved tensors, run ahead of its data.) Units without
+    such an op are left out: they run as soon as their data is there.
     """
     last = {
         run.name: max(event.start for event in run.gated)
@@ -138,7 +138,7 @@ def _unit_runs(
 def _exchange_runs(
     number: int, recorded: Recorded, units: Mapping[str, UnitRun], uses: Mapping[str, UnitRun]
 ) -> list[ExchangeRun]:
-    """The exchanges of a step with its units' runs and the next step's first uses of weights."""
+    """Returns a step's exchanges, given its units' runs and the next step's uses of weights."""
     runs = []
     for exchanged in recorded.step.exchanges:
         weights = set(exchanged.weights)
@@ -161,7 +161,7 @@ def _exchange_runs(
 
 
 def _first_uses(step: TracedStep, runs: Mapping[str, UnitRun]) -> dict[str, UnitRun]:
-    """For each weight the forward unit that uses it, or the first recorded one that needs it."""
+    """Returns, for each weight, the run of its forward unit, or else of the first dependent one."""
     uses: dict[str, UnitRun] = {}
     for unit in step.forward:
         waiting = {unit.name}

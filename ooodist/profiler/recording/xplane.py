@@ -1,12 +1,12 @@
-"""Reading which op ran when from the files of TensorFlow's profiler.
+"""Reads the files of TensorFlow's profiler: which op ran when.
 
-The profiler writes one ``*.xplane.pb`` a recording: planes (the host's CPUs, each GPU) hold lines
-(threads, streams), and these hold events. On ``/host:CPU`` the executor leaves, with
+The profiler writes one ``*.xplane.pb`` per recording: planes (the host's CPUs, each GPU) hold lines
+(threads, streams), and these hold events. On ``/host:CPU`` the executor records, with
 ``host_tracer_level=3``::
 
     a thread   |-- ExecutorState::Process (id 17) ------------------------------------|
                   |- dense/MatMul:MatMul -|       |- ProcessAsync::Start (id 17) -|
-                                                     of the op exchange/a, say
+                                                     for example of op exchange/a
     another                                                 |- ProcessAsync::Done (id 17) -|
 
 The id tells one call of a function from the next. An op that completes later, such as an exchange,
@@ -42,10 +42,10 @@ class OpEvent:
 
     Attributes:
         name: the op's name in its graph.
-        type: the op's type; that of a fused op where TensorFlow has fused several into this one.
+        type: the op's type; the fused op's type where TensorFlow has fused several into this one.
         start, end: seconds since the recording began.
         line: plane and thread, or stream.
-        execution: the same for all ops of one call of a function; None for kernels of a GPU.
+        execution: identifies the call of a function that the op ran in; None for GPU kernels.
     """
 
     name: str
@@ -57,7 +57,7 @@ class OpEvent:
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """How long the op ran, in seconds."""
         return self.end - self.start
 
 
@@ -68,7 +68,7 @@ def start_recording(folder: Path) -> None:
         tf.errors.AlreadyExistsError: the profiler is running.
     """
     options = tf.profiler.experimental.ProfilerOptions(
-        host_tracer_level=3,  # also ops that TensorFlow holds cheap
+        host_tracer_level=3,  # includes ops that TensorFlow considers cheap
         python_tracer_level=0,
         device_tracer_level=1 if tf.config.get_visible_devices("GPU") else 0,
     )
@@ -76,10 +76,10 @@ def start_recording(folder: Path) -> None:
 
 
 def read_op_events(folder: Path) -> list[OpEvent]:
-    """The op events of the newest recording below ``folder``, by their start.
+    """Returns the op events of the newest recording below ``folder``, sorted by start.
 
     Args:
-        folder: what :func:`start_recording` or ``tf.profiler.experimental.start`` was given.
+        folder: the folder given to :func:`start_recording` or ``tf.profiler.experimental.start``.
 
     Raises:
         UserError: there is no recording, or it cannot be read.
@@ -112,14 +112,14 @@ def read_op_events(folder: Path) -> list[OpEvent]:
 
 
 def _xspace_message() -> Any:
-    """The class of the profiler's files: TensorFlow brings it, but not in its public API."""
+    """Returns the protobuf class of the files, which is not in TensorFlow's public API."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     return xplane_pb2.XSpace
 
 
 class _Event(NamedTuple):
-    """An event as it is recorded; start and end in seconds."""
+    """A recorded event; start and end in seconds."""
 
     name: str
     start: float
@@ -129,7 +129,7 @@ class _Event(NamedTuple):
 
 
 def _events(plane: Any, line: Any, origin: int) -> Iterator[_Event]:
-    """The events of a line; what encloses others comes before them."""
+    """Yields the events of a line; an event comes before those that it encloses."""
     begin = (line.timestamp_ns - origin) * 1000
     label = f"{plane.name} {line.display_name or line.name}"
     for event in sorted(line.events, key=lambda e: (e.offset_ps, -e.duration_ps)):
@@ -146,7 +146,7 @@ def _events(plane: Any, line: Any, origin: int) -> Iterator[_Event]:
 
 
 def _host_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
-    """The ops that ran within an executor's Process events."""
+    """Yields the ops that ran within an executor's Process events."""
     enclosing: list[_Event] = []
     for event in events:
         while enclosing and (enclosing[-1].line != event.line or enclosing[-1].end <= event.start):
@@ -159,7 +159,7 @@ def _host_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
 
 
 def _asynchronous_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
-    """The ops that completed later than they returned: from each Start to its Done."""
+    """Yields the ops that complete after they have returned: from each Start to its Done."""
     starts: dict[tuple[str, int], list[_Event]] = {}
     ends: dict[tuple[str, int], list[_Event]] = {}
     for event in events:
@@ -175,7 +175,7 @@ def _asynchronous_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
 
 
 def _device_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
-    """The kernels that belong to an op. Copies and the like belong to none."""
+    """Yields the kernels that belong to an op, which copies and the like do not."""
     for event in events:
         if op := _OP.fullmatch(str(event.statistics.get("tf_op"))):
             yield OpEvent(op[1], op[2], event.start, event.end, event.line, None)

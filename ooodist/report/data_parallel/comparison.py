@@ -1,4 +1,4 @@
-"""What was predicted of a plan beside what was measured."""
+"""Compares a plan's prediction with what was measured."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Comparison:
 
     Attributes:
         plan: its name.
-        predicted_seconds, measured_seconds: of a step.
-        hidden_share: the part of the exchange's time that computation hid, 0 to 1.
-        ideal_share: the same in the simulation; None where the costs are not known.
+        predicted_seconds, measured_seconds: seconds of a step.
+        hidden_share: share of the exchange's time that computation hid, 0 to 1.
+        ideal_share: the same in simulation; None if the costs are unknown.
         note: on how it was measured; may be empty.
     """
 
@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Of the prediction, as a share of what was measured; negative where it is too low."""
+        """The relative error of the prediction; negative if it is too low."""
         return self.predicted_seconds / self.measured_seconds - 1
 
     def __str__(self) -> str:
@@ -51,11 +51,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """The whole launches of a recording, and the plan that they carried out.
+    """The complete calls of a recording, and the plan that they carried out.
 
     Attributes:
-        first_steps: of each whole launch, in the numbers of the recording.
-        timeline: of these launches alone.
+        planned: the plan.
+        first_steps: the first step of each complete call, as numbered in the recording.
+        timeline: the recording of these calls only.
     """
 
     planned: Planned
@@ -63,9 +64,9 @@ class RecordedPlan:
     timeline: Timeline
 
     def beside(self, *, first_step: int) -> list[Process]:
-        """The prediction to be shown with the recording; none where the costs are not known.
+        """Returns the prediction to show with the recording; nothing if the costs are unknown.
 
-        Each launch begins where the recorded one did, or when the predicted one before it ends.
+        Each call begins where the recorded one did, or when the previous predicted one ends.
 
         Args:
             first_step: the number under which the recording's first step is shown.
@@ -83,7 +84,7 @@ class RecordedPlan:
         return [predicted(simulation, costs, number=1, title="predicted", launches=launches)]
 
     def compare(self, measured_seconds: float, note: str = "") -> Comparison:
-        """The plan's prediction beside so many measured seconds a step."""
+        """Compares the plan's prediction with the measured seconds per step."""
         plan, costs, network = self.planned.plan, self.planned.costs, self.planned.network
         if costs is not None and network is not None:
             simulation = Simulator(costs, network).run(plan)
@@ -97,12 +98,12 @@ class RecordedPlan:
 
 
 def recorded_plan(planned: Planned | None, timeline: Timeline) -> RecordedPlan | None:
-    """What there is to compare; None without a prediction, or without a whole launch.
+    """Returns what can be compared; None without a prediction, or without a complete call.
 
     Args:
         planned: what was carried out.
-        timeline: the recording. Launches with fewer steps than the plan's are left out: they
-            are what the end of an epoch left over.
+        timeline: the recording. Calls with fewer steps than the plan's are left out: they are the
+            remainder at the end of an epoch.
     """
     if planned is None or (planned.costs is None and planned.plan.predicted is None):
         return None

@@ -1,4 +1,4 @@
-"""A picture of simulated timelines: what is moved, and how much of the exchange is hidden.
+"""Draws simulated timelines: what is moved, and how much of the exchange is hidden.
 
     baseline      |--- step 1 --------------------------|--- step 2 ----------...
     compute    | F1 F2 F3 | dX3 dW3 dX2 dW2 dX1 dW1 | / waits / | F1 F2 F3 | ...
@@ -6,7 +6,7 @@
 
     planned    the same below it, with the same time axis
 
-Bars of the exchange are colored where computation hides them, and red where nothing does.
+Exchanges are drawn in violet where computation hides them, and in red where nothing does.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ooodist.report.data_parallel.overlap import idle_times
 if TYPE_CHECKING:
     from ooodist.planner.data_parallel.simulate import ExchangeSpan, Simulation, UnitSpan
 
-STEPS_SHOWN = 2  # of the first panel; the others show what they get done in that time
+STEPS_SHOWN = 2  # of the first panel; the others show how far they get in that time
 
-# From the palette of Okabe and Ito, which color-blind people can tell apart.
+# From the palette of Okabe and Ito, which color-blind people can distinguish.
 _F, _DX, _DW, _MOVED = "#56b4e9", "#e69f00", "#8fd0ae", "#00714f"
 _UPDATE, _MIDDLE = "#777777", "#d9d9d9"
-_HIDDEN = ("#7d6bb0", "#b3a8d6")  # of odd and of even steps
+_HIDDEN = ("#7d6bb0", "#b3a8d6")  # in odd and in even steps
 _EXPOSED = "#d62f1f"
 _WAITS, _SERVES = "#fbe3df", "#cc79a7"
 
 _COMPUTE_LANE = (1.05, 1.0)  # lower edge and height
 _EXCHANGE_LANE = (0.0, 0.8)
 _TOP = 2.5
-_LAST_LABEL = 0.96  # of the time that is shown; there is no room for a label after that
+_LAST_LABEL = 0.96  # of the shown time; there is no room for a label after that
 _INCHES = (12.0, 2.3)  # width, and height of a panel
 _AXES_POINTS = 0.9 * _INCHES[0] * 72  # the part of the width that is the time axis
 
@@ -54,9 +54,9 @@ class Panel:
 
     Attributes:
         title: shown above it.
-        simulation: of a launch; it is shown as often as it takes to fill the time axis.
-        network: that it was simulated with.
-        moved: names of dW units that are to stand out, because they run later than usual.
+        simulation: a simulated call, repeated until it fills the time axis.
+        network: the network that it was simulated with.
+        moved: names of dW units to highlight, because they run later than usual.
     """
 
     title: str
@@ -66,7 +66,7 @@ class Panel:
 
 
 def deferred_units(backward: Sequence[UnitCost], order: Sequence[str] | None) -> frozenset[str]:
-    """The dW units before which more dX units run than in baseline order.
+    """Returns the dW units before which more dX units run than in baseline order.
 
     Args:
         backward: the units of the backward pass in baseline order.
@@ -79,7 +79,7 @@ def deferred_units(backward: Sequence[UnitCost], order: Sequence[str] | None) ->
 
 
 def _outputs_before(order: Sequence[str], kinds: Mapping[str, str]) -> dict[str, int]:
-    """For each dW unit, how many dX units stand before it."""
+    """Returns, for each dW unit, how many dX units precede it."""
     result, outputs = {}, 0
     for name in order:
         if kinds[name] == "dX":
@@ -90,14 +90,14 @@ def _outputs_before(order: Sequence[str], kinds: Mapping[str, str]) -> dict[str,
 
 
 def draw(panels: Sequence[Panel], title: str) -> Figure:
-    """The picture, with a panel below the other and one time axis in milliseconds.
+    """Draws the figure, one panel below the other, with one time axis in milliseconds.
 
     Args:
         panels: the first one's simulation decides how much time is shown.
-        title: of the picture.
+        title: title of the figure.
     """
     seconds = STEPS_SHOWN * panels[0].simulation.step_seconds
-    # A figure of its own rather than pyplot's, which keeps all figures of a process.
+    # Not pyplot's figure, as pyplot keeps all figures of a process.
     figure = Figure(figsize=(_INCHES[0], _INCHES[1] * len(panels) + 1), layout="constrained")
     figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, horizontalalignment="left")
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
@@ -116,7 +116,7 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def write(figure: Figure, files: Iterable[Path]) -> None:
-    """Writes a picture, in the formats that the files' endings say. Raises OSError."""
+    """Writes a figure in the formats of the files' suffixes. Raises OSError."""
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
         for file in files:
             figure.savefig(file, dpi=160)
@@ -174,12 +174,12 @@ def _draw_panel(axes: Axes, panel: Panel, seconds: float) -> None:
 
 
 def _repeated(spans: Sequence[Interval], begins: Sequence[float]) -> list[Interval]:
-    """Each span once for each launch."""
+    """Returns each span once for each call."""
     return [(start + begin, end + begin) for begin in begins for start, end in spans]
 
 
 def _unit_kinds(moved: frozenset[str]) -> list[tuple[str, Callable[[UnitSpan], bool]]]:
-    """Each color, and which units have it."""
+    """Returns each color with a predicate for the units that have it."""
     return [
         (_F, lambda span: span.kind == "F"),
         (_DX, lambda span: span.kind == "dX"),
@@ -193,7 +193,7 @@ def _unit_kinds(moved: frozenset[str]) -> list[tuple[str, Callable[[UnitSpan], b
 def _draw_exchanges(
     bars: Bars, panel: Panel, begins: Sequence[float], idle: Sequence[Interval]
 ) -> None:
-    """The exchanges, or their pushes above their pulls."""
+    """Draws the exchanges, or their pushes above their pulls."""
     low, height = _EXCHANGE_LANE
     passages = [_passages(span, panel.network) for span in panel.simulation.exchanges]
     rows = list(zip(*passages, strict=True))
@@ -216,7 +216,7 @@ def _draw_exchanges(
 
 
 def _passages(span: ExchangeSpan, network: Network) -> list[Interval]:
-    """When an exchange occupies the lane, or each of two lanes."""
+    """Returns when an exchange occupies the lane, or each of two lanes."""
     if not network.pull_seconds_per_byte:
         return [(span.start, span.end)]
     pushed = span.start + network.fixed + span.num_bytes * network.seconds_per_byte
@@ -225,7 +225,7 @@ def _passages(span: ExchangeSpan, network: Network) -> list[Interval]:
 
 
 def _short_name(exchange: PlannedExchange) -> str:
-    """The layer that it is of, or begins with, and which chunk it is."""
+    """Returns the layer of the exchange's (first) weight, and its chunk."""
     weight = exchange.weights[0]
     chunk = f" {exchange.part + 1}/{exchange.parts}" if exchange.parts > 1 else ""
     return (weight.rpartition("/")[0] or weight) + chunk
@@ -234,7 +234,7 @@ def _short_name(exchange: PlannedExchange) -> str:
 def _draw_steps(
     axes: Axes, simulation: Simulation, begins: Sequence[float], seconds: float
 ) -> None:
-    """A line where each step's forward pass begins, and the step's number."""
+    """Draws a line where each step's forward pass begins, with the step's number."""
     firsts: dict[int, float] = {}
     for launch, begin in enumerate(begins):
         for span in simulation.units:

@@ -1,4 +1,4 @@
-"""How much of the exchange is hidden behind computation: as recorded, and as simulated."""
+"""Measures how much of the exchange is hidden behind computation, recorded or simulated."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ UNIT_KINDS = ("F", "dX", "dW")
 
 @dataclass(frozen=True)
 class Overlap:
-    """Seconds of all the steps that were looked at, on one rank.
+    """Sums over all steps that were examined, on one rank.
 
     Attributes:
-        exchange: in which at least one exchange was in flight.
-        hidden: of these, in which a unit computed as well.
+        exchange: seconds in which at least one exchange was in flight.
+        hidden: seconds of these in which a unit computed as well.
     """
 
     exchange: float
@@ -36,15 +36,15 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Hidden part of the exchange, 0 to 1; 1 where nothing was exchanged."""
+        """The hidden share of the exchange, 0 to 1; 1 if nothing was exchanged."""
         return self.hidden / self.exchange if self.exchange else 1.0
 
 
 def measure_overlap(timeline: Timeline) -> Overlap:
-    """What the exchanges of a recording took, and how much of it computation hid.
+    """Measures the exchanges of a recording, and how much of them computation hid.
 
-    An exchange counts from when it was handed to the engine: waiting for slower ranks, and for
-    the engine's own queue, is in it. Computation is the ops of the units, not their gaps.
+    An exchange counts from when it was handed to the engine: waiting for slower ranks and in the
+    engine's own queue is included. Computation is the ops of the units, not their gaps.
     """
     return _overlap(
         ((run.start, run.end) for run in timeline.exchanges),
@@ -53,26 +53,27 @@ def measure_overlap(timeline: Timeline) -> Overlap:
 
 
 def simulated_overlap(simulation: Simulation, latency: float) -> Overlap:
-    """The same of a simulated launch: what a recording would show if all went as predicted.
+    """Measures the same of a simulated call: what a recording would show if it went as predicted.
 
     Args:
+        simulation: the simulated call.
         latency: seconds from handing an exchange over until its bytes move, as in
-            :class:`ooodist.planner.costs.Network`. (An exchange that waits longer does so
-            behind another that is in flight.)
+            :class:`ooodist.planner.costs.Network`. (An exchange that waits longer does so behind
+            another that is in flight.)
     """
     others = [(span.start, span.end) for span in simulation.units if span.kind not in UNIT_KINDS]
     whole = [(0.0, simulation.units[-1].end)]
     return _overlap(
         ((span.start - latency, span.end) for span in simulation.exchanges),
-        # With the exchanges' CPU time, by which real units run longer.
+        # Includes the exchanges' CPU time, by which real units take longer.
         without_intervals(whole, merge_intervals([*idle_times(simulation), *others])),
     )
 
 
 def idle_times(simulation: Simulation) -> list[Interval]:
-    """When the compute stream waits for an exchange; seconds from the start of the launch.
+    """Returns when the compute stream waits for an exchange, in seconds from the start of the call.
 
-    Waiting ends when an exchange is complete. A gap that ends at another time is CPU time of
+    A wait ends when an exchange is complete. A gap that ends at another time is CPU time of
     exchanges.
     """
     ends = {span.end for span in simulation.exchanges}

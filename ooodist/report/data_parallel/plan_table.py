@@ -1,4 +1,4 @@
-"""Plans side by side: as a table for people, and as CSV."""
+"""Formats plans side by side: as a table for people, and as CSV."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ BOUND = "lower_bound"
 TITLES = {
     "baseline": "engine as it comes",
     "tuned": "engine tuned",
-}  # others are called as they are
+}  # others keep their names
 _MILLI = 1e3
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is planned.
+    """The model that plans are made for.
 
     Attributes:
         title: the model in a few words.
-        costs: of a step.
-        model: digest of the model; empty where only the costs are known.
+        costs: costs of a step.
+        model: digest of the model; empty if only the costs are known.
     """
 
     title: str
@@ -39,13 +39,13 @@ class Subject:
 
 @dataclass(frozen=True)
 class Cluster:
-    """For what is planned.
+    """The cluster that plans are made for.
 
     Attributes:
-        network: of the cluster.
-        bandwidth, latency: as they were described; empty where the network was measured.
-        servers: on hosts of their own; None: there are none.
-        devices: of a host, a worker each.
+        network: costs of exchanges on the cluster.
+        bandwidth, latency: as they were described; empty if the network was measured.
+        servers: number of servers on hosts of their own; None if there are none.
+        devices: workers per host.
     """
 
     network: Network
@@ -56,7 +56,7 @@ class Cluster:
 
     @property
     def title(self) -> str:
-        """In a few words."""
+        """The cluster in a few words."""
         workers = self.network.workers
         words = [f"{workers} workers"]
         if self.devices > 1:
@@ -70,16 +70,16 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Row:
-    """One plan, or the lower bound, which has no exchanges and memory.
+    """One plan, or the lower bound, which has no exchanges and no memory.
 
     Attributes:
         name: as in :func:`ooodist.planner.data_parallel.search.comparison`.
-        step_seconds: of a step, in simulation.
+        step_seconds: seconds of a step, in simulation.
         speed_up: over the first row of the table.
-        share: of the lower bound, 0 to 1.
-        num_exchanges: of a step.
-        peak_bytes: of a worker; None where the costs do not tell.
-        k: of first_k, the least that gives its order.
+        share: the lower bound divided by ``step_seconds``, 0 to 1.
+        num_exchanges: exchanges per step.
+        peak_bytes: peak memory of a worker; None if the costs have no tensors.
+        k: for first_k, the least k with its order.
     """
 
     name: str
@@ -117,18 +117,18 @@ class Table:
         return f"{self.subject.title} on {self.cluster.title}"
 
     def row(self, name: str) -> Row:
-        """The row of a plan by its name."""
+        """Returns the row of a plan by its name."""
         return next(row for row in self.rows if row.name == name)
 
 
 def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) -> Table:
-    """The table of plans, of which the first is baseline and the last is the planned one.
+    """Makes the table of plans, of which the first is baseline and the last the planned one.
 
-    The lower bound is that of a launch of as many steps as the planned one has.
+    The lower bound is for calls with as many steps as the planned one.
 
     Args:
-        subject: what was planned.
-        cluster: for which the plans were made.
+        subject: what the plans are for.
+        cluster: where they are to run.
         plans: from :func:`ooodist.planner.data_parallel.search.comparison`.
     """
     costs, network = subject.costs, cluster.network
@@ -155,7 +155,7 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
 
 
 def text(table: Table) -> str:
-    """A line for each plan."""
+    """Formats a table with a line per plan."""
     lines = [
         ("", "ms/step", "speed-up", "of bound", "exchanges", "steps/launch", "peak memory"),
         *(
@@ -175,7 +175,7 @@ def text(table: Table) -> str:
 
 
 def sweep_text(tables: Sequence[Table]) -> str:
-    """A line for each cluster: ms a step of each plan, and what planning gains."""
+    """Formats a line per cluster: ms a step of each plan, and what planning gains."""
     names = [_title(row.name) for row in tables[0].rows]
     lines = [
         ("ms/step", *names, "over as it comes", "over tuned", "over priority", "of bound"),
@@ -197,7 +197,7 @@ def sweep_text(tables: Sequence[Table]) -> str:
 
 
 def write_csv(tables: Sequence[Table], file: Path) -> None:
-    """A line for each plan of each cluster; the file is replaced. Raises OSError."""
+    """Writes a line per plan and cluster; the file is replaced. Raises OSError."""
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(
@@ -221,7 +221,7 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
 
 
 def readable_bytes(num_bytes: float) -> str:
-    """``1536`` -> ``1.5 KiB``."""
+    """Formats bytes: ``1536`` as ``1.5 KiB``."""
     for unit in _UNITS[:-1]:
         if num_bytes < 1024:
             return f"{num_bytes:.0f} {unit}" if unit == _UNITS[0] else f"{num_bytes:.1f} {unit}"
@@ -243,7 +243,7 @@ def _or_dash(number: int | None) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Columns two blanks apart; those whose numbers are given stand to the left."""
+    """Formats columns two blanks apart; those in ``left`` are left-justified, others right."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
         "  ".join(

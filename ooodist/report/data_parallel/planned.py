@@ -1,4 +1,4 @@
-"""Planning for some clusters: the plans, the pictures, and the timelines for Perfetto."""
+"""Plans for some clusters, and writes the plans, figures and timelines for Perfetto."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAN_NAME = "plan.yaml"
 FIGURE_NAMES = ("timeline.png", "timeline.svg")
 TRACE_NAME = "timeline.json.gz"
 SHOWN = ("baseline", "planned")
-LAUNCHES_IN_TRACE = 2  # so that the arrows from one to the next are seen
+LAUNCHES_IN_TRACE = 2  # to show the arrows from one to the next
 
 
 def plan_clusters(
@@ -49,9 +49,9 @@ def plan_clusters(
     Args:
         subject: what is planned.
         clusters: if there are several, each has a folder of its own in ``output``.
-        limits: of each plan.
-        output: the folder for the files; it is made if need be, and files of an earlier planning
-            are replaced.
+        limits: limits of each search.
+        output: the folder for the files; made if needed, and files of an earlier planning are
+            replaced.
 
     Returns:
         the text for people.
@@ -84,7 +84,7 @@ def plan_clusters(
 
 @contextmanager
 def written_to(output: Path) -> Iterator[None]:
-    """Turns a failure to write there into a UserError."""
+    """Turns an OSError from writing there into a UserError."""
     try:
         yield
     except OSError as error:
@@ -95,7 +95,7 @@ def written_to(output: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
-    """Writes what was planned for one cluster."""
+    """Writes the plan, figure and timeline for one cluster."""
     costs, network = table.subject.costs, table.cluster.network
     simulator = Simulator(costs, network)
     simulations = {name: simulator.run(plans[name]) for name in SHOWN}
@@ -128,7 +128,7 @@ def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
 
 
 def _with_hidden_share(plan: Plan, simulation: Simulation, latency: float) -> Plan:
-    """The plan with it, for those who carry it out and do not have the costs."""
+    """Adds the hidden share to the prediction, for those who run the plan without the costs."""
     assert plan.predicted is not None
     share = simulated_overlap(simulation, latency).share
     return replace(plan, predicted=replace(plan.predicted, hidden_share=share))
@@ -156,5 +156,5 @@ _KIND_OF_FILE = {
 
 
 def _facts(output: Path, names: Sequence[str]) -> str:
-    """A line for each file."""
+    """Formats a line per file."""
     return "\n".join(f"{_KIND_OF_FILE[name]:<9}{output / name}" for name in names)

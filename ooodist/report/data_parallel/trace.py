@@ -1,4 +1,4 @@
-"""A Keras callback that records some steps of a training run for Perfetto."""
+"""A Keras callback that records some steps of a training for Perfetto."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MEASURED_LAUNCHES = 5
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """What was recorded; times are means over the recorded steps, on rank 0.
+    """A summary of the recording; times are means over the recorded steps, on rank 0.
 
     Attributes:
         path: the file for https://ui.perfetto.dev.
         num_steps: how many steps it shows.
-        step_seconds: one step, as fit ran it while recording.
-        exchange_seconds: of a step, with at least one exchange in flight.
-        hidden_share: the part of ``exchange_seconds`` in which a unit computed as well, 0 to 1.
+        step_seconds: seconds of a step, as fit ran it while recording.
+        exchange_seconds: seconds of a step in which at least one exchange was in flight.
+        hidden_share: share of ``exchange_seconds`` in which a unit computed as well, 0 to 1.
     """
 
     path: Path
@@ -62,21 +62,21 @@ class TraceSummary:
 class Trace(keras.callbacks.Callback):
     """Records steps of a model that was given to :func:`ooodist.distribute`, on rank 0.
 
-    Recording starts before a launch once ``WARM_UP_LAUNCHES`` have run and the last one needed no
-    tracing. It ends when launches of together at least ``num_steps`` steps have run, or before an
-    evaluation. It costs some microseconds an op while it lasts, and nothing before and after.
-    What goes wrong with it is logged as a warning and does not end the training.
+    Recording starts before a call, once ``WARM_UP_LAUNCHES`` calls have run and the last one needed
+    no tracing. It ends when calls with at least ``num_steps`` steps in total have run, or before an
+    evaluation. It costs some microseconds per op while it lasts, and nothing before and after.
+    Errors in it are logged as warnings and do not end the training.
 
-    If the model has a plan, the file shows beside the recording what was predicted. The next
-    ``MEASURED_LAUNCHES`` full launches, which run without the profiler, tell what a step takes.
+    If the model has a plan, the file shows the prediction beside the recording. The next
+    ``MEASURED_LAUNCHES`` full calls, which run without the profiler, tell what a step takes.
 
     Args:
-        output: the folder for ``trace.json.gz``; it is made if need be.
-        num_steps: how many steps to record. Launches are recorded as a whole.
+        output: the folder for ``trace.json.gz``; made if needed.
+        num_steps: how many steps to record. Calls are recorded as a whole.
 
     Attributes:
-        summary: what was recorded; None as long as nothing is, and always on other ranks.
-        comparison: predicted and measured; None as long as it is not known, and without a plan.
+        summary: what was recorded; None until then, and always on other ranks.
+        comparison: predicted and measured; None until it is known, and without a plan.
 
     Raises:
         UserError: ``num_steps`` is less than 1.
@@ -96,12 +96,12 @@ class Trace(keras.callbacks.Callback):
         self._launches_done = 0
         self._steps_done = 0
         self._is_warm = False
-        self._steps_before = 0  # recording began behind so many steps
-        # Steps and seconds of each launch, without those that were traced:
+        self._steps_before = 0  # number of steps before the recording
+        # Steps and seconds of each call, without those that were traced:
         self._recorded: list[tuple[int, float]] = []
         self._after: list[tuple[int, float]] = []  # full ones, without the profiler
         self._to_compare: RecordedPlan | None = None  # between the recording and the comparison
-        # Of the launch that runs now:
+        # Of the current call:
         self._first_batch = 0
         self._num_traced = 0
         self._began = 0.0
@@ -110,7 +110,7 @@ class Trace(keras.callbacks.Callback):
         self._finished = self._finished or self.model.ooodist.engine.rank != 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._finished or self.model.ooodist.steps_ahead:  # trained in an earlier call
+        if self._finished or self.model.ooodist.steps_ahead:  # trained by an earlier call
             return
         is_warm = self._is_warm and self._launches_done >= WARM_UP_LAUNCHES
         is_settled = is_warm and not self.model.ooodist.strategy.is_trying
@@ -121,11 +121,11 @@ class Trace(keras.callbacks.Callback):
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._finished or self.model.ooodist.steps_ahead:  # the same launch
+        if self._finished or self.model.ooodist.steps_ahead:  # the same call
             return
         keras.tree.map_structure(float, logs or {})  # waits for the device
         seconds = time.perf_counter() - self._began
-        # Keras gives the last batch of a full launch, also where the epoch ends before.
+        # Keras passes the last batch of a full call, even if the epoch ends before that.
         end = min(batch + 1, self.params.get("steps") or batch + 1)
         steps = (end - self._first_batch) // self.model.ooodist.strategy.accumulate
         self._launches_done += 1

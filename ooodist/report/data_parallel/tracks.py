@@ -1,4 +1,4 @@
-"""What a file for Perfetto shows: recorded steps, and simulated ones.
+"""Makes the content of a file for Perfetto: recorded steps, and simulated ones.
 
     recorded                                        simulated
     forward    | F 1 | F 2 | F 3 |    | F 1 |...    compute   | F 1 | F 2 | F 3 | dX 3 | dW 3 |...
@@ -28,10 +28,11 @@ _EXCHANGE = "exchange"
 
 
 def recorded(timeline: Timeline, *, rank: int = 0, first_step: int = 0, title: str = "") -> Process:
-    """The process of a recording.
+    """Makes the process of a recording.
 
     Args:
-        rank: that it was made on.
+        timeline: the recording.
+        rank: the rank that it was made on.
         first_step: the number under which the first step is shown.
         title: shown above; by default the rank.
     """
@@ -76,13 +77,14 @@ def predicted(
     title: str,
     launches: Sequence[tuple[float, int]] = ((0.0, 0),),
 ) -> Process:
-    """The process of a simulated launch.
+    """Makes the process of a simulated call.
 
     Args:
-        costs: that it was simulated with.
-        number: of the process.
+        simulation: the simulated call.
+        costs: the costs that it was simulated with.
+        number: number of the process.
         title: shown above.
-        launches: for each time that the launch is shown, when it begins (seconds), and the number
+        launches: for each time that the call is shown, when it begins (seconds), and the number
             under which its first step is shown.
     """
     slices: list[Slice] = []
@@ -124,7 +126,7 @@ def _arrows(
     slices: Sequence[Slice],
     costs: StepCosts,
 ) -> list[tuple[int, ...]]:
-    """From the unit that completes the gradients to the exchange to the forward that waits."""
+    """Returns arrows from units that complete gradients to exchanges to the F units that wait."""
     makers = {weight: unit.name for unit in costs.backward for weight in unit.weights}
     users = {weight: unit.name for unit in reversed(costs.forward) for weight in unit.weights}
     arrows = []

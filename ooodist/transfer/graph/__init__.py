@@ -1,1 +1,1 @@
-"""A model as a graph of operators, and which units belong together."""
+"""Represents a model as a graph of operators, and finds which units belong together."""

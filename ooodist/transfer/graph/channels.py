@@ -1,11 +1,11 @@
-"""Which units belong together, found while one walks through a model.
+"""Finds which units belong together, while walking through a model.
 
 A *layout* says what the last axis of a tensor runs over: stretches of units. Where two tensors are
-added, their layouts are joined: from then on the units are the same ones. Joining layouts with
-other borders splits units::
+added, their layouts are joined: from then on their units are the same. Joining layouts with
+different boundaries splits units::
 
     shortcut, padded with zeros   | A: 16 | P: 16 |
-    branch                        |     B: 32     |      B falls into A and P
+    branch                        |     B: 32     |      B is split into A and P
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STRONGER: tuple[Kind, ...] = ("units", "fixed", "output", "input")
 
 
 class Units:
-    """So many units, which may turn out to be the same as others, or to fall into parts."""
+    """A number of units, which may be united with others or split into parts."""
 
     def __init__(self, size: int, kind: Kind = "units", averaged: bool = False) -> None:
         self.size = size
@@ -33,14 +33,14 @@ class Units:
         self._parts: tuple[Units, Units] | None = None
 
     def root(self) -> Units:
-        """The units that stand for all that are the same."""
+        """Returns the units that represent all that are the same."""
         found = self
         while found._same is not None:
             found = found._same
         return found
 
     def leaves(self) -> list[Units]:
-        """The parts that do not fall into parts."""
+        """Returns the parts that are not split further."""
         if self._same is not None:
             return self.root().leaves()
         if self._parts is None:
@@ -48,7 +48,7 @@ class Units:
         return [leaf for part in self._parts for leaf in part.leaves()]
 
     def split(self, first: int) -> None:
-        """Falls into so many and the rest."""
+        """Splits these units into the ``first`` ones and the rest."""
         assert self._same is None
         assert self._parts is None
         self._parts = (
@@ -57,7 +57,7 @@ class Units:
         )
 
     def unite(self, other: Units) -> None:
-        """Both are the same from now on; they have the same size and no parts."""
+        """Makes both the same from now on; they must have the same size and no parts."""
         if self is other:
             return
         assert self.size == other.size
@@ -79,7 +79,7 @@ class Stretch:
 
     @property
     def size(self) -> int:
-        """Indices of the axis."""
+        """The number of indices of the stretch."""
         return self.units.size * self.inner
 
 
@@ -87,39 +87,39 @@ Layout = tuple[Stretch, ...]
 
 
 def of(units: Units) -> Layout:
-    """An axis that runs over these units."""
+    """Returns the layout of an axis that runs over these units."""
     return (Stretch(units),)
 
 
 def new(size: int | None, kind: Kind = "units") -> Layout:
-    """An axis of units that are new; empty if nobody knows how many."""
+    """Returns the layout of an axis of new units; empty if their number is unknown."""
     return of(Units(size, kind)) if size else ()
 
 
 def size_of(layout: Layout) -> int:
-    """Indices of the axis."""
+    """Returns the number of indices of the axis."""
     return sum(stretch.size for stretch in layout)
 
 
 def leaves(layout: Iterable[Stretch]) -> list[Stretch]:
-    """The same axis, in stretches of units that do not fall into parts."""
+    """Returns the same axis in stretches of units that are not split further."""
     return [replace(each, units=part) for each in layout for part in each.units.leaves()]
 
 
 def freeze(layout: Layout, kind: Kind = "fixed") -> None:
-    """Nothing may be done to these units but what ``kind`` allows."""
+    """Restricts these units to what ``kind`` allows."""
     for stretch in leaves(layout):
         stretch.units.kind = max(stretch.units.kind, kind, key=_STRONGER.index)
 
 
 def average(layout: Layout) -> None:
-    """The units are averaged by a norm."""
+    """Marks these units as averaged by a norm."""
     for stretch in leaves(layout):
         stretch.units.averaged = True
 
 
 def join(one: Layout, other: Layout) -> None:
-    """Two axes run over the same units; where that cannot be, all of them are frozen."""
+    """Makes two axes run over the same units; freezes them where that is impossible."""
     if size_of(one) != size_of(other):
         freeze(one)
         freeze(other)
@@ -133,7 +133,7 @@ def join(one: Layout, other: Layout) -> None:
             return
         if x.size == y.size:
             x.units.unite(y.units)
-            # What was united may occur again in the rest.
+            # The united units may occur again in the rest.
             first, second = leaves(first[1:]), leaves(second[1:])
             continue
         longer, shorter = (x, y) if x.size > y.size else (y, x)
@@ -142,7 +142,7 @@ def join(one: Layout, other: Layout) -> None:
 
 
 def cut(layout: Layout, sizes: Sequence[int]) -> list[Layout] | None:
-    """The axis in parts of these sizes; None, with all frozen, where it cannot be cut."""
+    """Cuts the axis into parts of these sizes; freezes it and returns None if it cannot."""
     if sum(sizes) != size_of(layout) or min(sizes) < 1:
         freeze(layout)
         return None
@@ -167,7 +167,7 @@ def cut(layout: Layout, sizes: Sequence[int]) -> list[Layout] | None:
 
 
 def on_grid(layout: Layout, grid: tuple[int, ...]) -> Layout:
-    """The axis once for each place of a grid, as behind a Flatten of pixels."""
+    """Repeats the axis for each place of a grid, as after a Flatten of pixels."""
     if math.prod(grid) == 1:
         return layout
     if any(stretch.grid for stretch in layout):
@@ -178,14 +178,14 @@ def on_grid(layout: Layout, grid: tuple[int, ...]) -> Layout:
 
 
 class Numbering:
-    """Numbers the spaces that are there once all layouts have been joined."""
+    """Numbers the spaces that remain once all layouts have been joined."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._units: list[Units] = []
 
     def segments(self, layout: Layout) -> tuple[Segment, ...]:
-        """What a graph keeps of a layout."""
+        """Returns the segments that represent a layout in a graph."""
         return tuple(
             Segment(self._number(each.units.root()), each.place, each.grid, each.inner)
             for each in leaves(layout)
@@ -199,5 +199,5 @@ class Numbering:
 
     @property
     def spaces(self) -> tuple[Space, ...]:
-        """All that were numbered."""
+        """All spaces numbered so far."""
         return tuple(Space(each.size, each.kind, each.averaged) for each in self._units)

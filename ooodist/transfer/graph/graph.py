@@ -2,14 +2,14 @@
 
 Units that belong together make a *space*: the channels that a convolution makes, which its batch
 norm scales, to which a residual branch adds, and which the next convolution reads, are one space
-and can only be widened together. An axis of a weight runs over one space or over several in a row::
+and can only be widened together. An axis of a weight runs over one space or several in a row::
 
     Conv2D (3, 3, 16, 32)     kernel  kernel  in: space 4     out: space 7
-    behind a concatenation    kernel  kernel  in: spaces 4, 7 out: space 9
-    Dense behind a Flatten of 2 x 1 pixels    in: space 9 at (0, 0), space 9 at (1, 0)
+    after a concatenation     kernel  kernel  in: spaces 4, 7 out: space 9
+    Dense after a Flatten of 2 x 1 pixels     in: space 9 at (0, 0), space 9 at (1, 0)
 
-Nothing here imports TensorFlow: graphs are kept in files and travel through the network. How the
-graph of a Keras model is made: keras_graph.py.
+Nothing here imports TensorFlow: graphs are stored in files and sent over the network.
+keras_graph.py makes the graph of a Keras model.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Segment:
     """The units of one space, as a stretch of an axis.
 
     Attributes:
-        space: its number among those of the graph.
-        place: where it is in ``grid``, if the space is there once for each of several places, as
-            for each pixel behind a Flatten.
-        grid: the sizes that places are of.
-        inner: indices of the axis for each unit, as with a depth multiplier.
+        space: number of the space in the graph.
+        place: its place in ``grid``, if the space occurs once for each of several places, such as
+            for each pixel after a Flatten.
+        grid: the sizes of the grid of places.
+        inner: how many indices of the axis each unit has, as with a depth multiplier.
     """
 
     space: int
@@ -43,12 +43,12 @@ class Axis:
     """One axis of a weight.
 
     Attributes:
-        size: indices.
-        role: ``in``: it is summed over; ``grouped``: the same of a convolution in groups, whose
-            segments are all that is read, and whose size is that of one group; ``out``: it makes
+        size: the number of its indices.
+        role: ``in``: it is summed over; ``grouped``: the same in a grouped convolution, where the
+            segments are all that is read and the size is that of one group; ``out``: it makes
             units; ``unit``: each unit has its own number, as in a batch norm; ``kernel``: pixels;
             ``fixed``: anything else, which only fits an axis of the same size.
-        segments: what an axis of the roles in, out and unit runs over.
+        segments: what an axis runs over, unless its role is kernel or fixed.
     """
 
     size: int
@@ -61,10 +61,10 @@ class Weight:
     """A weight of an operator.
 
     Attributes:
-        name: Keras' path of the variable, which no other weight of the model has.
-        kind: what it is to its operator, as ``kernel`` or ``gamma``.
-        axes: as many as its shape has.
-        trainable: or moved by other means, as batch-norm statistics.
+        name: the Keras path of the variable, unique in the model.
+        kind: its purpose in the operator, such as ``kernel`` or ``gamma``.
+        axes: one for each axis of its shape.
+        trainable: whether it is trained; batch-norm statistics, for example, are not.
     """
 
     name: str
@@ -74,20 +74,20 @@ class Weight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
+        """The sizes of the axes."""
         return tuple(axis.size for axis in self.axes)
 
 
 @dataclass(frozen=True)
 class Node:
-    """One operator where it is used.
+    """One use of an operator.
 
     Attributes:
-        name: of the layer; with a number behind it from its second use on.
-        op: what it computes, as ``Conv2D:relu``: operators fit only others of the same kind.
+        name: name of the layer; with a number appended from its second use on.
+        op: what it computes, such as ``Conv2D:relu``; operators only fit others of the same kind.
         inputs: numbers of the nodes that it reads, all smaller than its own.
-        weights: empty if another node, of the same layer, has them.
-        settings: what else a transformation must know, as strides.
+        weights: its weights; empty if another node of the same layer has them.
+        settings: what else a transformation must know, such as strides.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Node:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the weights."""
+        """The shapes of the weights."""
         return tuple(weight.shape for weight in self.weights)
 
 
@@ -107,11 +107,11 @@ class Space:
     """Units that belong together.
 
     Attributes:
-        size: how many.
+        size: the number of units.
         kind: ``units`` may be copied and left out; ``input`` and ``output`` are the model's own;
             ``fixed`` are units of which nothing is known, which are taken as they are: the first
             ones, where there are fewer.
-        averaged: a layer norm takes the mean of the units, so that all must be copied as often.
+        averaged: whether a norm averages the units, so that all must be copied equally often.
     """
 
     size: int
@@ -121,7 +121,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Graph:
-    """A model. ``nodes``: each behind those that it reads."""
+    """A model. ``nodes``: each after those that it reads."""
 
     nodes: tuple[Node, ...]
     spaces: tuple[Space, ...]

@@ -1,9 +1,9 @@
-"""The graph of a Keras model: its operators, and which units belong together.
+"""Makes the graph of a Keras model: its operators, and which units belong together.
 
-Nested models, and layers of one's own that are made of other layers, are taken apart; a layer of
-which nothing is known keeps its units as they are (``fixed``). A model that is a subclass with a
-``call`` of its own is taken apart by calling it once with symbols; if it cannot be, it is a chain
-of its layers, each of which only fits one of the same shapes.
+Nested models, and custom layers that are made of other layers, are taken apart; a layer of which
+nothing is known keeps its units as they are (``fixed``). A subclassed model with a custom ``call``
+is taken apart by calling it once with symbols; if that fails, it becomes a chain of its layers,
+each of which only fits one of the same shapes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ooodist.transfer.graph.graph import Axis, Graph, Node, Role, Weight
 
 logger = logging.getLogger("ooodist")
 
-LARGEST_GRID = 4096  # places of a Flatten that are told apart
+LARGEST_GRID = 4096  # the most places of a Flatten that are told apart
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Value:
     """A tensor of the model.
 
     Attributes:
-        shape: with None for what is not known.
-        layout: of the last axis; empty if its size is not known.
+        shape: its shape, with None for unknown sizes.
+        layout: layout of the last axis; empty if unknown.
         node: the number of the operator that made it.
     """
 
@@ -46,7 +46,7 @@ class Value:
 
 
 AxisOf = tuple[Role, Layout]
-"""What an axis of a weight is to its operator, and what it runs over."""
+"""The role of a weight's axis in its operator, and what the axis runs over."""
 
 FIXED: AxisOf = ("fixed", ())
 KERNEL: AxisOf = ("kernel", ())
@@ -54,7 +54,7 @@ KERNEL: AxisOf = ("kernel", ())
 
 @dataclass(frozen=True)
 class _Pending:
-    """A weight whose spaces have no numbers yet."""
+    """A weight whose spaces are not numbered yet."""
 
     name: str
     kind: str
@@ -73,18 +73,18 @@ class _Operator:
 
 
 class Walker:
-    """Makes the graph, call by call. Rules for the layers are in keras_layers.py."""
+    """Builds the graph call by call, by the rules of keras_layers.py."""
 
     def __init__(self, model: keras.Model) -> None:
         self._names = {id(variable): name for name, variable in named_variables(model).items()}
         self._operators: list[_Operator] = []
-        self._axes: dict[int, tuple[int, tuple[AxisOf, ...]]] = {}  # of variables, with nodes
+        self._axes: dict[int, tuple[int, tuple[AxisOf, ...]]] = {}  # by id of variable: node, axes
         self._uses: dict[str, int] = {}
 
-    # What rules use
+    # Used by the rules
 
     def operator(self, name: str, op: str, inputs: Sequence[Value], **settings: Any) -> int:
-        """The number of a new operator, which reads these tensors."""
+        """Adds an operator that reads these tensors and returns its number."""
         self._uses[name] = number = self._uses.get(name, 0) + 1
         sources = tuple(dict.fromkeys(value.node for value in inputs))
         name = name if number == 1 else f"{name}:{number}"
@@ -92,11 +92,11 @@ class Walker:
         return len(self._operators) - 1
 
     def weight(self, node: int, variable: Any, kind: str, *axes: AxisOf) -> None:
-        """The operator has this variable, with these axes; None is no variable."""
+        """Adds a variable with these axes to an operator; None is ignored."""
         if variable is None:
             return
         operator = self._operators[node]
-        if id(variable) in self._axes:  # the layer is used once more
+        if id(variable) in self._axes:  # the layer is used again
             _, known = self._axes[id(variable)]
             for (_, this), (_, first) in zip(axes, known, strict=True):
                 channels.join(first, this)
@@ -118,11 +118,11 @@ class Walker:
         return len(self._operators) - 1
 
     def owner(self, variable: Any) -> tuple[int, tuple[AxisOf, ...]] | None:
-        """The operator that has this variable already, and its axes there."""
+        """Returns the operator that already has this variable, and the variable's axes."""
         return self._axes.get(id(variable))
 
     def unknown(self, layer: Any, inputs: Sequence[Value], shapes: Sequence[Any]) -> list[Value]:
-        """An operator of which nothing is known."""
+        """Adds an operator of which nothing is known and returns its outputs."""
         for value in inputs:
             channels.freeze(value.layout)
         node = self.operator(layer.name, type(layer).__name__, inputs)
@@ -133,7 +133,7 @@ class Walker:
         ]
 
     def _fixed(self, node: int, variables: Iterable[Any]) -> None:
-        """Weights of which nothing is known but where they are among those of their layer."""
+        """Adds weights of which nothing is known but their place among those of their layer."""
         for number, variable in enumerate(variables):
             kind = f"{number}:{variable.name}"
             self.weight(node, variable, kind, *[FIXED] * len(variable.shape))
@@ -141,7 +141,7 @@ class Walker:
     # Walking
 
     def inputs(self, symbols: Iterable[Any]) -> list[Value]:
-        """The tensors that a model is given."""
+        """Adds the inputs of a model and returns them."""
         values = []
         for number, symbol in enumerate(symbols):
             node = self.operator(f"input:{number}", "Input", [])
@@ -152,13 +152,13 @@ class Walker:
         return values
 
     def walk(self, model: Any, given: Sequence[Value | None]) -> list[Value]:
-        """Through a functional model, with these tensors as its inputs; its outputs.
+        """Walks through a functional model with these tensors as inputs; returns its outputs.
 
-        None is an input of which nothing is known, as a mask.
+        None stands for an input of which nothing is known, such as a mask.
         """
-        from ooodist.transfer.graph import keras_layers  # which uses this module
+        from ooodist.transfer.graph import keras_layers  # it imports this module
 
-        symbols = zip(map(id, _flat(model.inputs)), given, strict=False)  # masks are behind them
+        symbols = zip(map(id, _flat(model.inputs)), given, strict=False)  # masks come last
         values = {symbol: value for symbol, value in symbols if value is not None}
         for call in calls_of_nodes(nodes_of(model)):
             made = keras_layers.apply(self, call, values)
@@ -166,7 +166,7 @@ class Walker:
         return [values[id(symbol)] for symbol in _flat(model.outputs)]
 
     def graph(self, model: keras.Model) -> Graph:
-        """All that was walked through, and the weights of the model that nothing there uses."""
+        """Returns the graph of what was walked through, with the model's unused weights added."""
         unused = [variable for variable in model.weights if id(variable) not in self._axes]
         if unused:
             self._fixed(self.operator("unused", "Unused", []), unused)
@@ -185,10 +185,10 @@ class Walker:
 
 
 def graph_of(model: keras.Model) -> Graph:
-    """The graph of a model that is built.
+    """Returns the graph of a built model.
 
     Raises:
-        UserError: it is not built, so that nobody knows its weights.
+        UserError: the model is not built, so that its weights are unknown.
     """
     if not model.built:
         raise UserError(
@@ -213,11 +213,11 @@ def graph_of(model: keras.Model) -> Graph:
 
 
 def as_functional(layer: Any, call: Call | None = None) -> Any | None:
-    """A layer that is made of others as a functional model; None if it is no such layer.
+    """Converts a layer made of other layers to a functional model; None if it is not one.
 
     Args:
-        layer: a model, or a layer.
-        call: where it is called; None for what a model was built with.
+        layer: a model or a layer.
+        call: the call whose inputs to use; None: inputs of the shapes that it was built with.
     """
     if isinstance(layer, keras.Sequential) and layer.built and layer.inputs:
         return keras.Model(layer.inputs, layer.outputs)
@@ -237,7 +237,7 @@ def as_functional(layer: Any, call: Call | None = None) -> Any | None:
 
 
 def _symbols_of(layer: Any) -> list[Any]:
-    """New symbols of the shapes with which a layer was built."""
+    """Returns new symbols of the shapes that a layer was built with."""
     shapes = shapes_at_build(layer)
     first = next(iter(shapes.values()))
     if isinstance(first, (list, dict)):

@@ -1,4 +1,4 @@
-"""What a Keras layer is to the graph: its kind, and how its kernel slides."""
+"""Classifies Keras layers for the graph: their kinds, and how their kernels slide."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ELEMENTWISE = frozenset(
         "Reciprocal",
     )
 )
-"""Functions of keras.ops that do the same to each number, by the names of their classes."""
+"""Functions of keras.ops that treat each number alike, by the names of their classes."""
 NOISE = (
     layers.Dropout,
     layers.SpatialDropout1D,
@@ -43,7 +43,7 @@ def function_name(function: Any) -> str:
 
 
 def kind_of(layer: Any) -> str:
-    """The kind of an operator: the same for layers and functions that compute the same."""
+    """Returns an operator's kind: the same for layers and functions that compute the same."""
     if isinstance(layer, layers.Activation):
         return function_name(layer.activation)
     name = type(layer).__name__
@@ -53,13 +53,13 @@ def kind_of(layer: Any) -> str:
         return f"relu{'' if limit is None else f'{limit:g}'}{f':{slope:g}' if slope else ''}"
     if name in ELEMENTWISE:
         return name.lower()
-    # A model's stages begin where pixels become fewer: only such layers fit each other.
+    # A model's stages begin where strides reduce the pixels: only such layers fit each other.
     strides = getattr(layer, "strides", (1,))
     return name if set(strides) == {1} else f"{name}/{'x'.join(map(str, strides))}"
 
 
 def sliding(layer: Any, value: Value) -> dict[str, Any]:
-    """How a kernel moves over pixels; see transform.py."""
+    """Returns how a kernel moves over pixels; see transform.py."""
     pixels = [-1 if size is None else size for size in value.shape[1:-1]]
     return {
         "strides": list(layer.strides),
@@ -74,7 +74,7 @@ def is_channels_last(layer: Any) -> bool:
 
 
 def changes_nothing(layer: Any) -> bool:
-    """When a model predicts."""
+    """Returns whether a layer is the identity at inference."""
     if isinstance(layer, NOISE):
         return True
     return isinstance(layer, layers.Activation) and function_name(layer.activation) == "linear"

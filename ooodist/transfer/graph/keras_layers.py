@@ -1,8 +1,8 @@
-"""What each kind of Keras layer does to units: the rules by which a model's graph is made.
+"""Selects the rule for each Keras layer: what it does to units and adds to the model's graph.
 
-An activation that belongs to a layer becomes an operator of its own, so that ``Dense(8, "relu")``
-and a Dense followed by a ReLU are the same. What changes nothing when a model predicts (dropout,
-noise, ``linear``) is left out.
+A layer's activation becomes an operator of its own, so that ``Dense(8, "relu")`` and a Dense
+followed by a ReLU are the same. What changes nothing at inference (dropout, noise, ``linear``) is
+left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ooodist.transfer.graph.keras_plain import Rule
 
 
 def apply(walker: Walker, call: Call, values: Mapping[int, Value]) -> list[Value]:
-    """The outputs of a call; ``values``: of the symbols that are known. Masks are constants."""
+    """Adds a call and returns its outputs; ``values``: by symbol id. Masks are constants."""
     layer = call.layer
     given = [values[id(s)] for s in call.inputs if id(s) in values and s.dtype != "bool"]
     shapes = [tuple(symbol.shape) for symbol in call.outputs]
@@ -64,7 +64,7 @@ def _is_composite(layer: Any) -> bool:
 
 
 def _activated(walker: Walker, layer: Any, made: list[Value]) -> list[Value]:
-    """Behind the activation of a layer that has one."""
+    """Adds the activation of a layer that has one; returns its outputs."""
     function = getattr(layer, "activation", None)
     if function is None or isinstance(layer, (layers.Activation, *RECURRENT)):
         return made
@@ -80,7 +80,7 @@ def _behind(walker: Walker, name: str, op: str, value: Value) -> Value:
     return replace(value, node=walker.operator(name, op, [value]))
 
 
-# The first that a layer is an instance of.
+# A layer gets the rule of the first entry that it is an instance of.
 _RULES: tuple[tuple[tuple[type, ...], Rule], ...] = (
     (NOISE, keras_plain.passed),
     ((layers.Dense,), keras_weighted.dense),
@@ -179,10 +179,10 @@ _OPERATIONS: dict[str, Rule] = {
 def _rule(layer: Any) -> Rule | None:
     if not isinstance(layer, layers.Layer):
         return _OPERATIONS.get(type(layer).__name__)
-    # With LoRA, or in few bits, what is called the kernel is none of the weights.
+    # With LoRA or quantization, the attribute ``kernel`` is not one of the weights.
     if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
         return None
-    call = type(layer).call  # of a subclass that has its own, nothing is known
+    call = type(layer).call  # nothing is known of a subclass that has its own
     found = next(
         (
             rule

@@ -13,7 +13,7 @@ from ooodist.transfer.graph.keras_graph import LARGEST_GRID, Value, Walker
 from ooodist.transfer.graph.keras_kinds import ACROSS_UNITS, changes_nothing, kind_of
 
 Rule = Callable[[Walker, Any, Sequence[Value], Call], Layout]
-"""From a layer and its inputs to the layout of its output, having noted operator and weights."""
+"""Adds a layer's operator and weights; returns the layout of its output."""
 
 
 def unknown_layout(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
@@ -21,7 +21,7 @@ def unknown_layout(walker: Walker, layer: Any, given: Sequence[Value], call: Cal
 
 
 def joined(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    """Element by element, of several tensors; those of one unit are for all."""
+    """Joins several tensors element by element; one of a single unit is broadcast."""
     largest = max(given, key=lambda value: channels.size_of(value.layout))
     for value in given:
         if value is not largest and channels.size_of(value.layout) > 1:
@@ -42,7 +42,7 @@ def concatenated(walker: Walker, layer: Any, given: Sequence[Value], call: Call)
 def flat(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     value = given[0]
     walker.operator(layer.name, "Flatten", given)
-    grid = tuple(size or 0 for size in value.shape[1:-1])  # 0: not known
+    grid = tuple(size or 0 for size in value.shape[1:-1])  # 0: unknown
     if not value.layout or 0 in grid or math.prod(grid) > LARGEST_GRID:
         channels.freeze(value.layout)
         return channels.new(call.outputs[0].shape[-1], "fixed")
@@ -60,7 +60,7 @@ def reshaped(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> 
 
 
 def dot(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    """Products of units, added up; stretch.py sees to it that copies do not add to them."""
+    """Sums products of units; stretch.py makes sure that copies do not add to the sums."""
     axes = [layer.axes] * 2 if isinstance(layer.axes, int) else layer.axes
     ranks = [len(value.shape) for value in given]
     if [axis % rank for axis, rank in zip(axes, ranks, strict=True)] != [r - 1 for r in ranks]:
@@ -77,7 +77,7 @@ def permuted(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> 
 
 
 def taken(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    """``x[key]``: the layout stays if the last axis is not touched."""
+    """Takes ``x[key]``: the layout stays if the last axis is not indexed."""
     arguments = [*call.arguments.args, *call.arguments.kwargs.values()]
     key = next((a for a in arguments[1:] if a is not None), ())
     key = key if isinstance(key, tuple) else (key,)
@@ -95,7 +95,7 @@ def split(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Lay
 
 
 def reduced(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    """Sums and means over other axes than the last; over that too, if copies do not change it."""
+    """Reduces axes other than the last; also the last, if copies do not change the result."""
     last = len(given[0].shape) - 1
     axes = [layer.axis] if isinstance(layer.axis, int) else layer.axis
     reduced_axes = None if axes is None else [each % (last + 1) for each in axes]
@@ -109,7 +109,7 @@ def reduced(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> L
 
 
 def kept(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
-    """Does the same to each unit: pooling, padding, activations."""
+    """Keeps the layout, as pooling, padding and activations treat all units alike."""
     walker.operator(layer.name, kind_of(layer), given)
     return given[0].layout
 

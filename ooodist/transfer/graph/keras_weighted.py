@@ -43,7 +43,7 @@ def convolution(walker: Walker, layer: Any, given: Sequence[Value], call: Call) 
 
 def transposed(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:
     out = channels.new(layer.filters)
-    # It is the gradient of a convolution that reads the pixels which it makes.
+    # It is the gradient of a convolution that reads the pixels that this layer makes.
     settings = sliding(layer, given[0])
     settings["pixels"] = [
         -1 if size < 0 else size * stride

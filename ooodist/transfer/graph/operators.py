@@ -1,4 +1,4 @@
-"""What the matcher needs to know of a model: the operators, how they are connected, and shapes."""
+"""The outline of a model, which the matcher reads: operators, their connections, and shapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Operator:
     Attributes:
         op: its kind; only operators of the same kind match.
         inputs: numbers of the operators that it reads, all smaller than its own.
-        shapes: of its weights.
+        shapes: the shapes of its weights.
     """
 
     op: str
@@ -27,9 +27,9 @@ Outline = tuple[Operator, ...]
 
 
 def outline_of(graph: Graph) -> Outline:
-    """The operators of a model, in its order.
+    """Returns the operators of a model, in its order.
 
-    What reads the model's inputs, and what makes its outputs, is of a kind of its own: the first
+    Operators that read the model's inputs or make its outputs are of kinds of their own: the first
     layer only fits a first one, and the last one a last one.
     """
     return tuple(Operator(_op(node, graph), node.inputs, node.shapes) for node in graph.nodes)
@@ -48,5 +48,5 @@ def _op(node: Node, graph: Graph) -> str:
 
 
 def plain_of(outline: Iterable[Operator]) -> list[list[object]]:
-    """As lists, for JSON; messages.py and index.py read it."""
+    """Returns an outline as lists, for JSON; messages.py and index.py read it."""
     return [[each.op, list(each.inputs), [list(s) for s in each.shapes]] for each in outline]

@@ -1,14 +1,14 @@
-"""A model's operators as a series of single operators and of parallel branches, nested.
+"""Decomposes a model's operators into a series of single operators and parallel branches, nested.
 
-The graph has a virtual source before the operators that read nothing, and a virtual sink behind
-those that nothing reads. Operators that all ways from the source to the sink pass are the elements
-of the outermost series. What lies between two of them is a parallel, whose branches are not
-connected with one another, and each branch is a series again::
+The graph has a virtual source before the operators that read nothing, and a virtual sink after
+those that nothing reads. Operators on all paths from the source to the sink are the elements of
+the outermost series. What lies between two of them is a parallel, whose branches are not connected
+with one another, and each branch is a series again::
 
     conv ---> conv -> norm ---> add -> relu        [conv, (conv norm | ), add, relu]
           `-------------------'
 
-An edge from the fork straight to the join is an empty branch. A region that falls apart in neither
+An edge from the fork straight to the join is an empty branch. A region that can be split in neither
 way, because edges cross from branch to branch, is taken as a series in an order that does not
 depend on how its operators are numbered.
 """
@@ -40,7 +40,7 @@ Series = tuple[Element, ...]
 
 
 def decompose(outline: Outline) -> tuple[Series, ...]:
-    """Returns all series of a model: inner ones before those that they are in, the outermost last.
+    """Returns all series of a model: inner ones before those that contain them, the outermost last.
 
     Each operator is an element of exactly one. Takes O(edges) for each level of nesting.
     """
@@ -76,9 +76,9 @@ def _elements(
 
     Args:
         region: ascending numbers of operators. What they read outside of it is the fork, what reads
-            them outside of it the join; an edge from the fork straight to the join is none of it.
+            them outside of it the join; an edge from fork to join is not part of it.
         outline: all operators.
-        readers: of each operator.
+            readers: the readers of each operator.
     """
     place = {number: place for place, number in enumerate(region)}
     end = len(region)
@@ -92,9 +92,9 @@ def _elements(
     ]
     elements: list[int | list[list[int]]] = []
     reach = max((at for at in range(end) if from_fork[at]), default=0)
-    before = -1  # place of the last element that all ways pass; the fork is at -1
+    before = -1  # place of the last element on all paths; the fork is at -1
     for at in range(end + 1):
-        if at == end or reach <= at:  # no edge goes past it, so all ways pass it
+        if at == end or reach <= at:  # no edge goes past it, so all paths contain it
             between = region[before + 1 : at]
             if between:
                 if before < 0:
@@ -117,7 +117,7 @@ def _elements(
 
 
 def _connected(numbers: Sequence[int], outline: Outline) -> list[list[int]]:
-    """Returns the parts of a region that no edge connects, in the order of their first operator."""
+    """Returns the connected parts of a region, in the order of their first operators."""
     part = {number: number for number in numbers}
 
     def root(number: int) -> int:
@@ -142,8 +142,8 @@ def _in_a_row(
 ) -> list[int]:
     """Returns a region in a topological order that is the same however it is numbered.
 
-    What the last one has made ready comes next, so that chains stay together; among several, the
-    one with the longest way to the end. That order changes little if the region grows.
+    What the last operator has made ready comes next, so that chains stay together; among several,
+    the one with the longest path to the end. That order changes little if the region grows.
     """
     inside = set(numbers)
     inputs = {number: sorted(inside.intersection(outline[number].inputs)) for number in numbers}
@@ -176,10 +176,10 @@ def _colors(
     inputs: dict[int, list[int]],
     outputs: dict[int, list[int]],
 ) -> dict[int, int]:
-    """Returns a number for each operator that depends only on what it is and is connected with.
+    """Returns a number for each operator that depends only on what it is and is connected to.
 
-    It begins with all that is before it and all that is behind it, and is refined by the numbers of
-    its neighbors (as in the test of Weisfeiler and Lehman) until no two more differ.
+    It begins with all that precedes and follows the operator, and is refined by the numbers of its
+    neighbors (as in the test of Weisfeiler and Lehman) until that tells no more operators apart.
     """
 
     def digests(order: Iterable[int], neighbors: dict[int, list[int]]) -> dict[int, bytes]:

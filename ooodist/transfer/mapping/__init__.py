@@ -1,1 +1,1 @@
-"""The weights of a model from those of another."""
+"""Makes the weights of a model from those of another."""

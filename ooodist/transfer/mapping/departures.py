@@ -1,12 +1,12 @@
-"""Where a child does not compute what its parent does.
+"""Finds where a child does not compute what its parent does.
 
-Operator by operator, it is followed which result of the parent each result of the child is. An
-operator with a partner has the result of that partner, if it reads what that reads, and if its
-weights lost nothing. A new one has the result of what it reads, if it changes nothing. Wherever
-that fails is a departure: it is noted, and what comes behind is looked at as if it had not failed,
-so that each is noted once.
+Operator by operator, this module follows which result of the parent each result of the child is.
+An operator with a partner has the result of that partner if it reads what that reads, and if its
+weights lost nothing. A new one has the result of what it reads if it changes nothing. Wherever that
+fails is a departure: it is noted, and what follows is examined as if it had not failed, so that
+each is noted once.
 
-What is not looked at are settings that operators of one kind may have, as an epsilon. So whether
+Settings in which operators of one kind may differ, such as an epsilon, are not examined. So whether
 the function was kept is also measured: answers.py.
 """
 
@@ -21,7 +21,7 @@ from ooodist.transfer.mapping.stretch import dots_over
 from ooodist.transfer.mapping.units import NOTHING, Pairs, UnitMaps, common_weights
 
 NEW = -1
-"""Instead of the number of an operator of the parent: it has no such result."""
+"""In place of the number of a parent's operator: the parent has no such result."""
 
 _POSITIVE = ("relu", "relu6", "sigmoid", "softmax", "softplus", "exp", "square", "absolute", "abs")
 _STAYS_POSITIVE = (
@@ -31,7 +31,7 @@ _STAYS_POSITIVE = (
 )
 _IN_ANY_ORDER = ("Add", "Multiply", "Average", "Maximum", "Minimum")
 AVERAGING = ("LayerNormalization", "GroupNormalization", "RMSNormalization")
-"""Norms of which each unit depends on all others."""
+"""Norms in which each unit depends on all others."""
 
 
 def departures(
@@ -48,14 +48,14 @@ def departures(
     """Returns where the child computes something else, and why, in its order.
 
     Args:
-        child: with new weights.
-        parent: whose function is to be kept.
+        child: the model with the new weights.
+        parent: the model whose function is to be kept.
         pairs: numbers of the operators that match.
-        maps: by which the weights were made.
+        maps: the maps by which the weights were made.
         made: names of the weights that come from the parent.
         inserted: names of the weights that make a new operator change nothing.
         silent: operators of new branches, which add zeros.
-        kept_norms: norms over units of which some are there more often, that are exact even so.
+        kept_norms: norms that are exact although some of their units occur more often than others.
     """
     walk = _Walk(child, parent, dict(pairs), maps, frozenset(silent), frozenset(inserted))
     walk.run()
@@ -66,7 +66,7 @@ def departures(
 
 
 class _Walk:
-    """Through the child, in its order."""
+    """Walks through the child, in its order."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class _Walk:
         self._partners, self._maps = partners, maps
         self._silent, self._inserted = silent, inserted
         self._results: dict[int, int] = {}
-        self._narrow: set[int] = set()  # those that have not all units of their result
-        self._unheard: set[int] = set()  # new ones whose units are multiplied by zero
+        self._narrow: set[int] = set()  # operators that lack some units of their result
+        self._unheard: set[int] = set()  # new operators whose units are multiplied by zero
         self._positive = _positive(parent)
         self._by_inputs = {
             (node.op, node.inputs): number
@@ -98,7 +98,7 @@ class _Walk:
             heard = [each for each in node.inputs if each not in self._silent]
             read = [self._results[each] for each in heard]
             narrow = [each for each in heard if each in self._narrow]
-            if node.op.startswith("Concatenate"):  # what is new there is not heard
+            if node.op.startswith("Concatenate"):  # new inputs are multiplied by zero
                 heard = [each for each in heard if each not in self._unheard]
                 read = [*dict.fromkeys(self._results[each] for each in heard)]
                 whole = {self._results[each] for each in heard if each not in self._narrow}
@@ -122,7 +122,7 @@ class _Walk:
         self._outputs()
 
     def _new(self, number: int, node: Node, heard: Sequence[int], read: Sequence[int]) -> int:
-        """The result of an operator without a partner."""
+        """Returns the result of an operator without a partner."""
         if node.weights:
             is_kept = all(w.name in self._inserted for w in node.weights) and len(read) == 1
             if not is_kept:
@@ -135,7 +135,7 @@ class _Walk:
         if len(read) == 1 and self._changes_nothing(node, len(heard), read[0]):
             return read[0]
         same = (node.op, tuple(read))
-        if same in self._by_inputs:  # only the matching did not see it
+        if same in self._by_inputs:  # a pair that the matching missed
             return self._by_inputs[same]
         return NEW
 
@@ -150,9 +150,9 @@ class _Walk:
         )
 
     def _is_unheard(self, node: Node) -> bool:
-        """Whether what reads the units of a new operator multiplies them by zero."""
+        """Returns whether all readers of a new operator's units multiply them by zero."""
         spaces = _made_spaces(node)
-        if not spaces:  # it hands on the units that it reads
+        if not spaces:  # it passes on the units that it reads
             return bool(node.inputs) and self._unheard.issuperset(node.inputs)
         return all(map(self._maps.is_new, spaces))
 
@@ -194,7 +194,7 @@ def _made_spaces(node: Node) -> set[int]:
 
 
 def _ends(graph: Graph) -> list[int]:
-    """The operators that no other reads: they make the outputs."""
+    """Returns the operators that no other reads: they make the outputs."""
     read = {each for node in graph.nodes for each in node.inputs}
     return [
         number
@@ -204,7 +204,7 @@ def _ends(graph: Graph) -> list[int]:
 
 
 def _positive(graph: Graph) -> list[bool]:
-    """Of which operators no result is below zero."""
+    """Returns for each operator whether its result is never below zero."""
     found: list[bool] = []
     for node in graph.nodes:
         base = node.op.partition("/")[0].rstrip("123D") if node.op not in _POSITIVE else node.op
@@ -222,7 +222,7 @@ def _of_weights(
     kept_norms: Collection[int],
     silent: Collection[int],
 ) -> list[tuple[int, str]]:
-    """What weights have lost: numbers of operators, and causes."""
+    """Returns what weights have lost: pairs of operator number and cause."""
     found = []
     partners = dict(pairs)
     for number, _, weight, other in common_weights(child, parent, pairs):

@@ -1,12 +1,12 @@
-"""What the operators of a child that its parent does not have begin with: so that nothing changes.
+"""Initializes the operators that only the child has, such that its function does not change.
 
 ::
 
     x -> new convolution -> ...           the identity (Net2DeeperNet, Chen et al. 2016, 2.2):
-                                          exact behind a ReLU, and where nothing is between
+                                          exact after a ReLU, and where nothing is between
     x -> new branch -> + x -> ...         the last operator of the branch makes zeros
     x -> new branch -> concat with x      what reads the new units multiplies them by zero
-                                          (that is seen to in transform.py)
+                                          (transform.py does that)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from ooodist.transfer.graph.graph import Axis, Graph, Node
 from ooodist.transfer.mapping.units import NOTHING, Pairs, UnitMaps, Values
 
-# Of an operator at the end of a branch, what must be zero for its output to be zero.
+# The weights of an operator at the end of a branch that must be zero for its output to be zero.
 _LAST = {
     "BatchNormalization": ("gamma", "beta"),
     "LayerNormalization": ("gamma", "beta"),
@@ -32,12 +32,12 @@ _LAST = {
     "SeparableConv2D": ("kernel", "bias"),
     "MultiHeadAttention": ("output/kernel", "output/bias"),
 }
-# Behind zeros, these make zeros and hand on gradients;
+# These turn zeros into zeros, and pass gradients on;
 _ZERO_STAYS_ZERO = ("gelu", "silu", "tanh", "hard_silu", "Reshape", "leaky_relu", "LeakyReLU")
-# these hand on gradients only for what is larger than zero.
+# these pass gradients on only where their input is larger than zero.
 _RELU = ("relu", "relu6")
 LITTLE = 1e-6
-"""Times its own weights: the end of a new branch that a ReLU follows, so that it learns."""
+"""Factor of the weights at the end of a new branch before a ReLU: not zero, so that it learns."""
 _DIRECT = ("Dense", "Conv1D", "Conv2D", "Conv3D")
 _DEPTHWISE = ("DepthwiseConv1D", "DepthwiseConv2D")
 
@@ -47,9 +47,9 @@ class Inserted:
     """New operators that change nothing.
 
     Attributes:
-        values: of their weights, by name.
+        values: their weights, by name.
         norms: names of the gammas of the batch norms among them.
-        silent: numbers of the operators of branches that add zeros.
+        silent: numbers of the operators in branches that add zeros.
     """
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
@@ -60,13 +60,13 @@ class Inserted:
 def insert(
     child: Graph, own: Values, pairs: Pairs, maps: UnitMaps, made: frozenset[str]
 ) -> Inserted:
-    """Makes new operators change nothing, where that can be.
+    """Makes new operators change nothing, where possible.
 
     Args:
         child: the new model.
-        own: its fresh weights.
+        own: its freshly initialized weights, by name.
         pairs: numbers of the operators that match.
-        maps: of units; spaces that new operators make are added.
+        maps: the maps of units; spaces that new operators make are added.
         made: names of the weights that come from the parent.
     """
     known = {mine for mine, _ in pairs}
@@ -94,9 +94,9 @@ def insert(
 
 
 def silenced_branches(child: Graph, known: set[int]) -> dict[frozenset[int], tuple[int, float]]:
-    """The branches that add something new, each with its operator that is to make zeros.
+    """Returns the branches that add something new, as sets of operators.
 
-    And with what its own weights are to be multiplied by: 0, or LITTLE.
+    For each, the operator that is to make zeros, and the factor of its own weights: 0 or LITTLE.
     """
     ancestors = _ancestors(child)
     silenced: dict[frozenset[int], tuple[int, float]] = {}
@@ -112,7 +112,7 @@ def silenced_branches(child: Graph, known: set[int]) -> dict[frozenset[int], tup
             for number, branch in enumerate(branches)
             if not branch & known and any(child.nodes[each].weights for each in branch)
         ]
-        if len(new) == len(branches):  # one of them must carry on: the one that does least
+        if len(new) == len(branches):  # one must pass its input on: the one with fewest weights
             new.remove(min(new, key=lambda number: _num_weights(child, branches[number])))
         for number in new:
             last = _last_affine(child, node.inputs[number], branches[number])
@@ -122,12 +122,12 @@ def silenced_branches(child: Graph, known: set[int]) -> dict[frozenset[int], tup
 
 
 def _base(op: str) -> str:
-    """The kind of an operator without its strides."""
+    """Returns the kind of an operator without its strides."""
     return op.partition("/")[0]
 
 
 def _ancestors(graph: Graph) -> list[int]:
-    """For each operator itself and all before it, as bits."""
+    """Returns for each operator a bit mask of itself and all before it."""
     found: list[int] = []
     for number, node in enumerate(graph.nodes):
         bits = 1 << number
@@ -149,7 +149,7 @@ def _num_weights(graph: Graph, branch: frozenset[int]) -> int:
 def _last_affine(
     graph: Graph, number: int, branch: frozenset[int], factor: float = 0.0
 ) -> tuple[int, float] | None:
-    """The last operator of a branch that can make zeros which stay zeros; and the factor."""
+    """Returns a branch's last operator that can make zeros that stay zeros, and the factor."""
     if number not in branch:
         return None
     node = graph.nodes[number]
@@ -168,7 +168,7 @@ def _last_affine(
 
 
 def _identity(child: Graph, node: Node, own: Values, maps: UnitMaps) -> dict[str, np.ndarray]:
-    """The weights with which an operator hands on what it reads; empty if there are none."""
+    """Returns weights with which an operator passes on what it reads; empty if it cannot."""
     by_kind = {weight.kind: weight for weight in node.weights}
     settings = node.settings or {}
     values = {weight.name: np.zeros_like(own[weight.name]) for weight in node.weights}
@@ -185,7 +185,7 @@ def _identity(child: Graph, node: Node, own: Values, maps: UnitMaps) -> dict[str
         return {}
     kernel = by_kind["kernel"]
     sizes = [axis.size for axis in kernel.axes if axis.role == "kernel"]
-    # The last step of a causal kernel is the present.
+    # The last step of a causal kernel is the current one.
     is_causal = settings.get("padding") == "causal"
     center = tuple(size - 1 if is_causal else (size - 1) // 2 for size in sizes)
     if node.op in _DEPTHWISE:
@@ -215,9 +215,9 @@ def _keeps_pixels(node: Node) -> bool:
 
 
 def _identity_matrix(child: Graph, reads: Axis, makes: Axis, maps: UnitMaps) -> np.ndarray | None:
-    """Each unit that is made is the mean of the copies of its unit of the parent.
+    """Returns a matrix that makes each unit the mean of the copies of its unit of the parent.
 
-    Shape (read, made). None if nobody knows which unit that is.
+    Its shape is (read, made). None if it is unknown which unit that is.
     """
     if not reads.segments or not makes.segments or any(s.grid for s in reads.segments):
         return None
@@ -225,7 +225,7 @@ def _identity_matrix(child: Graph, reads: Axis, makes: Axis, maps: UnitMaps) -> 
         for mine, source in zip(makes.segments, reads.segments, strict=True):
             maps.inherit(mine.space, source.space)
     one, other = (_origins(child, axis, maps) for axis in (reads, makes))
-    if one is None or other is None:  # neither was there before
+    if one is None or other is None:  # the units do not come from the parent
         if reads.size != makes.size:
             return None
         return np.eye(reads.size, dtype=np.float32)
@@ -239,7 +239,7 @@ def _identity_matrix(child: Graph, reads: Axis, makes: Axis, maps: UnitMaps) -> 
 
 
 def _origins(child: Graph, axis: Axis, maps: UnitMaps) -> np.ndarray | None:
-    """For each index its space and unit in the parent, shape (size, 2); None if unknown."""
+    """Returns for each index its space and unit in the parent, (size, 2); None if unknown."""
     found: list[np.ndarray] = []
     for segment in axis.segments:
         partner = maps.partner(segment.space)

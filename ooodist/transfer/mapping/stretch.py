@@ -1,8 +1,8 @@
-"""Norms over units of which some would be there more often than others.
+"""Keeps norms exact where some of their units would occur more often than others.
 
-Where a child has no whole number of times the units of its parent, copies of some units but not of
-others change the mean and the variance that a norm takes. What is exact instead, if all that makes
-these units is linear up to the norm, as in a residual stream:
+Where the number of a child's units is not a multiple of the parent's, copies of some units but not
+of others change the mean and the variance that a norm takes. Exact instead, if all that makes these
+units is linear up to the norm, as in a residual stream, are:
 
     LayerNorm    the parent's units times s, and r more that are s times the mean of all of them:
                  the mean m of all units stays in the middle, and with s^2 = M / (K N) the sum of
@@ -14,7 +14,7 @@ these units is linear up to the norm, as in a residual stream:
 (M units of the child, N of the parent, K whole copies, r = M - K N.) The norm then divides its
 scale by what its units were multiplied by, and so does whatever else reads them.
 
-A *stretch* is the part of a model where units are so: the operators whose results they are.
+A *stretch* is the part of a model where units are scaled so: the operators whose results they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PASSING = (
     *("ZeroPadding2D", "UpSampling1D", "UpSampling2D"),
 )
 _HOMOGENEOUS = ("relu", "MaxPooling1D", "MaxPooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D")
-"""Not linear, but what is scaled comes out scaled."""
+"""Not linear, but a scaled input gives a scaled output."""
 _NORMS = ("LayerNormalization", "RMSNormalization")
 
 
@@ -44,13 +44,13 @@ class Stretch:
     """Results whose units are scaled.
 
     Attributes:
-        space: of the child; its units are those of the results.
-        members: numbers of the operators whose results these are.
+        space: the child's space of these units.
+        members: numbers of the operators whose results are scaled.
         norms: numbers of the norms, or Dots, that read them.
-        scales: of each unit.
+        scales: the factor of each unit, float64 (units,).
         means: how many units at the end are the mean of all of the parent's.
-        num_sources: units of the parent; the first units are these, in their order.
-        tied: those of the norms that a tied table reads, which is of these results itself.
+        num_sources: number of the parent's units; the first units are these, in their order.
+        tied: those of the norms that are read by a tied table that makes such results itself.
     """
 
     space: int
@@ -63,11 +63,11 @@ class Stretch:
 
 
 def find(child: Graph, maps: UnitMaps, known: Collection[int]) -> tuple[Stretch, ...]:
-    """Returns where units are to be scaled; maps no longer copy units to what becomes a mean.
+    """Returns where units are to be scaled; ``maps`` then copies nothing to units that are means.
 
     Args:
         child: the new model.
-        maps: of units.
+        maps: the maps of units.
         known: numbers of the operators whose weights are made by the maps, or are zero.
     """
     found = []
@@ -97,7 +97,7 @@ def find(child: Graph, maps: UnitMaps, known: Collection[int]) -> tuple[Stretch,
         elif kinds == {"LayerNormalization"} and all(
             {weight.kind for weight in child.nodes[norm].weights} == {"gamma", "beta"}
             for norm in norms
-        ):  # a scale to be divided, and an offset by which the new units can be told
+        ):  # a scale to divide, and an offset for the new units
             scales = np.full(size, np.sqrt(size / (copies * its_size)))
             units = units.copy()
             units[-means:] = NOTHING
@@ -109,7 +109,7 @@ def find(child: Graph, maps: UnitMaps, known: Collection[int]) -> tuple[Stretch,
 
 
 def dots_over(graph: Graph, space: int) -> frozenset[int]:
-    """The operators that multiply units of a space with one another and add that up."""
+    """Returns the operators that sum up products of the units of a space."""
     found = set()
     for number, node in enumerate(graph.nodes):
         if node.op == "Dot":
@@ -124,14 +124,14 @@ def dots_over(graph: Graph, space: int) -> frozenset[int]:
 def scaled(
     stretches: Iterable[Stretch], number: int, node: Node, weight: Weight, made: np.ndarray
 ) -> np.ndarray:
-    """A weight that was made by the maps, as it must be where units are scaled.
+    """Returns a weight that was made by the maps, adjusted to the scales of units.
 
     Args:
-        stretches: all of the child.
-        number: of the operator.
+        stretches: all stretches of the child.
+        number: number of the operator.
         node: the operator.
-        weight: of it.
-        made: its value.
+        weight: one of its weights.
+        made: the value of the weight.
     """
     for stretch in stretches:
         for at, axis in enumerate(weight.axes):
@@ -150,9 +150,10 @@ def scaled(
 
 
 def _of_norm(stretch: Stretch, kind: str, made: np.ndarray, *, is_tied: bool) -> np.ndarray:
-    """The means come out of a norm as its offset, which nothing hears: readers have zeros there.
+    """Adjusts a norm's weight to scaled units, whose means come out as the norm's offset.
 
-    It makes these readers learn. A tied table has no zeros, so there it is zero itself.
+    Its readers multiply the offset by zeros, but learn from it. A tied table has no such zeros, so
+    for that the offset is zero itself.
     """
     made = made / stretch.scales if kind in ("gamma", "scale") else made.copy()
     if stretch.means:
@@ -161,7 +162,7 @@ def _of_norm(stretch: Stretch, kind: str, made: np.ndarray, *, is_tied: bool) ->
 
 
 def _with_means(stretch: Stretch, made: np.ndarray) -> np.ndarray:
-    """What makes the units, which are on the last axis."""
+    """Makes the last units the mean of the parent's; ``made`` has units on its last axis."""
     if stretch.means:
         every = made[..., : stretch.num_sources]
         made[..., -stretch.means :] = every.mean(axis=-1, keepdims=True)
@@ -175,9 +176,9 @@ def _along(scales: np.ndarray, at: int, result: np.ndarray) -> np.ndarray:
 def _region(
     child: Graph, space: int, known: frozenset[int], norms: frozenset[int], kinds: set[str]
 ) -> tuple[frozenset[int], frozenset[int]] | None:
-    """The results that come into norms over a space, and which norms a tied table reads.
+    """Returns the results that reach norms over a space, and the norms that a tied table reads.
 
-    None if not all of it is linear.
+    None if not all of that is linear.
     """
     is_mean = "LayerNormalization" in kinds
     readers: dict[int, list[int]] = {}
@@ -221,7 +222,7 @@ def _is_norm(node: Node, space: int) -> bool:
 
 def _hands_on(node: Node, space: int, is_mean: bool) -> bool:
     if node.op.partition("/")[0] in _HOMOGENEOUS:
-        return not is_mean  # of which they would not be the mean
+        return not is_mean  # a mean of units would not remain their mean
     if node.op in _ADDED:
         return any(_is_over(weight.axes[-1], space) for weight in node.weights)
     return node.op.partition("/")[0] in _PASSING
@@ -234,7 +235,7 @@ def _makes(node: Node, space: int) -> bool:
 
 
 def _reads(node: Node, space: int) -> bool:
-    """With one input, so that it is known which."""
+    """Returns whether a node reads these units, from a single input so that it is known which."""
     return len(node.inputs) == 1 and any(
         axis.role == "in" and _is_over(axis, space) for w in node.weights for axis in w.axes
     )

@@ -1,8 +1,8 @@
-"""A child's weights from those of its parent.
+"""Makes a child's weights from those of its parent.
 
-Where the child is wider, units are copied, and what reads them takes a part from each copy; the
-parts are unequal, so that copies learn different things, but add up to one, so that the function
-stays what it was::
+Where the child is wider, units are copied, and what reads them takes a part from each copy. The
+parts are unequal, so that copies learn different things, but they add up to one, so that the
+function stays the same::
 
     parent    x ---- w ----> y              y = w x
     child     x1 --- a w --> y              x1 = x2 = x,  a + b = 1
@@ -28,20 +28,20 @@ from ooodist.transfer.mapping.units import NOTHING, Pairs, UnitMaps, Values, com
 
 logger = logging.getLogger("ooodist")
 
-LEAST_PART = 0.5  # of an equal one, that a copy has at least before all are made to add up
+LEAST_PART = 0.5  # a copy's least part, relative to equal parts, before all are normalized
 
 
 @dataclass(frozen=True)
 class Transformed:
-    """The start weights of a child.
+    """The initial weights of a child.
 
     Attributes:
-        values: of all its weights, by name.
-        report: of all of them, in the model's order.
-        inserted_norms: names of the gammas of batch norms that are the identity as long as what
-            comes in has mean 0 and variance 1; calibration makes that so.
-        departures: where the child computes something else than its parent, and why; as far as
-            that shows in the graphs.
+        values: all of its weights, by name.
+        report: what became of each, in the model's order.
+        inserted_norms: names of the gammas of batch norms that are the identity as long as their
+            input has mean 0 and variance 1; calibration lifts that condition.
+        departures: where the child computes something other than its parent, and why, as far as
+            the graphs show it.
     """
 
     values: dict[str, np.ndarray]
@@ -61,22 +61,22 @@ class Transformed:
         return carried / max(1, total)
 
     def names(self, *actions: Action) -> tuple[str, ...]:
-        """The weights of which became one of these."""
+        """Returns the names of the weights with one of these actions."""
         return tuple(each.name for each in self.report if each.action in actions)
 
 
 def transform(
     child: Graph, own: Values, parent: Graph, values: Values, pairs: Pairs, *, seed: int = 0
 ) -> Transformed:
-    """The child's start weights.
+    """Makes the child's initial weights.
 
     Args:
         child: the new model.
-        own: its fresh weights, by name; what has no partner keeps them.
+        own: its freshly initialized weights, by name; those without a partner stay.
         parent: the trained model.
-        values: its weights.
-        pairs: numbers of the operators that match, child's and parent's, as of match.py.
-        seed: of the unequal parts; the same on all ranks.
+        values: its weights, by name.
+        pairs: numbers of the matching operators, the child's and the parent's, from match.py.
+        seed: seed of the unequal parts; the same on all ranks.
     """
     maps = UnitMaps(child, parent, pairs, values)
     known = {mine for mine, _ in pairs}
@@ -92,7 +92,7 @@ def transform(
             result = stretch.scaled(stretches, mine, child.nodes[mine], weight, result)
             made[weight.name] = result.astype(fresh.dtype)
             actions[weight.name] = _action(result, value), other.name
-    # Without a parent there is no function to keep.
+    # If nothing comes from the parent, there is no function to keep.
     inserted = insert(child, own, pairs, maker.maps, frozenset(made)) if made else Inserted()
     for name, value in inserted.values.items():
         made[name] = value.astype(own[name].dtype)
@@ -125,14 +125,14 @@ def _reported(
 
 
 def _precise(value: np.ndarray) -> np.ndarray:
-    """In at least 32 bits."""
+    """Returns the values in at least 32 bits."""
     return value.astype(np.result_type(value.dtype, np.float32))
 
 
 def _action(mine: np.ndarray, its: np.ndarray) -> Action:
     if mine.shape == its.shape and np.array_equal(mine, its, equal_nan=True):
         return "copied"
-    # One of the same shape that is not equal has lost some units to others.
+    # A weight of the same shape that differs has lost some units to others.
     is_larger = all(one >= other for one, other in zip(mine.shape, its.shape, strict=True))
     return "widened" if is_larger and mine.shape != its.shape else "narrowed"
 
@@ -156,7 +156,7 @@ class _Maker:
     def weight(
         self, node: Node, mine: Weight, its: Weight, value: np.ndarray, fresh: np.ndarray
     ) -> np.ndarray | None:
-        """A weight from its partner's value; None if nothing of it comes from there."""
+        """Makes a weight from its partner's value; None if nothing can be taken from there."""
         if [axis.role for axis in mine.axes] != [axis.role for axis in its.axes]:
             return value if mine.shape == its.shape else None
         both = zip(mine.axes, its.axes, strict=True)
@@ -184,7 +184,7 @@ class _Maker:
         return self.maps.axis(one, other)
 
     def random(self, name: str) -> np.random.Generator:
-        """Of a weight: the same whatever else is made."""
+        """Returns a weight's random generator, independent of what else is made."""
         return np.random.default_rng([self._seed, *name.encode()])
 
     def _parts(
@@ -195,9 +195,9 @@ class _Maker:
         reads: Sequence[bool],
         name: str,
     ) -> np.ndarray:
-        """What each index of an axis that is summed over takes of its copies, as factors.
+        """Returns the factors by which copies on an axis that is summed over are read.
 
-        Other for each number that is made, or all copies would be the same to what is behind.
+        They differ for each number that is made, or all copies would be alike to their readers.
         """
         return _unequal(
             indices,
@@ -207,7 +207,7 @@ class _Maker:
         )
 
     def _query_scale(self, node: Node, mine: Weight, its: Weight) -> np.ndarray | None:
-        """Attention sums over the width of keys, and divides by the root of that width."""
+        """Returns factors for queries: attention sums over the key width, divides by its root."""
         if node.op != "MultiHeadAttention" or not mine.kind.startswith("query/"):
             return None
         one, other = mine.axes[-1], its.axes[-1]
@@ -221,7 +221,7 @@ class _Maker:
     def _grouped(
         self, node: Node, mine: Weight, its: Weight, value: np.ndarray, fresh: np.ndarray
     ) -> np.ndarray | None:
-        """The kernel of a convolution in groups: each group reads some of the units."""
+        """Makes the kernel of a grouped convolution, whose groups each read some of the units."""
         at = len(mine.axes) - 2
         reads, makes = (self.maps.axis(mine.axes[n], its.axes[n]) for n in (at, at + 1))
         if (reads == NOTHING).all() or (makes == NOTHING).all():
@@ -260,12 +260,13 @@ def _read(graph: Graph, axis: Axis) -> int:
 def _unequal(
     indices: np.ndarray, number: int, shape: Sequence[int], random: np.random.Generator
 ) -> np.ndarray:
-    """Factors for copies that add up to one; 1 for what is there once.
+    """Returns random factors for copies that add up to one; 1 for what occurs once.
 
     Args:
-        indices: what each is a copy of.
-        number: of the axis.
-        shape: of the factors, but for that axis.
+        indices: what each index is a copy of.
+        number: number of the axis with these indices.
+        shape: shape of the factors, except for that axis.
+        random: the generator that draws them.
     """
     factors = np.ones((len(indices), *(size for n, size in enumerate(shape) if n != number)))
     counts = np.bincount(indices[indices != NOTHING], minlength=1)
@@ -286,7 +287,7 @@ def _taken(value: np.ndarray, maps: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _taken_along(value: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
-    """These indices of an axis; zeros for NOTHING."""
+    """Takes these indices of an axis; zeros for NOTHING."""
     if np.array_equal(indices, np.arange(value.shape[axis])):
         return value
     taken = np.take(value, indices.clip(0), axis=axis)
@@ -300,9 +301,9 @@ def _taken_along(value: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarra
 def _filled(
     result: np.ndarray, maps: Sequence[np.ndarray], axes: Sequence[Axis], fresh: np.ndarray
 ) -> np.ndarray:
-    """With fresh numbers for units that the parent does not have.
+    """Fills in fresh numbers for units that the parent does not have.
 
-    What a known unit reads from a new one stays zero: the new one is not heard at first.
+    What a known unit reads from a new one stays zero: the new one has no effect at first.
     """
     for number, (indices, axis) in enumerate(zip(maps, axes, strict=True)):
         if axis.role not in ("in", "kernel") and (indices == NOTHING).any():
@@ -314,10 +315,10 @@ def _filled(
 
 
 def _placed(node: Node, number: int, size: int, its_size: int) -> np.ndarray:
-    """Where a kernel of another size lies: over the same pixels."""
+    """Returns the parent's index for each of a kernel's, so that both cover the same pixels."""
     shift = (size - its_size) // 2
     settings = node.settings or {}
-    if settings.get("padding") == "causal":  # the last step of the kernel is the present
+    if settings.get("padding") == "causal":  # the last step of the kernel is the current one
         shift = size - its_size
     elif settings.get("padding") == "same":
         shift = _before(node, number, size) - _before(node, number, its_size)
@@ -326,13 +327,13 @@ def _placed(node: Node, number: int, size: int, its_size: int) -> np.ndarray:
 
 
 def _before(node: Node, number: int, size: int) -> int:
-    """The steps of a kernel that lie before the first pixel, with TensorFlow's padding "same"."""
+    """Returns the steps of a kernel before the first pixel, with TensorFlow's "same" padding."""
     settings = node.settings or {}
     pixels, stride, dilation = (
         values[number] if isinstance(values := settings[key], list) else 1
         for key in ("pixels", "strides", "dilation")
     )
-    if pixels < 0:  # not known
+    if pixels < 0:  # unknown
         return (size - 1) // 2
     needed = (-(-pixels // stride) - 1) * stride + (size - 1) * dilation + 1 - pixels
     return max(0, needed) // 2 // dilation
@@ -341,7 +342,7 @@ def _before(node: Node, number: int, size: int) -> int:
 def _divide_before_tied(
     child: Graph, parent: Graph, pairs: Pairs, maker: _Maker, made: dict[str, np.ndarray]
 ) -> None:
-    """Where a tied table reads copied units, they are made smaller instead of the table.
+    """Scales down copied units that a tied table reads, instead of the table.
 
     The table also makes units, so it cannot be divided; what comes right before it can.
     """
@@ -375,7 +376,7 @@ def _divide_before_tied(
 
 
 def _scaled_by(node: Node) -> tuple[Weight, ...]:
-    """The weights of an operator that scale what it makes, the last axis over its units."""
+    """Returns the weights that scale an operator's output, whose units are on their last axis."""
     kinds = {
         "LayerNormalization": ("gamma", "beta"),
         "BatchNormalization": ("gamma", "beta"),

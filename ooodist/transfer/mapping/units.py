@@ -1,4 +1,4 @@
-"""Which unit of the parent each unit of the child comes from.
+"""Maps each unit of the child to the unit of the parent that it comes from.
 
 Spaces are paired by the operators that match: if two convolutions match, so do the channels that
 they read and those that they make. All weights whose axes run over a space then use one map, so
@@ -25,12 +25,12 @@ Values = Mapping[str, np.ndarray]
 
 
 class UnitMaps:
-    """The maps from a child to its parent.
+    """The maps from a child's units to its parent's.
 
     Args:
         child, parent: the two models.
         pairs: numbers of the operators that match.
-        values: the parent's weights; which units are left out in a narrower child depends on them.
+        values: the parent's weights, by name; they decide which units a narrower child leaves out.
     """
 
     def __init__(self, child: Graph, parent: Graph, pairs: Pairs, values: Values) -> None:
@@ -42,34 +42,34 @@ class UnitMaps:
         self._inherited: set[int] = set()
 
     def partner(self, space: int) -> int | None:
-        """The parent's space that a space of the child comes from."""
+        """Returns the parent's space that a space of the child comes from, if any."""
         return self._partners.get(space)
 
     def size(self, space: int) -> int:
-        """Units of a space of the child."""
+        """Returns the number of units of a space of the child."""
         return self._child.spaces[space].size
 
     def source_size(self, space: int) -> int:
-        """Units of a space of the parent."""
+        """Returns the number of units of a space of the parent."""
         return self._parent.spaces[space].size
 
     def replace(self, space: int, source: int, units: np.ndarray) -> None:
-        """From now on these are the :meth:`units`."""
+        """Replaces the map that :meth:`units` returns."""
         self._maps[space, source] = units
 
     def inherit(self, space: int, source: int) -> None:
-        """A space of a new operator comes from where the one that it reads comes from."""
+        """Maps a new operator's space to where the space that it reads comes from."""
         found = self._partners.get(source)
         if space not in self._partners and found is not None:
             self._partners[space] = found
             self._inherited.add(space)
 
     def is_new(self, space: int) -> bool:
-        """Whether operators that match make or read no such units."""
+        """Returns whether no matching operators make or read the units of a space."""
         return space not in self._partners or space in self._inherited
 
     def units(self, space: int, source: int) -> np.ndarray:
-        """For each unit of a child's space its unit in a space of the parent, or NOTHING."""
+        """Returns for each unit of a child's space its unit in a parent's space, or NOTHING."""
         if (space, source) not in self._maps:
             self._maps[space, source] = self._units(space, source)
         return self._maps[space, source]
@@ -80,7 +80,7 @@ class UnitMaps:
         if mine.size == its.size:
             return every
         kinds = {mine.kind, its.kind}
-        if "output" in kinds:  # other classes
+        if "output" in kinds:  # different classes
             return np.full(mine.size, NOTHING)
         if "fixed" in kinds or ("input" in kinds and its.size > 1):
             return np.where(every < its.size, every, NOTHING)
@@ -94,7 +94,7 @@ class UnitMaps:
         return self._norms[space]
 
     def axis(self, mine: Axis, its: Axis) -> np.ndarray:
-        """For each index of a child's axis its index on the parent's axis, or NOTHING."""
+        """Returns for each index of a child's axis its index on the parent's axis, or NOTHING."""
         if not mine.segments or not its.segments:
             every = np.arange(mine.size)
             return np.where(every < its.size, every, NOTHING)
@@ -109,7 +109,7 @@ class UnitMaps:
         return np.concatenate(found)
 
     def _are_parts(self, mine: Axis, its: Axis) -> bool:
-        """Whether only one of the models tells parts of a space apart, as a group norm does."""
+        """Returns whether only one of the models splits a space into parts, as group norms do."""
         if len(mine.segments) == len(its.segments):
             return False
         if any(segment.space in self._partners for segment in mine.segments):
@@ -123,7 +123,7 @@ class UnitMaps:
         return mine.size == its.size or all(space.kind == "units" for space in spaces)
 
     def _merged(self, mine: Axis, its: Axis) -> np.ndarray:
-        """As if all segments were one space."""
+        """Maps an axis as if all of its segments were one space."""
         if mine.size >= its.size:
             return np.arange(mine.size) % its.size
         norms = np.concatenate([self._norm(segment.space) for segment in its.segments])
@@ -146,14 +146,14 @@ class UnitMaps:
         return indices.reshape(-1)
 
     def _sources(self, mine: Sequence[Segment], its: Sequence[Segment]) -> list[int | None]:
-        """For each segment of the child its segment on the parent's axis."""
+        """Returns for each segment of the child the number of its segment on the parent's axis."""
         if len(mine) == len(its):
             return [*range(len(its))]
         by_key: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
         for number, segment in enumerate(its):
             by_key[segment.space, segment.place].append(number)
         known = [self._partners.get(segment.space) for segment in mine]
-        if all(partner is None for partner in known):  # parts of a space, of which one has more
+        if all(partner is None for partner in known):  # one model has more parts of a space
             return [number % len(its) for number in range(len(mine))]
         used: Counter[tuple[int, int, tuple[int, ...]]] = Counter()
         sources: list[int | None] = []
@@ -168,7 +168,7 @@ class UnitMaps:
 
 
 def _nearest(segment: Segment, grid: tuple[int, ...]) -> tuple[int, ...]:
-    """The place of a segment, on a grid of other sizes."""
+    """Returns the place of a segment on a grid of other sizes."""
     if len(grid) != len(segment.grid):
         return (0,) * len(grid)
     return tuple(
@@ -178,7 +178,7 @@ def _nearest(segment: Segment, grid: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _starts(graph: Graph, segments: Iterable[Segment]) -> list[int]:
-    """Where each segment begins."""
+    """Returns the index at which each segment begins, and the end of the last one."""
     sizes = [graph.spaces[segment.space].size * segment.inner for segment in segments]
     return [0, *np.cumsum(sizes).tolist()]
 
@@ -186,7 +186,7 @@ def _starts(graph: Graph, segments: Iterable[Segment]) -> list[int]:
 def common_weights(
     child: Graph, parent: Graph, pairs: Pairs
 ) -> Iterable[tuple[int, int, Weight, Weight]]:
-    """The weights that matching operators both have, with the numbers of these."""
+    """Yields the weights that two matching operators both have, with the operators' numbers."""
     for mine, its in pairs:
         others = {weight.kind: weight for weight in parent.nodes[its].weights}
         for weight in child.nodes[mine].weights:
@@ -196,7 +196,7 @@ def common_weights(
 
 
 def _partners(child: Graph, parent: Graph, pairs: Pairs) -> dict[int, int]:
-    """For each space of the child that of the parent with which most weights pair it."""
+    """Returns for each space of the child the parent's space that most weights pair it with."""
     votes: dict[int, Counter[int]] = defaultdict(Counter)
     for _, _, weight, other in common_weights(child, parent, pairs):
         for mine, its in zip(weight.axes, other.axes, strict=True):
@@ -207,9 +207,9 @@ def _partners(child: Graph, parent: Graph, pairs: Pairs) -> dict[int, int]:
 
 
 def _norms(graph: Graph, values: Values) -> dict[int, np.ndarray]:
-    """How much each unit of each space matters: what makes it times what reads it.
+    """Returns how much each unit of each space matters: the norm of what makes it and reads it.
 
-    A batch norm scales whatever comes in, so behind one its gamma is what makes a unit.
+    A batch norm rescales its input, so after one its gamma counts as what makes a unit.
     """
     made = {s: np.zeros(space.size) for s, space in enumerate(graph.spaces)}
     scaled = {s: np.zeros(space.size) for s, space in enumerate(graph.spaces)}

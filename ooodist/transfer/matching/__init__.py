@@ -1,1 +1,1 @@
-"""Which operator of one model fits which of another."""
+"""Matches the operators of one model to those of another."""

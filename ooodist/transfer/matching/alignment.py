@@ -1,7 +1,7 @@
-"""The best alignment of two series: which elements match, as in the comparison of texts.
+"""Finds the best alignment of two series: which elements match, as in the comparison of texts.
 
-Among equally good ones it is one with the fewest gaps, and of those the one whose early elements
-match.
+Among equally good alignments it chooses one with the fewest gaps, and of those the one whose early
+elements match.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def aligned(rows: Iterable[Integers], width: int) -> list[tuple[int, int]]:
     the parent. Skipped ones in a row are a gap, where those of the child come first.
 
     Args:
-        rows: what each element of the child gains with each of the parent, 0 if they do not match.
-        width: elements of the parent.
+        rows: for each element of the child its gains with the parent's, (width,); 0: no match.
+        width: number of elements of the parent.
     """
     matched = np.full(width + 1, NEVER)
     ours = np.full(width + 1, NEVER)  # skipped
@@ -54,9 +54,9 @@ def _step(
     goes_on: npt.NDArray[np.bool_],
     steps: list[npt.NDArray[np.uint8]],
 ) -> Integers:
-    """Returns the best of the states, and adds the way to them to the steps.
+    """Returns the best of the states, and appends the way to them to the steps.
 
-    Of equally good ways it is the one whose last elements are skipped: early ones match.
+    Of equally good ways it takes the one whose last elements are skipped: early ones match.
     """
     either = np.maximum(matched, ours)
     best = np.maximum(either, theirs)

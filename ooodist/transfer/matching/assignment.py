@@ -1,4 +1,4 @@
-"""Which branches of one parallel go with which of another: each with one at most."""
+"""Assigns the branches of one parallel to those of another, each to one at most."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scipy.optimize import linear_sum_assignment
 
 Integers = npt.NDArray[np.int64]
 
-MOST_LISTED = 120  # assignments of few branches are listed; of more, SciPy finds the best
+MOST_LISTED = 120  # up to this many assignments are enumerated; beyond, SciPy finds the best
 
 
 def best_assignments(values: Integers) -> Integers:
     """Returns the largest sum over pairs of branches, one to one.
 
     Args:
-        values: whole numbers, (parallels, branches of the one, branches of the other).
+        values: gains, int64 (parallels, branches of the one, branches of the other).
 
     Returns:
-        The sums, (parallels,).
+        the sums, (parallels,).
     """
     few, many = sorted(values.shape[1:])
     if few == 1:
@@ -36,26 +36,26 @@ def best_assignments(values: Integers) -> Integers:
 
 @functools.cache
 def _assignments(many: int, few: int) -> Integers:
-    """Returns all ways to give each of a few branches one of many of its own."""
+    """Returns all ways to assign each of few branches one of many, (ways, few)."""
     return np.array(list(itertools.permutations(range(many), few)))
 
 
 def assignment(values: Integers, unmatched: Integers | None = None) -> tuple[Integers, Integers]:
     """Returns the pairs of branches with the largest sum.
 
-    Among equal ones they are those that leave the fewest operators without a partner, and of these
-    those in their order.
+    Among equal sums it chooses the pairs that leave the fewest operators without a partner, and of
+    these the ones that keep the order.
 
     Args:
-        values: whole numbers, (branches of the one, branches of the other).
-        unmatched: operators of a pair of branches that cannot match, of the same shape.
+        values: gains, int64 (branches of the one, branches of the other).
+        unmatched: for each pair the number of operators that cannot match, of the same shape.
     """
     apart = np.abs(np.subtract.outer(np.arange(values.shape[0]), np.arange(values.shape[1])))
     worse = apart
     if unmatched is not None:
         worse = apart + unmatched * (1 + apart.max() * min(values.shape))
-    # SciPy computes in floats, of 53 bits: some make room for what decides among equal sums. What
-    # the gains lose by that is far less than the gain of any operator.
+    # SciPy computes in floats of 53 bits: some of these must hold what decides among equal sums.
+    # What the gains lose by that is far less than the gain of any operator.
     bits = int(worse.max() * min(values.shape)).bit_length()
     gains = values >> max(0, bits - 8)
     rows, columns = linear_sum_assignment(gains * 2**bits - worse, maximize=True)

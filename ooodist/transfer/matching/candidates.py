@@ -1,6 +1,6 @@
-"""Which of many trained models are most like a new one; few of them are matched in full.
+"""Finds the trained models that are most like a new one; few of them are matched in full.
 
-What a score cannot exceed is found for all models at once, from the kinds and shapes of their
+An upper bound of the score is computed for all models at once, from the kinds and shapes of their
 operators alone. They are matched in the order of these bounds, until no other can be among the
 best.
 """
@@ -18,10 +18,10 @@ from ooodist.transfer.matching.match import Prepared, scores
 
 
 def upper_bound(child: Prepared, parents: Sequence[Prepared]) -> Floats:
-    """Returns what the score of each parent cannot exceed, (parents,).
+    """Returns an upper bound of each parent's score, (parents,).
 
-    Of each kind, no more operators match than the model has of them that has fewer, and none gains
-    more than with the most similar one of the other model, wherever that is.
+    Of each kind, at most as many operators match as the model with fewer of them has, and none
+    gains more than with the most similar one of the other model, wherever that is.
     """
     columns = side_by_side([parent.columns for parent in parents])
     bounds = np.zeros(len(parents))
@@ -52,24 +52,24 @@ def upper_bound(child: Prepared, parents: Sequence[Prepared]) -> Floats:
 
 
 def bucket_of(score: float, buckets: int) -> int:
-    """Returns in which of equal parts of the range from 0 to 1 a score is; 0 is the lowest part."""
+    """Returns which of the equal parts of the range from 0 to 1 a score is in; 0 is the lowest."""
     return min(buckets - 1, math.floor(score * buckets + 1e-9))  # scores are rounded
 
 
 def candidates(
     child: Prepared, parents: Sequence[Prepared], *, buckets: int = 10, count: int = 1
 ) -> list[tuple[int, float]]:
-    """Returns the most similar parents: numbers and scores, the best first.
+    """Returns the most similar parents as (number, score), the best first.
 
     Parents are matched from the highest bound down, and none whose bound is in too low a bucket.
-    Of equal ones only one is matched.
+    Of equal parents only one is matched.
 
     Args:
         child: the new model.
-        parents: trained ones.
+        parents: the trained models.
         buckets: equal parts of the range from 0 to 1. All parents of the highest bucket that has
             any are returned, or of more buckets, until there are ``count``.
-        count: parents to return at least, if there are as many.
+        count: the least number of parents to return, if there are as many.
     """
     equal: dict[str, list[int]] = {}
     for number, parent in enumerate(parents):

@@ -1,4 +1,4 @@
-"""The series of one model, or of many, side by side as the columns of one table; see match.py."""
+"""Lays out the series of one or of many models as the columns of one table; see match.py."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class Columns:
     """Series as columns of a table.
 
     Attributes:
-        first: of the columns of each series, which stands before its first element.
-        last: of the columns of each series.
-        outermost: series of each model.
-        parallels: by number of branches: their columns, and their branches, (parallels, branches).
-        forms: by kind and by ranks of the weights.
+        first: the first column of each series, which stands before its first element.
+        last: the last column of each series.
+        outermost: the number of the outermost series of each model.
+        parallels: by number of branches: columns of the parallels (parallels,), and the numbers of
+            their series (parallels, branches).
+        forms: the operators, by kind and by ranks of their weights.
     """
 
     first: Integers
@@ -39,7 +40,7 @@ def lay_out(
     """Returns the columns of a model, and for each operator its form and the number of its shape.
 
     Args:
-        outline: of the model.
+        outline: the operators of the model.
         series: what :func:`ooodist.transfer.graph.series_parallel.decompose` makes of it.
     """
     ends = np.cumsum([len(elements) + 1 for elements in series])
@@ -107,8 +108,8 @@ def _forms(
     """Returns the forms by kind and ranks, and for each operator its form and number of its shape.
 
     Args:
-        outline: of the model.
-        column_of: each operator.
+        outline: the operators of the model.
+        column_of: the column of each operator.
     """
     members: dict[str, dict[Ranks, list[int]]] = {}
     for number, each in enumerate(outline):

@@ -1,6 +1,6 @@
-"""Operators of one kind as arrays, of one model or of many, and how similar operators are.
+"""Holds operators of one kind as arrays, of one or of many models, and computes similarities.
 
-What the similarity and the gain of a pair are: match.py.
+The similarity and the gain of a pair are defined in match.py.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ class Form:
     """Operators of one kind whose weights have the same ranks, of one model or of several.
 
     Attributes:
-        ranks: of the weights.
-        sizes: of the axes, (axes, shapes). Before its own, each weight has one of size 1.
+        ranks: ranks of the weights.
+        sizes: sizes of the axes, (axes, shapes). Each weight has an extra first axis of size 1.
         starts: the first axis of each weight.
-        parameters: (weights, shapes). The first weight is the one that each operator has.
-        masses: (shapes,)
-        shares: of one operator of each shape.
-        counts: operators of each shape.
-        owner: number of the model, of each shape.
-        columns: of each operator in the table.
+        parameters: numbers of parameters, (weights, shapes). The first weight is the one that each
+            operator has.
+        masses: mass of an operator of each shape, (shapes,).
+        shares: share of one operator of each shape in its model.
+        counts: number of operators of each shape.
+        owner: number of the model of each shape.
+        columns: the column of each operator in the table.
         which: number of the shape of each operator.
     """
 
@@ -51,14 +52,14 @@ def form_of(shapes: Sequence[Shapes], columns: Integers, model_mass: int) -> For
     """Returns the form of operators with weights of these shapes, which have the same ranks.
 
     Args:
-        shapes: of each operator.
-        columns: of each operator.
-        model_mass: of all operators of the model.
+        shapes: shapes of the weights of each operator.
+        columns: the column of each operator.
+        model_mass: sum of the masses of all operators of the model.
     """
     different = {each: number for number, each in enumerate(dict.fromkeys(shapes))}
     which = np.array([different[each] for each in shapes])
     with_one = [((), *each) for each in different]
-    # An axis of size 0 counts as one of 1, to divide by.
+    # An axis of size 0 counts as 1, because sizes are divided by.
     sizes = [[max(1, size) for shape in each for size in (1, *shape)] for each in with_one]
     parameters = np.array([[math.prod(shape) for shape in each] for each in with_one], float).T
     masses = parameters.sum(axis=0)
@@ -94,7 +95,7 @@ def joined(forms: Sequence[Form]) -> Form:
 
 
 def similarity(ours: Form, which: int, theirs: Form) -> Floats:
-    """Returns how similar one shape of a form is to each of another form of the same op."""
+    """Returns the similarity of one shape of a form to each of another form of the same op."""
     if ours.ranks != theirs.ranks:
         return 2 / (ours.masses[which] + theirs.masses)
     sizes = ours.sizes[:, which, None]
@@ -106,5 +107,5 @@ def similarity(ours: Form, which: int, theirs: Form) -> Floats:
 
 
 def pair_gains(ours: Form, which: int, theirs: Form) -> Floats:
-    """Returns what a pair gains of one shape of a form and each of another of the same op."""
+    """Returns the gains of pairs of one shape of a form with each of another of the same op."""
     return similarity(ours, which, theirs) * np.minimum(ours.shares[which], theirs.shares)

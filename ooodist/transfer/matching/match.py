@@ -1,23 +1,24 @@
-"""Which operator of a trained model fits which operator of a new one, and how similar the two are.
+"""Matches the operators of a trained model to those of a new one, and scores their similarity.
 
-The new model is the child, the trained one the parent. Each operator has a mass: its parameters and
-one; its share is its mass by that of its model. Two operators of the same kind have a similarity::
+The new model is the child, the trained one the parent. Each operator has a mass: its parameters
+plus one; its share is its mass divided by its model's. Operators of the same kind have a
+similarity::
 
     s(u, v) = mean over weights of  (1 + 3 * product over axes of smaller / larger size) / 4
 
 weighted by the parameters of both, where the one counts as a weight that is always the same. If the
-weights differ in number or in ranks, the one is all that is similar. A pair gains
+weights differ in number or in ranks, only that one is similar. A pair gains
 ``s(u, v) * min(share of u, share of v)``, and the score of two models is the largest sum of gains
-of pairs that keep the order: 1 for equal models, the same for (a, b) and (b, a). A quarter is for
-the kind alone, and shares are compared rather than numbers of parameters: or else the stages of a
-net that is twice as wide would fit to the next stages of the narrow one, not to their own.
+of pairs that keep the order: 1 for equal models, and the same for (a, b) and (b, a). A quarter is
+for the kind alone, and shares are compared rather than numbers of parameters: otherwise the stages
+of a net that is twice as wide would match the next stages of the narrow one, not their own.
 
 Both models are series of operators and of parallel branches (series_parallel.py). Two series are
 aligned (alignment.py). Of two parallels, branches are assigned to branches (assignment.py), each
 gaining what its own alignment gains. All series of a child are aligned with all series of a parent,
 inner ones of the child first, since the gain of two parallels needs those of their branches. That
-takes one step an operator of the child: all series of one parent, or of many, are side by side in
-the columns of one table (columns.py). Gains are whole numbers there, so that equal is equal.
+takes one step per operator of the child: all series of one parent, or of many, are side by side in
+the columns of one table (columns.py). Gains are integers there, so that ties are exact.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from ooodist.transfer.matching.columns import Columns, lay_out, side_by_side
 from ooodist.transfer.matching.forms import Floats, Form, Integers, pair_gains
 
 WHOLE = 2**44  # a score of 1, in units of the tables
-BATCH = 2**14  # operators of several parents in one table, about
+BATCH = 2**14  # roughly how many operators of several parents share one table
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A model, with what of matching it can be done once.
+    """A model with the part of the work that all of its matches share.
 
     Attributes:
         outline: its operators.
-        digest: of the outline; equal ones share it.
+        digest: digest of the outline; equal outlines share it.
         series: see :func:`ooodist.transfer.graph.series_parallel.decompose`.
-        columns: the same as columns of a table.
-        forms: of each operator, with the number of its shape there.
+        columns: the series as columns of a table.
+        forms: the form of each operator, with the number of its shape there.
         largest: by kind: summed shares of none of its operators, the largest, the two largest, ...
     """
 
@@ -66,7 +67,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Match:
-    """How a child and a parent fit.
+    """The operators of a child and a parent that match, and the score of the two models.
 
     Attributes:
         score: from 0 to 1.
@@ -78,7 +79,7 @@ class Match:
 
 
 def prepare(outline: Outline) -> Prepared:
-    """Does for a model what each match with it needs."""
+    """Prepares a model for matches: does what each of them needs."""
     series = decompose(outline)
     columns, forms = lay_out(outline, series)
     largest = {}
@@ -92,10 +93,9 @@ def prepare(outline: Outline) -> Prepared:
 def match(child: Prepared, parent: Prepared) -> Match:
     """Returns the best pairs of operators of the two models.
 
-    Among equally good ones are preferred branches that have the same kinds of operators, as what
-    else one of them has would change what comes out; then those with few gaps, so that blocks stay
-    whole, and then those with early operators of the two: what the child has more comes behind
-    what fits.
+    Among equally good pairs it prefers branches with the same kinds of operators, as additional
+    ones would change the output; then pairs with few gaps, so that blocks stay whole; and then
+    pairs of early operators: what the child has in addition comes after what fits.
     """
     kinds, its_kinds = _kinds(child), _kinds(parent)
     table = _Table(child, side_by_side([parent.columns]))
@@ -126,7 +126,7 @@ def match(child: Prepared, parent: Prepared) -> Match:
                     if values[row, column]
                 ]
     pairs.sort()
-    gains = []  # as they are, where the table has them rounded
+    gains = []  # exact ones, as those of the table are rounded
     for one, other in pairs:
         form, which = parent.forms[other]
         gains.append(float(pair_gains(*child.forms[one], form)[which]))
@@ -134,7 +134,7 @@ def match(child: Prepared, parent: Prepared) -> Match:
 
 
 def _kinds(model: Prepared) -> list[Counter[str]]:
-    """How many operators of each kind each series has, with those inside of its parallels."""
+    """Returns the number of operators of each kind in each series, with those in its parallels."""
     found: list[Counter[str]] = []
     for series in model.series:
         counter: Counter[str] = Counter()
@@ -153,7 +153,7 @@ def _num_different(one: Counter[str], other: Counter[str]) -> int:
 
 
 def score(child: Prepared, parent: Prepared) -> float:
-    """Returns the score of the best pairs, within 1e-9, in half of the time."""
+    """Returns the score of the best pairs, within 1e-9, in half the time of ``match``."""
     return float(scores(child, [parent])[0])
 
 
@@ -168,20 +168,20 @@ def scores(child: Prepared, parents: Sequence[Prepared]) -> Floats:
 
 
 class _Table:
-    """What all series of a child gain with all series of parents.
+    """The gains of all series of a child with all series of parents.
 
     Attributes:
-        child: its rows.
-        parents: its columns.
-        best: (series of the child, series of the parents): gain, in units of 1 / ``WHOLE``.
+        child: the model of the rows.
+        parents: the columns.
+        best: gains in units of 1 / ``WHOLE``, int64 (series of the child, series of the parents).
     """
 
     def __init__(self, child: Prepared, parents: Columns) -> None:
         self.child = child
         self.parents = parents
         self.best: Integers = np.zeros((len(child.series), parents.first.size), np.int64)
-        # The best up to here never falls along a series. One series begins above where the one
-        # before it can end, so that one running maximum does for all of them.
+        # The best so far never decreases along a series. Each series begins above where the one
+        # before it can end, so that one running maximum serves all of them.
         begin = 2 * WHOLE * np.arange(parents.first.size)
         self.base: Integers = np.repeat(begin, parents.last - parents.first + 1)
         for number, series in enumerate(child.series):
@@ -193,7 +193,7 @@ class _Table:
             self.best[number] = row[parents.last] - begin
 
     def gains(self, element: Element) -> Integers:
-        """Returns what an element of the child gains with each column; 0: they do not match.
+        """Returns the gains of an element of the child with each column; 0: they do not match.
 
         Branches must have their rows in ``best``.
         """
