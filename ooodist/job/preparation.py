@@ -88,7 +88,8 @@ def set_up(config: Config, engine: Engine) -> Job:
     if model.ooodist.strategy.needs_plan:
         logger.info("planning: measuring the model and the network")
         left = config.epochs - (0 if source is None else source.state.epoch)
-        model.ooodist.strategy.plan(next(iter(data.train)), max(0, left) * steps)
+        updates = max(1, left * steps // config.accumulate)
+        model.ooodist.strategy.plan(next(iter(data.train)), updates)
     if source is not None and source.state.selection is not None:
         model.ooodist.strategy.restore_selection(source.state.selection)
     if engine.rank == 0:

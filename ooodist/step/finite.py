@@ -114,10 +114,7 @@ class GradientWatch:
     @property
     def is_wanted(self) -> bool:
         """Whether gradients must be finite; not so with loss scaling."""
-        return not any(
-            isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-            for optimizer in optimizers_of(self._model)
-        )
+        return not _scales_loss(self._model)
 
     def begin(self) -> None:
         """Starts counting at the optimizer's step count, when training begins or resumes."""
@@ -171,7 +168,9 @@ class GradientWatch:
             steps = f"step {last}" if not step else f"steps {steps_before + 1} to {last}"
             what = f"{steps}: weight {weight} is no longer finite"
         loss = "" if loss is None else f" (loss {float(loss):.4g})"
-        raise UserError(f"{what}{loss}; {_WAY_OUT}, and go on from the last checkpoint")
+        raise UserError(
+            f"{what}{loss}; {_way_out(self._model)}, and go on from the last checkpoint"
+        )
 
     def check_weights(self, loss: Any = None) -> None:
         """Raises UserError if weights are not finite; they must be alike on all ranks.
@@ -197,8 +196,21 @@ def check_weights(model: keras.Model) -> None:
             if bad.any():
                 raise UserError(
                     f"weight {variable.path} is {what} at {int(bad.sum())} of {bad.size} places, "
-                    f"so it is not saved; {_WAY_OUT}, and go on from the last checkpoint"
+                    f"so it is not saved; {_way_out(model)}, and go on from the last checkpoint"
                 )
+
+
+def _scales_loss(model: keras.Model) -> bool:
+    return any(
+        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        for optimizer in optimizers_of(model)
+    )
+
+
+def _way_out(model: keras.Model) -> str:
+    # Keras looks for overflow before it adds up the rows of an embedding's gradient in float16.
+    scale = "give LossScaleOptimizer a smaller initial_scale, " if _scales_loss(model) else ""
+    return scale + _WAY_OUT
 
 
 def _is_not_finite(loss: Any) -> bool:

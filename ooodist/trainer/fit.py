@@ -191,9 +191,17 @@ class DistributedFit:
         if engine.rank:
             given["verbose"] = 0
         callbacks = self._callbacks(given.pop("callbacks", None))
-        total = num_steps(given)
+        epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
+        batches, accumulate = batches_per_epoch(given), self.strategy.accumulate
+        if batches is not None and batches < accumulate:
+            raise UserError(
+                f"accumulate is {accumulate}, but an epoch has only {batches} batches here; lower "
+                "accumulate or batch_size, or give more data"
+            )
+        total = None if batches is None else batches * epochs
         if self.strategy.needs_plan:
-            self.strategy.plan(without_optionals(arrays.first_batch(given)), total)
+            steps = None if total is None else max(1, total // accumulate)
+            self.strategy.plan(without_optionals(arrays.first_batch(given)), steps)
         self.strategy.left = total
         self._take_over_settings()
         self._alike = False
@@ -284,11 +292,16 @@ def without_optionals(batch: Batch) -> Batch:
     )
 
 
-def num_steps(given: dict[str, Any]) -> int | None:
-    """Returns how many steps fit will do; None if unknown."""
-    epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
-    steps = given.get("steps_per_epoch")
-    if steps is None and isinstance(given.get("x"), tf.data.Dataset):
-        cardinality = int(given["x"].cardinality())
-        steps = cardinality if cardinality > 0 else None
-    return None if steps is None else steps * epochs
+def batches_per_epoch(given: dict[str, Any]) -> int | None:
+    """Returns how many batches ``fit(**given)`` trains on in an epoch; None if unknown."""
+    x, batches = given.get("x"), given.get("steps_per_epoch")
+    if batches is None and isinstance(x, tf.data.Dataset):
+        cardinality = int(x.cardinality())
+        batches = cardinality if cardinality > 0 else None
+    elif batches is None and isinstance(x, keras.utils.PyDataset):
+        batches = x.num_batches
+    elif batches is None and arrays.is_arrays(x):
+        share = 1 - (given.get("validation_split") or 0)
+        samples = int(arrays.num_samples(x) * share)
+        batches = -(-samples // (given.get("batch_size") or 32))
+    return batches

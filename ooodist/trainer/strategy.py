@@ -94,7 +94,7 @@ class Strategy(ABC):
 
         Args:
             batch: one batch as the training data yields it.
-            total_steps: steps of the training; None if unknown.
+            total_steps: updates of the training; None if unknown.
 
         Raises:
             UserError: no plan is within the limits; on all ranks.

@@ -74,6 +74,7 @@ def test_weights_that_are_not_finite_end_the_training_before_callbacks_save_them
     model = ooodist.distribute(forgiving(scaled))
     called: list[int] = []
     record = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: called.append(epoch))
-    with pytest.raises(UserError, match=r"weight \S+/kernel is not finite at \d+ of 288"):
+    with pytest.raises(UserError, match=r"weight \S+/kernel is not finite at \d+ of 288") as error:
         model.fit(x, y, batch_size=16, verbose=0, callbacks=[record])
+    assert "smaller initial_scale" in str(error.value)
     assert not called
