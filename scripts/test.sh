@@ -15,7 +15,7 @@ SECONDS=0
 step() { echo "== $* ($SECONDS s)"; }
 
 step environment
-make_environment cpu,horovod,byteps,mpi,dev
+make_environment cpu,horovod,byteps,mpi,zoo,dev
 step engines
 "$ROOT/scripts/install_engines.sh" horovod byteps mpi
 step emulated network
