@@ -10,7 +10,7 @@ INSTALL = "pip install 'ooodist[zoo]'"
 def check() -> None:
     """Raises UserError if the extra is not installed, or what is installed is too old."""
     try:
-        import grpc  # noqa: F401
+        from ooodist.zoo.service import zoo_pb2_grpc  # noqa: F401
     except Exception as error:  # each library has an error of its own for an old version
         raise UserError(
             f"a zoo's service needs the extra zoo (gRPC and protobuf): {error}; install it: "

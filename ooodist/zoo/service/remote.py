@@ -1,4 +1,4 @@
-"""The calls of a zoo's service, as a client makes them; see messages.py for what travels."""
+"""The calls of a zoo's service, as a client makes them; see zoo.proto."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import itertools
 import re
 import ssl
 import tempfile
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -17,12 +18,16 @@ from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline
 from ooodist.zoo import entry as entries
 from ooodist.zoo.entry import Entry
-from ooodist.zoo.service import messages
+from ooodist.zoo.service import messages, zoo_pb2, zoo_pb2_grpc
 from ooodist.zoo.service.addresses import host_of, is_loopback
 from ooodist.zoo.service.idle_timeout import IdleTimeout
+from ooodist.zoo.service.limits import LARGEST_BYTES, MESSAGE_BYTES
 from ooodist.zoo.service.tokens import TOKEN_VARIABLE
 from ooodist.zoo.service.unavailable import ZooUnavailable
 from ooodist.zoo.zoo import Found, Row, Wanted
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 _CHECKED_BYTES_PER_SECOND = 20 * 2**20  # by a slow service, of a file that it has received
 _UNREACHABLE = (
@@ -30,6 +35,7 @@ _UNREACHABLE = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
+_UNREADABLE = "Exception deserializing response!"  # as gRPC has it, of status INTERNAL
 
 
 class Remote:
@@ -47,7 +53,7 @@ class Remote:
         self._address = address
         self._token = token
         self._timeout = timeout
-        options = [("grpc.max_receive_message_length", messages.MESSAGE_BYTES)]
+        options = [("grpc.max_receive_message_length", MESSAGE_BYTES)]
         if certificate is not None:
             self._channel = grpc.secure_channel(address, _credentials(certificate), options)
         elif is_loopback(host):
@@ -59,16 +65,11 @@ class Remote:
                 f"the zoo at {address} is on another machine, and a token must not travel in plain "
                 "text; give the certificate of the service, or of who signed it"
             )
+        self._stub = zoo_pb2_grpc.ZooStub(self._channel)
 
     def query(self, outline: Outline, wanted: Wanted, count: int) -> list[Found]:
-        asked = [
-            messages.encode(messages.Query(wanted, count)),
-            messages.encode_outline(outline),
-        ]
-        return [
-            messages.read(Found, answer, messages.ANSWER_BYTES)
-            for answer in self._call("Query", asked)
-        ]
+        request = messages.query_request(outline, wanted, count)
+        return [messages.found_of(each) for each in self._call(self._stub.Query, [request])]
 
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
         with tempfile.TemporaryDirectory() as folder:
@@ -82,56 +83,61 @@ class Remote:
 
     def upload(self, file: Path) -> str:
         size = file.stat().st_size
-        upload = messages.encode(messages.Upload(size, messages.sha256_of(file)))
+        upload = zoo_pb2.Upload(size=size, sha256=messages.sha256_of(file))
         with file.open("rb") as content:
-            asked = itertools.chain([upload], messages.chunks(content, size))
+            asked = itertools.chain(
+                [zoo_pb2.RegisterRequest(upload=upload)],
+                (zoo_pb2.RegisterRequest(chunk=chunk) for chunk in messages.chunks(content, size)),
+            )
             seconds = size / _CHECKED_BYTES_PER_SECOND
-            with closing(self._call("Register", asked, seconds)) as answers:
-                return messages.read(messages.Model, self._next(answers)).id
+            with closing(self._call(self._stub.Register, asked, seconds)) as answers:
+                return messages.checked_id(self._next(answers).id)
 
     def list(self) -> list[Row]:
-        return [
-            messages.read(Row, answer, messages.ANSWER_BYTES)
-            for answer in self._call("List", [messages.encode({})])
-        ]
+        answers = self._call(self._stub.List, [zoo_pb2.ListRequest()])
+        return [messages.row_of(each) for each in answers]
 
     def evict(self, model: str) -> None:
-        for _ in self._call("Evict", [messages.encode(messages.Model(model))]):
+        request = messages.made(zoo_pb2.EvictRequest, id=model)
+        for _ in self._call(self._stub.Evict, [request]):
             pass
 
     def close(self) -> None:
         self._channel.close()
 
     def _download(self, model: str, file: Path) -> None:
-        asked = [messages.encode(messages.Model(model))]
-        with file.open("wb") as content, closing(self._call("Fetch", asked)) as answers:
-            size = messages.read(messages.Size, self._next(answers)).bytes
-            if not 0 < size <= messages.LARGEST_BYTES:
+        asked = [messages.made(zoo_pb2.FetchRequest, id=model)]
+        with file.open("wb") as content, closing(self._call(self._stub.Fetch, asked)) as answers:
+            size = self._next(answers).size
+            if not 0 < size <= LARGEST_BYTES:
                 raise UserError(
                     f"model {model} has {size} bytes, which is no size that a model of a zoo has"
                 )
             found = messages.receive(answers, size, content)
-            if found != messages.read(messages.Sum, self._next(answers)).sha256:
+            if found != self._next(answers).sha256:
                 raise UserError(f"model {model} was damaged on its way; fetch it again")
 
-    def _next(self, answers: Iterator[bytes]) -> bytes:
+    def _next(self, answers: Iterator[Response]) -> Response:
         answer = next(answers, None)
         if answer is None:
             raise UserError(f"the zoo at {self._address} ended its answer early; see its log")
         return answer
 
     def _call(
-        self, name: str, asked: Iterable[bytes], last_seconds: float = 0.0
-    ) -> Generator[bytes, None, None]:
+        self,
+        method: Callable[..., grpc.Call],
+        asked: Iterable[Request],
+        last_seconds: float = 0.0,
+    ) -> Generator[Any, None, None]:
         """Sends messages and gives back those that come.
 
         Args:
-            name: of the call.
+            method: of the stub.
             asked: messages to send.
             last_seconds: by which the answer to the last one may take longer.
         """
 
-        def sent() -> Iterator[bytes]:
+        def sent() -> Iterator[Request]:
             for message in asked:
                 watch.moved()
                 yield message  # gRPC asks for the next one once the network has taken this one
@@ -139,7 +145,7 @@ class Remote:
 
         watch = IdleTimeout(self._timeout, lambda: call.cancel())
         metadata = (("authorization", f"Bearer {self._token}"),) if self._token else ()
-        call = self._channel.stream_stream(f"/{messages.SERVICE}/{name}")(sent(), metadata=metadata)
+        call = method(sent(), metadata=metadata)
         with watch:
             try:
                 for answer in call:
@@ -166,7 +172,13 @@ class Remote:
             )
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return UserError(
-                f"what listens at {self._address} is no zoo of this ooodist: {details}"
+                f"what listens at {self._address} is no zoo of this ooodist ({details}); check the "
+                "address, and that the service and its clients have the same version of ooodist"
+            )
+        if code is grpc.StatusCode.INTERNAL and details == _UNREADABLE:
+            return UserError(
+                f"a message of {where} is not as zoo.proto has it; the service and its clients "
+                "must have the same version of ooodist"
             )
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return UserError(

@@ -16,6 +16,11 @@ HIDDEN = """
 import sys
 sys.modules["grpc"] = None  # as if it was not installed
 """
+OLD = """
+import sys
+import grpc
+grpc.__version__ = "1.60.0"
+"""
 COMMAND = """
 import sys
 from ooodist.zoo.__main__ import main
@@ -73,6 +78,15 @@ def test_a_service_says_what_is_missing(folder: Path, command: str) -> None:
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("ooodist: error: a zoo's service needs the extra zoo (gRPC and proto")
+    assert line.endswith(INSTALL)
+
+
+def test_a_version_that_is_too_old_is_named(folder: Path) -> None:
+    done = run(OLD + COMMAND + LOADED, "serve", "--zoo", folder)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "needs the extra zoo" in line
+    assert "installed is at version 1.60.0" in line
     assert line.endswith(INSTALL)
 
 
