@@ -15,7 +15,7 @@ SECONDS=0
 step() { echo "== $* ($SECONDS s)"; }
 
 step environment
-make_environment cpu,horovod,byteps,mpi,dev
+make_environment cpu,horovod,byteps,mpi,zoo,dev
 step emulated network
 make_network_tools
 step "engines, and beside them lint and types" # a build keeps one of two cores busy

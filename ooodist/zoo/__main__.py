@@ -151,6 +151,9 @@ def _evict(options: argparse.Namespace) -> None:
 def _serve(options: argparse.Namespace) -> None:
     if _is_service(options.zoo):
         raise UserError(f"--zoo is {options.zoo}, a service; give the folder that is to be served")
+    from ooodist.zoo.service import extra
+
+    extra.check()
     from ooodist.zoo.service.server import serve_forever
 
     with _zoo(options) as zoo:

@@ -5,26 +5,30 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import keras
 import pytest
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.zoo import entry
 from ooodist.zoo.entry import Meta
-from ooodist.zoo.service import messages
+from ooodist.zoo.service import messages, zoo_pb2
 from ooodist.zoo.service.messages import SERVICE
 from ooodist.zoo.service.server import Service
 from ooodist.zoo.zoo import Row
 
-CALLS = ("Query", "Fetch", "Register", "List", "Evict")
+METHODS = zoo_pb2.DESCRIPTOR.services_by_name["Zoo"].methods_by_name
+CALLS = tuple(METHODS)
+NOTHING = [b""]  # what a message without any field is on the wire
 ANNA, BOB, ROOT = "anna's-token-0123", "bob's-token-01234", "root's-token-0123"
 TOKENS = {ANNA: "anna", BOB: "bob", ROOT: "root"}
 
@@ -52,18 +56,30 @@ def make_file(file: Path, meta: Meta, units: int = 8) -> Path:
 
 
 def call(
-    service: Service | str, name: str, asked: Iterable[bytes], token: str | None = ANNA
-) -> list[bytes]:
-    """What the service answers to these messages."""
+    service: Service | str,
+    name: str,
+    asked: Iterable[Message | bytes],
+    token: str | None = ANNA,
+) -> list[Any]:
+    """What the service answers to these messages, or to these bytes in the place of messages."""
     metadata = [] if token is None else [("authorization", f"Bearer {token}")]
     address = service if isinstance(service, str) else service.address
+
+    def sent() -> Iterator[bytes]:
+        for each in asked:
+            yield each if isinstance(each, bytes) else each.SerializeToString()
+
     with grpc.insecure_channel(address) as channel:
         method = channel.stream_stream(f"/{SERVICE}/{name}")
-        return list(method(iter(asked), metadata=metadata, timeout=30))
+        answers = list(method(sent(), metadata=metadata, timeout=30))
+    return [GetMessageClass(METHODS[name].output_type).FromString(each) for each in answers]
 
 
 def refused(
-    service: Service | str, name: str, asked: Iterable[bytes], token: str | None = ANNA
+    service: Service | str,
+    name: str,
+    asked: Iterable[Message | bytes],
+    token: str | None = ANNA,
 ) -> tuple[grpc.StatusCode, str]:
     """The status and the reason of a call, which says nothing of the server's inside."""
     with pytest.raises(grpc.RpcError) as caught:
@@ -76,13 +92,13 @@ def refused(
 
 def listed(service: Service | str, token: str = ROOT) -> dict[str, Row]:
     """The models that a user sees, by id."""
-    rows = [messages.read(Row, each) for each in call(service, "List", [b"{}"], token)]
+    rows = [messages.row_of(each) for each in call(service, "List", NOTHING, token)]
     return {row.id: row for row in rows}
 
 
-def naming(model: str) -> list[bytes]:
-    """The message that names a model."""
-    return [messages.encode(messages.Model(model))]
+def naming(model: str) -> list[Message | bytes]:
+    """The message that names a model; that of Evict is the same on the wire."""
+    return [zoo_pb2.FetchRequest(id=model)]
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -92,13 +108,18 @@ def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def upload(content: bytes, **declared: object) -> list[bytes]:
+def upload(content: bytes, **declared: Any) -> list[Message | bytes]:
     """The messages that register a file, with other things declared."""
-    right = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    right = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     return [
-        json.dumps(right | declared).encode(),
-        *messages.chunks(io.BytesIO(content), len(content)),
+        zoo_pb2.RegisterRequest(upload=zoo_pb2.Upload(**(right | declared))),
+        *map(part, messages.chunks(io.BytesIO(content), len(content))),
     ]
+
+
+def part(chunk: bytes) -> zoo_pb2.RegisterRequest:
+    """The message with a chunk of a file."""
+    return zoo_pb2.RegisterRequest(chunk=chunk)
 
 
 def uploads() -> list[str]:

@@ -119,4 +119,4 @@ def test_a_service_goes_on_to_answer(
             assert set(listed(service)) == {model}
             _, content, _ = call(service, "Fetch", naming(model))
             with zoo.open(model) as file:
-                assert content == file.read()
+                assert content.chunk == file.read()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from ooodist.config.data import FeatureConfig, TFRecordConfig
 from ooodist.data.elements import assert_labels, find_task, to_input, to_target

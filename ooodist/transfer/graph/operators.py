@@ -48,5 +48,5 @@ def _op(node: Node, graph: Graph) -> str:
 
 
 def plain_of(outline: Iterable[Operator]) -> list[list[object]]:
-    """Returns an outline as lists, for JSON; messages.py and index.py read it."""
+    """Returns an outline as lists, for JSON; index.py and outline_json.py read it."""
     return [[each.op, list(each.inputs), [list(s) for s in each.shapes]] for each in outline]

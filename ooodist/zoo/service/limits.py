@@ -13,7 +13,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ooodist.zoo.service import messages
+CHUNK_BYTES = 2**20  # of a file, that travel in a message
+MESSAGE_BYTES = 4 * 2**20  # the most that gRPC takes in at all
+LARGEST_BYTES = 2 * 2**30  # of a file, unless the user says otherwise
+
+_REQUEST_BYTES = {"Query": 3 * 2**20, "Register": 2 * CHUNK_BYTES}
+_OTHER_REQUEST_BYTES = 2**16
+
+
+def request_bytes(call: str) -> int:
+    """The most bytes that a message to the service may have in a call."""
+    return _REQUEST_BYTES.get(call, _OTHER_REQUEST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class Limits:
     calls_of_user: int = 32
     uploads: int = 8
     uploads_of_user: int = 4
-    file_bytes: int = messages.LARGEST_BYTES
+    file_bytes: int = LARGEST_BYTES
     timeout: float = 30.0
 
 

@@ -1,166 +1,184 @@
-"""What the zoo's service and its clients say to each other.
+"""What the zoo's service and its clients say to each other: zoo.proto, made and read here.
 
-A call is a stream of messages in each direction. A message is a JSON object, or one chunk of a
-``.keras`` file::
-
-    call      the client sends                  the service answers
-    Query     {wanted, count}, {outline}        {id, score, meta} for each model found
-    Fetch     {id}                              {bytes}, chunks, {sha256}
-    Register  {bytes, sha256}, chunks           {id}
-    List      {}                                one object for each model
-    Evict     {id}                              {}
-
-Each chunk has 1 MiB, but for the last. Nothing that arrives is trusted: its size is known before it
-is read, and objects are read field by field. Nothing is pickled.
+Nothing that arrives is trusted. That a message has the right fields of the right types is what
+protobuf sees to; here it is checked that their values make sense, before anything is made of them.
+Files travel in chunks of 1 MiB, but for the last.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, NoReturn, TypeVar
+from typing import IO, Any, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError
 
 from ooodist.errors import UserError
-from ooodist.transfer.graph.operators import Outline, plain_of
-from ooodist.util import yaml_dataclass
-from ooodist.util.yaml_dataclass import Range
+from ooodist.transfer.graph.operators import Outline
 from ooodist.zoo import outline_json
-from ooodist.zoo.zoo import Wanted
+from ooodist.zoo.entry import MOST_TEXT, Meta, check_meta
+from ooodist.zoo.service import zoo_pb2
+from ooodist.zoo.service.limits import CHUNK_BYTES, request_bytes
+from ooodist.zoo.zoo import Found, Row, Wanted
 
 T = TypeVar("T")
 
-SERVICE = "ooodist.Zoo"
+SERVICE: str = zoo_pb2.DESCRIPTOR.services_by_name["Zoo"].full_name
 
-CHUNK_BYTES = 2**20
-MESSAGE_BYTES = 4 * 2**20  # the most that gRPC takes in at all
-OBJECT_BYTES = 2**16  # of a JSON object
-ANSWER_BYTES = 2**20  # of one with meta data, which may have many texts
-OUTLINE_BYTES = 3 * 2**20
-MOST_NESTED = 8  # lists and objects within each other
 MOST_FOUND = 100  # models that may be asked for at once
-LARGEST_BYTES = 2 * 2**30  # of a file, unless the user says otherwise
+MOST_SECONDS = 2.0**37  # since 1970, which is in the year 6325
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class Query:
-    """Asks for the ``count`` best models, of those wanted, for the outline that follows."""
+class Part(Protocol):
+    """A message that may hold a chunk of a file: FetchResponse, RegisterRequest."""
 
-    wanted: Wanted
-    count: Annotated[int, Range(1, MOST_FOUND)] = 1
-
-
-@dataclass(frozen=True)
-class Model:
-    """Names a model."""
-
-    id: str
+    @property
+    def chunk(self) -> bytes:
+        """The chunk; empty if the message is something else."""
 
 
-@dataclass(frozen=True)
-class Upload:
-    """Begins a file that is to be registered: its size, and its sum in hexadecimal digits."""
-
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Size:
-    """Begins a file that was asked for."""
-
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Sum:
-    """Ends it: the sum, in hexadecimal digits."""
-
-    sha256: str
-
-
-def encode(value: Any, most: int = OBJECT_BYTES) -> bytes:
-    """A message of a dataclass or a plain value.
+def made(kind: Callable[..., T], **fields: Any) -> T:
+    """A message of this kind.
 
     Raises:
-        UserError: it would be longer than ``most`` bytes.
+        UserError: a field cannot have this value.
     """
     try:
-        plain = yaml_dataclass.plain(value)
-        text = json.dumps(plain, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-        message = text.encode()
-    except ValueError as error:
-        raise UserError(f"{_shown(value)} cannot be sent: {error}") from error
-    if len(message) > most:
-        raise UserError(
-            f"a message of {len(message)} bytes is too long to be sent; at most {most} are allowed"
-        )
-    return message
+        return kind(**fields)
+    except (TypeError, ValueError) as error:  # too large a number, or half of a surrogate pair
+        raise UserError(f"{repr(fields)[:80]} cannot be sent: {error}") from error
 
 
-def decode(message: bytes, most: int = OBJECT_BYTES) -> Any:
-    """The plain value of a message, nested no deeper than ``MOST_NESTED`` and without NaN.
+def parsed(parse: Callable[[bytes], T], message: bytes, most: int) -> T:
+    """The message in these bytes.
+
+    Args:
+        parse: makes a message of bytes.
+        message: the bytes that arrived.
+        most: bytes that it may have.
 
     Raises:
-        UserError: it is longer than ``most`` bytes, or no such value.
+        UserError: it is longer, or is no such message.
     """
     if len(message) > most:
         raise UserError(f"a message has {len(message)} bytes; at most {most} are allowed")
     try:
-        text = message.decode("utf-8")
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    except RecursionError as error:
-        raise UserError("a message is nested too deeply") from error
-    except ValueError as error:
-        raise UserError(f"a message is not valid JSON: {error!s:.200}") from error
-    level = [value]
-    for _ in range(MOST_NESTED + 1):
-        level = [inner for outer in level for inner in _inside(outer)]
-        if not level:
-            return value
-        if any(isinstance(each, str) and not _is_text(each) for each in level):
-            raise UserError("a message has a text that is not valid Unicode")
-    raise UserError(f"a message is nested deeper than the {MOST_NESTED} levels allowed")
+        return parse(message)
+    except DecodeError as error:
+        raise UserError(f"a message is not as zoo.proto has it: {error!s:.200}") from error
 
 
-def read(hint: type[T], message: bytes, most: int = OBJECT_BYTES) -> T:
-    """A dataclass from a message that :func:`encode` made of one.
-
-    Raises:
-        UserError: names what is wrong.
-    """
-    value = decode(message, most)
-    try:
-        found: T = yaml_dataclass.read(hint, value)
-    except UserError as error:
-        raise UserError(f"a message is not as it should be: {error}") from error
-    return found
-
-
-def encode_outline(outline: Outline) -> bytes:
-    """A message of an outline.
+def query_request(outline: Outline, wanted: Wanted, count: int) -> zoo_pb2.QueryRequest:
+    """Asks for the ``count`` best models, of those wanted, for an outline.
 
     Raises:
         UserError: the service would not take it.
     """
     outline_json.check_size(len(outline))
-    return encode(plain_of(outline), OUTLINE_BYTES)
+    operators = [
+        made(
+            zoo_pb2.Operator,
+            op=each.op,
+            inputs=each.inputs,
+            shapes=[made(zoo_pb2.Shape, sizes=shape) for shape in each.shapes],
+        )
+        for each in outline
+    ]
+    request = made(
+        zoo_pb2.QueryRequest,
+        task=wanted.task,
+        dataset=wanted.dataset,
+        tags=wanted.tags,
+        count=count,
+        outline=operators,
+    )
+    size, most = request.ByteSize(), request_bytes("Query")
+    if size > most:
+        raise UserError(
+            f"a message of {size} bytes is too long to be sent; at most {most} are allowed"
+        )
+    return request
 
 
-def read_outline(message: bytes) -> Outline:
-    """The outline in a message of :func:`encode_outline`.
+def query_of(request: zoo_pb2.QueryRequest, user: str) -> tuple[Outline, Wanted, int]:
+    """What :func:`query_request` got, on behalf of a user.
 
     Raises:
-        UserError: names the operator in which something is wrong.
+        UserError: names what is wrong.
     """
-    return outline_json.read_outline(decode(message, OUTLINE_BYTES))
+    if not 1 <= request.count <= MOST_FOUND:
+        raise UserError(f"count is {request.count}; it must be 1 to {MOST_FOUND}")
+    outline_json.check_size(len(request.outline))
+    outline = outline_json.read_outline(
+        [[each.op, list(each.inputs), _shapes(each)] for each in request.outline]
+    )
+    wanted = Wanted(request.task, request.dataset, tuple(request.tags), user)
+    return outline, wanted, request.count
+
+
+def query_response(found: Found) -> zoo_pb2.QueryResponse:
+    """A model that was found."""
+    return made(zoo_pb2.QueryResponse, id=found.id, score=found.score, meta=_meta(found.meta))
+
+
+def found_of(response: zoo_pb2.QueryResponse) -> Found:
+    """What :func:`query_response` got. Raises UserError: it makes no sense."""
+    if not 0 < response.score <= 1 + 1e-6:  # NaN is not; rounding may add a little
+        raise UserError(f"a message has a score of {response.score}; it must be above 0, at most 1")
+    return Found(checked_id(response.id), response.score, _meta_of(response.meta))
+
+
+def list_response(row: Row) -> zoo_pb2.ListResponse:
+    """A model of the list."""
+    return made(
+        zoo_pb2.ListResponse,
+        id=row.id,
+        meta=_meta(row.meta),
+        size=row.bytes,
+        parameters=row.parameters,
+        created=row.created,
+        uses=row.uses,
+        value=row.value,
+        last_used=row.last_used,
+    )
+
+
+def row_of(response: zoo_pb2.ListResponse) -> Row:
+    """What :func:`list_response` got. Raises UserError: it makes no sense."""
+    for seconds in (response.created, response.last_used):
+        if not abs(seconds) <= MOST_SECONDS:  # NaN is not
+            raise UserError(f"a message has a time of {seconds} s, at which there was no zoo")
+    return Row(
+        id=checked_id(response.id),
+        meta=_meta_of(response.meta),
+        bytes=response.size,
+        parameters=response.parameters,
+        created=response.created,
+        uses=response.uses,
+        value=response.value,
+        last_used=response.last_used,
+    )
+
+
+def checked_id(text: str) -> str:
+    """The same text. Raises UserError: no model has it as its id."""
+    if not (1 <= len(text) <= MOST_TEXT and text.isprintable()):
+        raise UserError(f"a message has {text[:80]!r} as the id of a model, which none has")
+    return text
+
+
+def check_sha256(text: str) -> None:
+    """Raises UserError for what is no SHA-256 sum in hexadecimal digits."""
+    if not _SHA256.fullmatch(text):
+        raise UserError(f"sha256 is {text[:80]!r}; it must have 64 hexadecimal digits")
 
 
 def chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """The next ``size`` bytes of a file, as messages.
+    """The next ``size`` bytes of a file, in pieces as they travel.
 
     Raises:
         UserError: the file has fewer.
@@ -174,7 +192,10 @@ def chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def receive(
-    messages: Iterator[bytes], size: int, file: IO[bytes], moved: Callable[[], None] | None = None
+    messages: Iterator[Part],
+    size: int,
+    file: IO[bytes],
+    moved: Callable[[], None] | None = None,
 ) -> str:
     """Writes a file from its chunks, and leaves what follows them in ``messages``.
 
@@ -193,9 +214,10 @@ def receive(
     written = hashlib.sha256()
     for start in range(0, size, CHUNK_BYTES):
         length = min(CHUNK_BYTES, size - start)
-        chunk = next(messages, None)
-        if chunk is None:
+        message = next(messages, None)
+        if message is None:
             raise UserError(f"the file ends after {start} bytes instead of {size}")
+        chunk = message.chunk
         if len(chunk) != length:
             raise UserError(
                 f"a chunk has {len(chunk)} bytes; at byte {start} of {size} it must have {length}"
@@ -208,34 +230,42 @@ def receive(
 
 
 def sha256_of(file: Path) -> str:
-    """Of a file, in hexadecimal digits."""
+    """The SHA-256 sum of a file in hexadecimal digits."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _shown(value: Any) -> str:
-    return repr(value)[:80]
+def _shapes(operator: zoo_pb2.Operator) -> list[list[int]]:
+    """The shapes of an operator; of too many, only so many that they are refused."""
+    some = operator.shapes[: outline_json.MOST_WEIGHTS + 1]
+    return [list(shape.sizes[: outline_json.MOST_AXES + 1]) for shape in some]
 
 
-def _inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        yield from value
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
+def _meta(meta: Meta) -> zoo_pb2.Meta:
+    return made(
+        zoo_pb2.Meta,
+        name=meta.name,
+        task=meta.task,
+        dataset=meta.dataset,
+        tags=meta.tags,
+        access=meta.access,
+        accuracy=meta.accuracy,
+        parent=meta.parent,
+    )
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError(f"{digits:.40} is too large for a number")
-    return number
-
-
-def _is_text(text: str) -> bool:
-    """Half of a surrogate pair, which JSON can have, is none: it could not be written anywhere."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+def _meta_of(message: zoo_pb2.Meta) -> Meta:
+    meta = Meta(
+        name=message.name,
+        task=message.task,
+        dataset=message.dataset,
+        tags=tuple(message.tags),
+        access=tuple(message.access),
+        accuracy=message.accuracy if message.HasField("accuracy") else None,
+        parent=message.parent if message.HasField("parent") else None,
+    )
+    try:
+        check_meta(meta)
+    except UserError as error:
+        raise UserError(f"a message has meta data that no model has: {error}") from error
+    return meta

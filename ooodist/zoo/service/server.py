@@ -1,4 +1,7 @@
-"""The zoo as a gRPC service, for machines that do not share a file system; its calls: calls.py."""
+"""The zoo as a gRPC service, for machines that do not share a file system.
+
+Its calls are in zoo.proto, what they do in calls.py, and who may call is up to guard.py.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from queue import SimpleQueue
 import grpc
 
 from ooodist.errors import UserError
-from ooodist.zoo.service import messages
+from ooodist.zoo.service import zoo_pb2_grpc
 from ooodist.zoo.service.addresses import host_of, is_loopback
 from ooodist.zoo.service.calls import Calls
-from ooodist.zoo.service.limits import Limits
+from ooodist.zoo.service.guard import Guard
+from ooodist.zoo.service.limits import MESSAGE_BYTES, Limits
 from ooodist.zoo.service.tokens import Tokens, check_tokens, read_tokens
 from ooodist.zoo.zoo import Zoo
 
@@ -84,18 +88,19 @@ def serve(
         )
     tls = _credentials(certificate, key) if certificate and key else None
     limits = limits or Limits()
+    known = Tokens(dict(tokens), frozenset(admins))
     pool = ThreadPoolExecutor(limits.calls + REFUSING, thread_name_prefix="ooodist-zoo")
     server = grpc.server(
         pool,
+        interceptors=[Guard(known, limits, zoo.address)],
         options=[
-            ("grpc.max_receive_message_length", messages.MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
             ("grpc.max_concurrent_streams", 64),  # of a connection
             ("grpc.so_reuseport", 0),  # or a second service would share the port unnoticed
         ],
         maximum_concurrent_rpcs=2 * limits.calls,  # some of which wait to be refused
     )
-    calls = Calls(zoo, Tokens(dict(tokens), frozenset(admins)), limits)
-    server.add_generic_rpc_handlers((calls,))
+    zoo_pb2_grpc.add_ZooServicer_to_server(Calls(zoo, known, limits), server)
     try:
         port = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
     except RuntimeError as error:

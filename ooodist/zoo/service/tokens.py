@@ -10,6 +10,7 @@ from pathlib import Path
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
 
+TOKEN_VARIABLE = "OOODIST_ZOO_TOKEN"  # of the environment: where clients find theirs
 SHORTEST_TOKEN = 16  # letters
 _TOKEN = re.compile(rf"[!-~]{{{SHORTEST_TOKEN},}}")  # what a header of HTTP can hold
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import signal
 import subprocess
 import sys
@@ -14,23 +13,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
 from ooodist.transfer.graph.graph import Graph
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.graph.operators import outline_of
 from ooodist.zoo.entry import Meta
-from ooodist.zoo.service import messages
-from ooodist.zoo.service.limits import Limits
-from ooodist.zoo.service.messages import CHUNK_BYTES, SERVICE
+from ooodist.zoo.service import messages, zoo_pb2
+from ooodist.zoo.service.limits import CHUNK_BYTES, MESSAGE_BYTES, Limits
+from ooodist.zoo.service.messages import SERVICE
 from ooodist.zoo.service.server import Service, serve
-from ooodist.zoo.zoo import Found, Wanted, Zoo
+from ooodist.zoo.zoo import Wanted, Zoo
 from tests.zoo.serving import (
     ANNA,
     BOB,
     CALLS,
+    NOTHING,
     ROOT,
     TOKENS,
     call,
@@ -38,6 +40,7 @@ from tests.zoo.serving import (
     make_file,
     make_model,
     naming,
+    part,
     refused,
     upload,
     uploads,
@@ -119,7 +122,7 @@ class TestTokens:
     def test_without_the_right_one_nothing_is_done(
         self, service: Service, name: str, token: str | None
     ) -> None:
-        code, details = refused(service, name, [b"{}"], token)
+        code, details = refused(service, name, NOTHING, token)
         assert code is Code.UNAUTHENTICATED
         assert details in ("the token is not one of this service", "the service needs a token")
 
@@ -128,7 +131,7 @@ class TestTokens:
         with grpc.insecure_channel(service.address) as channel:
             method = channel.stream_stream(f"/{SERVICE}/List")
             with pytest.raises(grpc.RpcError) as caught:
-                list(method(iter([b"{}"]), metadata=[("authorization", header)], timeout=10))
+                list(method(iter(NOTHING), metadata=[("authorization", header)], timeout=10))
         assert caught.value.code() is Code.UNAUTHENTICATED
 
     def test_who_has_none_keeps_no_thread_busy(self, patient_service: Service) -> None:
@@ -138,7 +141,7 @@ class TestTokens:
 
         def nothing() -> Iterator[bytes]:
             never.wait(120)
-            yield b"{}"
+            yield b""
 
         with grpc.insecure_channel(service.address) as channel:
             calls = [
@@ -160,7 +163,7 @@ class TestLimits:
 
         def nothing() -> Iterator[bytes]:
             never.wait(60)
-            yield b"{}"
+            yield b""
 
         with (
             serve(zoo, "127.0.0.1:0", tokens=TOKENS) as service,
@@ -181,7 +184,7 @@ class TestLimits:
                 assert listed(service, BOB)
                 assert time.monotonic() - start < 5
             assert sum(each.done() for each in calls) == 100 - 32
-            code, details = refused(service, "List", [b"{}"], ANNA)
+            code, details = refused(service, "List", NOTHING, ANNA)
             assert code is Code.RESOURCE_EXHAUSTED
             assert "anna has 32 calls going on, as many as one user may have" in details
             for each in calls:
@@ -199,9 +202,8 @@ def _is_answered(service: Service, token: str) -> bool:
 
 class TestQuery:
     def test_finds_the_same_model(self, service: Service, zoo: Zoo, graph: Graph) -> None:
-        asked = messages.encode(messages.Query(Wanted(task="toy"), 3))
-        answers = call(service, "Query", [asked, messages.encode_outline(outline_of(graph))])
-        (found,) = [messages.read(Found, each) for each in answers]
+        asked = messages.query_request(outline_of(graph), Wanted(task="toy"), 3)
+        (found,) = map(messages.found_of, call(service, "Query", [asked]))
         assert found.id == zoo.list()[0].id
         assert found.score == pytest.approx(1.0)
         assert found.meta.name == "public"
@@ -209,53 +211,70 @@ class TestQuery:
     def test_looks_at_the_token_and_not_at_who_the_client_says_it_is(
         self, service: Service, private: str
     ) -> None:
-        outline = messages.encode_outline(outline_of(graph_of(make_model(10))))
+        """No field says so; as one that is unknown, it does not count."""
+        outline = outline_of(graph_of(make_model(10)))
         found = {}
         for token in (ANNA, BOB):
             for claimed in ("anna", "bob", None):
-                asked = messages.encode(messages.Query(Wanted(user=claimed), 10))
-                answers = call(service, "Query", [asked, outline], token)
-                found[token, claimed] = {messages.read(Found, each).id for each in answers}
+                asked = messages.query_request(outline, Wanted(user=claimed), 10)
+                user = zoo_pb2.Meta(parent=claimed)  # its number, 7, is none of a request's
+                whole = asked.SerializeToString() + user.SerializeToString()
+                answers = call(service, "Query", [whole], token)
+                found[token, claimed] = {each.id for each in answers}
         assert all(private not in found[ANNA, claimed] for claimed in ("anna", "bob", None))
         assert all(private in found[BOB, claimed] for claimed in ("anna", "bob", None))
 
-    @pytest.mark.parametrize("count", [0, -1, 101, 10**30, True, 1.5, "1", None])
-    def test_of_a_senseless_number_is_refused(self, service: Service, count: object) -> None:
-        asked = json.dumps({"wanted": {}, "count": count}).encode()
-        code, details = refused(service, "Query", [asked, b'[["Dense",[],[]]]'])
+    @pytest.mark.parametrize("count", [0, 101, 2**32 - 1, None])
+    def test_of_a_senseless_number_is_refused(self, service: Service, count: int | None) -> None:
+        asked = zoo_pb2.QueryRequest(count=count, outline=[zoo_pb2.Operator(op="Dense")])
+        code, details = refused(service, "Query", [asked])
         assert code is Code.INVALID_ARGUMENT
-        assert "count is" in details
+        assert f"count is {count or 0}; it must be 1 to 100" in details
 
     @pytest.mark.parametrize(
         "outline",
         [
             b"",
-            b"null",
-            b"[]",
-            b"[" * 100_000,
-            b'[["Dense",[0],[]]]',
-            b"[[]," * 10_000,
+            b"x",
             b"x" * 2**21,
+            b"\x2a",  # an operator of which nothing follows
+            b"\x2a\x00",  # one without a kind
+            b"\x2a\x00" * 2**20,
+            b"\x2a\xff\xff\xff\xff\x0f",
+            b"\x2a\x04\x0a\x02\xff\xfe",  # of a kind that is not UTF-8
+            b"\x2b" * 100_000,  # groups in groups
+            zoo_pb2.QueryRequest(
+                outline=[zoo_pb2.Operator(op="Dense", inputs=[0])]
+            ).SerializeToString(),
         ],
     )
     def test_with_a_wrong_outline_is_refused(self, service: Service, outline: bytes) -> None:
-        code, _ = refused(service, "Query", [b'{"wanted": {}}', outline])
+        asked = zoo_pb2.QueryRequest(count=1).SerializeToString() + outline
+        code, _ = refused(service, "Query", [asked])
         assert code is Code.INVALID_ARGUMENT
 
     def test_that_is_larger_than_any_message_is_refused(self, service: Service) -> None:
-        code, _ = refused(service, "Query", [b'{"wanted": {}}', bytes(messages.MESSAGE_BYTES + 1)])
+        code, _ = refused(service, "Query", [bytes(MESSAGE_BYTES + 1)])
         assert code is Code.RESOURCE_EXHAUSTED
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_that_is_larger_than_those_of_its_call_is_not_even_parsed(
+        self, service: Service, name: str
+    ) -> None:
+        code, details = refused(service, name, [bytes(MESSAGE_BYTES - 100)])
+        assert code is Code.INVALID_ARGUMENT
+        assert f"a message has {MESSAGE_BYTES - 100} bytes; at most" in details
 
 
 class TestFetch:
     def test_gives_the_file(self, service: Service, zoo: Zoo) -> None:
         (row,) = zoo.list()
         size, *parts, last = call(service, "Fetch", naming(row.id))
-        content = b"".join(parts)
+        content = b"".join(each.chunk for each in parts)
         with zoo.open(row.id) as file:
             assert content == file.read()
-        assert messages.read(messages.Size, size).bytes == len(content)
-        assert messages.read(messages.Sum, last).sha256 == hashlib.sha256(content).hexdigest()
+        assert size.size == len(content)
+        assert last.sha256 == hashlib.sha256(content).hexdigest()
 
     def test_tells_nothing_of_a_model_that_is_not_for_this_user(
         self, service: Service, private: str
@@ -298,7 +317,8 @@ class TestFetch:
         with grpc.insecure_channel(service.address) as channel:
             method = channel.stream_stream(f"/{SERVICE}/Fetch")
             metadata = [("authorization", f"Bearer {ANNA}")]
-            fetched = method(iter(naming(big)), metadata=metadata, timeout=60)
+            asked = zoo_pb2.FetchRequest(id=big).SerializeToString()
+            fetched = method(iter([asked]), metadata=metadata, timeout=60)
             next(fetched)
             time.sleep(2 * TIMEOUT)
             with pytest.raises(grpc.RpcError) as caught:
@@ -309,7 +329,7 @@ class TestFetch:
 class TestRegister:
     def test_keeps_the_file_as_it_is(self, service: Service, zoo: Zoo, new: bytes) -> None:
         (answer,) = call(service, "Register", upload(new))
-        added = messages.read(messages.Model, answer).id
+        added = answer.id
         assert listed(service)[added].meta == Meta("new", task="toy")
         with zoo.open(added) as file:
             assert file.read() == new
@@ -322,22 +342,20 @@ class TestRegister:
     @pytest.mark.parametrize(
         ("declared", "reason"),
         [
-            ({"bytes": 0}, "the file has 0 bytes; 1 to 4194304 are allowed"),
-            ({"bytes": -5}, "the file has -5 bytes"),
-            ({"bytes": LARGEST + 1}, "the file has 4194305 bytes"),
-            ({"bytes": 10**18}, "bytes; 1 to 4194304 are allowed"),
-            ({"bytes": 10**300}, "which is too large"),
-            ({"bytes": 10}, "at byte 0 of 10 it must have 10"),
-            ({"bytes": "10"}, "bytes is '10'; it must be a whole number"),
-            ({"bytes": True}, "bytes is true; it must be a whole number"),
+            ({"size": 0}, "the file has 0 bytes; 1 to 4194304 are allowed"),
+            ({"size": None}, "the file has 0 bytes"),
+            ({"size": LARGEST + 1}, "the file has 4194305 bytes"),
+            ({"size": 2**64 - 1}, "bytes; 1 to 4194304 are allowed"),
+            ({"size": 10}, "at byte 0 of 10 it must have 10"),
             ({"sha256": "0" * 64}, "sum of what arrived is"),
-            ({"sha256": ""}, "sum of what arrived is"),
-            ({"sha256": None}, "sha256 is null; it must be text"),
-            ({"name": "../../x"}, "there is no key name"),
+            ({"sha256": ""}, "sha256 is ''; it must have 64 hexadecimal digits"),
+            ({"sha256": None}, "sha256 is ''; it must have"),
+            ({"sha256": "../../x"}, "sha256 is '../../x'; it must have"),
+            ({"sha256": "0" * 65}, "it must have 64 hexadecimal digits"),
         ],
     )
     def test_of_what_is_declared_wrongly_is_refused(
-        self, service: Service, new: bytes, declared: dict[str, object], reason: str
+        self, service: Service, new: bytes, declared: dict[str, Any], reason: str
     ) -> None:
         code, details = refused(service, "Register", upload(new, **declared))
         assert code is Code.INVALID_ARGUMENT
@@ -350,9 +368,12 @@ class TestRegister:
         wrong = {
             "the call ended before all messages came": [],
             "the file ends after 0 bytes": [head],
-            "more came than": [head, *parts, b"x"],
-            f"a chunk has {len(new) - 1} bytes": [head, new[:-1]],
-            "a chunk has 0 bytes": [head, b"", *parts],
+            "the first message must say what is uploaded": parts,
+            "more came than": [head, *parts, part(b"x")],
+            f"a chunk has {len(new) - 1} bytes": [head, part(new[:-1])],
+            "a chunk has 0 bytes": [head, part(b""), *parts],
+            "a chunk has 0 bytes; at": [head, head, *parts],
+            "a message is not as zoo.proto has it": [head, b"x", *parts],
             f"ends after {CHUNK_BYTES} bytes": upload(content)[:2],
         }
         for reason, asked in wrong.items():
@@ -365,9 +386,9 @@ class TestRegister:
         head, *_ = upload(bytes(2 * CHUNK_BYTES))
         never = threading.Event()
 
-        def stalling() -> Iterator[bytes]:
+        def stalling() -> Iterator[Message | bytes]:
             yield head
-            yield bytes(CHUNK_BYTES)
+            yield part(bytes(CHUNK_BYTES))
             never.wait(30)
 
         start = time.monotonic()
@@ -378,11 +399,11 @@ class TestRegister:
 
     def test_waits_for_a_place(self, service: Service, new: bytes) -> None:
         """There are three for uploads, two of them for one user; others go on to be answered."""
-        head, *_ = upload(bytes(2 * CHUNK_BYTES))
+        upload_request = zoo_pb2.Upload(size=2 * CHUNK_BYTES, sha256="0" * 64)
         never = threading.Event()
 
         def stalling() -> Iterator[bytes]:
-            yield head
+            yield zoo_pb2.RegisterRequest(upload=upload_request).SerializeToString()
             never.wait(30)
 
         with grpc.insecure_channel(service.address) as channel:
@@ -414,13 +435,14 @@ class TestRegister:
         service = patient_service
         program = f"""
             import grpc, sys, time
+            from ooodist.zoo.service.zoo_pb2 import RegisterRequest, Upload
+            from ooodist.zoo.service.zoo_pb2_grpc import ZooStub
             def parts():
-                yield b'{{"bytes": {2 * CHUNK_BYTES}, "sha256": ""}}'
-                yield bytes({CHUNK_BYTES})
+                yield RegisterRequest(upload=Upload(size={2 * CHUNK_BYTES}, sha256="0" * 64))
+                yield RegisterRequest(chunk=bytes({CHUNK_BYTES}))
                 time.sleep(60)
-            channel = grpc.insecure_channel({service.address!r})
-            method = channel.stream_stream("/{SERVICE}/Register")
-            list(method(parts(), metadata=[("authorization", "Bearer {BOB}")]))
+            stub = ZooStub(grpc.insecure_channel({service.address!r}))
+            list(stub.Register(parts(), metadata=[("authorization", "Bearer {BOB}")]))
         """
         process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
         try:
@@ -445,6 +467,6 @@ class TestListAndEvict:
             code, details = refused(service, "Evict", naming(private), token)
             assert code is Code.PERMISSION_DENIED
             assert f"{TOKENS[token]} may not evict models" in details
-        assert call(service, "Evict", naming(private), ROOT) == [b"{}"]
+        assert call(service, "Evict", naming(private), ROOT) == [zoo_pb2.EvictResponse()]
         assert private not in listed(service)
         assert refused(service, "Evict", naming(private), ROOT)[0] is Code.NOT_FOUND

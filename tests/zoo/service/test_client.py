@@ -20,8 +20,9 @@ from ooodist.step.backward import variable_names
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.graph.operators import Operator, outline_of
 from ooodist.zoo.entry import Meta
-from ooodist.zoo.service.client import TOKEN_VARIABLE, ZooClient, ZooUnavailable
+from ooodist.zoo.service.client import ZooClient, ZooUnavailable
 from ooodist.zoo.service.server import Service, serve
+from ooodist.zoo.service.tokens import TOKEN_VARIABLE
 from ooodist.zoo.zoo import Wanted, Zoo
 from tests.zoo.serving import ANNA, BOB, ROOT, TOKENS, make_model
 

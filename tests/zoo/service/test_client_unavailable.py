@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
+import math
 import os
 import signal
 import socket
@@ -12,18 +12,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Operator
 from ooodist.zoo.entry import Meta
 from ooodist.zoo.service.client import ZooClient, ZooUnavailable
-from ooodist.zoo.service.messages import CHUNK_BYTES, SERVICE, chunks
+from ooodist.zoo.service.limits import CHUNK_BYTES
+from ooodist.zoo.service.messages import SERVICE, chunks
+from ooodist.zoo.service.zoo_pb2 import (
+    FetchResponse,
+    ListResponse,
+    QueryResponse,
+    RegisterResponse,
+)
+from ooodist.zoo.service.zoo_pb2 import (
+    Meta as MetaMessage,
+)
 from ooodist.zoo.zoo import Wanted
 from tests.zoo.serving import ANNA, CALLS, make_model
 
@@ -107,9 +118,13 @@ class TestUnavailable:
 
 
 CONTENT = bytes(CHUNK_BYTES + 5)
-RIGHT = [json.dumps({"bytes": len(CONTENT)}).encode()]
-RIGHT += [CONTENT[:CHUNK_BYTES], CONTENT[CHUNK_BYTES:]]
-RIGHT += [json.dumps({"sha256": hashlib.sha256(CONTENT).hexdigest()}).encode()]
+PARTS = [CONTENT[:CHUNK_BYTES], CONTENT[CHUNK_BYTES:]]
+RIGHT = [
+    FetchResponse(size=len(CONTENT)),
+    *(FetchResponse(chunk=each) for each in PARTS),
+    FetchResponse(sha256=hashlib.sha256(CONTENT).hexdigest()),
+]
+UNREADABLE = "a message of the zoo at .* is not as zoo.proto has it; .* the same version"
 
 
 class TestHostileServices:
@@ -117,12 +132,17 @@ class TestHostileServices:
 
     @contextlib.contextmanager
     def answering(
-        self, answers: list[bytes], stall: bool = False, details: str = ""
+        self,
+        answers: Sequence[Message | bytes],
+        stall: bool = False,
+        details: str = "",
+        service: str = SERVICE,
     ) -> Iterator[ZooClient]:
         ended = threading.Event()
 
         def answer(_: object, context: grpc.ServicerContext) -> Iterator[bytes]:
-            yield from answers
+            for each in answers:
+                yield each if isinstance(each, bytes) else each.SerializeToString()
             if stall:
                 ended.wait(30)
             if details:
@@ -131,7 +151,7 @@ class TestHostileServices:
         server = grpc.server(ThreadPoolExecutor(2))
         handler = grpc.stream_stream_rpc_method_handler(answer)
         calls = dict.fromkeys(CALLS, handler)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, calls),))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, calls),))
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         try:
@@ -145,32 +165,88 @@ class TestHostileServices:
         ("answers", "reason"),
         [
             ([], "ended its answer early"),
-            ([b"x"], "not valid JSON"),
-            ([b'{"bytes": 0}'], "has 0 bytes, which is no size"),
-            ([b'{"bytes": -1}'], "has -1 bytes, which is no size"),
-            ([b'{"bytes": 99999999999999}'], "has 99999999999999 bytes, which is no size"),
+            ([b"x"], UNREADABLE),
+            ([b'{"bytes": 10}'], UNREADABLE),
+            ([b""], "has 0 bytes, which is no size"),
+            ([FetchResponse(size=0)], "has 0 bytes, which is no size"),
+            ([FetchResponse(size=2**64 - 1)], "has 18446744073709551615 bytes, which is no size"),
+            ([FetchResponse(size=99999999999999)], "has 99999999999999 bytes, which is no size"),
+            (RIGHT[1:], "has 0 bytes, which is no size"),
+            ([RIGHT[0], RIGHT[0]], "a chunk has 0 bytes"),
             (RIGHT[:1], "the file ends after 0 bytes"),
             (RIGHT[:2], "the file ends after 1048576 bytes"),
-            ([RIGHT[0], CONTENT, RIGHT[3]], "a chunk has 1048581 bytes"),
+            ([RIGHT[0], FetchResponse(chunk=CONTENT), RIGHT[3]], "a chunk has 1048581 bytes"),
             (RIGHT[:3], "ended its answer early"),
-            ([*RIGHT[:3], b'{"sha256": "0"}'], "was damaged on its way"),
+            ([*RIGHT[:3], FetchResponse(sha256="0")], "was damaged on its way"),
+            ([*RIGHT[:3], b""], "was damaged on its way"),
             (RIGHT, r"^model file 0 of the zoo at .* File is not a zip file"),
         ],
     )
-    def test_what_is_no_model_is_not_taken(self, answers: list[bytes], reason: str) -> None:
+    def test_what_is_no_model_is_not_taken(
+        self, answers: list[Message | bytes], reason: str
+    ) -> None:
         with self.answering(answers) as zoo, pytest.raises(UserError, match=reason):
             zoo.fetch("0")
 
     def test_wrong_answers_to_the_other_calls(self) -> None:
-        for answers in ([b"x"], [b"{}"], [b"[" * 1000], [b'{"id": 1}']):
-            with self.answering(answers) as zoo:
+        for answer in (b"x", b"{}", b"[" * 1000, b'{"id": 1}', b"\x0a\x02\xff\xfe"):
+            with self.answering([answer]) as zoo:
                 for call in (
                     zoo.list,
                     lambda zoo=zoo: zoo.register(make_model(), Meta()),
                     lambda zoo=zoo: zoo.find((Operator("Dense"),), Wanted()),
                 ):
-                    with pytest.raises(UserError, match="a message"):
+                    with pytest.raises(UserError, match=UNREADABLE):
                         call()
+
+    @pytest.mark.parametrize(
+        ("answer", "reason"),
+        [
+            (ListResponse(), "has '' as the id of a model"),
+            (ListResponse(id="\x1b[2J"), "as the id of a model"),
+            (ListResponse(id="x" * 1001), "as the id of a model"),
+            (ListResponse(id="a", created=math.nan), "a time of nan s"),
+            (ListResponse(id="a", created=1e300), "a time of 1e[+]300 s"),
+            (ListResponse(id="a", last_used=-math.inf), "a time of -inf s"),
+            (ListResponse(id="a", meta=MetaMessage(accuracy=75)), "accuracy is 75"),
+            (ListResponse(id="a", meta=MetaMessage(accuracy=math.nan)), "accuracy is nan"),
+            (ListResponse(id="a", meta=MetaMessage(task="\x1b[2J")), "task is .* can be printed"),
+            (ListResponse(id="a", meta=MetaMessage(tags=["a"] * 101)), "tags has 101 texts"),
+        ],
+    )
+    def test_a_list_that_makes_no_sense(self, answer: ListResponse, reason: str) -> None:
+        with self.answering([answer]) as zoo, pytest.raises(UserError, match=reason):
+            zoo.list()
+
+    @pytest.mark.parametrize(
+        ("answer", "reason"),
+        [
+            (QueryResponse(id="a"), "has a score of 0.0"),
+            (QueryResponse(id="a", score=math.nan), "has a score of nan"),
+            (QueryResponse(id="a", score=1.1), "has a score of 1.1"),
+            (QueryResponse(score=0.5), "has '' as the id of a model"),
+            (QueryResponse(id="a", score=0.5, meta=MetaMessage(name="\n")), "name is"),
+        ],
+    )
+    def test_a_find_that_makes_no_sense(self, answer: QueryResponse, reason: str) -> None:
+        with self.answering([answer]) as zoo, pytest.raises(UserError, match=reason):
+            zoo.find((Operator("Dense"),), Wanted())
+
+    def test_an_id_that_makes_no_sense(self) -> None:
+        for model in ("", "a\nb"):
+            with (
+                self.answering([RegisterResponse(id=model)]) as zoo,
+                pytest.raises(UserError, match="as the id of a model, which none has"),
+            ):
+                zoo.register(make_model(), Meta())
+
+    def test_one_of_before_protobuf(self) -> None:
+        """Its service had another name."""
+        with (
+            self.answering([], service="ooodist.Zoo") as zoo,
+            pytest.raises(UserError, match=r"is no zoo of this ooodist .* the same version"),
+        ):
+            zoo.list()
 
     def test_one_that_stops_in_the_middle_of_a_file(self) -> None:
         with self.answering(RIGHT[:2], stall=True) as zoo:
@@ -192,4 +268,4 @@ class TestHostileServices:
         with (tmp_path / "file").open("wb+") as file:
             file.write(CONTENT)
             file.seek(0)
-            assert list(chunks(file, len(CONTENT))) == RIGHT[1:3]
+            assert list(chunks(file, len(CONTENT))) == PARTS

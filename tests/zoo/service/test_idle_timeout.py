@@ -8,7 +8,7 @@ from queue import Queue
 
 import pytest
 
-from ooodist.zoo.service import watch as watch_module
+from ooodist.zoo.service import idle_timeout
 from ooodist.zoo.service.idle_timeout import IdleTimeout
 
 
@@ -24,7 +24,7 @@ def test_it_calls_once_when_nothing_moves() -> None:
 def test_it_does_not_call_while_something_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock of its own, which does not go on while this machine stands still."""
     now = 0.0
-    monkeypatch.setattr(watch_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(idle_timeout.time, "monotonic", lambda: now)
     called = threading.Event()
     with IdleTimeout(0.05, called.set) as watch:
         for _ in range(10):

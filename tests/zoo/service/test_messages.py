@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,9 +18,9 @@ from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Operator, Outline
 from ooodist.zoo.entry import MOST_TEXT, MOST_TEXTS, Meta
 from ooodist.zoo.graph_json import MOST_NODES
-from ooodist.zoo.service import messages
-from ooodist.zoo.service.messages import CHUNK_BYTES
-from ooodist.zoo.zoo import Found, Wanted
+from ooodist.zoo.service import messages, zoo_pb2
+from ooodist.zoo.service.limits import CHUNK_BYTES, MESSAGE_BYTES, request_bytes
+from ooodist.zoo.zoo import Found, Row, Wanted
 
 LETTERS = st.characters(exclude_categories=("Cs",))
 TEXTS = st.text(LETTERS, max_size=20)
@@ -40,132 +40,187 @@ def outlines(draw: st.DrawFn) -> Outline:
     )
 
 
+PRINTABLE = TEXTS.filter(str.isprintable)
 METAS = st.builds(
     Meta,
-    name=TEXTS,
-    task=TEXTS,
-    dataset=TEXTS,
-    tags=st.lists(TEXTS, max_size=3).map(tuple),
-    access=st.lists(TEXTS, max_size=3).map(tuple),
+    name=PRINTABLE,
+    task=PRINTABLE,
+    dataset=PRINTABLE,
+    tags=st.lists(PRINTABLE, max_size=3).map(tuple),
+    access=st.lists(PRINTABLE, max_size=3).map(tuple),
     accuracy=st.none() | st.floats(0, 1),
-    parent=st.none() | TEXTS,
+    parent=st.none() | PRINTABLE,
 )
+KINDS = [zoo_pb2.QueryRequest, zoo_pb2.FetchRequest, zoo_pb2.RegisterRequest, zoo_pb2.Upload]
+DENSE = zoo_pb2.Operator(op="Dense")
 
 
-class TestObjects:
-    @given(meta=METAS, score=st.floats(0, 1))
-    def test_come_back_as_they_were(self, meta: Meta, score: float) -> None:
+def sent(message: Message) -> Message:
+    """The message as it arrives on the other side."""
+    return messages.parsed(type(message).FromString, message.SerializeToString(), MESSAGE_BYTES)
+
+
+def shaped(*shapes: list[int]) -> zoo_pb2.Operator:
+    """An operator with weights of these shapes."""
+    return zoo_pb2.Operator(op="Dense", shapes=[zoo_pb2.Shape(sizes=each) for each in shapes])
+
+
+def query(outline: Outline) -> zoo_pb2.QueryRequest:
+    return messages.query_request(outline, Wanted(), 1)
+
+
+def outline_in(request: Message) -> Outline:
+    return messages.query_of(request, "anna")[0]
+
+
+class TestMessages:
+    @given(meta=METAS, score=st.floats(0, 1, exclude_min=True))
+    def test_models_found_come_back_as_they_were(self, meta: Meta, score: float) -> None:
         found = Found("3f", score, meta)
-        assert messages.read(Found, messages.encode(found)) == found
+        assert messages.found_of(sent(messages.query_response(found))) == found
 
-    @given(task=TEXTS, dataset=TEXTS, tags=st.lists(TEXTS, max_size=3), count=st.integers(1, 100))
-    def test_queries_come_back_as_they_were(
-        self, task: str, dataset: str, tags: list[str], count: int
+    @given(
+        meta=METAS,
+        numbers=st.lists(st.integers(0, 2**63), min_size=3, max_size=3),
+        times=st.lists(st.floats(-1e9, 1e11), min_size=2, max_size=2),
+        value=st.floats(0),
+    )
+    def test_rows_come_back_as_they_were(
+        self, meta: Meta, numbers: list[int], times: list[float], value: float
     ) -> None:
-        query = messages.Query(Wanted(task=task, dataset=dataset, tags=tuple(tags)), count)
-        assert messages.read(messages.Query, messages.encode(query)) == query
+        size, parameters, uses = numbers
+        row = Row("3f", meta, size, parameters, times[0], uses, value, times[1])
+        assert messages.row_of(sent(messages.list_response(row))) == row
+
+    @given(
+        outline=outlines(),
+        task=TEXTS,
+        dataset=TEXTS,
+        tags=st.lists(TEXTS, max_size=3),
+        count=st.integers(1, 100),
+    )
+    def test_queries_come_back_as_they_were(
+        self, outline: Outline, task: str, dataset: str, tags: list[str], count: int
+    ) -> None:
+        wanted = Wanted(task=task, dataset=dataset, tags=tuple(tags), user="anna")
+        request = messages.query_request(outline, wanted, count)
+        assert messages.query_of(sent(request), "anna") == (outline, wanted, count)
+
+    def test_nothing_and_zero_are_not_the_same(self) -> None:
+        for meta in (Meta(), Meta(accuracy=0.0), Meta(parent="")):
+            found = Found("3f", 0.5, meta)
+            assert messages.found_of(sent(messages.query_response(found))).meta == meta
 
     def test_the_longest_meta_data_fit_in(self) -> None:
         text = "\N{PILE OF POO}" * MOST_TEXT
         meta = Meta(text, text, text, (text,) * MOST_TEXTS, (text,) * MOST_TEXTS, 1.0, text)
-        message = messages.encode(meta, messages.ANSWER_BYTES)
-        assert messages.read(Meta, message, messages.ANSWER_BYTES) == meta
+        found = Found("3f", 1.0, meta)
+        assert messages.found_of(sent(messages.query_response(found))) == found
 
-    @given(message=st.binary(max_size=200))
-    def test_random_bytes_are_refused(self, message: bytes) -> None:
-        with pytest.raises(UserError):
-            messages.read(messages.Upload, message)
-
-    @given(
-        value=st.recursive(
-            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
-            lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
-        )
-    )
-    def test_random_json_is_refused(self, value: object) -> None:
-        for hint in (messages.Upload, messages.Model, messages.Query, messages.Sum):
-            with pytest.raises(UserError):
-                messages.read(hint, json.dumps(value).encode())
+    @given(content=st.binary(max_size=200))
+    @settings(max_examples=300)
+    def test_random_bytes_are_refused_or_a_message(self, content: bytes) -> None:
+        for kind in KINDS:
+            try:
+                found = messages.parsed(kind.FromString, content, 200)
+            except UserError:
+                continue
+            assert isinstance(found, kind)
 
     @pytest.mark.parametrize(
-        ("message", "reason"),
+        "content",
         [
-            (b"", "not valid JSON"),
-            (b"\xff\xfe", "not valid JSON"),
-            (b'{"id": 3}', "id is 3; it must be text"),
-            (b"{}", "id is missing"),
-            (b'{"id": "a", "path": "/etc"}', "there is no key path"),
-            (b'{"id": NaN}', "NaN is not a number"),
-            (b'{"id": -Infinity}', "Infinity is not a number"),
-            (b'{"id": 1e999}', "too large for a number"),
-            (b'{"id": ' + b"9" * 10_000 + b"}", "not valid JSON"),
-            (b'{"id": "\\ud800"}', "not valid Unicode"),
-            (b'{"\\udfff": "a"}', "not valid Unicode"),
-            (b"[" * 10 + b"]" * 10, "nested deeper"),
-            (b'{"id":' * 10_000, "nested too deeply"),
-            (b"[" * 60_000, "nested too deeply"),
+            b"\xff\xfe",
+            b"\x0a",  # a text without its length
+            b"\x0a\x05ab",  # one that is cut off
+            b"\x0a\x02\xff\xfe",  # one that is not UTF-8
+            b"\x0a\x03\xed\xa0\x80",  # half of a surrogate pair
+            b"\x0a\xff\xff\xff\xff\x0f",  # one of 4 GiB
+            b"\x0b" * 60_000,  # groups in groups
+            b'{"id": "a"}',
         ],
     )
-    def test_it_is_said_what_is_wrong(self, message: bytes, reason: str) -> None:
-        with pytest.raises(UserError, match=reason):
-            messages.read(messages.Model, message)
-
-    def test_they_may_be_nested_a_little(self) -> None:
-        nested = [[[[[[[["x"]]]]]]]]
-        assert messages.decode(json.dumps(nested).encode()) == nested
+    def test_damaged_ones_are_refused(self, content: bytes) -> None:
+        with pytest.raises(UserError, match=r"a message is not as zoo\.proto has it"):
+            messages.parsed(zoo_pb2.FetchRequest.FromString, content, 2**16)
 
     def test_what_is_too_long_is_not_even_parsed(self) -> None:
-        message = b"[" + b"1," * 10_000_000 + b"1]"
+        content = b"\x2a\x00" * 10_000_000
         start = time.process_time()
-        with pytest.raises(UserError, match="has 20000003 bytes; at most 65536"):
-            messages.decode(message)
+        with pytest.raises(UserError, match="has 20000000 bytes; at most 65536"):
+            messages.parsed(zoo_pb2.QueryRequest.FromString, content, 2**16)
         assert time.process_time() - start < 0.1
 
     def test_what_the_other_side_would_refuse_is_not_sent(self) -> None:
-        with pytest.raises(UserError, match="too long to be sent"):
-            messages.encode({"id": "x" * messages.OBJECT_BYTES})
+        with pytest.raises(UserError, match="too long to be sent; at most 3145728"):
+            messages.query_request((Operator("Dense"),), Wanted(task="x" * 3 * 2**20), 1)
+        for wanted, count in ((Wanted(task="\ud800"), 1), (Wanted(), -1), (Wanted(), 2**32)):
+            with pytest.raises(UserError, match="cannot be sent"):
+                messages.query_request((Operator("Dense"),), wanted, count)
         with pytest.raises(UserError, match="cannot be sent"):
-            messages.encode({"id": math.nan})
-        with pytest.raises(UserError, match="cannot be sent"):
-            messages.encode({"id": "\ud800"})
+            messages.made(zoo_pb2.FetchRequest, id="\ud800")
 
     def test_the_worst_message_is_refused_in_seconds(self) -> None:
         """Errors show what is wrong, which must not take long for what is large."""
-        values = [
-            {"id": [[[1]]] * (messages.OBJECT_BYTES // 9)},
-            {"id": {str(number): "" for number in range(messages.OBJECT_BYTES // 13)}},
-            {"i" * (messages.OBJECT_BYTES - 100): ""},
-            {"idd" + str(number): "" for number in range(messages.OBJECT_BYTES // 16)},
+        most = request_bytes("Query")
+        requests = [
+            zoo_pb2.QueryRequest(count=1, outline=[zoo_pb2.Operator()] * (most // 2 - 10)),
+            zoo_pb2.QueryRequest(count=1, outline=[zoo_pb2.Operator(op="x" * (most - 100))]),
+            zoo_pb2.QueryRequest(
+                count=1, outline=[zoo_pb2.Operator(op="x", inputs=[0] * (most - 100))]
+            ),
+            zoo_pb2.QueryRequest(
+                count=1,
+                outline=[
+                    zoo_pb2.Operator(op="x", shapes=[zoo_pb2.Shape(sizes=[0] * (most - 100))])
+                ],
+            ),
+            zoo_pb2.QueryRequest(
+                count=1,
+                outline=[zoo_pb2.Operator(op="x", shapes=[zoo_pb2.Shape()] * (most // 2 - 10))],
+            ),
         ]
-        for value in values:
-            message = json.dumps(value, separators=(",", ":")).encode()
-            assert messages.OBJECT_BYTES // 2 < len(message) <= messages.OBJECT_BYTES
+        for request in requests:
+            content = request.SerializeToString()
+            assert most // 2 < len(content) <= most
             start = time.process_time()
-            with pytest.raises(UserError, match="not as it should be"):
-                messages.read(messages.Model, message)
+            with pytest.raises(UserError, match="operator"):
+                outline_in(messages.parsed(zoo_pb2.QueryRequest.FromString, content, most))
             assert time.process_time() - start < 2
+
+    @pytest.mark.parametrize("text", ["", "\n", "\x1b[2J", "x" * (MOST_TEXT + 1)])
+    def test_ids_that_no_model_has_are_refused(self, text: str) -> None:
+        with pytest.raises(UserError, match="as the id of a model, which none has"):
+            messages.checked_id(text)
+
+    @pytest.mark.parametrize("text", ["", "0" * 63, "0" * 65, "g" * 64, "A" * 64, "0" * 64 + "\n"])
+    def test_sums_that_are_none_are_refused(self, text: str) -> None:
+        with pytest.raises(UserError, match="it must have 64 hexadecimal digits"):
+            messages.check_sha256(text)
+
+    @pytest.mark.parametrize("score", [0.0, -1.0, 1.1, math.nan, math.inf])
+    def test_scores_that_are_none_are_refused(self, score: float) -> None:
+        with pytest.raises(UserError, match="it must be above 0, at most 1"):
+            messages.found_of(zoo_pb2.QueryResponse(id="a", score=score))
 
 
 class TestOutlines:
     @given(outline=outlines())
     def test_come_back_as_they_were(self, outline: Outline) -> None:
-        assert messages.read_outline(messages.encode_outline(outline)) == outline
-
-    @given(message=st.binary(max_size=200))
-    def test_random_bytes_are_refused(self, message: bytes) -> None:
-        with pytest.raises(UserError):
-            messages.read_outline(message)
+        assert outline_in(sent(query(outline))) == outline
 
     @given(outline=outlines(), data=st.data())
     @settings(max_examples=200)
     def test_whatever_is_damaged_is_refused_or_an_outline(
         self, outline: Outline, data: st.DataObject
     ) -> None:
-        message = bytearray(messages.encode_outline(outline))
+        content = bytearray(query(outline).SerializeToString())
         for _ in range(data.draw(st.integers(1, 3))):
-            message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
         try:
-            found = messages.read_outline(bytes(message))
+            found = outline_in(
+                messages.parsed(zoo_pb2.QueryRequest.FromString, bytes(content), MESSAGE_BYTES)
+            )
         except UserError:
             return
         for number, operator in enumerate(found):
@@ -173,38 +228,37 @@ class TestOutlines:
             assert all(size > 0 for shape in operator.shapes for size in shape)
 
     @pytest.mark.parametrize(
-        ("value", "reason"),
+        ("operators", "reason"),
         [
-            ({}, "must be a list of operators"),
             ([], "has 0 operators; 1 to 20000"),
-            ([["Dense", [], []]] * (MOST_NODES + 1), "has 20001 operators"),
-            (["Dense"], "operator 0 must be a text and two lists, not 'Dense'"),
-            ([["Dense", []]], "operator 0 must be a text and two lists"),
-            ([["Dense", [], [], []]], "operator 0 must be a text and two lists"),
-            ([[1, [], []]], "operator 0 must be a text and two lists"),
-            ([["", [], []]], "its kind must have 1 to 1000 characters"),
-            ([["x" * 1001, [], []]], "its kind must have 1 to 1000 characters"),
-            ([["Dense", [0], []]], "operator 0 reads 0; it must be"),
-            ([["Dense", [], []], ["Add", [0, 1], []]], "operator 1 reads 1; it must be"),
-            ([["Dense", [], []], ["Add", [-1], []]], "operator 1 reads -1; it must be"),
-            ([["Dense", [], []], ["Add", [False], []]], "operator 1 reads False; it must be"),
-            ([["Dense", [], [[1.5]]]], r"operator 0 has a weight of shape \[1.5\]"),
-            ([["Dense", [], [[0]]]], r"operator 0 has a weight of shape \[0\]"),
-            ([["Dense", [], [[True]]]], r"operator 0 has a weight of shape \[True\]"),
-            ([["Dense", [], [[2**50]]]], "operator 0 has a weight of shape"),
-            ([["Dense", [], [[1] * 40]]], "operator 0 has a weight of shape"),
-            ([["Dense", [], ["ab"]]], "operator 0 has a weight of shape 'ab'"),
-            ([["Dense", [], [[1]] * 65]], "operator 0 has 65 weights; at most 64"),
+            ([DENSE] * (MOST_NODES + 1), "has 20001 operators"),
+            ([{}], "its kind must have 1 to 1000 characters"),
+            ([{"op": "x" * 1001}], "its kind must have 1 to 1000 characters"),
+            ([{"op": "Dense", "inputs": [0]}], "operator 0 reads 0; it must be"),
+            ([DENSE, {"op": "Add", "inputs": [0, 1]}], "operator 1 reads 1; it must be"),
+            ([DENSE, {"op": "Add", "inputs": [2**32 - 1]}], "operator 1 reads 4294967295; it"),
+            ([shaped([0])], r"operator 0 has a weight of shape \[0\]"),
+            ([shaped([2**50])], "operator 0 has a weight of shape"),
+            ([shaped([1] * 40)], "operator 0 has a weight of shape"),
+            ([DENSE, shaped([3, 0])], r"operator 1 has a weight of shape \[3, 0\]"),
+            ([shaped(*[[1]] * 65)], "operator 0 has 65 weights; at most 64"),
         ],
     )
-    def test_it_is_said_what_is_wrong(self, value: object, reason: str) -> None:
+    def test_it_is_said_what_is_wrong(self, operators: list[Any], reason: str) -> None:
         with pytest.raises(UserError, match=reason):
-            messages.read_outline(json.dumps(value).encode())
+            outline_in(zoo_pb2.QueryRequest(count=1, outline=operators))
+
+    @pytest.mark.parametrize("count", [0, 101, 2**32 - 1])
+    def test_a_senseless_number_is_refused(self, count: int) -> None:
+        with pytest.raises(UserError, match=f"count is {count}; it must be 1 to 100"):
+            messages.query_of(zoo_pb2.QueryRequest(count=count, outline=[DENSE]), "anna")
 
     def test_one_that_the_service_would_refuse_is_not_sent(self) -> None:
         for size in (0, MOST_NODES + 1):
             with pytest.raises(UserError, match=f"the model has {size} operators"):
-                messages.encode_outline((Operator("Dense"),) * size)
+                query((Operator("Dense"),) * size)
+        with pytest.raises(UserError, match="cannot be sent"):
+            query((Operator("Dense", (), ((-1,),)),))
 
     def test_a_large_one_is_read_quickly(self) -> None:
         shapes = ((3, 3, 512, 512), (512,))
@@ -212,9 +266,9 @@ class TestOutlines:
             Operator("Conv2D:relu", (number - 1,) if number else (), shapes)
             for number in range(MOST_NODES)
         )
-        message = messages.encode_outline(outline)
+        message = query(outline)
         start = time.process_time()
-        assert messages.read_outline(message) == outline
+        assert outline_in(sent(message)) == outline
         assert time.process_time() - start < 5
 
 
@@ -222,15 +276,16 @@ class TestFiles:
     @pytest.mark.parametrize("size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 7])
     def test_come_back_as_they_were(self, size: int) -> None:
         content = bytes(range(256)) * (size // 256) + bytes(size % 256)
-        sent = list(messages.chunks(io.BytesIO(content + b"and more"), size))
-        assert [len(chunk) for chunk in sent[:-1]] == [CHUNK_BYTES] * (len(sent) - 1)
+        parts = list(messages.chunks(io.BytesIO(content + b"and more"), size))
+        assert [len(chunk) for chunk in parts[:-1]] == [CHUNK_BYTES] * (len(parts) - 1)
         arrived, moved = io.BytesIO(), []
-        answer = iter([*sent, b"the message behind it"])
+        last = zoo_pb2.FetchResponse(sha256="the message behind it")
+        answer = iter([*(zoo_pb2.FetchResponse(chunk=each) for each in parts), last])
         found = messages.receive(answer, size, arrived, lambda: moved.append(1))
         assert arrived.getvalue() == content
         assert found == hashlib.sha256(content).hexdigest()
-        assert len(moved) == len(sent)
-        assert next(answer) == b"the message behind it"
+        assert len(moved) == len(parts)
+        assert next(answer) is last
 
     def test_one_that_is_too_short_is_not_sent(self) -> None:
         with pytest.raises(UserError, match="has only 1048579 bytes instead of 1048580"):
@@ -249,9 +304,14 @@ class TestFiles:
         ],
     )
     def test_chunks_of_wrong_sizes_are_refused(self, sizes: list[int], reason: str) -> None:
-        sent: Iterator[bytes] = iter([bytes(size) for size in sizes])
+        parts = iter([zoo_pb2.RegisterRequest(chunk=bytes(size)) for size in sizes])
         with pytest.raises(UserError, match=reason):
-            messages.receive(sent, CHUNK_BYTES + 4, io.BytesIO())
+            messages.receive(parts, CHUNK_BYTES + 4, io.BytesIO())
+
+    def test_another_message_than_a_chunk_is_refused(self) -> None:
+        for other in (zoo_pb2.FetchResponse(size=7), zoo_pb2.FetchResponse(sha256="7")):
+            with pytest.raises(UserError, match="a chunk has 0 bytes; at byte 0 of 7 it must"):
+                messages.receive(iter([other]), 7, io.BytesIO())
 
     def test_their_sum_is_known_before_they_are_sent(self, tmp_path: Path) -> None:
         content = bytes(3_000_000)

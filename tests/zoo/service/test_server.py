@@ -17,10 +17,11 @@ import pytest
 import trustme
 
 from ooodist.errors import UserError
-from ooodist.zoo.service import messages
+from ooodist.zoo.service import zoo_pb2, zoo_pb2_grpc
+from ooodist.zoo.service.limits import CHUNK_BYTES
 from ooodist.zoo.service.server import serve
 from ooodist.zoo.zoo import Zoo
-from tests.zoo.serving import ANNA, BOB, TOKENS, listed, refused, wait_until
+from tests.zoo.serving import ANNA, BOB, NOTHING, TOKENS, listed, part, refused, wait_until
 
 
 class TestServe:
@@ -116,7 +117,7 @@ class TestServeForever:
         assert "without TLS" in line
         address = line.split("served at ")[1].split(",")[0]
         assert listed(address, ANNA) == {}
-        assert refused(address, "List", [b"{}"], BOB)[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert refused(address, "List", NOTHING, BOB)[0] is grpc.StatusCode.UNAUTHENTICATED
         out = self.end(process, signal.SIGTERM)
         assert ANNA not in line + out
         assert "no longer served" in out
@@ -136,18 +137,18 @@ class TestServeForever:
             for each in Path(f"/proc/{process.pid}/fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
                     if os.readlink(each).startswith(str(tmp_path / "temporary")):
-                        return each.stat().st_size >= messages.CHUNK_BYTES
+                        return each.stat().st_size >= CHUNK_BYTES
             return False
 
-        def part() -> Iterator[bytes]:
-            yield messages.encode(messages.Upload(2 * messages.CHUNK_BYTES, ""))
-            yield bytes(messages.CHUNK_BYTES)
+        def parts() -> Iterator[zoo_pb2.RegisterRequest]:
+            upload = zoo_pb2.Upload(size=2 * CHUNK_BYTES, sha256="0" * 64)
+            yield zoo_pb2.RegisterRequest(upload=upload)
+            yield part(bytes(CHUNK_BYTES))
             ended.wait(30)
 
         with grpc.insecure_channel(address) as channel:
             metadata = [("authorization", f"Bearer {token}")]
-            method = channel.stream_stream(f"/{messages.SERVICE}/Register")
-            going = method(part(), metadata=metadata, timeout=30)
+            going = zoo_pb2_grpc.ZooStub(channel).Register(parts(), metadata=metadata, timeout=30)
             wait_until(is_receiving)
             process.kill()
             process.communicate()

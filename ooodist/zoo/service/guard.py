@@ -1,0 +1,153 @@
+"""Who may call the zoo's service, and what a call that fails is told.
+
+Each call needs a token, and the token says who asks: what a client claims to be is not looked at.
+All calls are streams for gRPC: so it hands over the messages one by one, and a client that nobody
+knows, or that sends nothing, does not keep a thread waiting for a message.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from ooodist.errors import UserError
+from ooodist.zoo.full_disk import is_disk_full
+from ooodist.zoo.service import messages
+from ooodist.zoo.service.idle_timeout import IdleTimeout
+from ooodist.zoo.service.limits import BusyError, Limits, Places, request_bytes
+from ooodist.zoo.service.tokens import Tokens
+
+T = TypeVar("T")
+
+logger = logging.getLogger("ooodist")
+
+_DETAIL_LETTERS = 1000  # of an error: they travel in a header, which must be short
+
+
+class RefusedError(Exception):
+    """A call is refused for another reason than that its messages are wrong."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A client in the middle of a call; the service's methods get it as their context.
+
+    Attributes:
+        user: who it is.
+        cancel: ends the call.
+        timeout: seconds that it may take for a message.
+    """
+
+    user: str
+    cancel: Callable[[], object]
+    timeout: float
+
+    def watch(self) -> IdleTimeout:
+        """Ends the call if the client is too slow to send or take a message."""
+        return IdleTimeout(self.timeout, self.cancel)
+
+    def next(self, requests: Iterator[T]) -> T:
+        """Its next message. Raises UserError: there is none."""
+        with self.watch():
+            message = next(requests, None)
+        if message is None:
+            raise UserError("the call ended before all messages came")
+        return message
+
+
+class Guard(grpc.ServerInterceptor):
+    """Stands before all calls: looks at tokens, limits and errors.
+
+    Args:
+        tokens: of those who may call.
+        limits: that users have.
+        address: of the zoo, which clients are not told.
+    """
+
+    def __init__(self, tokens: Tokens, limits: Limits, address: str) -> None:
+        self._tokens = tokens
+        self._limits = limits
+        self._address = address
+        self._places = Places("calls", limits.calls, limits.calls_of_user)
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        """What gRPC asks for each call; None: there is no such call."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        most = request_bytes(handler_call_details.method.rpartition("/")[2])
+        # Without a deserializer: gRPC would call a message that is damaged an error of the service.
+        return grpc.stream_stream_rpc_method_handler(
+            partial(self._answer, handler, most), response_serializer=handler.response_serializer
+        )
+
+    def _answer(
+        self,
+        handler: grpc.RpcMethodHandler,
+        most: int,
+        arriving: Iterator[bytes],
+        context: grpc.ServicerContext,
+    ) -> Iterator[Message]:
+        try:
+            given = dict(context.invocation_metadata()).get("authorization", "")
+            caller = Caller(self._user(given), context.cancel, self._limits.timeout)
+            parse = handler.request_deserializer
+            requests = (messages.parsed(parse, message, most) for message in arriving)
+            with self._places.taken_by(caller.user):
+                for answer in handler.stream_stream(requests, caller):
+                    with caller.watch():
+                        yield answer  # goes on once the network has taken it
+        except grpc.RpcError:
+            return  # the client has gone
+        except RefusedError as error:
+            context.abort(error.code, self._public(error))
+        except BusyError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except Exception as error:
+            if is_disk_full(error):
+                logger.error("the disk of the zoo's service is full: %s", error)
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the service's disk is full")
+            if isinstance(error, UserError) and not isinstance(error.__cause__, sqlite3.Error):
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, self._public(error))
+            logger.exception("the zoo's service failed in a call")
+            context.abort(grpc.StatusCode.INTERNAL, "the service failed; its log says why")
+
+    def _user(self, given: str | bytes) -> str:
+        """Whose token it is. All are compared, in a time that does not tell how much is right."""
+        header = given if isinstance(given, bytes) else given.encode()
+        found = None
+        for token, user in self._tokens.users.items():
+            if hmac.compare_digest(header, f"Bearer {token}".encode()):
+                found = user
+        if found is None:
+            raise RefusedError(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the token is not one of this service" if given else "the service needs a token",
+            )
+        return found
+
+    def _public(self, error: Exception) -> str:
+        """The message without what the client has no business to know."""
+        text = str(error)
+        for place in (self._address, os.path.abspath(self._address)):
+            if re.match(r"/.|\w+://", place):  # and not a single word, which may be in any text
+                text = text.replace(place, "the zoo")
+        return text[:_DETAIL_LETTERS]
