@@ -11,6 +11,7 @@ from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.profiler.conditions import Conditions
 from ooodist.util import yaml_dataclass
+from ooodist.util.replacing import replacing
 
 logger = logging.getLogger("ooodist")
 
@@ -102,9 +103,8 @@ def write(folder: Path, profile: Profile) -> Path:
     """Writes a profile and returns its file, which is there whole or not at all. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / file_name(profile.name, profile.conditions)
-    incomplete = file.with_name(f".incomplete-{file.name}")
-    incomplete.write_text(to_yaml(profile), encoding="utf-8")
-    incomplete.replace(file)
+    with replacing(file) as temporary:
+        temporary.write_text(to_yaml(profile), encoding="utf-8")
     return file
 
 

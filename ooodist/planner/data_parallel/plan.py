@@ -23,6 +23,7 @@ from typing import Annotated
 
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.replacing import replacing
 from ooodist.util.yaml_dataclass import Range
 
 ALIGNMENT = 64  # bytes; TensorFlow splits a tensor without copying it at multiples of this
@@ -157,9 +158,8 @@ def read(file: Path) -> Plan:
 
 def write(plan: Plan, file: Path) -> None:
     """Writes a plan; the file is there whole, or not at all. Raises OSError."""
-    incomplete = file.with_name(f".incomplete-{file.name}")
-    incomplete.write_text(to_yaml(plan), encoding="utf-8")
-    incomplete.replace(file)
+    with replacing(file) as temporary:
+        temporary.write_text(to_yaml(plan), encoding="utf-8")
 
 
 def check_exchanges(plan: Plan) -> None:
