@@ -8,7 +8,6 @@ imports TensorFlow before all keys that can be checked without it have been chec
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -29,6 +28,7 @@ from ooodist.config.sections import (
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.digest import hex_digest
 from ooodist.util.yaml_dataclass import Range, did_you_mean
 
 Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
@@ -273,7 +273,7 @@ def to_yaml(config: Config) -> str:
 
 def digest(config: Config) -> str:
     """Differs when anything in the configs differs."""
-    return hashlib.sha256(to_yaml(config).encode()).hexdigest()
+    return hex_digest(to_yaml(config))
 
 
 def _read_file(file: Path) -> dict[str, Any]:

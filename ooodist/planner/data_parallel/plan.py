@@ -15,7 +15,6 @@ YAML::
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Annotated
 
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import replacing
 from ooodist.util.yaml_dataclass import Range
 
@@ -105,7 +105,7 @@ class Plan:
 
     def digest(self) -> str:
         """Differs when anything that is carried out differs; the prediction is not part of it."""
-        return hashlib.sha256(to_yaml(replace(self, predicted=None)).encode()).hexdigest()
+        return hex_digest(to_yaml(replace(self, predicted=None)))
 
 
 def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:

@@ -22,7 +22,6 @@ the columns of one table (columns.py). Gains are whole numbers there, so that eq
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -38,6 +37,7 @@ from ooodist.transfer.matching.alignment import aligned
 from ooodist.transfer.matching.assignment import assignment, best_assignments
 from ooodist.transfer.matching.columns import Columns, lay_out, side_by_side
 from ooodist.transfer.matching.forms import Floats, Form, Integers, pair_gains
+from ooodist.util.digest import hex_digest
 
 WHOLE = 2**44  # a score of 1, in units of the tables
 BATCH = 2**14  # operators of several parents in one table, about
@@ -85,7 +85,7 @@ def prepare(outline: Outline) -> Prepared:
     for op, by_ranks in columns.forms.items():
         shares = np.concatenate([form.shares[form.which] for form in by_ranks.values()])
         largest[op] = np.cumsum([0, *np.sort(shares)[::-1]])
-    digest = hashlib.sha256(json.dumps(plain_of(outline)).encode()).hexdigest()
+    digest = hex_digest(json.dumps(plain_of(outline)))
     return Prepared(outline, digest, series, columns, forms, largest)
 
 
