@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.plan import AUTO, NAMES
+from ooodist.util import quantity
 
 EXAMPLES = """\
 examples:
@@ -51,8 +51,6 @@ DEFAULT_ENGINE = "horovod"  # of a described cluster
 DEFAULT_LATENCY = "50us"  # of described links: two hosts and a switch between them
 DEFAULT_OUTPUT = "runs/plan"  # where there is no job that has one
 FOLDER_NAME = "plan"  # in the output of a job
-_POWER_OF_TWO = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-_MEMORY = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_POWER_OF_TWO)})")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -125,13 +123,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def parse_memory(text: str) -> int:
     """Bytes from text such as ``12GiB``. Raises UserError."""
-    found = _MEMORY.fullmatch(text.strip())
-    if not found or not float(found[1]):
-        raise UserError(
-            f"--memory is {text}; it must be a number and one of {', '.join(_POWER_OF_TWO)}, as "
-            "12GiB"
-        )
-    return int(float(found[1]) * 2 ** _POWER_OF_TWO[found[2]])
+    return int(quantity.read(text, "--memory", quantity.BYTES, "12GiB", positive=True))
 
 
 def whole_number(text: str, name: str, *, least: int) -> int:
