@@ -9,7 +9,7 @@ imports TensorFlow before all keys that can be checked without it have been chec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -149,11 +149,13 @@ class Config:
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()
-    steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] | None = None
+    steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] | None = field(
+        default=None, metadata={"was": "steps_per_launch"}
+    )
     accumulate: Annotated[int, Range(1)] = 1
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
-    warm_start: WarmStartConfig | None = None
+    warm_start: WarmStartConfig | None = field(default=None, metadata={"was": "warmup"})
     exchange: ExchangeConfig = ExchangeConfig()
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
@@ -161,7 +163,9 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     early_stopping: EarlyStoppingConfig | None = None
     report: ReportConfig = ReportConfig()
-    timeout: Annotated[float, Range(1, LONGEST_STALL)] = 60.0
+    timeout: Annotated[float, Range(1, LONGEST_STALL)] = field(
+        default=60.0, metadata={"was": "stall_limit"}
+    )
 
     def __post_init__(self) -> None:
         for name, path in (
@@ -249,7 +253,7 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
     settings = {} if file is None else _read_file(file)
     for override in overrides:
         _override(settings, override)
-    yaml_dataclass.check_keys(settings, [each.name for each in fields(Config)], "", "the job")
+    yaml_dataclass.check_fields(settings, Config, "")
     hints = get_type_hints(Config, include_extras=True)
     parallel = yaml_dataclass.read(hints["parallel"], settings.get("parallel"), "parallel")
     if parallel is None:

@@ -11,9 +11,12 @@ The fields' type hints are the schema::
     read(Job, parse("batch: 0", "job.yaml"))   # UserError: batch is 0; it must be at least 1
 
 Known hints: int, float, str, bool, None, Any, Literal, unions, lists, tuples of any length, dicts
-with text keys, and dataclasses. An int is a valid float. A field whose ``metadata`` has
-``"reader"``, a function of (value, path), is read by that instead; such fields are read last,
-because their readers may import what takes long.
+with text keys, and dataclasses. An int is a valid float. What the ``metadata`` of a field may have:
+
+* ``"reader"``, a function of (value, path), which reads it instead. Such fields are read last,
+  because their readers may import what takes long.
+* ``"writer"``, a function of the value, which makes a plain one of it.
+* ``"was"``: its key before it was renamed; who gives that is told the new one.
 """
 
 from __future__ import annotations
@@ -135,13 +138,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-# What keys were called before.
-RENAMED = {
-    "steps_per_launch": "steps_per_execution",
-    "max_steps_per_launch": "max_steps_per_execution",
-    "warmup": "warm_start",
-    "stall_limit": "timeout",
-}
+def check_fields(mapping: Mapping[Any, Any], cls: type, path: str) -> None:
+    """Raises UserError for the first key of ``mapping``, which stands at ``path``, that is not
+    one of a field of the dataclass ``cls``."""
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    for field in fields:
+        if "was" in field.metadata and field.metadata["was"] in mapping:
+            old = field.metadata["was"]
+            raise UserError(f"{join(path, old)} is called {join(path, field.name)} now")
+    check_keys(mapping, [field.name for field in fields], path, path or "the job")
 
 
 def check_keys(mapping: Mapping[Any, Any], allowed: Iterable[str], path: str, what: str) -> None:
@@ -150,8 +155,6 @@ def check_keys(mapping: Mapping[Any, Any], allowed: Iterable[str], path: str, wh
     allowed = list(allowed)
     for key in mapping:
         if key not in allowed:
-            if RENAMED.get(key) in allowed:
-                raise UserError(f"{join(path, key)} is called {join(path, RENAMED[key])} now")
             raise UserError(
                 f"there is no key {join(path, key)}{did_you_mean(key, allowed)}; "
                 f"{what} has {', '.join(allowed) or 'no keys'}"
@@ -230,8 +233,8 @@ def _to_float(value: float, path: str) -> float:
 
 def read_dataclass(cls: type[T], value: Mapping[Any, Any], path: str) -> T:
     """An object of the dataclass ``cls`` from the settings in ``value``. Raises UserError."""
+    check_fields(value, cls, path)
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-    check_keys(value, [field.name for field in fields], path, path or "the job")
     hints = _hints(cls)  # type: ignore[arg-type]
     arguments = {}
     for field in sorted(fields, key=lambda field: "reader" in field.metadata):

@@ -175,7 +175,7 @@ def test_any_text_survives(text: str) -> None:
 def test_a_key_that_was_renamed_is_named() -> None:
     @dataclass(frozen=True)
     class Renamed:
-        steps_per_execution: int = 1
+        steps_per_execution: int = field(default=1, metadata={"was": "steps_per_launch"})
 
     with pytest.raises(
         UserError, match=r"^a\.steps_per_launch is called a\.steps_per_execution now$"

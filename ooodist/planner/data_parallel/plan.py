@@ -16,7 +16,7 @@ YAML::
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -97,7 +97,9 @@ class Plan:
     credit: Annotated[int, Range(1)] | None = None
     by_urgency: bool = False
     partition_bytes: Annotated[int, Range(1)] | None = None
-    steps_per_execution: Annotated[int, Range(1)] = 1
+    steps_per_execution: Annotated[int, Range(1)] = field(
+        default=1, metadata={"was": "steps_per_launch"}
+    )
     model: str = ""
     engine: str = ""
     workers: Annotated[int, Range(1)] = 1
