@@ -239,10 +239,7 @@ def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
 
     Raises UserError.
     """
-    settings = {} if file is None else _read_file(file)
-    for override in overrides:
-        _override(settings, override)
-    return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
+    return yaml_dataclass.read_dataclass(Config, DEFAULTS | _given(file, overrides), "")
 
 
 def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[ParallelConfig, float]:
@@ -250,9 +247,7 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
 
     So neither TensorFlow nor Keras is imported. Raises UserError; also if there is no ``parallel``.
     """
-    settings = {} if file is None else _read_file(file)
-    for override in overrides:
-        _override(settings, override)
+    settings = _given(file, overrides)
     yaml_dataclass.check_fields(settings, Config, "")
     hints = get_type_hints(Config, include_extras=True)
     parallel = yaml_dataclass.read(hints["parallel"], settings.get("parallel"), "parallel")
@@ -267,12 +262,13 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
 
 def loads(text: str) -> Config:
     """The job of YAML text. Raises UserError."""
-    return yaml_dataclass.read_dataclass(Config, DEFAULTS | _parse(text, "the job"), "")
+    settings = _group_of_keys(yaml_dataclass.parse(text, "the job"), "the job")
+    return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
 
 
 def to_yaml(config: Config) -> str:
     """All keys of the job; :func:`loads` makes the same config of it."""
-    return yaml_dataclass.dump(yaml_dataclass.plain(config))
+    return yaml_dataclass.dump(config)
 
 
 def digest(config: Config) -> str:
@@ -280,16 +276,16 @@ def digest(config: Config) -> str:
     return hex_digest(to_yaml(config))
 
 
-def _read_file(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--config {file} cannot be read: {error}") from error
-    return _parse(text, str(file))
+def _given(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """The settings in a file, changed by overrides."""
+    value = None if file is None else yaml_dataclass.parse_file(file, "--config")
+    settings = _group_of_keys(value, str(file))
+    for override in overrides:
+        _override(settings, override)
+    return settings
 
 
-def _parse(text: str, source: str) -> dict[str, Any]:
-    settings = yaml_dataclass.parse(text, source)
+def _group_of_keys(settings: Any, source: str) -> dict[str, Any]:
     if settings is None:
         return {}
     if not isinstance(settings, dict):

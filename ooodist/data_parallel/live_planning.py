@@ -263,7 +263,7 @@ class LivePlanning:
         text = ""
         if self._search is not None:
             try:
-                text = yaml_dataclass.dump(yaml_dataclass.plain(Found(self._search.result())))
+                text = yaml_dataclass.dump(Found(self._search.result()))
             except (UserError, OSError) as error:
                 logger.warning(
                     "planned: the search failed, so %s stays: %s", self._current.name, error
@@ -272,7 +272,7 @@ class LivePlanning:
         text = self._engine.broadcast_text(text)
         plans: list[Plan] = []
         if text:
-            found: Found = yaml_dataclass.read(Found, yaml_dataclass.parse(text, "of rank 0"))
+            found = yaml_dataclass.read_text(Found, text, "of rank 0")
             plans = self._worth_trying(found.plans)
         if plans:
             new = [self._job.candidate(plan, self._costs, self._network) for plan in plans]

@@ -194,17 +194,14 @@ def _check(parallel: ParallelConfig, processes: int) -> None:
 
 def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
     """On all ranks what rank 0 has; as YAML, in which nothing can hide that runs."""
-    packed = b"" if plan is None else yaml_dataclass.dump(yaml_dataclass.plain(plan)).encode()
+    packed = b"" if plan is None else yaml_dataclass.dump(plan).encode()
     size = np.array([len(packed)])
     wait_for(world.Ibcast(size))
     buffer = np.empty(int(size[0]), np.uint8)
     if plan is not None:
         buffer[:] = np.frombuffer(packed, np.uint8)
     wait_for(world.Ibcast(buffer))
-    agreed: Emulated = yaml_dataclass.read(
-        Emulated, yaml_dataclass.parse(buffer.tobytes().decode(), "what rank 0 sent")
-    )
-    return agreed
+    return yaml_dataclass.read_text(Emulated, buffer.tobytes().decode(), "what rank 0 sent")
 
 
 def _end(world: MPI.Intracomm, message: str, code: int) -> int:

@@ -218,9 +218,9 @@ class LiveSchedule:
                     "pipeline: the search failed, so %s stays: %s", self.plan.schedule.name, error
                 )
             self.close()
-        text = yaml_dataclass.dump(yaml_dataclass.plain(found))
+        text = yaml_dataclass.dump(found)
         text = self._engine.broadcast_text(text)
-        found = yaml_dataclass.read(FoundSchedules, yaml_dataclass.parse(text, "of rank 0"))
+        found = yaml_dataclass.read_text(FoundSchedules, text, "of rank 0")
         for schedule in found.schedules:
             if self._job.computes_alike(schedule, self.plan.schedule):
                 self._add(replace(self.plan, schedule=schedule))

@@ -231,8 +231,7 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
 
 def read_costs(file: Path) -> StepCosts:
     """The costs of a YAML file. Raises UserError."""
-    costs: StepCosts = yaml_dataclass.read_file(StepCosts, file, "--costs")
-    return costs
+    return yaml_dataclass.read_file(StepCosts, file, "--costs")
 
 
 if __name__ == "__main__":

@@ -63,8 +63,7 @@ class Conditions:
 
     def digest(self) -> str:
         """8 hexadecimal digits that differ when anything does."""
-        text = yaml_dataclass.dump(yaml_dataclass.plain(self))
-        return hex_digest(text, 8)
+        return hex_digest(yaml_dataclass.dump(self), 8)
 
     def differences(self, other: Conditions) -> list[str]:
         """What differs, as ``machine.cores: 2, not 4`` (of ``self``, not of ``other``)."""

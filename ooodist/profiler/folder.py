@@ -51,16 +51,15 @@ def folder_of(setting: str | None) -> Path:
 
 def to_yaml(profile: Profile) -> str:
     """The profile as text; :func:`from_yaml` makes the same profile of it."""
-    return yaml_dataclass.dump(yaml_dataclass.plain(profile))
+    return yaml_dataclass.dump(profile)
 
 
 def from_yaml(text: str, source: str) -> Profile:
     """The profile of YAML text. Raises UserError, in which ``source`` names where it is from."""
     try:
-        profile: Profile = yaml_dataclass.read(Profile, yaml_dataclass.parse(text, source))
+        return yaml_dataclass.read_text(Profile, text, source)
     except UserError as error:
         raise UserError(f"profile {source}: {error}; delete it, to measure again") from error
-    return profile
 
 
 def file_name(name: str, conditions: Conditions) -> str:
@@ -104,7 +103,7 @@ def write(folder: Path, profile: Profile) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / file_name(profile.name, profile.conditions)
     with replacing(file) as temporary:
-        temporary.write_text(to_yaml(profile), encoding="utf-8")
+        yaml_dataclass.write_file(profile, temporary)
     return file
 
 

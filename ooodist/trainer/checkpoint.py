@@ -149,10 +149,9 @@ def read_state(file: Path) -> State:
             "or give the folder's name to find the newest that is whole"
         ) from error
     try:
-        state: State = yaml_dataclass.read(State, content)
+        return yaml_dataclass.read(State, content)
     except UserError as error:
         raise UserError(f"checkpoint {file} was written by another ooodist: {error}") from error
-    return state
 
 
 def latest(folder: Path) -> tuple[Path, State]:

@@ -30,7 +30,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import yaml
 
@@ -85,23 +95,40 @@ def parse_file(file: Path, option: str) -> Any:
     return parse(text, f"{option} {file}")
 
 
-def read_file(hint: Any, file: Path, option: str) -> Any:
-    """An object of the type ``hint`` from a YAML file that was given as this option.
+def read_file(cls: type[T], file: Path, option: str) -> T:
+    """An object of the dataclass from a YAML file that was given as this option.
 
     Raises UserError.
     """
     value = parse_file(file, option)
     try:
-        return read(hint, value)
+        return read(cls, value)
     except UserError as error:
         raise UserError(f"{option} {file}: {error}") from error
 
 
+def write_file(value: Any, file: Path) -> None:
+    """Writes a dataclass or a plain value as YAML. Raises OSError."""
+    file.write_text(dump(value), encoding="utf-8")
+
+
+def read_text(cls: type[T], text: str, source: str) -> T:
+    """An object of the dataclass from YAML text; ``source`` names what is no YAML.
+
+    Raises UserError.
+    """
+    return read(cls, parse(text, source))
+
+
 def dump(value: Any) -> str:
-    """YAML text from which :func:`parse` makes the same plain value."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    """YAML text of a dataclass or plain value; :func:`parse` makes the plain one of it."""
+    return yaml.dump(plain(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
+@overload
+def read(hint: type[T], value: Any, path: str = "") -> T: ...
+@overload
+def read(hint: Any, value: Any, path: str = "") -> Any: ...
 def read(hint: Any, value: Any, path: str = "") -> Any:
     """``value``, as parsed from YAML, as an object of the type ``hint``.
 
@@ -120,7 +147,7 @@ def read(hint: Any, value: Any, path: str = "") -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as dicts and tuples as lists, all the way down: what :func:`dump` takes.
+    """Dataclasses as dicts and tuples as lists, all the way down: what JSON and YAML take.
 
     A dataclass with a class variable ``name`` gives it as its first key.
     """

@@ -325,7 +325,7 @@ def _entry(archive: zipfile.ZipFile) -> Entry:
     if content["version"] != VERSION:
         other = f"version {content['version']!r}, where this ooodist reads {VERSION}"
         raise UserError(f"{MEMBER} is of {other}; add the model anew")
-    meta: Meta = yaml_dataclass.read(Meta, content["meta"], "meta")
+    meta = yaml_dataclass.read(Meta, content["meta"], "meta")
     check_meta(meta)
     graph = read_graph(content["graph"])
     places = content["places"]

@@ -128,7 +128,7 @@ def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
 
 def to_yaml(plan: Plan) -> str:
     """The plan as text; :func:`from_yaml` makes the same plan of it."""
-    return yaml_dataclass.dump(yaml_dataclass.plain(plan))
+    return yaml_dataclass.dump(plan)
 
 
 def from_yaml(text: str, source: str) -> Plan:
@@ -161,7 +161,7 @@ def read(file: Path) -> Plan:
 def write(plan: Plan, file: Path) -> None:
     """Writes a plan; the file is there whole, or not at all. Raises OSError."""
     with replacing(file) as temporary:
-        temporary.write_text(to_yaml(plan), encoding="utf-8")
+        yaml_dataclass.write_file(plan, temporary)
 
 
 def check_exchanges(plan: Plan) -> None:
