@@ -7,7 +7,6 @@ that what is wrong is said once.
 from __future__ import annotations
 
 import logging
-import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -26,15 +25,13 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.layer_costs import read_model_costs
 from ooodist.planner.pipeline.plan import make_plan
 from ooodist.util import yaml_dataclass
+from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, print_error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 logger = logging.getLogger("ooodist")
 
-USER_ERROR_CODE = 2
-CRASH_CODE = 1
-INTERRUPTED_CODE = 130
 LEAST_SECONDS = 10e-3  # of an action, on average; what waking up and messages take is far less
 LINGER_SECONDS = 1.0  # before a rank ends all: what others have to say may still be on its way
 
@@ -72,7 +69,7 @@ def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
-        _print_error(f"--emulate needs MPI ({error}); run scripts/install_engines.sh mpi")
+        print_error(f"--emulate needs MPI ({error}); run scripts/install_engines.sh mpi")
         return USER_ERROR_CODE
     world = MPI.COMM_WORLD
     logger.setLevel(logging.WARNING if world.rank else logging.INFO)
@@ -206,14 +203,8 @@ def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
 
 def _end(world: MPI.Intracomm, message: str, code: int) -> int:
     """Ends all ranks; returns the code where there are no others."""
-    _print_error(message)
+    print_error(message)
     if world.size > 1:
         time.sleep(LINGER_SECONDS)
         world.Abort(code)
     return code
-
-
-def _print_error(message: str) -> None:
-    # One write, or the lines of two ranks get mixed up.
-    sys.stderr.write(f"ooodist: error: {message}\n")
-    sys.stderr.flush()

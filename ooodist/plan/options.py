@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.util import quantity
+from ooodist.util.program import Parser
 
 EXAMPLES = """\
 examples:
@@ -55,13 +55,11 @@ FOLDER_NAME = "plan"  # in the output of a job
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a command line; their words are not looked at. Raises UserError."""
-    parser = _Parser(
+    parser = Parser(
         prog="python -m ooodist.plan",
         description="Measure a job, plan its order and exchanges, or the schedule of its pipeline, "
         "predict and draw. No training.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--config", metavar="FILE", type=Path, help="YAML file of the job")
@@ -131,10 +129,3 @@ def whole_number(text: str, name: str, *, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise UserError(f"{name} is {text}; it must be a whole number of at least {least}")
     return int(text)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Its errors are like all others: one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; python -m ooodist.plan --help shows what there is")

@@ -20,9 +20,9 @@ from typing import Any, Generic, TypeVar
 
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.program import USER_ERROR_CODE
 
 NICENESS = 19  # it takes what the training leaves
-USER_ERROR_CODE = 2
 REQUEST, ANSWER, ERRORS = "request.yaml", "answer.yaml", "errors.txt"
 
 Request = TypeVar("Request")
