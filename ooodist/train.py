@@ -15,8 +15,7 @@ from ooodist.config.job import Config
 from ooodist.config.sections import OrderConfig
 from ooodist.errors import UserError
 from ooodist.util.importing import without_collection
-
-USER_ERROR_CODE = 2
+from ooodist.util.program import refused
 
 EXAMPLES = """\
 examples:
@@ -66,8 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             print(job_file.to_yaml(config), end="")
             return 0
     except UserError as error:
-        print(f"ooodist: error: {error}", file=sys.stderr)
-        return USER_ERROR_CODE
+        return refused(error)
     # Later, because it imports TensorFlow, which takes seconds.
     with without_collection():
         from ooodist.job import run as job

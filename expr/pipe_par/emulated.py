@@ -118,7 +118,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="ooodist-emulated-") as name:
         folder = Path(name)
         for row, plan in plans.items():
-            text = yaml_dataclass.dump(yaml_dataclass.plain(plan.costs))
+            text = yaml_dataclass.dump(plan.costs)
             (folder / f"{row}.csv").write_text(to_csv(plan.schedule), encoding="utf-8")
             (folder / f"{row}.yaml").write_text(text, encoding="utf-8")
         start = command(setting.ranks, "emulated_worker.py", folder, repeats)

@@ -8,9 +8,8 @@ imports TensorFlow before all keys that can be checked without it have been chec
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -29,6 +28,7 @@ from ooodist.config.sections import (
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.digest import hex_digest
 from ooodist.util.yaml_dataclass import Range, did_you_mean
 
 Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
@@ -149,11 +149,13 @@ class Config:
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()
-    steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] | None = None
+    steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] | None = field(
+        default=None, metadata={"was": "steps_per_launch"}
+    )
     accumulate: Annotated[int, Range(1)] = 1
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
-    warm_start: WarmStartConfig | None = None
+    warm_start: WarmStartConfig | None = field(default=None, metadata={"was": "warmup"})
     exchange: ExchangeConfig = ExchangeConfig()
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
@@ -161,7 +163,9 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     early_stopping: EarlyStoppingConfig | None = None
     report: ReportConfig = ReportConfig()
-    timeout: Annotated[float, Range(1, LONGEST_STALL)] = 60.0
+    timeout: Annotated[float, Range(1, LONGEST_STALL)] = field(
+        default=60.0, metadata={"was": "stall_limit"}
+    )
 
     def __post_init__(self) -> None:
         for name, path in (
@@ -235,10 +239,7 @@ def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
 
     Raises UserError.
     """
-    settings = {} if file is None else _read_file(file)
-    for override in overrides:
-        _override(settings, override)
-    return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
+    return yaml_dataclass.read_dataclass(Config, DEFAULTS | _given(file, overrides), "")
 
 
 def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[ParallelConfig, float]:
@@ -246,10 +247,8 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
 
     So neither TensorFlow nor Keras is imported. Raises UserError; also if there is no ``parallel``.
     """
-    settings = {} if file is None else _read_file(file)
-    for override in overrides:
-        _override(settings, override)
-    yaml_dataclass.check_keys(settings, [each.name for each in fields(Config)], "", "the job")
+    settings = _given(file, overrides)
+    yaml_dataclass.check_fields(settings, Config, "")
     hints = get_type_hints(Config, include_extras=True)
     parallel = yaml_dataclass.read(hints["parallel"], settings.get("parallel"), "parallel")
     if parallel is None:
@@ -263,29 +262,30 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
 
 def loads(text: str) -> Config:
     """The job of YAML text. Raises UserError."""
-    return yaml_dataclass.read_dataclass(Config, DEFAULTS | _parse(text, "the job"), "")
+    settings = _group_of_keys(yaml_dataclass.parse(text, "the job"), "the job")
+    return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
 
 
 def to_yaml(config: Config) -> str:
     """All keys of the job; :func:`loads` makes the same config of it."""
-    return yaml_dataclass.dump(yaml_dataclass.plain(config))
+    return yaml_dataclass.dump(config)
 
 
 def digest(config: Config) -> str:
     """Differs when anything in the configs differs."""
-    return hashlib.sha256(to_yaml(config).encode()).hexdigest()
+    return hex_digest(to_yaml(config))
 
 
-def _read_file(file: Path) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--config {file} cannot be read: {error}") from error
-    return _parse(text, str(file))
+def _given(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """The settings in a file, changed by overrides."""
+    value = None if file is None else yaml_dataclass.parse_file(file, "--config")
+    settings = _group_of_keys(value, str(file))
+    for override in overrides:
+        _override(settings, override)
+    return settings
 
 
-def _parse(text: str, source: str) -> dict[str, Any]:
-    settings = yaml_dataclass.parse(text, source)
+def _group_of_keys(settings: Any, source: str) -> dict[str, Any]:
     if settings is None:
         return {}
     if not isinstance(settings, dict):

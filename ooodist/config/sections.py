@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from ooodist.errors import UserError
@@ -56,7 +56,9 @@ class PlanningConfig:
     same for pipelines whose schedule is ``auto``; the others are not theirs."""
 
     memory_bytes: Annotated[int, Range(1)] | None = None
-    max_steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] = 8
+    max_steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] = field(
+        default=8, metadata={"was": "max_steps_per_launch"}
+    )
     profiles: str | None = None
     profile_anew: bool = False
     trial: bool = True

@@ -10,7 +10,6 @@ The selection changes between two calls, when nothing is in flight.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
@@ -34,6 +33,7 @@ from ooodist.errors import UserError
 from ooodist.step.backward import variable_names
 from ooodist.trainer.watchdog import expect_longer
 from ooodist.transfer.provenance import not_copied
+from ooodist.util.digest import hex_digest
 from ooodist.util.yaml_dataclass import did_you_mean
 
 logger = logging.getLogger("ooodist")
@@ -59,7 +59,7 @@ class Mask:
     @property
     def digest(self) -> str:
         """A hash of the weights' names."""
-        return hashlib.sha256("\n".join(sorted(self.weights)).encode()).hexdigest()[:16]
+        return hex_digest("\n".join(sorted(self.weights)), 16)
 
 
 @dataclass(frozen=True)

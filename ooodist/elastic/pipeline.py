@@ -93,10 +93,9 @@ class SelectivePipeline:
         with self.inner.engine.agreed():
             if self.inner.engine.rank == 0:
                 units = measure_stage_units(self.inner.model, assembly.splitter, self._full.parts)
-                text = yaml_dataclass.dump(yaml_dataclass.plain(units))
+                text = yaml_dataclass.dump(units)
         text = self.inner.engine.broadcast_text(text)
-        units = yaml_dataclass.read(StepCosts, yaml_dataclass.parse(text, "of rank 0"))
-        return units
+        return yaml_dataclass.read_text(StepCosts, text, "of rank 0")
 
     def _schedule_for(self, costs: PipelineCosts, first: int) -> Schedule:
         return reschedule(self._full, self.inner.parallel.schedule, costs, first).schedule

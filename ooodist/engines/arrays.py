@@ -5,7 +5,6 @@ have zero. So the bits of that rank arrive unchanged, whatever they mean, on any
 means are the engine's own, and the same to the last bit on every rank.
 """
 
-import hashlib
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from ooodist.errors import SharedError, UserError, brief
+from ooodist.util.digest import digest
 
 Operation = Literal["sum", "mean", "max", "min"]
 TEXT_BYTES = 1000  # how much of a rank's error the others see
@@ -163,7 +163,7 @@ class ArrayExchange(ABC):
 
     def _ranks_that_differ(self, value: bytes) -> list[int]:
         """Returns the ranks whose value differs from rank 0's; the same list on all ranks."""
-        digests = self.gather(np.frombuffer(hashlib.sha256(value).digest(), np.uint8))
+        digests = self.gather(np.frombuffer(digest(value), np.uint8))
         return [rank for rank in range(self.size) if (digests[rank] != digests[0]).any()]
 
 

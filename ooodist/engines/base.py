@@ -4,7 +4,6 @@ An engine only sums. The order of exchanges, how many are in flight, and what sh
 are decided by its callers.
 """
 
-import hashlib
 import re
 import weakref
 from abc import abstractmethod
@@ -15,6 +14,7 @@ import tensorflow as tf
 
 from ooodist.compat.tensorflow_graph import run_independently
 from ooodist.engines.arrays import ArrayExchange
+from ooodist.util.digest import hex_digest
 
 # Arrays travel in pieces of these numbers of elements, because a name keeps its size forever.
 PIECE_SIZES = (1 << 8, 1 << 14, 1 << 20)
@@ -147,7 +147,7 @@ class Engine(ArrayExchange):
         letters = re.sub(r"[^A-Za-z0-9_.]", "_", name)
         if letters == name:
             return f"exchange.{name}"
-        return f"exchange.{letters}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        return f"exchange.{letters}.{hex_digest(name, 8)}"
 
     def _sum_array(self, array: np.ndarray) -> np.ndarray:
         if self.size == 1:

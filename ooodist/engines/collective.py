@@ -1,6 +1,5 @@
 """The collective engine: TensorFlow's own collective ops between processes; nothing to build."""
 
-import hashlib
 import logging
 import os
 
@@ -11,6 +10,7 @@ from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
 from ooodist.engines.detect import cluster
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.errors import UserError
+from ooodist.util.digest import digest
 
 _log = logging.getLogger("ooodist")
 
@@ -74,7 +74,7 @@ class CollectiveEngine(Engine):
 
     def _instance_key(self, key: str) -> int:
         """Returns a number that identifies the exchange on all ranks, whenever each traces it."""
-        number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") >> 1
+        number = int.from_bytes(digest(key)[:4], "big") >> 1
         while self._numbers.setdefault(number, key) != key:
             number = (number + 1) % (1 << 31)
         return number

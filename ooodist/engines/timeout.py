@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import NoReturn
 
+from ooodist.util.program import CRASH_CODE, print_error
+
 
 def abort(code: int) -> NoReturn:
     """Ends this process at once: no waiting for other ranks, no clean-up that could hang.
@@ -28,8 +30,8 @@ def ending_after(seconds: float, error: str) -> Iterator[None]:
     """Ends the process with ``error`` and exit code 1 if the body takes longer than ``seconds``."""
 
     def give_up() -> None:
-        print(f"ooodist: error: {error}", file=sys.stderr)
-        abort(1)
+        print_error(error)
+        abort(CRASH_CODE)
 
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from ooodist.graph.units import Unit
+from ooodist.util.digest import hex_digest
 
 HEX_DIGITS = 16
 
@@ -19,14 +19,9 @@ def model_digest(backward: Sequence[Unit]) -> str:
     Args:
         backward: the units of one traced step, in baseline order.
     """
-    digest = hashlib.sha256()
-    for unit in backward:
-        parts = (
-            unit.name,
-            unit.kind,
-            str(unit.gradient_bytes),
-            ",".join(unit.variables),
-            ",".join(sorted(unit.needs)),
-        )
-        digest.update("\t".join(parts).encode() + b"\n")
-    return digest.hexdigest()[:HEX_DIGITS]
+
+    def line(unit: Unit) -> str:
+        variables, needs = ",".join(unit.variables), ",".join(sorted(unit.needs))
+        return f"{unit.name}\t{unit.kind}\t{unit.gradient_bytes}\t{variables}\t{needs}\n"
+
+    return hex_digest("".join(map(line, backward)), HEX_DIGITS)

@@ -7,7 +7,6 @@ that rank at once, and the others in their next exchange.
 from __future__ import annotations
 
 import logging
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -41,12 +40,10 @@ from ooodist.trainer.progress import Progress, StepTimer
 from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog
 from ooodist.transfer import provenance
 from ooodist.util import yaml_dataclass
+from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, print_error, refused
 
 logger = logging.getLogger("ooodist")
 
-USER_ERROR_CODE = 2
-CRASH_CODE = 1
-INTERRUPTED_CODE = 130
 LINGER_SECONDS = 1.0  # before a rank ends, as others may still be receiving what it last sent
 
 
@@ -77,8 +74,7 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
             pieces_in_flight=plan.credit if plan and plan.by_urgency else BYTEPS_CREDIT,
         )
     except UserError as error:
-        _print_error(str(error))
-        return USER_ERROR_CODE
+        return refused(error)
     logger.setLevel(logging.WARNING if engine.rank else logging.INFO)
     try:
         work(engine)
@@ -119,15 +115,9 @@ def _plan_of_file(config: Config) -> Plan | None:
 
 
 def _end(message: str, code: int) -> NoReturn:
-    _print_error(message)
+    print_error(message)
     time.sleep(LINGER_SECONDS)
     engines.abort(code)
-
-
-def _print_error(message: str) -> None:
-    # One write, so that the lines of two ranks do not mix.
-    sys.stderr.write(f"ooodist: error: {message}\n")
-    sys.stderr.flush()
 
 
 def train(job: Job, started: float) -> None:

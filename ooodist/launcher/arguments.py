@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ooodist.errors import UserError
+from ooodist.util.program import USER_ERROR_CODE, print_error
 
 ENGINES = ("collective", "horovod", "byteps", "local")
 
@@ -105,6 +106,6 @@ def reporting(launch: Callable[[], int]) -> int:
     try:
         return launch()
     except UserError as error:
-        with suppress(OSError):  # stderr is closed: that was the error
-            print(f"ooodist: error: {error}", file=sys.stderr)
-        return 2
+        with suppress(OSError):  # nobody reads any more: that was the error
+            print_error(error)
+        return USER_ERROR_CODE

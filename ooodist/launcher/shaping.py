@@ -18,11 +18,11 @@ receiver, and a computation on the same core finds its caches cold. Segments mus
 the burst, or they are cut into packets; a connection keeps its segment size when the rate changes.
 """
 
-import re
-
 from ooodist.errors import UserError
+from ooodist.util import quantity
 
-UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+DELAYS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 SLOWEST = 10**6  # bit/s; below, a single packet takes a tenth of a second
 FASTEST = 10**11
 MTU = 9000  # bytes
@@ -34,8 +34,7 @@ QUEUE_SECONDS = 0.1
 
 def parse_rate(text: str) -> int:
     """Parses bits per second such as ``250Mbit`` or ``1.5Gbit``. Raises UserError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text.lower(), re.ASCII)
-    rate = round(float(match[1]) * UNITS[match[2]]) if match else 0
+    rate = round(quantity.parse(text.lower(), RATES) or 0)
     if not SLOWEST <= rate <= FASTEST:
         raise UserError(
             f"rate {text!r}: give a number with Kbit, Mbit or Gbit (a second), from 1Mbit to "
@@ -46,8 +45,7 @@ def parse_rate(text: str) -> int:
 
 def parse_delay(text: str) -> float:
     """Parses seconds such as ``30us``, ``1ms`` or ``0.1s``. Raises UserError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text, re.ASCII)
-    delay = float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]] if match else 0.0
+    delay = quantity.parse(text, DELAYS) or 0.0
     if not 0 < delay <= 10:
         raise UserError(
             f"delay {text!r}: give a number above 0 with us, ms or s, up to 10s, for example 1ms"

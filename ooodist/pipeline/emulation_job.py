@@ -6,7 +6,6 @@ Rank 0 reads the files and plans; the others wait for its plan, so that an error
 from __future__ import annotations
 
 import logging
-import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -25,15 +24,13 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.layer_costs import read_model_costs
 from ooodist.planner.pipeline.plan import make_plan
 from ooodist.util import yaml_dataclass
+from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, print_error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 logger = logging.getLogger("ooodist")
 
-USER_ERROR_CODE = 2
-CRASH_CODE = 1
-INTERRUPTED_CODE = 130
 LEAST_SECONDS = 10e-3  # of an action, on average; far more than waking up and messages take
 LINGER_SECONDS = 1.0  # before a rank aborts all: messages of others may be in transit
 
@@ -71,7 +68,7 @@ def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
-        _print_error(f"--emulate needs MPI ({error}); run scripts/install_engines.sh mpi")
+        print_error(f"--emulate needs MPI ({error}); run scripts/install_engines.sh mpi")
         return USER_ERROR_CODE
     world = MPI.COMM_WORLD
     logger.setLevel(logging.WARNING if world.rank else logging.INFO)
@@ -193,29 +190,20 @@ def _check(parallel: ParallelConfig, processes: int) -> None:
 
 def _agree(world: MPI.Intracomm, plan: Emulated | None) -> Emulated:
     """Returns rank 0's plan on all ranks; sent as YAML, which cannot contain code that runs."""
-    packed = b"" if plan is None else yaml_dataclass.dump(yaml_dataclass.plain(plan)).encode()
+    packed = b"" if plan is None else yaml_dataclass.dump(plan).encode()
     size = np.array([len(packed)])
     wait_for(world.Ibcast(size))
     buffer = np.empty(int(size[0]), np.uint8)
     if plan is not None:
         buffer[:] = np.frombuffer(packed, np.uint8)
     wait_for(world.Ibcast(buffer))
-    agreed: Emulated = yaml_dataclass.read(
-        Emulated, yaml_dataclass.parse(buffer.tobytes().decode(), "what rank 0 sent")
-    )
-    return agreed
+    return yaml_dataclass.read_text(Emulated, buffer.tobytes().decode(), "what rank 0 sent")
 
 
 def _end(world: MPI.Intracomm, message: str, code: int) -> int:
     """Ends all ranks; returns the code if there are no others."""
-    _print_error(message)
+    print_error(message)
     if world.size > 1:
         time.sleep(LINGER_SECONDS)
         world.Abort(code)
     return code
-
-
-def _print_error(message: str) -> None:
-    # One write, so that the lines of two ranks do not mix.
-    sys.stderr.write(f"ooodist: error: {message}\n")
-    sys.stderr.flush()

@@ -32,8 +32,7 @@ from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.report.data_parallel.plan_table import Cluster, Subject
 from ooodist.util import yaml_dataclass
-
-USER_ERROR_CODE = 2
+from ooodist.util.program import refused
 
 logger = logging.getLogger("ooodist")
 
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         clusters = _described_clusters(options, config.engine)
         config = _config_to_measure(config, is_described=bool(clusters))
     except UserError as error:
-        return _wrong(error)
+        return refused(error)
     # Later, because it imports TensorFlow, which takes seconds.
     from ooodist.job import measurement
 
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _plan(subject, clusters or [Cluster(profile.network)], limits, output)
     except UserError as error:
-        return _wrong(error)
+        return refused(error)
     return 0
 
 
@@ -78,11 +77,6 @@ def _plan(subject: Subject, clusters: Sequence[Cluster], limits: Limits, output:
 
     logger.setLevel(logging.INFO)
     print(plan_clusters(subject, clusters, limits, output), flush=True)
-
-
-def _wrong(error: UserError) -> int:
-    print(f"ooodist: error: {error}", file=sys.stderr)
-    return USER_ERROR_CODE
 
 
 def _check_nothing_is_measured(options: argparse.Namespace) -> None:
@@ -231,8 +225,7 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
 
 def read_costs(file: Path) -> StepCosts:
     """The costs of a YAML file. Raises UserError."""
-    costs: StepCosts = yaml_dataclass.read_file(StepCosts, file, "--costs")
-    return costs
+    return yaml_dataclass.read_file(StepCosts, file, "--costs")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.plan import AUTO, NAMES
+from ooodist.util import quantity
+from ooodist.util.program import Parser
 
 EXAMPLES = """\
 examples:
@@ -51,19 +51,15 @@ DEFAULT_ENGINE = "horovod"  # of a described cluster
 DEFAULT_LATENCY = "50us"  # of described links: two hosts and a switch between them
 DEFAULT_OUTPUT = "runs/plan"  # where there is no job that has one
 FOLDER_NAME = "plan"  # in the output of a job
-_POWER_OF_TWO = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-_MEMORY = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_POWER_OF_TWO)})")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a command line; their words are not looked at. Raises UserError."""
-    parser = _Parser(
+    parser = Parser(
         prog="python -m ooodist.plan",
         description="Measure a job, plan its order and exchanges, or the schedule of its pipeline, "
         "predict and draw. No training.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--config", metavar="FILE", type=Path, help="YAML file of the job")
@@ -125,13 +121,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def parse_memory(text: str) -> int:
     """Bytes from text such as ``12GiB``. Raises UserError."""
-    found = _MEMORY.fullmatch(text.strip())
-    if not found or not float(found[1]):
-        raise UserError(
-            f"--memory is {text}; it must be a number and one of {', '.join(_POWER_OF_TWO)}, as "
-            "12GiB"
-        )
-    return int(float(found[1]) * 2 ** _POWER_OF_TWO[found[2]])
+    return int(quantity.read(text, "--memory", quantity.BYTES, "12GiB", positive=True))
 
 
 def whole_number(text: str, name: str, *, least: int) -> int:
@@ -139,10 +129,3 @@ def whole_number(text: str, name: str, *, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise UserError(f"{name} is {text}; it must be a whole number of at least {least}")
     return int(text)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Its errors are like all others: one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; python -m ooodist.plan --help shows what there is")

@@ -30,17 +30,13 @@ DNN training in heterogeneous GPU/CPU clusters", OSDI 2020 (BytePS; several devi
 
 from __future__ import annotations
 
-import re
-
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network
+from ooodist.util import quantity
 
 ENGINES = ("local", "collective", "horovod", "byteps")
 PUSH_AND_PULL_TRIPS = 4  # gradient, acknowledgment, request for the sum, sum
 AGREEMENT_TRIPS = 2  # between Horovod's workers and their coordinator
-
-_BITS_PER_SECOND = {"bit": 1.0, "Kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def describe_network(
@@ -124,29 +120,18 @@ def _check_devices(workers: int, devices: int, inside: float | None) -> None:
 
 def parse_bandwidth(text: str, name: str = "bandwidth") -> float:
     """Parses bits per second such as ``10Gbit``. Raises UserError, which calls it ``name``."""
-    bandwidth = _parse(text, name, _BITS_PER_SECOND, "10Gbit or 250Mbit (bits a second)")
-    if not bandwidth:
-        raise UserError(f"{name} is {text}; it must be more than 0, as 10Gbit")
-    return bandwidth
+    example = "10Gbit or 250Mbit (bits a second)"
+    return quantity.read(text, name, quantity.BITS_PER_SECOND, example, positive=True)
 
 
 def parse_latency(text: str, name: str = "latency") -> float:
     """Parses seconds such as ``30us``. Raises UserError, which calls it ``name``."""
-    return _parse(text, name, _SECONDS, "30us or 1ms")
+    return quantity.read(text, name, quantity.SECONDS, "30us or 1ms")
 
 
 def _share_sent(workers: int) -> float:
     """Returns the bytes that each host sends (and receives) for each byte of gradient."""
     return 2 * (workers - 1) / workers
-
-
-def _parse(text: str, name: str, units: dict[str, float], example: str) -> float:
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)\s*", text)
-    if not found or found[2] not in units:
-        raise UserError(
-            f"{name} is {text}; it must be a number and one of {', '.join(units)}, as {example}"
-        )
-    return float(found[1]) * units[found[2]]
 
 
 def _check(

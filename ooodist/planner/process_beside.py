@@ -20,9 +20,9 @@ from typing import Any, Generic, TypeVar
 
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.program import USER_ERROR_CODE
 
 NICENESS = 19  # takes only CPU time that the training leaves
-USER_ERROR_CODE = 2
 REQUEST, ANSWER, ERRORS = "request.yaml", "answer.yaml", "errors.txt"
 
 Request = TypeVar("Request")
@@ -42,8 +42,7 @@ class ProcessBeside(Generic[Answer]):
         self._kind = kind
         self._folder = tempfile.TemporaryDirectory(prefix="ooodist-search-")
         folder = Path(self._folder.name)
-        text = yaml_dataclass.dump(yaml_dataclass.plain(request))
-        (folder / REQUEST).write_text(text, encoding="utf-8")
+        yaml_dataclass.write_file(request, folder / REQUEST)
         with (folder / ERRORS).open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(folder)],
@@ -63,10 +62,7 @@ class ProcessBeside(Generic[Answer]):
             lines = (folder / ERRORS).read_text(encoding="utf-8", errors="replace").split("\n")
             said = [line for line in lines if line]
             raise UserError(said[-1] if said else f"exit code {self._process.returncode}")
-        found: Answer = yaml_dataclass.read_file(
-            self._kind, folder / ANSWER, "what the search found"
-        )
-        return found
+        return yaml_dataclass.read_file(self._kind, folder / ANSWER, "what the search found")
 
     def close(self) -> None:
         """Kills the process if it still runs, and removes its files."""
@@ -87,14 +83,13 @@ def answer(folder: Path, kind: type[Request], work: Callable[[Request], Any]) ->
     with contextlib.suppress(OSError):  # a launcher may have bound its parent to a core
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    request: Request = yaml_dataclass.read_file(kind, folder / REQUEST, "the request")
+    request = yaml_dataclass.read_file(kind, folder / REQUEST, "the request")
     try:
         found = work(request)
     except UserError as error:
         print(error, file=sys.stderr)
         return USER_ERROR_CODE
-    text = yaml_dataclass.dump(yaml_dataclass.plain(found))
-    (folder / ANSWER).write_text(text, encoding="utf-8")
+    yaml_dataclass.write_file(found, folder / ANSWER)
     return 0
 
 

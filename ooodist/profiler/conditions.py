@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import ooodist
 from ooodist.engines.base import Engine
 from ooodist.profiler.step import StepToMeasure
 from ooodist.util import yaml_dataclass
+from ooodist.util.digest import hex_digest
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ class Conditions:
 
     def digest(self) -> str:
         """Returns 8 hexadecimal digits that identify the conditions."""
-        text = yaml_dataclass.dump(yaml_dataclass.plain(self))
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        return hex_digest(yaml_dataclass.dump(self), 8)
 
     def differences(self, other: Conditions) -> list[str]:
         """Returns what differs, as ``machine.cores: 2, not 4`` (2 in ``self``, 4 in ``other``)."""

@@ -11,6 +11,7 @@ from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.profiler.conditions import Conditions
 from ooodist.util import yaml_dataclass
+from ooodist.util.replacing import replacing
 
 logger = logging.getLogger("ooodist")
 
@@ -50,16 +51,15 @@ def folder_of(setting: str | None) -> Path:
 
 def to_yaml(profile: Profile) -> str:
     """Returns the profile as YAML text, from which :func:`from_yaml` restores it."""
-    return yaml_dataclass.dump(yaml_dataclass.plain(profile))
+    return yaml_dataclass.dump(profile)
 
 
 def from_yaml(text: str, source: str) -> Profile:
     """Reads a profile from YAML text. Raises UserError, which names ``source`` as its origin."""
     try:
-        profile: Profile = yaml_dataclass.read(Profile, yaml_dataclass.parse(text, source))
+        return yaml_dataclass.read_text(Profile, text, source)
     except UserError as error:
         raise UserError(f"profile {source}: {error}; delete it, to measure again") from error
-    return profile
 
 
 def file_name(name: str, conditions: Conditions) -> str:
@@ -103,9 +103,8 @@ def write(folder: Path, profile: Profile) -> Path:
     """Writes a profile atomically and returns its file. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / file_name(profile.name, profile.conditions)
-    incomplete = file.with_name(f".incomplete-{file.name}")
-    incomplete.write_text(to_yaml(profile), encoding="utf-8")
-    incomplete.replace(file)
+    with replacing(file) as temporary:
+        yaml_dataclass.write_file(profile, temporary)
     return file
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import platform
@@ -17,6 +16,7 @@ from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network
 from ooodist.profiler.exchange_timing import ExchangeTimer
 from ooodist.profiler.fit import Beside, Timed, fit_cpu, fit_lanes
+from ooodist.util.digest import digest
 
 logger = logging.getLogger("ooodist")
 
@@ -231,7 +231,7 @@ def _with_processor_time(
 def _cores(engine: Engine) -> tuple[int, int]:
     """Returns the number of cores that this rank may run on, and of ranks that share them."""
     cores = os.sched_getaffinity(0)
-    place = hashlib.sha256(f"{platform.node()} {sorted(cores)}".encode()).digest()
+    place = digest(f"{platform.node()} {sorted(cores)}")
     places = engine.gather(np.frombuffer(place[:4], np.int32))
     return len(cores), int((places == places[engine.rank]).sum())
 

@@ -106,10 +106,8 @@ def _of_the_slowest(costs: StepCosts, engine: Engine) -> StepCosts:
             seconds.min() * 1e3,
             int(seconds.argmin()),
         )
-    text = yaml_dataclass.dump(yaml_dataclass.plain(costs))
-    chosen = engine.broadcast_text(text, root=slowest)
-    result: StepCosts = yaml_dataclass.read(StepCosts, yaml_dataclass.parse(chosen, "costs"))
-    return result
+    text = engine.broadcast_text(yaml_dataclass.dump(costs), root=slowest)
+    return yaml_dataclass.read_text(StepCosts, text, "costs")
 
 
 def _keep(folder: Path, profile: Profile) -> None:

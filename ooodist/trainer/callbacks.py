@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from ooodist.errors import UserError
 from ooodist.trainer import checkpoint
 from ooodist.trainer.checkpoint import State
 from ooodist.trainer.watchdog import expect_longer, expect_usual
+from ooodist.util.replacing import replacing
 
 Logs = dict[str, Any] | None
 
@@ -168,12 +168,10 @@ class EpochLog(keras.callbacks.Callback):
         self.history.append({"epoch": epoch + 1, **values})
         if self._file is not None:
             columns = list(dict.fromkeys(name for row in self.history for name in row))
-            temporary = self._file.with_suffix(".new")
-            with temporary.open("w", newline="") as file:
+            with replacing(self._file) as temporary, temporary.open("w", newline="") as file:
                 writer = csv.DictWriter(file, columns)
                 writer.writeheader()
                 writer.writerows(self.history)
-            os.replace(temporary, self._file)
 
 
 class SaveCheckpoints(keras.callbacks.Callback):

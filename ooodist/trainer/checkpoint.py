@@ -12,7 +12,6 @@ Nothing is pickled.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import logging
@@ -31,6 +30,7 @@ from ooodist.compat.keras_optimizer import remember_what_saving_skips
 from ooodist.errors import UserError
 from ooodist.step.finite import check_weights
 from ooodist.util import yaml_dataclass
+from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import INCOMPLETE_PREFIX, replacing
 
 if TYPE_CHECKING:
@@ -87,11 +87,9 @@ def epochs(folder: Path) -> list[int]:
 
 def describe(model: keras.Model) -> tuple[tuple[Variable, ...], str]:
     """Returns the variables that a checkpoint keeps, and a fingerprint of their values."""
-    variables, values = [], hashlib.sha256()
-    for variable in _kept(model):
-        variables.append(Variable(variable.path, tuple(variable.shape), str(variable.dtype)))
-        values.update(variable.numpy().tobytes())
-    return tuple(variables), values.hexdigest()
+    kept = _kept(model)
+    variables = [Variable(each.path, tuple(each.shape), str(each.dtype)) for each in kept]
+    return tuple(variables), hex_digest(each.numpy().tobytes() for each in kept)
 
 
 def write(
@@ -151,10 +149,9 @@ def read_state(file: Path) -> State:
             "or give the folder's name to find the newest that is whole"
         ) from error
     try:
-        state: State = yaml_dataclass.read(State, content)
+        return yaml_dataclass.read(State, content)
     except UserError as error:
         raise UserError(f"checkpoint {file} was written by another ooodist: {error}") from error
-    return state
 
 
 def latest(folder: Path) -> tuple[Path, State]:

@@ -116,17 +116,14 @@ class LiveSearch(ABC, Generic[Found]):
         text = ""
         if self._search is not None:
             try:
-                text = yaml_dataclass.dump(yaml_dataclass.plain(self._search.answer()))
+                text = yaml_dataclass.dump(self._search.answer())
             except (UserError, OSError) as error:
                 logger.warning(
                     "%s: the search failed, so %s stays: %s", self._subject, current, error
                 )
             self.close()
         text = self._engine.broadcast_text(text)
-        if not text:
-            return None
-        found: Found = yaml_dataclass.read(kind, yaml_dataclass.parse(text, "of rank 0"))
-        return found
+        return yaml_dataclass.read_text(kind, text, "of rank 0") if text else None
 
     def _detecting_drift(self, run: Run) -> DriftDetector:
         """Returns ``run``, which calls :meth:`_on_drift` when step times drift."""

@@ -79,6 +79,4 @@ def plain_of(model: keras.Model) -> dict[str, Any] | None:
 
 def read(plain: Mapping[str, Any]) -> WarmStart:
     """Restores a warm start from the result of :func:`plain_of`."""
-    start = yaml_dataclass.read(WarmStart, dict(plain))
-    assert isinstance(start, WarmStart)
-    return start
+    return yaml_dataclass.read(WarmStart, dict(plain))

@@ -15,12 +15,12 @@ INCOMPLETE_PREFIX = ".incomplete-"
 
 
 @contextlib.contextmanager
-def replacing(file: Path, what: str) -> Iterator[Path]:
+def replacing(file: Path, what: str | None = None) -> Iterator[Path]:
     """A temporary file beside ``file`` that takes its place at the end, once it is on the disk.
 
     Args:
         file: the ending of its name is also the temporary one's.
-        what: it is, for the error.
+        what: it is, for the error; None: an OSError is raised as it is.
 
     Raises:
         UserError: it cannot be written.
@@ -32,6 +32,8 @@ def replacing(file: Path, what: str) -> Iterator[Path]:
         os.replace(temporary, file)
         _flush_to_disk(file.parent)
     except OSError as error:
+        if what is None:
+            raise
         raise UserError(f"{what} {file} cannot be written: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -11,9 +11,12 @@ The fields' type hints are the schema::
     read(Job, parse("batch: 0", "job.yaml"))   # UserError: batch is 0; it must be at least 1
 
 Known hints: int, float, str, bool, None, Any, Literal, unions, lists, tuples of any length, dicts
-with text keys, and dataclasses. An int is a valid float. A field whose ``metadata`` has
-``"reader"``, a function of (value, path), is read by that instead; such fields are read last,
-because their readers may import what takes long.
+with text keys, and dataclasses. An int is a valid float. What the ``metadata`` of a field may have:
+
+* ``"reader"``, a function of (value, path), which reads it instead. Such fields are read last,
+  because their readers may import what takes long.
+* ``"writer"``, a function of the value, which makes a plain one of it.
+* ``"was"``: its key before it was renamed; who gives that is told the new one.
 """
 
 from __future__ import annotations
@@ -27,7 +30,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import yaml
 
@@ -82,23 +95,40 @@ def parse_file(file: Path, option: str) -> Any:
     return parse(text, f"{option} {file}")
 
 
-def read_file(hint: Any, file: Path, option: str) -> Any:
-    """An object of the type ``hint`` from a YAML file that was given as this option.
+def read_file(cls: type[T], file: Path, option: str) -> T:
+    """An object of the dataclass from a YAML file that was given as this option.
 
     Raises UserError.
     """
     value = parse_file(file, option)
     try:
-        return read(hint, value)
+        return read(cls, value)
     except UserError as error:
         raise UserError(f"{option} {file}: {error}") from error
 
 
+def write_file(value: Any, file: Path) -> None:
+    """Writes a dataclass or a plain value as YAML. Raises OSError."""
+    file.write_text(dump(value), encoding="utf-8")
+
+
+def read_text(cls: type[T], text: str, source: str) -> T:
+    """An object of the dataclass from YAML text; ``source`` names what is no YAML.
+
+    Raises UserError.
+    """
+    return read(cls, parse(text, source))
+
+
 def dump(value: Any) -> str:
-    """YAML text from which :func:`parse` makes the same plain value."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    """YAML text of a dataclass or plain value; :func:`parse` makes the plain one of it."""
+    return yaml.dump(plain(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
+@overload
+def read(hint: type[T], value: Any, path: str = "") -> T: ...
+@overload
+def read(hint: Any, value: Any, path: str = "") -> Any: ...
 def read(hint: Any, value: Any, path: str = "") -> Any:
     """``value``, as parsed from YAML, as an object of the type ``hint``.
 
@@ -117,7 +147,7 @@ def read(hint: Any, value: Any, path: str = "") -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as dicts and tuples as lists, all the way down: what :func:`dump` takes.
+    """Dataclasses as dicts and tuples as lists, all the way down: what JSON and YAML take.
 
     A dataclass with a class variable ``name`` gives it as its first key.
     """
@@ -135,13 +165,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-# What keys were called before.
-RENAMED = {
-    "steps_per_launch": "steps_per_execution",
-    "max_steps_per_launch": "max_steps_per_execution",
-    "warmup": "warm_start",
-    "stall_limit": "timeout",
-}
+def check_fields(mapping: Mapping[Any, Any], cls: type, path: str) -> None:
+    """Raises UserError for the first key of ``mapping``, which stands at ``path``, that is not
+    one of a field of the dataclass ``cls``."""
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    for field in fields:
+        if "was" in field.metadata and field.metadata["was"] in mapping:
+            old = field.metadata["was"]
+            raise UserError(f"{join(path, old)} is called {join(path, field.name)} now")
+    check_keys(mapping, [field.name for field in fields], path, path or "the job")
 
 
 def check_keys(mapping: Mapping[Any, Any], allowed: Iterable[str], path: str, what: str) -> None:
@@ -150,8 +182,6 @@ def check_keys(mapping: Mapping[Any, Any], allowed: Iterable[str], path: str, wh
     allowed = list(allowed)
     for key in mapping:
         if key not in allowed:
-            if RENAMED.get(key) in allowed:
-                raise UserError(f"{join(path, key)} is called {join(path, RENAMED[key])} now")
             raise UserError(
                 f"there is no key {join(path, key)}{did_you_mean(key, allowed)}; "
                 f"{what} has {', '.join(allowed) or 'no keys'}"
@@ -230,8 +260,8 @@ def _to_float(value: float, path: str) -> float:
 
 def read_dataclass(cls: type[T], value: Mapping[Any, Any], path: str) -> T:
     """An object of the dataclass ``cls`` from the settings in ``value``. Raises UserError."""
+    check_fields(value, cls, path)
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-    check_keys(value, [field.name for field in fields], path, path or "the job")
     hints = _hints(cls)  # type: ignore[arg-type]
     arguments = {}
     for field in sorted(fields, key=lambda field: "reader" in field.metadata):

@@ -9,17 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ooodist.errors import UserError
+from ooodist.util.program import Parser, refused
 
 if TYPE_CHECKING:
     import keras
 
     from ooodist.zoo.service.client import ZooClient
     from ooodist.zoo.zoo import Zoo
-
-USER_ERROR_CODE = 2
 
 EXAMPLES = """\
 examples:
@@ -51,8 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         options = _parse(arguments)
         commands[options.command](options)
     except UserError as error:
-        print(f"ooodist: error: {error}", file=sys.stderr)
-        return USER_ERROR_CODE
+        return refused(error)
     return 0
 
 
@@ -253,20 +251,11 @@ def _table(lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
     return aligned(lines, left)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Its errors are like all others: one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; python -m ooodist.zoo --help shows what there is")
-
-
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m ooodist.zoo",
         description="Trained models from which new ones start.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     each = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add = _command(each, "add", "put a trained model into the zoo; prints its id")
@@ -303,8 +292,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _command(each: Any, name: str, text: str, *, is_client: bool = True) -> _Parser:
-    command: _Parser = each.add_parser(name, help=text, description=text, allow_abbrev=False)
+def _command(each: Any, name: str, text: str, *, is_client: bool = True) -> Parser:
+    command: Parser = each.add_parser(name, help=text, description=text)
     command.add_argument(
         "--zoo",
         metavar="ADDRESS",

@@ -20,7 +20,6 @@ large as the model.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -39,6 +38,7 @@ from ooodist.transfer import answers as questioning
 from ooodist.transfer.answers import Answers
 from ooodist.transfer.graph.graph import Graph, Weight
 from ooodist.util import yaml_dataclass
+from ooodist.util.digest import file_digest, hex_digest
 from ooodist.util.replacing import replacing
 from ooodist.zoo.full_disk import is_disk_full
 from ooodist.zoo.graph_json import read_graph
@@ -187,17 +187,13 @@ def digest(source: Path | BinaryIO) -> str:
     Raises:
         UserError: as :func:`read`.
     """
-    whole = hashlib.sha256()
     with _opened(source) as archive:
         config = json.dumps(_numbered_anew(_config(archive), {}), sort_keys=True).encode()
-        parts = {CONFIG_MEMBER: hashlib.sha256(config).hexdigest()}
+        parts = {CONFIG_MEMBER: hex_digest(config)}
         for name in set(archive.namelist()) - {DATED_MEMBER, CONFIG_MEMBER}:
             with archive.open(name) as content:
-                part = hashlib.file_digest(content, "sha256")  # type: ignore[arg-type]
-            parts[name] = part.hexdigest()
-    for name, sum_of_part in sorted(parts.items()):
-        whole.update(f"{name}\0{sum_of_part}\n".encode())
-    return whole.hexdigest()
+                parts[name] = file_digest(content)
+    return hex_digest("".join(f"{name}\0{part}\n" for name, part in sorted(parts.items())))
 
 
 def check_meta(meta: Meta) -> None:
@@ -258,7 +254,7 @@ def _find_places(file: Path, model: keras.Model, graph: Graph) -> dict[str, str]
 
 
 def _content_of(array: np.ndarray) -> tuple[Any, ...]:
-    return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).digest()
+    return array.shape, str(array.dtype), hex_digest(array.tobytes())
 
 
 # Reading what may be hostile
@@ -329,7 +325,7 @@ def _entry(archive: zipfile.ZipFile) -> Entry:
     if content["version"] != VERSION:
         other = f"version {content['version']!r}, where this ooodist reads {VERSION}"
         raise UserError(f"{MEMBER} is of {other}; add the model anew")
-    meta: Meta = yaml_dataclass.read(Meta, content["meta"], "meta")
+    meta = yaml_dataclass.read(Meta, content["meta"], "meta")
     check_meta(meta)
     graph = read_graph(content["graph"])
     places = content["places"]

@@ -10,7 +10,6 @@ A file gets its name only once it is complete, so whoever is killed leaves nothi
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import secrets
@@ -24,6 +23,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from ooodist.errors import UserError
+from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import INCOMPLETE_PREFIX
 from ooodist.zoo.entry import ENDING
 
@@ -70,7 +70,7 @@ class Storage:
 
         The second place is for when the first one cannot be used, as on a full disk.
         """
-        name = hashlib.sha256(f"{self._files.protocol}{self._root}".encode()).hexdigest()[:16]
+        name = hex_digest(f"{self._files.protocol}{self._root}", 16)
         places = [Path.home() / ".cache" / "ooodist" / "zoo" / f"{name}.sqlite"]
         if self.is_local and os.access(self._root, os.W_OK):
             places.insert(0, Path(self._root, INDEX_NAME))

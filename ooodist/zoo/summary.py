@@ -152,7 +152,7 @@ def read(content: bytes, wanted: Mapping[str, State]) -> tuple[list[Line], int]:
     found: dict[str, Line] = {}
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-            head: _Head = yaml_dataclass.read(_Head, json.loads(packed.readline(MOST_LINE_BYTES)))
+            head = yaml_dataclass.read(_Head, json.loads(packed.readline(MOST_LINE_BYTES)))
             for text in _lines(packed):
                 line = _line(text, wanted)
                 if line is not None:
@@ -186,7 +186,7 @@ def _line(text: bytes, wanted: Mapping[str, State]) -> Line | None:
         state = State(said["row"]["bytes"], said["version"])
         if wanted.get(said["row"]["id"]) != state:
             return None
-        row: Row = _unused(yaml_dataclass.read(Row, said["row"]))
+        row = _unused(yaml_dataclass.read(Row, said["row"]))
         check_meta(row.meta)
         outline = read_outline(said["outline"])
         medoid = said["medoid"]

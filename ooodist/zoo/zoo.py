@@ -33,9 +33,10 @@ from ooodist.transfer.matching.candidates import bucket_of, candidates
 from ooodist.transfer.matching.match import Prepared, prepare
 from ooodist.zoo import clusters, retention, summary
 from ooodist.zoo import entry as entries
+from ooodist.zoo.changes import Changes, unused_row
 from ooodist.zoo.entry import ENDING, Entry, Meta
 from ooodist.zoo.index import Index, Row, unpacked
-from ooodist.zoo.storage import State, Storage
+from ooodist.zoo.storage import Storage
 
 if TYPE_CHECKING:
     import keras
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ooodist")
 
 BUCKETS = 10  # of similarity
-READ_AT_ONCE = 100  # files, between which the index is written
 LISTING_SECONDS = 10.0  # that the listing of a bucket is taken to be true for a query
 
 
@@ -104,7 +104,7 @@ class Zoo:
         self.address = str(address)
         self.capacity_bytes = capacity_bytes
         self._storage = Storage(self.address)
-        self._damaged: dict[str, State] = {}
+        self._changes = Changes(self._storage)
         self._prepared: dict[str, Prepared] = {}
         self._uncounted = False
         self._listed = -math.inf
@@ -143,7 +143,7 @@ class Zoo:
         self.refresh()
         if self._index.row(model) is not None:
             return model
-        row = _row(model, added, file.seek(0, os.SEEK_END), time.time())
+        row = unused_row(model, added, file.seek(0, os.SEEK_END), time.time())
         try:
             with self._storage.incomplete(file) as copy, self._index.exclusively():
                 leaving = self._leaving(row, replace)
@@ -278,24 +278,24 @@ class Zoo:
         is deleted.
         """
         try:
-            changed = self._changes(self._index.states())
+            changed = self._changes.find(self._index.states())
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):  # not damaged, but locked or the like
                 reason = f"the index of zoo {self.address} cannot be used: {error}"
                 raise UserError(reason) from error
             self._index.reopen()
-            changed = self._changes(self._index.states())
+            changed = self._changes.find(self._index.states())
         if any(changed):
             try:
                 with self._index.exclusively():
                     # Another process may have done it meanwhile.
-                    new, gone = self._changes(self._index.states())
+                    new, gone = self._changes.find(self._index.states())
                     self._index.delete(gone)
                     for model in {*new, *gone}:
                         self._prepared.pop(model, None)
                     for model in summary.take(self._index, self._storage, new):
                         del new[model]
-                    self._put_read(new)
+                    self._changes.read(new, self._index)
                     clusters.update(self._index, self._prepare)
                     summary.update(self._index, self._storage)
             except sqlite3.OperationalError as error:  # as on a full disk; what is known is used
@@ -307,50 +307,6 @@ class Zoo:
         self._listed = time.monotonic()
 
     # The index and the files
-
-    def _changes(self, known: dict[str, State]) -> tuple[dict[str, State], builtins.list[str]]:
-        """Where the files are not as the index says.
-
-        Args:
-            known: states of the files of models in the index, by id.
-
-        Returns:
-            States of files that are new or others than before, and models without a file.
-        """
-        try:
-            there = self._storage.states()
-        except OSError as error:
-            raise UserError(f"zoo {self.address} cannot be read: {error}") from error
-        self._damaged = {m: state for m, state in self._damaged.items() if there.get(m) == state}
-        expected = known | self._damaged
-        new = {model: state for model, state in there.items() if expected.get(model) != state}
-        return new, [model for model in known if model not in there]
-
-    def _put_read(self, new: dict[str, State]) -> None:
-        """Puts models into the index as their files say; what is done stays if this is killed."""
-        if len(new) > READ_AT_ONCE:
-            logger.info("zoo %s: %d models are read for the index", self.address, len(new))
-        models = [*new.items()]
-        versions = {model: state.version for model, state in models}
-        for start in range(0, len(models), READ_AT_ONCE):
-            some = models[start : start + READ_AT_ONCE]
-            self._index.put(
-                filter(None, (self._read(model, state) for model, state in some)), versions
-            )
-
-    def _read(self, model: str, state: State) -> tuple[Row, Outline] | None:
-        """What the index has to know of a model; None: it is gone, or damaged."""
-        try:
-            with self._storage.open(model) as file:
-                read = entries.read(file)
-            created = self._storage.created(model)
-        except FileNotFoundError:
-            return None
-        except (UserError, OSError) as error:
-            logger.warning("zoo %s: %s%s is left out: %s", self.address, model, ENDING, error)
-            self._damaged[model] = state
-            return None
-        return _row(model, read, state.bytes, created), outline_of(read.graph)
 
     def _remove(self, models: Iterable[str]) -> None:
         for model in models:
@@ -421,9 +377,3 @@ def _open_index(places: Sequence[Path]) -> Index:
 def _readable(name: str) -> str:
     """A name as a part of a file's name."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "model"
-
-
-def _row(model: str, read: Entry, size: int, created: float) -> Row:
-    """The row of a model that was never used."""
-    shapes = [weight.shape for node in read.graph.nodes for weight in node.weights]
-    return Row(model, read.meta, size, sum(map(math.prod, shapes)), created, last_used=created)

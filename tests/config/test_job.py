@@ -414,6 +414,20 @@ def test_mistakes_of_a_pipeline(override: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("steps_per_launch", "steps_per_execution"),
+        ("warmup", "warm_start"),
+        ("stall_limit", "timeout"),
+        ("planning.max_steps_per_launch", "planning.max_steps_per_execution"),
+    ],
+)
+def test_a_key_that_was_renamed_is_answered_with_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(UserError, match=rf"^{old} is called {new} now$"):
+        job.load(None, [f"{old}=1"])
+
+
 def test_a_stall_limit_that_is_too_short() -> None:
     with pytest.raises(UserError, match=r"timeout is 0\.5; it must be a number, 1 to"):
         job.load_parallel(None, ["parallel.pipeline=2", "timeout=0.5"])

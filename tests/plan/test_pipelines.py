@@ -53,14 +53,14 @@ def eight_layers() -> ModelCosts:
 @pytest.fixture
 def layers_file(tmp_path: Path) -> Path:
     file = tmp_path / "eight_layers.yaml"
-    file.write_text(yaml_dataclass.dump(yaml_dataclass.plain(eight_layers())))
+    file.write_text(yaml_dataclass.dump(eight_layers()))
     return file
 
 
 @pytest.fixture
 def step_file(tmp_path: Path) -> Path:
     file = tmp_path / "four_layers.yaml"
-    file.write_text(yaml_dataclass.dump(yaml_dataclass.plain(small_costs())))
+    file.write_text(yaml_dataclass.dump(small_costs()))
     return file
 
 

@@ -50,7 +50,7 @@ def small_costs() -> StepCosts:
 @pytest.fixture
 def costs_file(tmp_path: Path) -> Path:
     file = tmp_path / "four_layers.yaml"
-    file.write_text(yaml_dataclass.dump(yaml_dataclass.plain(small_costs())))
+    file.write_text(yaml_dataclass.dump(small_costs()))
     return file
 
 

@@ -15,14 +15,14 @@ from tests.planner.chains import chain_costs
 @settings(deadline=None, max_examples=50)
 @given(instances.step_costs(instances.ANY))
 def test_costs_survive_yaml(costs: StepCosts) -> None:
-    text = yaml_dataclass.dump(yaml_dataclass.plain(costs))
+    text = yaml_dataclass.dump(costs)
     assert yaml_dataclass.read(StepCosts, yaml_dataclass.parse(text, "test")) == costs
 
 
 @settings(deadline=None, max_examples=50)
 @given(instances.networks(instances.ANY))
 def test_networks_survive_yaml(network: Network) -> None:
-    text = yaml_dataclass.dump(yaml_dataclass.plain(network))
+    text = yaml_dataclass.dump(network)
     assert yaml_dataclass.read(Network, yaml_dataclass.parse(text, "test")) == network
 
 

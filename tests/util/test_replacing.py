@@ -72,6 +72,12 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
         temporary.write_text("x")
 
 
+def test_an_error_of_the_system_stays_one_where_nobody_says_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "plan.yaml"
+    with pytest.raises(FileNotFoundError), replacing(file) as temporary:
+        temporary.write_text("x")
+
+
 def test_a_killed_writer_leaves_the_old_one(tmp_path: Path) -> None:
     file = tmp_path / "model.keras"
     file.write_text("old")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
@@ -18,8 +19,10 @@ from ooodist.util.yaml_dataclass import (
     Range,
     dump,
     parse,
-    plain,
     read,
+    read_file,
+    read_text,
+    write_file,
 )
 
 
@@ -71,7 +74,7 @@ inners = st.builds(Inner, size=st.integers(1, 8), parts=st.lists(integers, max_s
     )
 )
 def test_any_dataclass_survives_yaml(outer: Outer) -> None:
-    settings = parse(dump(plain(outer)), "test")
+    settings = parse(dump(outer), "test")
     for inner in filter(None, [settings["inner"], *settings["inners"].values()]):
         assert inner.pop("name") == "inner"
     assert read(Outer, settings) == outer
@@ -175,9 +178,18 @@ def test_any_text_survives(text: str) -> None:
 def test_a_key_that_was_renamed_is_named() -> None:
     @dataclass(frozen=True)
     class Renamed:
-        steps_per_execution: int = 1
+        steps_per_execution: int = field(default=1, metadata={"was": "steps_per_launch"})
 
     with pytest.raises(
         UserError, match=r"^a\.steps_per_launch is called a\.steps_per_execution now$"
     ):
         read(Renamed, {"steps_per_launch": 2}, "a")
+
+
+def test_a_dataclass_survives_a_file_and_text(tmp_path: Path) -> None:
+    outer = Outer(rate=2.5, text="größer", free={"a": [1, None]})
+    write_file(outer, tmp_path / "outer.yaml")
+    assert read_file(Outer, tmp_path / "outer.yaml", "--outer") == outer
+    assert read_text(Outer, dump(outer), "a test") == outer
+    with pytest.raises(UserError, match=r"^a test, line 1: this is not valid YAML"):
+        read_text(Outer, "}", "a test")

@@ -16,6 +16,7 @@ import keras
 import pytest
 from keras import layers
 
+from ooodist.util.program import USER_ERROR_CODE
 from ooodist.zoo import __main__ as program
 from ooodist.zoo.entry import Meta, read
 from ooodist.zoo.zoo import Zoo
@@ -62,7 +63,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert program.main([str(each) for each in arguments]) == program.USER_ERROR_CODE
+    assert program.main([str(each) for each in arguments]) == USER_ERROR_CODE
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()

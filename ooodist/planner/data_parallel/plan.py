@@ -15,14 +15,15 @@ YAML::
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.digest import hex_digest
+from ooodist.util.replacing import replacing
 from ooodist.util.yaml_dataclass import Range
 
 ALIGNMENT = 64  # bytes; TensorFlow splits a tensor without copying it at multiples of this
@@ -96,7 +97,9 @@ class Plan:
     credit: Annotated[int, Range(1)] | None = None
     by_urgency: bool = False
     partition_bytes: Annotated[int, Range(1)] | None = None
-    steps_per_execution: Annotated[int, Range(1)] = 1
+    steps_per_execution: Annotated[int, Range(1)] = field(
+        default=1, metadata={"was": "steps_per_launch"}
+    )
     model: str = ""
     engine: str = ""
     workers: Annotated[int, Range(1)] = 1
@@ -104,7 +107,7 @@ class Plan:
 
     def digest(self) -> str:
         """Returns a hash of all that is carried out; the prediction is not part of it."""
-        return hashlib.sha256(to_yaml(replace(self, predicted=None)).encode()).hexdigest()
+        return hex_digest(to_yaml(replace(self, predicted=None)))
 
 
 def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
@@ -125,7 +128,7 @@ def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
 
 def to_yaml(plan: Plan) -> str:
     """Returns the plan as YAML text, from which :func:`from_yaml` makes the same plan."""
-    return yaml_dataclass.dump(yaml_dataclass.plain(plan))
+    return yaml_dataclass.dump(plan)
 
 
 def from_yaml(text: str, source: str) -> Plan:
@@ -157,9 +160,8 @@ def read(file: Path) -> Plan:
 
 def write(plan: Plan, file: Path) -> None:
     """Writes a plan atomically: the file is complete or absent. Raises OSError."""
-    incomplete = file.with_name(f".incomplete-{file.name}")
-    incomplete.write_text(to_yaml(plan), encoding="utf-8")
-    incomplete.replace(file)
+    with replacing(file) as temporary:
+        yaml_dataclass.write_file(plan, temporary)
 
 
 def check_exchanges(plan: Plan) -> None:

@@ -11,11 +11,10 @@ Bytes of a micro-batch on a stage, over time::
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 from ooodist.errors import UserError
+from ooodist.planner.costs import Bytes, Seconds
 from ooodist.planner.pipeline.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from ooodist.util.yaml_dataclass import Range
 
 RECEIVES_AHEAD = 2  # messages for which a rank has a place before they are needed
 
@@ -39,17 +38,17 @@ class StageCost:
         update: of the optimizer, once a step.
     """
 
-    forward: Annotated[float, Range(0)] = 1.0
-    input_gradient: Annotated[float, Range(0)] = 1.0
-    weight_gradient: Annotated[float, Range(0)] = 1.0
-    input_bytes: Annotated[int, Range(0)] = 0
-    weight_bytes: Annotated[int, Range(0)] = 0
-    gradient_bytes: Annotated[int, Range(0)] = 0
-    base_bytes: Annotated[int, Range(0)] = 0
-    send_seconds: Annotated[float, Range(0)] = 0.0
-    send_back_seconds: Annotated[float, Range(0)] = 0.0
-    sent_bytes: Annotated[int, Range(0)] = 0
-    update: Annotated[float, Range(0)] = 0.0
+    forward: Seconds = 1.0
+    input_gradient: Seconds = 1.0
+    weight_gradient: Seconds = 1.0
+    input_bytes: Bytes = 0
+    weight_bytes: Bytes = 0
+    gradient_bytes: Bytes = 0
+    base_bytes: Bytes = 0
+    send_seconds: Seconds = 0.0
+    send_back_seconds: Seconds = 0.0
+    sent_bytes: Bytes = 0
+    update: Seconds = 0.0
 
     def seconds(self, kind: str) -> float:
         """Of an action of this kind."""
@@ -89,7 +88,7 @@ class PipelineCosts:
     """
 
     stages: tuple[StageCost, ...]
-    memory_limit: Annotated[int, Range(0)] | None = None
+    memory_limit: Bytes | None = None
 
     def check(self, stages: int) -> None:
         """Raises UserError if these are not the costs of so many stages."""

@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
 
 from ooodist.errors import UserError
+from ooodist.planner.costs import Bytes, Seconds
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.partition import partition
 from ooodist.util import yaml_dataclass
-from ooodist.util.yaml_dataclass import Range
-
-Seconds = Annotated[float, Range(0)]
-Bytes = Annotated[int, Range(0)]
 
 
 @dataclass(frozen=True)
@@ -95,8 +91,7 @@ class ModelCosts:
 
 def read_model_costs(file: Path, option: str = "--costs") -> ModelCosts:
     """The costs of a YAML file. Raises UserError, which names the option that gave the file."""
-    costs: ModelCosts = yaml_dataclass.read_file(ModelCosts, file, option)
-    return costs
+    return yaml_dataclass.read_file(ModelCosts, file, option)
 
 
 def merged(layers: Sequence[LayerCost], parts: Sequence[range]) -> tuple[LayerCost, ...]:

@@ -74,8 +74,7 @@ def plan_clusters(
             _write(folder, plans, tables[-1])
     with written_to(output):
         write_csv(tables, output / CSV_NAME)
-        costs = yaml_dataclass.dump(yaml_dataclass.plain(subject.costs))
-        (output / COSTS_NAME).write_text(costs, encoding="utf-8")
+        yaml_dataclass.write_file(subject.costs, output / COSTS_NAME)
     if len(tables) > 1:
         return f"{sweep_text(tables)}\n\n{_facts(output, [CSV_NAME, COSTS_NAME])}"
     files = [PLAN_NAME, *FIGURE_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]

@@ -115,8 +115,7 @@ def _write(comparison: Comparison, folder: Path) -> None:
     assert comparison.best is not None
     schedule = comparison.best[1].plan.schedule
     (folder / SCHEDULE_NAME).write_text(to_csv(schedule), encoding="utf-8")
-    costs = yaml_dataclass.dump(yaml_dataclass.plain(comparison.costs))
-    (folder / COSTS_NAME).write_text(costs, encoding="utf-8")
+    yaml_dataclass.write_file(comparison.costs, folder / COSTS_NAME)
     panels = [
         Panel(_title(comparison, outcome, simulated), simulated)
         for outcome, simulated in comparison.shown

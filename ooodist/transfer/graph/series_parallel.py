@@ -15,12 +15,12 @@ depend on how its operators are numbered.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ooodist.transfer.graph.operators import Outline
+from ooodist.util.digest import digest
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _colors(
         for number in order:
             own = f"{outline[number].op} {outline[number].shapes}".encode()
             near = b"".join(sorted(found[each] for each in neighbors[number]))
-            found[number] = hashlib.sha256(own + near).digest()
+            found[number] = digest(own + near)
         return found
 
     before, behind = digests(numbers, inputs), digests(reversed(numbers), outputs)

@@ -23,7 +23,6 @@ the columns of one table (columns.py). Gains are integers there, so that ties ar
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -39,6 +38,7 @@ from ooodist.transfer.matching.alignment import aligned
 from ooodist.transfer.matching.assignment import assignment, best_assignments
 from ooodist.transfer.matching.columns import Columns, lay_out, side_by_side
 from ooodist.transfer.matching.forms import Floats, Form, Integers, pair_gains
+from ooodist.util.digest import hex_digest
 
 WHOLE = 2**44  # a score of 1, in units of the tables
 BATCH = 2**14  # roughly how many operators of several parents share one table
@@ -86,7 +86,7 @@ def prepare(outline: Outline) -> Prepared:
     for op, by_ranks in columns.forms.items():
         shares = np.concatenate([form.shares[form.which] for form in by_ranks.values()])
         largest[op] = np.cumsum([0, *np.sort(shares)[::-1]])
-    digest = hashlib.sha256(json.dumps(plain_of(outline)).encode()).hexdigest()
+    digest = hex_digest(json.dumps(plain_of(outline)))
     return Prepared(outline, digest, series, columns, forms, largest)
 
 

@@ -130,7 +130,7 @@ def test_the_gradients_of_one_micro_batch_are_counted() -> None:
 def test_a_file_and_back(tmp_path: Path) -> None:
     costs = ModelCosts((LayerCost("a", 1.0, sent_bytes=3), LayerCost("b")), Link(1e-3, 1e-9), 99)
     file = tmp_path / "costs.yaml"
-    file.write_text(yaml_dataclass.dump(yaml_dataclass.plain(costs)))
+    file.write_text(yaml_dataclass.dump(costs))
     assert read_model_costs(file) == costs
 
 

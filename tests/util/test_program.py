@@ -1,0 +1,44 @@
+"""What a program says when something is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from ooodist.errors import UserError
+from ooodist.util.program import Parser, refused
+
+
+def test_a_program_that_is_refused_says_why_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert refused(UserError("batch is 0; it must be at least 1")) == 2
+    assert capsys.readouterr() == ("", "ooodist: error: batch is 0; it must be at least 1\n")
+
+
+def parser() -> Parser:
+    made = Parser(prog="python -m program", epilog="examples:\n  as it is")
+    commands = made.add_subparsers(dest="command", required=True)
+    commands.add_parser("count").add_argument("--number", type=int)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: command; python -m program --help shows"),
+        (
+            ["count", "--number", "x"],
+            "invalid int value: 'x'; python -m program count --help",
+        ),
+        (["count", "--num", "1"], "unrecognized arguments: --num 1; python -m program --help"),
+    ],
+)
+def test_wrong_options_are_user_errors(arguments: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parser().parse_args(arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_examples_are_shown_as_they_are() -> None:
+    assert "examples:\n  as it is" in parser().format_help()
