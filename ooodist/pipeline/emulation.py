@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule, with_transfers
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import PipelineTimeline, Run, peak_bytes, simulate_pipeline
 
 if TYPE_CHECKING:

@@ -10,21 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-)
+from ooodist.planner.pipeline.actions import Action, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
 from ooodist.planner.pipeline.simulate import (
     Links,
     Message,
     PipelineTimeline,
     Run,
-    inputs_of,
     simulate_pipeline,
 )
 
@@ -80,21 +73,15 @@ def _walk(
     for action in _in_turn(schedule, costs):
         stage, kind, microbatch = action
         cost, rank = costs.stages[stage], schedule.rank_of[stage]
-        needed = [there[message] for message in inputs_of(action, schedule.stages)]
+        needed = [
+            there[result, maker, stage, microbatch]
+            for maker, result in needs_of(stage, kind, schedule.stages)
+        ]
         end = end_of(action, max(ended[rank], *needed, begins[rank]) + cost.seconds(kind))
         ends[action] = ended[rank] = end
-        if kind == FORWARD:
-            there["kept", stage, microbatch] = end
-            if stage + 1 < schedule.stages:
-                there[FORWARD, stage + 1, microbatch] = links.arrival(
-                    stage, stage + 1, end, cost.send_seconds
-                )
-        elif kind in (INPUT_GRADIENT, BACKWARD):
-            there[WEIGHT_GRADIENT, stage, microbatch] = end
-            if stage > 0:
-                there[INPUT_GRADIENT, stage - 1, microbatch] = links.arrival(
-                    stage, stage - 1, end, cost.send_back_seconds
-                )
+        for user, _ in users_of(stage, kind, schedule.stages):
+            at = links.arrival(stage, user, end, cost.transfer_seconds(kind))
+            there[result_of(kind), stage, user, microbatch] = at
     return ends
 
 

@@ -26,14 +26,9 @@ from ooodist.pipeline.emulation import (
     wait_until,
 )
 from ooodist.pipeline.emulation_job import text
-from ooodist.planner.pipeline.actions import (
-    COMPUTE_KINDS,
-    FORWARD,
-    INPUT_GRADIENT,
-    Schedule,
-    with_transfers,
-)
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, INPUT_GRADIENT, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import Run, simulate_pipeline
 from tests.jobs import ROOT
 from tests.pipeline.jobs import HERE, run_mpi

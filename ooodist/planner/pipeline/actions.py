@@ -26,7 +26,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -88,7 +87,8 @@ class Schedule:
         name: of the rule that made it.
         rank_of: the rank of each stage.
         microbatches: in a step.
-        actions: of each rank; with or without transfers (see :func:`with_transfers`).
+        actions: of each rank; with or without transfers (see
+            :func:`ooodist.planner.pipeline.dependencies.with_transfers`).
 
     Raises:
         UserError: no stage or no micro-batch.
@@ -231,22 +231,6 @@ def trained_from(schedule: Schedule, first: int) -> Schedule:
     )
 
 
-def with_transfers(schedule: Schedule) -> Schedule:
-    """The schedule with sends and receives between stages of different ranks.
-
-    Whatever is computed is sent at once, and received right before it is needed: what is sent does
-    not wait, and waits for nobody.
-    """
-    first = schedule.first_trained
-    return replace(
-        schedule,
-        actions=tuple(
-            tuple(each for action in actions for each in _with_transfers(schedule, action, first))
-            for actions in without_transfers(schedule).actions
-        ),
-    )
-
-
 def without_transfers(schedule: Schedule) -> Schedule:
     """The schedule without sends and receives."""
     return replace(
@@ -256,19 +240,3 @@ def without_transfers(schedule: Schedule) -> Schedule:
             for actions in schedule.actions
         ),
     )
-
-
-def _with_transfers(schedule: Schedule, action: Action, first: int) -> Iterable[Action]:
-    """The action between its transfers; ``first`` is the first stage that trains."""
-    stage, kind, microbatch = action
-    before = stage > 0 and schedule.rank_of[stage - 1] != schedule.rank_of[stage]
-    after = stage + 1 < schedule.stages and schedule.rank_of[stage + 1] != schedule.rank_of[stage]
-    if kind == FORWARD and before:
-        yield Action(stage, RECEIVE_FORWARD, microbatch)
-    if kind in (INPUT_GRADIENT, BACKWARD) and after:
-        yield Action(stage, RECEIVE_BACKWARD, microbatch)
-    yield action
-    if kind == FORWARD and after:
-        yield Action(stage, SEND_FORWARD, microbatch)
-    if kind in (INPUT_GRADIENT, BACKWARD) and before and stage > first:
-        yield Action(stage, SEND_BACKWARD, microbatch)

@@ -18,17 +18,13 @@ from ooodist.planner.pipeline.actions import (
     COMPUTE_KINDS,
     FORWARD,
     INPUT_GRADIENT,
-    RECEIVE_BACKWARD,
-    RECEIVE_FORWARD,
-    SEND_BACKWARD,
-    SEND_FORWARD,
     TRANSFER_KINDS,
     WEIGHT_GRADIENT,
     Action,
     Schedule,
-    with_transfers,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import RECEIVES, SENDS, needs_of, with_transfers
 from ooodist.planner.pipeline.simulate import saved_bytes
 
 SHOWN_STEPS = 4  # before and after the bad cell
@@ -182,35 +178,23 @@ def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterato
     """The actions that must be done before, given those that do B and W as one."""
     stage, kind, microbatch = action
 
-    def same_rank(other: int) -> bool:
-        return schedule.rank_of[other] == schedule.rank_of[stage]
-
-    def backward(of: int) -> Action:
+    def maker_of(result: str, of: int) -> Action:
         both = Action(of, BACKWARD, microbatch)
-        return both if both in combined else Action(of, INPUT_GRADIENT, microbatch)
+        return both if both in combined and result == INPUT_GRADIENT else both._replace(kind=result)
 
-    if kind == FORWARD and stage > 0:
-        if same_rank(stage - 1):
-            yield Action(stage - 1, FORWARD, microbatch)
-        else:
-            yield Action(stage, RECEIVE_FORWARD, microbatch)
-    elif kind in (INPUT_GRADIENT, BACKWARD):
-        yield Action(stage, FORWARD, microbatch)
-        if stage + 1 < schedule.stages:
-            if same_rank(stage + 1):
-                yield backward(stage + 1)
+    if kind in COMPUTE_KINDS:
+        for maker, result in needs_of(stage, kind, schedule.stages):
+            if schedule.rank_of[maker] == schedule.rank_of[stage]:
+                yield maker_of(result, maker)
             else:
-                yield Action(stage, RECEIVE_BACKWARD, microbatch)
-    elif kind == WEIGHT_GRADIENT:
-        yield Action(stage, INPUT_GRADIENT, microbatch)
-    elif kind == SEND_FORWARD:
-        yield Action(stage, FORWARD, microbatch)
-    elif kind == RECEIVE_FORWARD:
-        yield Action(stage - 1, SEND_FORWARD, microbatch)
-    elif kind == SEND_BACKWARD:
-        yield backward(stage)
-    elif kind == RECEIVE_BACKWARD:
-        yield Action(stage + 1, SEND_BACKWARD, microbatch)
+                yield Action(stage, RECEIVES[result], microbatch)
+        return
+    for result in SENDS:
+        if kind == SENDS[result]:
+            yield maker_of(result, stage)
+        elif kind == RECEIVES[result]:
+            maker, _ = needs_of(stage, result, schedule.stages)[-1]
+            yield Action(maker, SENDS[result], microbatch)
 
 
 def _check_memory(schedule: Schedule, costs: PipelineCosts) -> None:

@@ -62,6 +62,10 @@ class StageCost:
         assert kind == BACKWARD
         return self.input_gradient + self.weight_gradient
 
+    def transfer_seconds(self, kind: str) -> float:
+        """From the end of an action of this kind until its result is where the other stage is."""
+        return self.send_seconds if kind == FORWARD else self.send_back_seconds
+
     def saved_bytes(self, kind: str) -> tuple[int, int]:
         """What an action of this kind adds to what is kept, at its begin and at its end."""
         if kind == FORWARD:

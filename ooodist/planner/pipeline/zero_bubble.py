@@ -25,6 +25,7 @@ from ooodist.planner.pipeline.actions import (
     check_size,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, receiver_of
 from ooodist.planner.pipeline.simulate import Links
 
 
@@ -70,6 +71,11 @@ class _Making:
         self._microbatches, self._costs, self._choices = microbatches, costs, choices
         self._ranks = len(costs.stages)
         self._links = Links(tuple(range(self._ranks)))
+        self._receivers = {
+            (rank, kind): receiver_of(rank, kind, self._ranks)
+            for rank in range(self._ranks)
+            for kind in SPLIT_KINDS
+        }
         self._actions: list[list[Action]] = [[] for _ in range(self._ranks)]
         self._now = [0.0] * self._ranks
         self._idle = [0.0] * self._ranks  # since the first F
@@ -182,10 +188,10 @@ class _Making:
         self._kept[rank] += sum(stage.saved_bytes(kind))
         self._actions[rank].append(Action(rank, kind, microbatch))
         self._done[rank, kind] += 1
-        other = {FORWARD: rank + 1, INPUT_GRADIENT: rank - 1}.get(kind, -1)
-        if 0 <= other < self._ranks:
-            seconds = stage.send_seconds if kind == FORWARD else stage.send_back_seconds
-            self._arrivals[other, kind].append(self._links.arrival(rank, other, end, seconds))
+        other = self._receivers[rank, kind]
+        if other is not None:
+            at = self._links.arrival(rank, other, end, stage.transfer_seconds(kind))
+            self._arrivals[other, kind].append(at)
 
     def _is_too_idle(self, rank: int, until: float) -> bool:
         """Whether it would have waited for longer than any other by then, if it did nothing."""

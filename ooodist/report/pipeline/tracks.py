@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
+    COMPUTE_KINDS,
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
     Action,
 )
+from ooodist.planner.pipeline.dependencies import users_of
 from ooodist.report.perfetto import Process, Slice
 from ooodist.report.pipeline.memory import memory_curves
 from ooodist.report.pipeline.outcomes import Simulated
@@ -71,11 +73,11 @@ def _arrows(simulated: Simulated, places: dict[Action, int]) -> list[tuple[int, 
     arrows = []
     for action, place in places.items():
         stage, kind, microbatch = action
-        to = {FORWARD: stage + 1, INPUT_GRADIENT: stage - 1, BACKWARD: stage - 1}.get(kind, -1)
-        if not 0 <= to < len(rank_of) or rank_of[to] == rank_of[stage]:
-            continue
-        kinds = (FORWARD,) if kind == FORWARD else (INPUT_GRADIENT, BACKWARD)
-        users = (Action(to, each, microbatch) for each in kinds)
+        users = (
+            Action(user, waiting, microbatch)
+            for user, waiting in users_of(stage, kind, len(rank_of), kinds=COMPUTE_KINDS)
+            if rank_of[user] != rank_of[stage]
+        )
         arrows += [(place, places[user]) for user in users if user in places]
     return arrows
 

@@ -18,10 +18,10 @@ from ooodist.planner.pipeline.actions import (
     parse_action,
     to_csv,
     trained_from,
-    with_transfers,
     without_transfers,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import gpipe, zero_bubble_v
 from tests.planner.pipelines import partly_trained
 
@@ -110,30 +110,6 @@ def test_an_empty_file_is_no_schedule() -> None:
         from_csv("\n", "none.csv")
 
 
-def test_transfers_are_between_ranks_only() -> None:
-    """In a V the last rank has two stages that follow each other."""
-    schedule = with_transfers(zero_bubble_v(2, 1))
-    assert {str(action) for action in schedule.actions[1]} == {
-        "1RECV_F0",
-        "1F0",
-        "2F0",
-        "2SEND_F0",
-        "2RECV_B0",
-        "2B0",
-        "1B0",
-        "1SEND_B0",
-        "2W0",
-        "1W0",
-    }
-    assert without_transfers(schedule) == zero_bubble_v(2, 1)
-    assert with_transfers(schedule) == schedule
-
-
-def test_one_rank_sends_nothing() -> None:
-    alone = Schedule("x", (0, 0), 1, (tuple(map(parse_action, ["0F0", "1F0", "1BW0", "0BW0"])),))
-    assert with_transfers(alone) == alone
-
-
 def test_two_ranks_of_which_one_trains() -> None:
     schedule = trained_from(from_csv(TWO_RANKS, "two.csv"), 1)
     assert to_csv(schedule) == "0F0,0SEND_F0\n1RECV_F0,1F0,1B0,1W0\n"
@@ -158,19 +134,6 @@ def test_stages_before_the_first_that_trains_only_run_forward(
     assert without_transfers(sent) == schedule
     for each in (schedule, sent):
         assert from_csv(to_csv(each), each.name) == each
-
-
-@settings(deadline=None)
-@given(partly_trained())
-def test_every_send_has_its_receive(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
-    _, schedule, _ = pipeline
-    actions = [a for those in with_transfers(schedule).actions for a in those]
-    assert len(set(actions)) == len(actions)
-    forward = {(a.stage + 1, a.microbatch) for a in actions if a.kind == "SEND_F"}
-    back = {(a.stage - 1, a.microbatch) for a in actions if a.kind == "SEND_B"}
-    assert forward == {(a.stage, a.microbatch) for a in actions if a.kind == "RECV_F"}
-    assert back == {(a.stage, a.microbatch) for a in actions if a.kind == "RECV_B"}
-    assert all(stage >= schedule.first_trained for stage, _ in back)
 
 
 def test_the_first_stage_that_trains_is_one_of_them() -> None:

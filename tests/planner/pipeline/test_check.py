@@ -10,15 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.actions import (
-    Action,
-    Schedule,
-    from_csv,
-    trained_from,
-    with_transfers,
-)
+from ooodist.planner.pipeline.actions import Action, Schedule, from_csv, trained_from
 from ooodist.planner.pipeline.check import ScheduleError, check, grid
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import (
     gpipe,
     interleaved,

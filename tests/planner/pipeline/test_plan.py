@@ -11,8 +11,9 @@ import pytest
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline import check as pipeline_check
-from ooodist.planner.pipeline.actions import from_csv, to_csv, trained_from, with_transfers
+from ooodist.planner.pipeline.actions import from_csv, to_csv, trained_from
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages, forward_only
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import (
     AUTO,

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.actions import (
-    Action,
-    Schedule,
-    from_csv,
-    trained_from,
-    with_transfers,
-)
+from ooodist.planner.pipeline.actions import Action, Schedule, from_csv, trained_from
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
 from ooodist.planner.pipeline.simulate import Deadlock, saved_bytes, simulate_pipeline
 from tests.planner.pipelines import partly_trained, reference_ends
