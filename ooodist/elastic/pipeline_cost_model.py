@@ -1,15 +1,15 @@
 """What a selection costs in a pipeline, and the best one for a budget.
 
 With d the first stage that trains, stages before it run forward only, and each stage behind it
-computes its whole B::
+computes its whole I::
 
     rank 0   F  F  F                              forward only
     rank 1      F  F  F     W  W  W               d: no input gradient, all is W
-    rank 2         F  F  F  B W  B W  B W
+    rank 2         F  F  F  I W  I W  I W
 
-So for each d the ranks' selections do not depend on each other: rank r has ``budget - F - B``
+So for each d the ranks' selections do not depend on each other: rank r has ``budget - F - I``
 seconds for its W, the bubble included. A dW that fits into a bubble costs nothing. What cannot be
-filled of a bubble, because W must wait for B, a simulation tells, and the budget is lowered until
+filled of a bubble, because W must wait for I, a simulation tells, and the budget is lowered until
 it holds.
 """
 
@@ -141,7 +141,7 @@ class PipelineCostModel:
             stage = self._first_stage[number]
             if stage < first or self.schedule.rank_of[stage] != rank:
                 continue
-            # Of the way to it, what B does not do anyway: the inside of the first stage, and
+            # Of the way to it, what I does not do anyway: the inside of the first stage, and
             # branches that lead to nothing else.
             own = frozenset(
                 name
@@ -154,7 +154,7 @@ class PipelineCostModel:
             path |= {name: self.choice.path_seconds[name] * factor for name in sorted(own)}
         return _OfRank(numbers, Selectable(tuple(items), path, busy))
 
-    # Which units are of B, and the seconds of W
+    # Which units are of I, and the seconds of W
 
     @property
     def _all(self) -> range:
@@ -203,13 +203,13 @@ class PipelineCostModel:
         """By which a stage's W takes longer than its units did when they were measured."""
         cost, full = self.costs.stages[stage], self._full_seconds[stage]
         seconds, own = cost.weight_gradient, full.weight_gradient
-        if stage == first:  # it sends no gradient: what was B is W
+        if stage == first:  # it sends no gradient: what was I is W
             seconds, own = seconds + cost.input_gradient, own + full.input_gradient
         return seconds / own if own else 1.0
 
     @cached_property
     def _full_seconds(self) -> list[StageCost]:
-        """B and W of each stage, where all is trained, as the units were measured."""
+        """I and W of each stage, where all is trained, as the units were measured."""
         weight = self._weight_seconds(self._all)
         total = [0.0] * self.schedule.stages
         for unit in self.units.backward:

@@ -1,25 +1,25 @@
-"""Cuts a stage of a pipeline into three functions: F, B (= dX) and W (= dW).
+"""Cuts a stage of a pipeline into three functions: F, I (= dX) and W (= dW).
 
 The stage is traced once, forward and backward, and each op goes to one of the three by what needs
 it; no layer is known by name or type::
 
     inputs ----------> [ F ] ----------> outputs
                          | saved
-    input       <------ [ B ] <--------- output gradients
+    input       <------ [ I ] <--------- output gradients
     gradients            | saved
                        [ W ] ----------> added to the accumulators
 
-    B = the ops behind the output gradients that an input gradient needs
+    I = the ops behind the output gradients that an input gradient needs
     W = the other ops behind the output gradients that a weight's gradient needs
 
-W may run at any time after B. What B and W need of F is saved, except what depends on nothing but
+W may run at any time after I. What I and W need of F is saved, except what depends on nothing but
 constants and weights (shapes, casts of a weight): that is made again. Weights must not change
 between F and W of a micro-batch. A max-pooling is made again too, where its gradient is computed:
 oneDNN computes that thirty times as fast beside the pooling itself, which leaves it the places of
 the maxima, as from the result. What F itself changes (moving averages, random states) is saved and
-not read again, so that dropout has the same mask in F, B and W.
+not read again, so that dropout has the same mask in F, I and W.
 
-A stage of which nobody wants input gradients, as the first of a model, has an empty B, and all is
+A stage of which nobody wants input gradients, as the first of a model, has an empty I, and all is
 W. There each dW waits for the dX before it and the next dX for that dW: left alone, TensorFlow runs
 ahead with dX as far as a free thread happens to take it, and keeps in memory what dW has yet to
 read.
@@ -45,7 +45,7 @@ POOLING_GRADIENTS = ("MaxPoolGrad", "MaxPool3DGrad")  # of (input, result of the
 
 
 class Saved(NamedTuple):
-    """What F hands over: to B, and to W."""
+    """What F hands over: to I, and to W."""
 
     for_input: list[tf.Tensor]
     for_weights: list[tf.Tensor]
@@ -59,13 +59,13 @@ class CutStage:
         forward: (inputs) -> (outputs, Saved).
         input_gradient: (output gradients, ``Saved.for_input``) -> (input gradients, what W needs of
             it); one gradient for each output of floating point, and for each such input.
-        weight_gradient: (``Saved.for_weights``, what B has made for it) -> nothing; adds the
+        weight_gradient: (``Saved.for_weights``, what I has made for it) -> nothing; adds the
             gradients to the accumulators.
-        input_bytes: that a micro-batch keeps from F to B, and not longer.
+        input_bytes: that a micro-batch keeps from F to I, and not longer.
         weight_bytes: ... from F to W.
-        gradient_bytes: ... from B to W.
+        gradient_bytes: ... from I to W.
         output_bytes: of F's outputs that are not kept as well.
-        workspace_bytes: the most that F, B or W needs besides, for itself while it runs, with what
+        workspace_bytes: the most that F, I or W needs besides, for itself while it runs, with what
             it is given and nobody keeps.
     """
 
@@ -98,7 +98,7 @@ def cut_stage(
         variables: those that are trained.
         accumulators: of the variables' shapes and types; W adds the gradients to them.
         input_gradients: whether anybody wants them; without them and variables nothing is saved.
-        recompute: keep the inputs alone, and run F again in B (activation checkpointing); W may
+        recompute: keep the inputs alone, and run F again in I (activation checkpointing); W may
             still run later.
     """
     traced = _Traced(stage, inputs, variables, input_gradients=input_gradients)
@@ -169,7 +169,7 @@ class _Cutting:
         self._recompute = recompute
         self._graph_def = traced.graph.as_graph_def()
         self._ops = graphs.Subgraph(traced.graph.get_operations()).ops
-        seeds = {seed.op for seed in traced.seeds}  # fed to B and W, and of neither
+        seeds = {seed.op for seed in traced.seeds}  # fed to I and W, and of neither
         self._backward = self._behind(seeds)
         parts = self._backward - seeds
         self._fetched_of_b = [g for g in traced.input_gradients if g is not None]
@@ -184,7 +184,7 @@ class _Cutting:
         of_b = self._boundary(self._b_ops, gradients)
         of_w = self._boundary(self._w_ops, self._fetched_of_w)
         if self._recompute:
-            # B makes all of F again that it or W needs, from what enters F.
+            # I makes all of F again that it or W needs, from what enters F.
             again = [t for t in (*of_b, *of_w) if t.op not in self._backward]
             for_input = self._sources(again)
             for_weights: list[tf.Tensor] = []

@@ -1,1 +1,1 @@
-"""Pipeline-parallel training: stages of a model on several devices, F, B and W apart."""
+"""Pipeline-parallel training: stages of a model on several devices, F, I and W apart."""

@@ -117,7 +117,7 @@ class Assembly:
 
         Args:
             plan: of all ranks, who all say the same, between two steps.
-            is_measured: steps are carried out with B and W apart, and noted for
+            is_measured: steps are carried out with I and W apart, and noted for
                 :meth:`measured_in_steps`; they compute the same.
         """
         self.plan = plan
@@ -192,7 +192,7 @@ class Assembly:
         return PipelineCosts(costs, self.plan.costs.memory_limit)
 
     def _steps(self, begin: Callable[[], None]) -> list[Ran]:
-        """What this rank does in some steps of the schedule with B and W apart."""
+        """What this rank does in some steps of the schedule with I and W apart."""
         runtime = self._runtime_of(self.plan, is_measured=True)
         begin()
         runtime.step()  # libraries tune themselves in it
@@ -337,7 +337,7 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
         names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
         logger.info(
-            "rank %d, stage %d: %s; F %.1f, B %.1f, W %.1f ms a micro-batch, sends %.2f MB",
+            "rank %d, stage %d: %s; F %.1f, I %.1f, W %.1f ms a micro-batch, sends %.2f MB",
             position,
             stage.number,
             names,

@@ -129,7 +129,7 @@ class Emulation:
         seconds: of each timed step.
         measured: a step of median length.
         overhead: seconds that an action of the runtime adds to what the costs say: the median over
-            all of F, B and W, each with its sends and receives, without waiting for messages.
+            all of F, I and W, each with its sends and receives, without waiting for messages.
     """
 
     schedule: Schedule

@@ -52,7 +52,7 @@ _PART_OF = {  # as what a transfer counts
     SEND_BACKWARD: INPUT_GRADIENT,
 }
 _OF_GRADIENT = "gradient_tape/"
-_UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to B", "from F to W", "from B to W"
+_UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to I", "from F to W", "from I to W"
 
 
 def measure_layers(
@@ -128,7 +128,7 @@ def measure_stages(
         splitter: knows the data.
         update: of this rank; all ranks of the pipeline take part in it.
         gradients: that stages add to.
-        steps: runs some steps of a schedule with B and W apart, and calls what it is given before
+        steps: runs some steps of a schedule with I and W apart, and calls what it is given before
             each; returns what this rank did.
     """
     inputs, targets = splitter.specs()
@@ -161,7 +161,7 @@ def costs_of(
         works: of this rank's stages.
         boundaries: behind each stage of the model but the last.
         gradients: that stages add to.
-        seconds: of each stage's F, B and W.
+        seconds: of each stage's F, I and W.
         update_seconds: of what ends a step.
     """
     costs: dict[int, StageCost] = {}
@@ -243,7 +243,7 @@ class Noted:
 
 
 def seconds_by_kind(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
-    """Of each stage's F, B and W, with what it takes to receive before and to send after them."""
+    """Of each stage's F, I and W, with what it takes to receive before and to send after them."""
     found: dict[tuple[int, str], list[float]] = {}
     for each in ran:
         seconds = each.end - each.start - each.waited
@@ -367,7 +367,7 @@ def _kept_bytes(
             continue  # used in the forward pass alone, or the gradient of a weight
         is_for_w = "dW" in users
         if made_by == "dX" and not is_for_w:
-            continue  # from one B to the next
+            continue  # from one I to the next
         until = _GRADIENT if made_by == "dX" else _WEIGHT if is_for_w else _INPUT
         layer = _layer_of(tensor.made_by, layers) or calls[0].layer.name
         kept[layer, until] = kept.get((layer, until), 0) + tensor.num_bytes

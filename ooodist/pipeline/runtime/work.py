@@ -1,4 +1,4 @@
-"""What a rank computes for one of its stages: F, B and W of each micro-batch.
+"""What a rank computes for one of its stages: F, I and W of each micro-batch.
 
 Between them it keeps what the next one needs, and not longer. Weight gradients are added up over
 the micro-batches of a step in place, so that memory does not grow with their number.
@@ -32,8 +32,8 @@ class StageWork:
         accumulators: by variable path; those of further stages of the rank are added.
         trained: the variables that are trained, in the order of the model; None: all of the stage.
         sends_gradients: whether the stage before wants gradients.
-        forward_only: neither B nor W will be asked for.
-        recompute: run F again in B instead of keeping what it makes.
+        forward_only: neither I nor W will be asked for.
+        recompute: run F again in I instead of keeping what it makes.
 
     Attributes:
         loss_scale: by which the gradients are larger than they are.
@@ -89,12 +89,12 @@ class StageWork:
 
     @property
     def saved_bytes(self) -> tuple[int, int, int]:
-        """Of a micro-batch: from F to B, from F to W, and from B to W."""
+        """Of a micro-batch: from F to I, from F to W, and from I to W."""
         return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
 
     @property
     def output_bytes(self) -> int:
-        """What F makes for others alone, and does not keep for B or W."""
+        """What F makes for others alone, and does not keep for I or W."""
         return self._cut.output_bytes
 
     @property
@@ -125,7 +125,7 @@ class StageWork:
 
     def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What the stage sends; of the last one, the outputs of the model."""
-        # Used once: what B and W need of it is saved.
+        # Used once: what I and W need of it is saved.
         targets = self._targets.pop(microbatch) if self._loss is not None else ()
         inputs = [*self._data.pop(microbatch), *received, *targets]
         outputs, saved = self._cut.forward(inputs)

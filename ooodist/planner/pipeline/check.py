@@ -3,8 +3,8 @@
 A schedule that cannot run is shown with its cells by rank and step, and the bad one marked::
 
     step         4       5       6
-    rank 0  |   0B0     0W0     0B1
-    rank 1  |   1W0  >> 1B1 <<  1F1
+    rank 0  |   0I0     0W0     0I1
+    rank 1  |   1W0  >> 1I1 <<  1F1
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ooodist.planner.pipeline.actions import (
     COMPUTE_KINDS,
     FORWARD,
     INPUT_GRADIENT,
+    OLD_LETTERS,
     TRANSFER_KINDS,
     WEIGHT_GRADIENT,
     Action,
@@ -48,7 +49,7 @@ class ScheduleError(UserError):
 def check(schedule: Schedule, costs: PipelineCosts | None = None) -> None:
     """Raises ScheduleError unless the schedule can run.
 
-    Each stage does F, B and W (or F and BW) of each micro-batch once and on its own rank, and those
+    Each stage does F, I and W (or F and B) of each micro-batch once and on its own rank, and those
     before the first one that trains F alone; no action needs what does not come, no order blocks,
     and with costs, no rank keeps more than the memory limit. Transfers are checked if the schedule
     has some, and otherwise those that it needs.
@@ -112,15 +113,17 @@ def _check_stage(schedule: Schedule, rank: int, stage: int, seen: set[Action], f
     """All of it is done that must be; ``first`` is the first stage that trains."""
     if stage < first:
         wanted: tuple[set[str], ...] = ({FORWARD},)
-        rule = "without any B or BW, it must do F alone"
+        rule = "without any I or B, it must do F alone"
     else:
         wanted = {FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT}, {FORWARD, BACKWARD}
-        rule = "it must do F, B and W, or F and BW"
+        rule = "it must do F, I and W, or F and B"
         if stage > first:
             rule += f", as stage {first} before it trains"
     for microbatch in range(schedule.microbatches):
         kinds = {kind for kind in COMPUTE_KINDS if Action(stage, kind, microbatch) in seen}
         if kinds not in wanted:
+            if kinds == {FORWARD, BACKWARD, WEIGHT_GRADIENT}:
+                rule += f"; {OLD_LETTERS}"
             raise ScheduleError(
                 schedule,
                 rank,
@@ -175,7 +178,7 @@ def _check_order(schedule: Schedule) -> None:
 
 
 def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterator[Action]:
-    """The actions that must be done before, given those that do B and W as one."""
+    """The actions that must be done before, given those that do I and W as one."""
     stage, kind, microbatch = action
 
     def maker_of(result: str, of: int) -> Action:

@@ -2,17 +2,17 @@
 
 An arrow goes from what is made to the action that waits for it, all of one micro-batch::
 
-    stage 0     F ---------.             .--> B --> W
+    stage 0     F ---------.             .--> I --> W
                 |          |             |    ^
                 |          '-------------|----'
                 v                        |
-    stage 1     F ---> B --> W           |
+    stage 1     F ---> I --> W           |
                        '-----------------'
 
-So F waits for the F of the stage before; B for its own F and the B of the stage behind; W for its
-own B. A BW waits for what a B waits for, and makes what a B makes. Stages before the first one that
-trains do F alone, and nobody makes input gradients for them. Between ranks, what is made travels as
-a message.
+So F waits for the F of the stage before; I for its own F and the I of the stage behind; W for its
+own I. B, which is I and W in one, waits for what I waits for and makes what I makes. Stages before
+the first one that trains do F alone, and nobody makes input gradients for them. Between ranks, what
+is made travels as a message.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ RECEIVES = {FORWARD: RECEIVE_FORWARD, INPUT_GRADIENT: RECEIVE_BACKWARD}
 
 
 def result_of(kind: str) -> str:
-    """What an action makes for others, by the kind that makes nothing else: a BW also makes that of
-    a B. Nobody waits for what a W makes."""
+    """What an action of this kind makes: FORWARD, INPUT_GRADIENT (I and B), or WEIGHT_GRADIENT, for
+    which no other action waits."""
     return INPUT_GRADIENT if kind == BACKWARD else kind
 
 
 # For each kind, how many stages further what it needs is made, and what that is: FORWARD or
-# INPUT_GRADIENT. The last need is met last: the stage behind needs this stage's F before its own B.
+# INPUT_GRADIENT. The last need is met last: the stage behind needs this stage's F before its own I.
 _NEEDS: dict[str, tuple[tuple[int, str], ...]] = {
     FORWARD: ((-1, FORWARD),),
     INPUT_GRADIENT: ((0, FORWARD), (1, INPUT_GRADIENT)),

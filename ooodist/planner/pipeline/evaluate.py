@@ -1,6 +1,6 @@
 """The step of many orders of the same actions, fast: all is numbers and lists.
 
-An action's number is (3 stage + kind) microbatches + microbatch, with kind 0 for F, 1 for B and 2
+An action's number is (3 stage + kind) microbatches + microbatch, with kind 0 for F, 1 for I and 2
 for W. The times are those of :func:`ooodist.planner.pipeline.simulate.simulate_pipeline`.
 """
 
@@ -16,7 +16,7 @@ from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, needs_of, receive
 
 
 class Evaluator:
-    """For schedules with these stages, micro-batches and costs, in which B and W are apart.
+    """For schedules with these stages, micro-batches and costs, in which I and W are apart.
 
     Attributes:
         size: how many actions a schedule has.

@@ -31,13 +31,13 @@ class Rule:
     """What a rank prefers.
 
     Attributes:
-        kinds: the most urgent first; F, B and W, or F and BW.
+        kinds: the most urgent first; F, I and W, or F and B.
         entering: at most so many micro-batches have begun and not ended on stage 0's rank; None:
             any number.
-        ahead: of the last stage, at most so many more F than B are done; one more for each stage
+        ahead: of the last stage, at most so many more F than I are done; one more for each stage
             before it; None: any number.
         deep: of one kind, the earlier micro-batch comes first; else the earlier of a rank's stages
-            (the later one for B).
+            (the later one for I).
     """
 
     kinds: tuple[str, ...] = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
@@ -190,7 +190,7 @@ class _Making:
 
     def _most_of_one(self, stage: int) -> int:
         """The most bytes that a micro-batch keeps at once from here on, on the rank of this stage,
-        if each W follows its B."""
+        if each W follows its I."""
         kept = most = 0
         for each in range(stage, self._stages):
             if self._rank_of[each] == self._rank_of[stage]:

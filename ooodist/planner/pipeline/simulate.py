@@ -4,8 +4,8 @@ A rank computes one action at a time, in its order, and waits until what it need
 transfer begins when the result is there and the link is free, and takes nothing of the ranks; each
 pair of ranks has a link for each direction::
 
-    rank 0   F0  F1  .   .   B0  W0  B1  W1
-    rank 1   .   F0  B0  W0  F1  B1  W1
+    rank 0   F0  F1  .   .   I0  W0  I1  W1
+    rank 1   .   F0  I0  W0  F1  I1  W1
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ..
     """For each rank, the most that it keeps during each of its actions.
 
     It depends on the order of its actions alone, and not on when they run. Stages before the first
-    one that trains keep nothing for B and W.
+    one that trains keep nothing for I and W.
     """
     costs = forward_only(costs, schedule.first_trained)
     result = []

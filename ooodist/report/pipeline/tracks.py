@@ -1,7 +1,7 @@
 """What a file for Perfetto shows of a simulated pipeline: a process a schedule, a track a rank.
 
-    rank 0   | 0F0 | 0F1 |           | 0BW0    |
-    rank 1          \\| 1F0 | 1BW0    |/
+    rank 0   | 0F0 | 0F1 |           | 0B0     |
+    rank 1          \\| 1F0 | 1B0     |/
     memory of rank 0, memory of rank 1   curves
 
 An arrow leads from where something is computed to where it is used, if that is on another rank.
@@ -68,7 +68,7 @@ def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Proces
 
 
 def _arrows(simulated: Simulated, places: dict[Action, int]) -> list[tuple[int, int]]:
-    """From each F and B to the one that uses it on another rank."""
+    """From each F and I to the one that uses it on another rank."""
     rank_of = simulated.plan.schedule.rank_of
     arrows = []
     for action, place in places.items():

@@ -66,8 +66,8 @@ def test_transfers_are_between_ranks_only() -> None:
         "2F0",
         "2SEND_F0",
         "2RECV_B0",
-        "2B0",
-        "1B0",
+        "2I0",
+        "1I0",
         "1SEND_B0",
         "2W0",
         "1W0",
@@ -77,7 +77,7 @@ def test_transfers_are_between_ranks_only() -> None:
 
 
 def test_one_rank_sends_nothing() -> None:
-    alone = Schedule("x", (0, 0), 1, (tuple(map(parse_action, ["0F0", "1F0", "1BW0", "0BW0"])),))
+    alone = Schedule("x", (0, 0), 1, (tuple(map(parse_action, ["0F0", "1F0", "1B0", "0B0"])),))
     assert with_transfers(alone) == alone
 
 
