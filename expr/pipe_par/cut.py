@@ -1,4 +1,4 @@
-"""What cutting a step into F, B and W costs: the three, one after the other, against one function.
+"""What cutting a step into F, I and W costs: the three, one after the other, against one function.
 
     python expr/pipe_par/cut.py [--models gpt resnet50] [--rounds 25]
 
@@ -143,7 +143,7 @@ def main() -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    print("| model | half | one function (ms) | F, B and W (ms) | ratio |\n|---|---|---|---|---|")
+    print("| model | half | one function (ms) | F, I and W (ms) | ratio |\n|---|---|---|---|---|")
     for name, half in itertools.product(options.models, ("first", "second")):
         pairs = [
             (float(row["uncut"]), float(row["cut"]))

@@ -4,20 +4,20 @@ From formulas, for a micro-batch of 2 sentences of 128 words in mixed precision;
 size, s the words of a sentence, b the sentences, a the heads:
 
 * Arithmetic of a layer's forward pass: 24 b s h^2 + 4 b s^2 h (Narayanan et al., "Efficient
-  Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC'21, appendix). B and W
+  Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC'21, appendix). I and W
   take as much each: two products for each of the forward pass.
 * Activations: s b h (34 + 5 a s / h) bytes a layer (Korthikanti et al., "Reducing Activation
   Recomputation in Large Transformer Models", MLSys'23, section 4.1). Of these, W needs the inputs
   of the four products with weights: 2 s b h each for the projections to queries, keys and values
   (one input), for that of the heads' output and for the first of the MLP, 8 s b h for its second.
-  B makes the gradients of these products' outputs: 6, 2, 8 and 2 s b h.
+  I makes the gradients of these products' outputs: 6, 2, 8 and 2 s b h.
 * Weights: 12 h^2 + 13 h a layer (the same paper), with 18 bytes each: 2 for what is computed
   with, 4 for the gradient's sum, 12 for Adam's (Rajbhandari et al., "ZeRO", SC'20, section 3.1).
 * From layer to layer, and back: 2 b s h bytes.
 * A device's rate: what a V100 was published to reach with this model, see RATE.
 
 Embeddings and the head are left out (with 20 masked words a sentence they take 0.4 times as
-long as one layer), and so is the update: all layers are alike, and F = B = W.
+long as one layer), and so is the update: all layers are alike, and F = I = W.
 
     python expr/pipe_par/make_costs.py
 """
@@ -63,7 +63,7 @@ def head_flops(sentences: float) -> float:
     return 2 * sentences * MASKED * HIDDEN * (HIDDEN + VOCABULARY)
 
 
-# Of F, B and W of the whole model at the published speed: FLOP/s.
+# Of F, I and W of the whole model at the published speed: FLOP/s.
 RATE = 3 * SENTENCES_PER_SECOND * (24 * layer_flops(1) + head_flops(1))
 
 
@@ -122,7 +122,7 @@ def main() -> None:
             (COSTS / f"{model}_{name}.yaml").write_text(text, encoding="utf-8")
             one = costs.layers[0]
             print(
-                f"{model}_{name}.yaml: {layers} layers, F = B = W = {one.forward * 1e3:.3f} ms, "
+                f"{model}_{name}.yaml: {layers} layers, F = I = W = {one.forward * 1e3:.3f} ms, "
                 f"{one.sent_bytes >> 10} KiB take {link.seconds(one.sent_bytes) * 1e3:.3f} ms"
             )
 

@@ -117,10 +117,11 @@ class ExchangeConfig:
 class ParallelConfig:
     """``pipeline``: so many ranks share the layers; ``data``: so many such pipelines share the
     samples. A batch (of a pipeline) is split into ``microbatches``. ``schedule``: a name, as
-    ``1f1b`` or ``zb_h1``, ``auto`` (the fastest that is found while it trains), or a CSV file.
-    ``chunks``: stages of a rank; null: as usual with that schedule. ``split``: names of the layers
-    with which a new stage begins; null: balanced by measured costs. ``recompute``: activations are
-    computed again instead of kept. ``memory_bytes``: what a rank may keep; null: no limit."""
+    ``1f1b`` or ``zb_h1``, ``auto`` (the fastest that is found while it trains), or a CSV file in
+    PyTorch's form. ``chunks``: stages of a rank; null: as usual with that schedule. ``split``:
+    names of the layers with which a new stage begins; null: balanced by measured costs.
+    ``recompute``: activations are computed again instead of kept. ``memory_bytes``: what a rank may
+    keep; null: no limit."""
 
     pipeline: Annotated[int, Range(1)] = 1
     data: Annotated[int, Range(1)] = 1

@@ -1,15 +1,15 @@
 """The cost model of a pipeline: seconds of a step for a selection, and the best within a budget.
 
 With d the first stage that trains, stages before it only run forward, and each stage after it
-computes its whole B::
+computes its whole I::
 
     rank 0   F  F  F                              forward only
     rank 1      F  F  F     W  W  W               d: no input gradient, all is W
-    rank 2         F  F  F  B W  B W  B W
+    rank 2         F  F  F  I W  I W  I W
 
-So for a given d the ranks' selections are independent: rank r has ``budget - F - B`` seconds for
+So for a given d the ranks' selections are independent: rank r has ``budget - F - I`` seconds for
 its W, the bubble included. A dW that fits into a bubble costs nothing. How much of a bubble cannot
-be filled, because W must wait for B, is found by simulation, and the budget is lowered until the
+be filled, because W must wait for I, is found by simulation, and the budget is lowered until the
 step meets it.
 """
 
@@ -61,7 +61,7 @@ class PipelineCostModel:
         return min(self._first_stage[number] for number in selected)
 
     def masked(self, selected: Collection[int]) -> PipelineCosts:
-        """Returns the stages' costs; stages that do not train keep B as if they did."""
+        """Returns the stages' costs; stages that do not train keep I as if they did."""
         first, own = self.first_trained(selected), self._weight_seconds(selected)
         updated, all_updated = [0.0] * self.schedule.ranks, [0.0] * self.schedule.ranks
         for number, seconds in enumerate(self._update_seconds):
@@ -140,7 +140,7 @@ class PipelineCostModel:
             stage = self._first_stage[number]
             if stage < first or self.schedule.rank_of[stage] != rank:
                 continue
-            # The units needed that B does not run anyway: those inside the first stage, and of
+            # The units needed that I does not run anyway: those inside the first stage, and of
             # branches that lead to nothing else.
             own = frozenset(
                 name
@@ -153,7 +153,7 @@ class PipelineCostModel:
             path |= {name: self.choice.path_seconds[name] * factor for name in sorted(own)}
         return _OfRank(numbers, Selectable(tuple(items), path, busy))
 
-    # Which units are part of B, and the seconds of W
+    # Which units are part of I, and the seconds of W
 
     @property
     def _all(self) -> range:
@@ -202,13 +202,13 @@ class PipelineCostModel:
         """Returns how many times as long a stage's W takes as its units when they were measured."""
         cost, full = self.costs.stages[stage], self._full_seconds[stage]
         seconds, own = cost.weight_gradient, full.weight_gradient
-        if stage == first:  # it sends no gradient: what was B is W
+        if stage == first:  # it sends no gradient: what was I is W
             seconds, own = seconds + cost.input_gradient, own + full.input_gradient
         return seconds / own if own else 1.0
 
     @cached_property
     def _full_seconds(self) -> list[StageCost]:
-        """Seconds of B and W of each stage when all is trained, summed over its measured units."""
+        """Seconds of I and W of each stage when all is trained, summed over its measured units."""
         weight = self._weight_seconds(self._all)
         total = [0.0] * self.schedule.stages
         for unit in self.units.backward:

@@ -1,26 +1,26 @@
-"""Cuts a pipeline stage into three functions: F (forward), B (= dX) and W (= dW).
+"""Cuts a pipeline stage into three functions: F (forward), I (= dX) and W (= dW).
 
 The stage is traced once, forward and backward, and each op is assigned to one of the three by
 which results need it; no layer is recognized by name or type::
 
     inputs ----------> [ F ] ----------> outputs
                          | saved
-    input       <------ [ B ] <--------- output gradients
+    input       <------ [ I ] <--------- output gradients
     gradients            | saved
                        [ W ] ----------> added to the accumulators
 
-    B = the ops downstream of the output gradients that an input gradient needs
+    I = the ops downstream of the output gradients that an input gradient needs
     W = the other ops downstream of the output gradients that a weight's gradient needs
 
-W may run at any time after B. What B and W need from F is saved, except what depends only on
+W may run at any time after I. What I and W need from F is saved, except what depends only on
 constants and weights (shapes, casts of a weight), which is recomputed. Weights must not change
 between F and W of a micro-batch. A max-pooling is recomputed too, where its gradient is computed:
 oneDNN computes that gradient thirty times as fast next to the pooling itself, which leaves it the
 positions of the maxima, as from the pooling's result. State that F itself changes (moving
-averages, random states) is saved and not read again, so that dropout has the same mask in F, B
+averages, random states) is saved and not read again, so that dropout has the same mask in F, I
 and W.
 
-A stage whose input gradients nobody wants, such as the first of a model, has an empty B, and all
+A stage whose input gradients nobody wants, such as the first of a model, has an empty I, and all
 of its backward pass is in W. There each dW waits for the dX before it, and the next dX for that
 dW: left alone, TensorFlow runs ahead with dX whenever a thread happens to be free, and keeps in
 memory what dW has yet to read.
@@ -46,7 +46,7 @@ POOLING_GRADIENTS = ("MaxPoolGrad", "MaxPool3DGrad")  # inputs: (input, pooled r
 
 
 class Saved(NamedTuple):
-    """The tensors that F saves for B (``for_input``) and for W (``for_weights``)."""
+    """The tensors that F saves for I (``for_input``) and for W (``for_weights``)."""
 
     for_input: list[tf.Tensor]
     for_weights: list[tf.Tensor]
@@ -61,13 +61,13 @@ class CutStage:
         input_gradient: (output gradients, ``Saved.for_input``) -> (input gradients, tensors for W);
             takes one gradient for each floating-point output and returns one for each input, None
             where there is none.
-        weight_gradient: (``Saved.for_weights``, the tensors that B made for W) -> nothing; adds the
+        weight_gradient: (``Saved.for_weights``, the tensors that I made for W) -> nothing; adds the
             gradients to the accumulators.
-        input_bytes: bytes that a micro-batch keeps from F to B, and no longer.
+        input_bytes: bytes that a micro-batch keeps from F to I, and no longer.
         weight_bytes: bytes that it keeps from F to W.
-        gradient_bytes: bytes that it keeps from B to W.
+        gradient_bytes: bytes that it keeps from I to W.
         output_bytes: bytes of F's outputs that are not among the saved tensors.
-        workspace_bytes: the most bytes that F, B or W needs in addition while it runs, including
+        workspace_bytes: the most bytes that F, I or W needs in addition while it runs, including
             inputs that are not kept.
     """
 
@@ -92,7 +92,7 @@ def cut_stage(
     input_gradients: bool = True,
     recompute: bool = False,
 ) -> CutStage:
-    """Cuts a stage into F, B and W.
+    """Cuts a stage into F, I and W.
 
     Args:
         stage: maps input tensors to output tensors.
@@ -101,7 +101,7 @@ def cut_stage(
         accumulators: one for each of ``variables``, of its shape and dtype; W adds the gradients
             to them.
         input_gradients: whether anybody wants them; without them and variables nothing is saved.
-        recompute: save only the inputs, and run F again in B (activation checkpointing); W may
+        recompute: save only the inputs, and run F again in I (activation checkpointing); W may
             still run later.
     """
     traced = _Traced(stage, inputs, variables, input_gradients=input_gradients)
@@ -163,7 +163,7 @@ class _Part(NamedTuple):
 
 
 class _Cutting:
-    """Assigns each op of a traced stage to F, B or W, and decides what is saved."""
+    """Assigns each op of a traced stage to F, I or W, and decides what is saved."""
 
     def __init__(
         self, traced: _Traced, accumulators: Sequence[tf.Variable], *, recompute: bool
@@ -172,7 +172,7 @@ class _Cutting:
         self._recompute = recompute
         self._graph_def = traced.graph.as_graph_def()
         self._ops = graphs.Subgraph(traced.graph.get_operations()).ops
-        seeds = {seed.op for seed in traced.seeds}  # fed to B and W, and part of neither
+        seeds = {seed.op for seed in traced.seeds}  # fed to I and W, and part of neither
         self._backward = self._behind(seeds)
         parts = self._backward - seeds
         self._fetched_of_b = [g for g in traced.input_gradients if g is not None]
@@ -187,7 +187,7 @@ class _Cutting:
         of_b = self._boundary(self._b_ops, gradients)
         of_w = self._boundary(self._w_ops, self._fetched_of_w)
         if self._recompute:
-            # B recomputes whatever of F it or W needs, from F's inputs and saved state.
+            # I recomputes whatever of F it or W needs, from F's inputs and saved state.
             again = [t for t in (*of_b, *of_w) if t.op not in self._backward]
             for_input = self._sources(again)
             for_weights: list[tf.Tensor] = []

@@ -1,1 +1,1 @@
-"""Pipeline parallelism: stages of a model on several devices, with B and W separate."""
+"""Pipeline parallelism: stages of a model on several devices, with I and W separate."""

@@ -118,7 +118,7 @@ class Assembly:
 
         Args:
             plan: the same on all ranks, which call this between the same two steps.
-            is_measured: run steps with B and W separate and record them for
+            is_measured: run steps with I and W separate and record them for
                 :meth:`measured_in_steps`; they compute the same.
         """
         self.plan = plan
@@ -193,7 +193,7 @@ class Assembly:
         return PipelineCosts(costs, self.plan.costs.memory_limit)
 
     def _steps(self, begin: Callable[[], None]) -> list[Ran]:
-        """Returns this rank's actions in some steps of the schedule with B and W separate."""
+        """Returns this rank's actions in some steps of the schedule with I and W separate."""
         runtime = self._runtime_of(self.plan, is_measured=True)
         begin()
         runtime.step()  # libraries tune themselves in the first one
@@ -338,7 +338,7 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
         names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
         logger.info(
-            "rank %d, stage %d: %s; F %.1f, B %.1f, W %.1f ms a micro-batch, sends %.2f MB",
+            "rank %d, stage %d: %s; F %.1f, I %.1f, W %.1f ms a micro-batch, sends %.2f MB",
             position,
             stage.number,
             names,

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule, with_transfers
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import PipelineTimeline, Run, peak_bytes, simulate_pipeline
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Emulation:
         simulated: the step in simulation.
         seconds: seconds of each timed step.
         measured: a step of median length.
-        overhead: seconds that an action of the runtime adds to its cost: the median over all F, B
+        overhead: seconds that an action of the runtime adds to its cost: the median over all F, I
             and W, each with its sends and receives, without waiting for messages.
     """
 

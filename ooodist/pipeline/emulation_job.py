@@ -141,7 +141,7 @@ def _plan(processes: int, config: Path | None, overrides: Sequence[str], file: P
     factor = _factor(plan.costs)
     if factor > 1:
         logger.info(
-            "all seconds are stretched %.4g-fold, so that F, B and W take %g ms on average, long "
+            "all seconds are stretched %.4g-fold, so that F, I and W take %g ms on average, long "
             "against what is waited for a core here; what is printed are the devices' own",
             *(factor, LEAST_SECONDS * 1e3),
         )

@@ -6,7 +6,7 @@
     rank 0    |                    |          |  search     |
                                       (a process beside it)
 
-Training begins with the best known schedule for what layers cost. Some of its steps, with B and W
+Training begins with the best known schedule for what layers cost. Some of its steps, with I and W
 apart, tell what stages cost. With that the search runs beside the training; what it finds, and
 known schedules that should be nearly as fast, take turns with the current one. The fastest stays
 until steps take another time. Then, or where steps in a trial were not as predicted, stages are
@@ -50,7 +50,7 @@ class Job(live.Job, Protocol):
         """A step, as it is carried out at present."""
 
     def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
-        """Steps are of this plan from now on; if they are measured, B and W are apart."""
+        """Steps are of this plan from now on; if they are measured, I and W are apart."""
 
     def measured_in_steps(self) -> PipelineCosts:
         """What stages have cost since steps are measured; all ranks call it."""

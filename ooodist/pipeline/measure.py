@@ -52,7 +52,7 @@ _PART_OF = {  # the action to which the seconds of a transfer are added
     SEND_BACKWARD: INPUT_GRADIENT,
 }
 _OF_GRADIENT = "gradient_tape/"
-_UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to B", "from F to W", "from B to W"
+_UNTIL = _INPUT, _WEIGHT, _GRADIENT = "from F to I", "from F to W", "from I to W"
 
 
 def measure_layers(
@@ -129,7 +129,7 @@ def measure_stages(
         splitter: knows the data.
         update: this rank's update; all ranks of the pipeline take part in it.
         gradients: what the stages add gradients to.
-        steps: runs some steps of a schedule with B and W separate, and calls its argument before
+        steps: runs some steps of a schedule with I and W separate, and calls its argument before
             each; returns what this rank did.
     """
     inputs, targets = splitter.specs()
@@ -162,7 +162,7 @@ def costs_of(
         works: works of this rank's stages, by number.
         boundaries: the boundary after each stage of the model but the last.
         gradients: what the stages add gradients to.
-        seconds: seconds of F, B and W of each stage, by (stage, kind).
+        seconds: seconds of F, I and W of each stage, by (stage, kind).
         update_seconds: seconds of the end of a step.
     """
     costs: dict[int, StageCost] = {}
@@ -245,7 +245,7 @@ class Noted:
 
 
 def seconds_by_kind(ran: Sequence[Ran]) -> dict[tuple[int, str], float]:
-    """Returns median seconds of each stage's F, B and W, with the transfers that belong to them."""
+    """Returns median seconds of each stage's F, I and W, with the transfers that belong to them."""
     found: dict[tuple[int, str], list[float]] = {}
     for each in ran:
         seconds = each.end - each.start - each.waited
@@ -368,7 +368,7 @@ def _kept_bytes(
             continue  # used in the forward pass alone, or a weight gradient
         is_for_w = "dW" in users
         if made_by == "dX" and not is_for_w:
-            continue  # passed from one B to the next
+            continue  # passed from one I to the next
         until = _GRADIENT if made_by == "dX" else _WEIGHT if is_for_w else _INPUT
         layer = _layer_of(tensor.made_by, layers) or calls[0].layer.name
         kept[layer, until] = kept.get((layer, until), 0) + tensor.num_bytes

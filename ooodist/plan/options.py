@@ -41,6 +41,9 @@ examples:
   python -m ooodist.plan --costs layers.yaml --pipeline 4 --microbatches 8 --memory 12GiB
   python -m ooodist.plan --costs layers.yaml --pipeline 4 8 --microbatches 8 16 32 --chunks 1 2 \\
       --schedule auto 1f1b zb_h1
+  # ... against a schedule that torch.distributed.pipelining has written; it reads ours as well
+  python -m ooodist.plan --costs layers.yaml --pipeline 4 --microbatches 8 \\
+      --schedule auto dump.csv
 
 exit code: 0 when the plans are written, 2 for what you can put right, 1 for anything else.
 """
@@ -114,7 +117,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--schedule",
         metavar="NAME",
         nargs="+",
-        help=f"{AUTO}, {', '.join(NAMES)}, files as schedule.csv (default: {ALL} with a name)",
+        help=f"{AUTO}, {', '.join(NAMES)}, files as schedule.csv, which may be PyTorch's "
+        f"(torch.distributed.pipelining; default: {ALL} with a name)",
     )
     return parser.parse_args(arguments)
 

@@ -26,7 +26,7 @@ from tests.elastic import decisions
 from tests.elastic.decisions import Decision, Notes, decided
 from tests.pipeline.training_worker import EPOCHS, STEPS, Batches, Case, compare, compiled
 
-BACK = {"B", "W", "BW", "SEND_B", "RECV_B"}
+BACK = {"I", "W", "B", "SEND_B", "RECV_B"}
 
 
 def adam() -> Any:

@@ -49,7 +49,7 @@ def units_of(
 def costs_of(units: StepCosts, forward: Sequence[float]) -> PipelineCosts:
     """What stages cost whose units take just so long; these are their forward passes.
 
-    The first one has no B: to send a gradient is all that B is for.
+    The first one has no I: to send a gradient is all that I is for.
     """
     updates = {weight.name: weight.update_seconds for weight in units.weights}
     stages = []
@@ -122,7 +122,7 @@ def test_stages_before_the_first_selected_only_run_forward() -> None:
     ::
 
         rank 0   F F               nothing else
-        rank 1     F W . F W       only the loss and the dW of the last layer: no B
+        rank 1     F W . F W       only the loss and the dW of the last layer: no I
     """
     units = units_of((2, 2), one, one)
     cost_model = unplanned(units, costs_of(units, [1, 1]), schedules.one_forward_one_backward(2, 2))
@@ -132,7 +132,7 @@ def test_stages_before_the_first_selected_only_run_forward() -> None:
     assert cost_model.seconds(head) == 1 + 2 * (1 + 2)
     # The layer below costs its dW and the dX between the two.
     assert cost_model.seconds(numbers(cost_model, 2, 3)) == 1 + 2 * (1 + 4)
-    # With the last layer of stage 0, rank 1 runs all of its B (3 s), and the last of them ends
+    # With the last layer of stage 0, rank 1 runs all of its I (3 s), and the last of them ends
     # before the last W (1 s) of both.
     assert cost_model.first_trained(numbers(cost_model, 1, 3)) == 0
     assert cost_model.seconds(numbers(cost_model, 1, 3)) == 1 + 2 * (1 + 3 + 1) + 1

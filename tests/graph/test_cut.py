@@ -154,7 +154,7 @@ class Stage:
         return outputs, found[: len(floating)], found[len(floating) :]
 
     def in_parts(self, number: int) -> tuple[list[Any], list[Any], list[Any]]:
-        """The same in F, B and W."""
+        """The same in F, I and W."""
         for total in self.sums:
             total.assign(tf.zeros_like(total))
         outputs, kept = self.cut.forward(self.batch(number))
@@ -217,7 +217,7 @@ def test_only_last_digits_differ_where_tensorflow_rewrites(
 
 @pytest.mark.parametrize("make", MODELS)
 def test_w_may_run_at_any_later_time(make: Callable[[], keras.Model]) -> None:
-    """Of three micro-batches: all F, then B in another order, then W in yet another."""
+    """Of three micro-batches: all F, then I in another order, then W in yet another."""
     uncut = Stage(make)
     expected = [uncut.whole(number)[2] for number in range(3)]
     fresh = Stage(make)
@@ -233,7 +233,7 @@ def test_w_may_run_at_any_later_time(make: Callable[[], keras.Model]) -> None:
 
 
 def test_bytes_kept_of_two_dense_layers() -> None:
-    """W needs the inputs of both layers; B what gelu's gradient needs; W the output gradients."""
+    """W needs the inputs of both layers; I what gelu's gradient needs; W the output gradients."""
     cut = Stage(dense).cut
     floats = 4 * BATCH
     assert cut.weight_bytes == floats * (16 + 32)
@@ -270,7 +270,7 @@ def test_the_first_stage_has_no_b() -> None:
 
 @pytest.mark.parametrize("make", MODELS)
 def test_without_input_gradients_all_is_w(make: Callable[[], keras.Model]) -> None:
-    """The same outputs and gradients of the weights; B is empty, and nothing is kept for it."""
+    """The same outputs and gradients of the weights; I is empty, and nothing is kept for it."""
     uncut, stage = Stage(make), Stage(make, input_gradients=False)
     assert stage.cut.input_bytes == 0
     for number in range(2):
@@ -345,7 +345,7 @@ def test_only_the_first_stage_waits_with_dx_for_dw(is_stopped: bool, input_gradi
 
 
 def test_a_pooling_is_made_again_beside_its_gradient() -> None:
-    """B makes it of its input, which it keeps for that; W keeps the result, a quarter as large."""
+    """I makes it of its input, which it keeps for that; W keeps the result, a quarter as large."""
     stage = Stage(pooled)
     _, kept = stage.cut.forward(stage.batch(0))
     before, after = (BATCH, 8, 8, 8), (BATCH, 4, 4, 8)

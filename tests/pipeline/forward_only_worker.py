@@ -16,8 +16,9 @@ from mpi4py import MPI
 from ooodist.pipeline.emulation import EmulatedBoundary, EmulatedWork, emulate
 from ooodist.pipeline.runtime.runtime import Runtime
 from ooodist.pipeline.runtime.transport import Message, Transport
-from ooodist.planner.pipeline.actions import Schedule, parse_action, with_transfers
+from ooodist.planner.pipeline.actions import Schedule, parse_action
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import make_plan, reschedule
 

@@ -10,21 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-)
+from ooodist.planner.pipeline.actions import Action, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
 from ooodist.planner.pipeline.simulate import (
     Links,
     Message,
     PipelineTimeline,
     Run,
-    inputs_of,
     simulate_pipeline,
 )
 
@@ -34,13 +27,13 @@ Seconds = Mapping[Action, float]
 def lateness(
     schedule: Schedule, costs: PipelineCosts, begins: Sequence[float], ends: Seconds
 ) -> dict[Action, float]:
-    """Seconds by which each F, B and W ended after it could have.
+    """Seconds by which each F, I and W ended after it could have.
 
     Args:
         schedule: that was carried out; all its stages train.
-        costs: of its stages; F, B and W all take time.
+        costs: of its stages; F, I and W all take time.
         begins: of the step on each rank, on one clock.
-        ends: of each F, B and W, on the same clock.
+        ends: of each F, I and W, on the same clock.
     """
     late = {}
 
@@ -53,7 +46,7 @@ def lateness(
 
 
 def step_with(schedule: Schedule, costs: PipelineCosts, late: Seconds) -> PipelineTimeline:
-    """The step in which each F, B and W ends so many seconds after it could."""
+    """The step in which each F, I and W ends so many seconds after it could."""
     simulated = simulate_pipeline(schedule, costs)
     ends = _walk(schedule, costs, [0.0] * schedule.ranks, lambda action, due: due + late[action])
     runs = tuple(
@@ -72,7 +65,7 @@ def _walk(
     begins: Sequence[float],
     end_of: Callable[[Action, float], float],
 ) -> dict[Action, float]:
-    """The ends of all F, B and W: what ``end_of`` says of each and of when it could end."""
+    """The ends of all F, I and W: what ``end_of`` says of each and of when it could end."""
     ended = list(begins)  # of each rank, its last action
     there: dict[Message, float] = {}
     links = Links(schedule.rank_of)
@@ -80,25 +73,19 @@ def _walk(
     for action in _in_turn(schedule, costs):
         stage, kind, microbatch = action
         cost, rank = costs.stages[stage], schedule.rank_of[stage]
-        needed = [there[message] for message in inputs_of(action, schedule.stages)]
+        needed = [
+            there[result, maker, stage, microbatch]
+            for maker, result in needs_of(stage, kind, schedule.stages)
+        ]
         end = end_of(action, max(ended[rank], *needed, begins[rank]) + cost.seconds(kind))
         ends[action] = ended[rank] = end
-        if kind == FORWARD:
-            there["kept", stage, microbatch] = end
-            if stage + 1 < schedule.stages:
-                there[FORWARD, stage + 1, microbatch] = links.arrival(
-                    stage, stage + 1, end, cost.send_seconds
-                )
-        elif kind in (INPUT_GRADIENT, BACKWARD):
-            there[WEIGHT_GRADIENT, stage, microbatch] = end
-            if stage > 0:
-                there[INPUT_GRADIENT, stage - 1, microbatch] = links.arrival(
-                    stage, stage - 1, end, cost.send_back_seconds
-                )
+        for user, _ in users_of(stage, kind, schedule.stages):
+            at = links.arrival(stage, user, end, cost.transfer_seconds(kind))
+            there[result_of(kind), stage, user, microbatch] = at
     return ends
 
 
 def _in_turn(schedule: Schedule, costs: PipelineCosts) -> list[Action]:
-    """All F, B and W; what one needs, or what its rank does before it, comes before it."""
+    """All F, I and W; what one needs, or what its rank does before it, comes before it."""
     runs = [run for of_rank in simulate_pipeline(schedule, costs).runs for run in of_rank]
     return [run.action for run in sorted(runs, key=lambda run: (run.start, run.end))]

@@ -57,7 +57,7 @@ def test_the_order_of_w_counts_and_that_of_b_does_not() -> None:
     one = zero_bubble_h1(2, 4)
     assert computes_alike(one, zero_bubble_h2(2, 4), EACH)
     assert computes_alike(one, one_forward_one_backward(2, 4), EACH)
-    for kind, is_alike in (("F", False), ("W", False), ("B", True)):
+    for kind, is_alike in (("F", False), ("W", False), ("I", True)):
         first, second = (Action(1, kind, number) for number in (0, 1))
         swapped = {first: second, second: first}
         actions = tuple(swapped.get(action, action) for action in one.actions[1])

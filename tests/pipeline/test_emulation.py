@@ -26,14 +26,9 @@ from ooodist.pipeline.emulation import (
     wait_until,
 )
 from ooodist.pipeline.emulation_job import text
-from ooodist.planner.pipeline.actions import (
-    COMPUTE_KINDS,
-    FORWARD,
-    INPUT_GRADIENT,
-    Schedule,
-    with_transfers,
-)
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, INPUT_GRADIENT, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import Run, simulate_pipeline
 from tests.jobs import ROOT
 from tests.pipeline.jobs import HERE, run_mpi
@@ -120,7 +115,7 @@ def test_messages_have_their_size_and_their_link() -> None:
 def recorded_at_random(
     schedule: Schedule, costs: PipelineCosts, seed: int
 ) -> tuple[list[np.ndarray], list[float]]:
-    """The times of some steps of each rank; and what each F, B and W took over its costs, with the
+    """The times of some steps of each rank; and what each F, I and W took over its costs, with the
     transfers before it. In eighths, of which sums are exact."""
     chance = np.random.default_rng(seed)
     steps = chance.integers(1, 4)
@@ -165,7 +160,7 @@ def test_what_was_recorded_is_told_apart(
 def runs_of(
     schedule: Schedule, times: Sequence[np.ndarray], step: int
 ) -> tuple[tuple[Run, ...], ...]:
-    """Of F, B and W alone."""
+    """Of F, I and W alone."""
     return tuple(
         tuple(
             Run(action, start, end)
@@ -275,7 +270,7 @@ def test_the_program_prints_what_it_measured(tmp_path: Path) -> None:
     assert job.stdout.count("this is an emulation of 2 devices") == 1
     assert "Nothing is trained" in job.stdout
     assert "schedule                 1f1b" in job.stdout
-    # (m + p - 1)(F + B + W) of two layers a stage
+    # (m + p - 1)(F + I + W) of two layers a stage
     assert "simulated step           300.00 ms" in job.stdout
     assert ", the median of 10 (" in job.stdout
     assert "stretched" not in job.stdout
@@ -283,7 +278,7 @@ def test_the_program_prints_what_it_measured(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_short_actions_are_stretched(tmp_path: Path) -> None:
-    """F takes 1 ms, B and W 10 ms each: the mean of 7 ms becomes 10 ms."""
+    """F takes 1 ms, I and W 10 ms each: the mean of 7 ms becomes 10 ms."""
     options = write_job(tmp_path, "{schedule: gpipe, microbatches: 2}", layers=1, forward=0.001)
     job = run_alone(options)
     assert job.returncode == 0, job.stdout

@@ -77,12 +77,12 @@ def test_what_moves_messages_counts_as_the_action_that_needs_it() -> None:
         Ran(Action(1, "F", 1), 11.0, 14.0, 0.0),
         Ran(Action(1, "F", 2), 14.0, 54.0, 0.0),  # something else had the core
         Ran(Action(1, "SEND_F", 0), 54.0, 54.25, 0.0),
-        Ran(Action(1, "B", 0), 55.0, 59.0, 0.0),
+        Ran(Action(1, "I", 0), 55.0, 59.0, 0.0),
         Ran(Action(1, "SEND_B", 0), 59.0, 59.5, 0.0),
         Ran(Action(1, "W", 0), 60.0, 61.0, 0.0),
         Ran(Action(3, "F", 0), 61.0, 62.0, 0.0),
     ]
-    assert seconds_by_kind(ran) == {(1, "F"): 3.75, (1, "B"): 4.5, (1, "W"): 1.0, (3, "F"): 1.0}
+    assert seconds_by_kind(ran) == {(1, "F"): 3.75, (1, "I"): 4.5, (1, "W"): 1.0, (3, "F"): 1.0}
 
 
 def test_the_first_step_that_is_noted_does_not_count() -> None:

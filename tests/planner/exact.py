@@ -17,7 +17,7 @@ from typing import Any
 from ooodist.planner.pipeline.costs import PipelineCosts
 
 Times = tuple[float, ...]
-KINDS = ("F", "B", "W")
+KINDS = ("F", "I", "W")
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class _State:
     """What has been done.
 
     Attributes:
-        done: of each stage, numbers of F, B and W.
+        done: of each stage, numbers of F, I and W.
         kept: bytes of each rank.
         time: of each rank, the end of its last action.
         links: until when each is in use; from rank a to b: number a * ranks + b.
-        arrived: for F and for B: when what each stage has yet to use arrives.
+        arrived: for F and for I: when what each stage has yet to use arrives.
         put_off: stages and kinds of which their ranks must do something else.
     """
 
@@ -101,7 +101,7 @@ class Exact:
         return found
 
     def _begins(self, state: _State) -> dict[tuple[int, int], float]:
-        """When each stage could begin its next F (0), B (1) and W (2), if it could."""
+        """When each stage could begin its next F (0), I (1) and W (2), if it could."""
         begins: dict[tuple[int, int], float] = {}
         for stage, (f, b, w) in enumerate(state.done):
             rank = self._rank_of[stage]
@@ -155,7 +155,7 @@ class Exact:
         """Seconds that no order which goes on from here is faster than."""
         least = 0.0
         work = list(state.time)
-        back = self._seconds[0][2]  # from the end of a stage's B to that of stage 0's W
+        back = self._seconds[0][2]  # from the end of a stage's I to that of stage 0's W
         ways_back = []
         for stage, (seconds, done) in enumerate(zip(self._seconds, state.done, strict=True)):
             left = zip(seconds, done, strict=True)

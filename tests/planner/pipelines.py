@@ -68,7 +68,7 @@ def reference_ends(schedule: Schedule, costs: PipelineCosts) -> dict[Action, flo
     """The end of each action, found by delaying everything until nothing is too early any more."""
     ends = {action: 0.0 for actions in schedule.actions for action in actions}
     arrivals: dict[Action, float] = dict.fromkeys(ends, 0.0)  # of an action's result elsewhere
-    backward_stages = {stage for stage, kind, _ in ends if kind in ("B", "BW")}
+    backward_stages = {stage for stage, kind, _ in ends if kind in ("I", "B")}
 
     def result_of(stage: int, kinds: str, microbatch: int) -> Action:
         return next(
@@ -87,14 +87,14 @@ def reference_ends(schedule: Schedule, costs: PipelineCosts) -> dict[Action, flo
                 start = free
                 if kind == "F" and stage > 0:
                     start = max(start, arrivals[Action(stage - 1, "F", microbatch)])
-                if kind in ("B", "BW"):
+                if kind in ("I", "B"):
                     start = max(start, ends[Action(stage, "F", microbatch)])
                     if stage + 1 < schedule.stages:
-                        start = max(start, arrivals[result_of(stage + 1, "B BW", microbatch)])
+                        start = max(start, arrivals[result_of(stage + 1, "I B", microbatch)])
                 if kind == "W":
-                    start = max(start, ends[Action(stage, "B", microbatch)])
+                    start = max(start, ends[Action(stage, "I", microbatch)])
                 free = ends[action] = start + costs.stages[stage].seconds(kind)
-                to = {"F": stage + 1, "B": stage - 1, "BW": stage - 1}.get(kind, -1)
+                to = {"F": stage + 1, "I": stage - 1, "B": stage - 1}.get(kind, -1)
                 if not 0 <= to < schedule.stages or (kind != "F" and to not in backward_stages):
                     continue
                 other = schedule.rank_of[to]

@@ -22,7 +22,7 @@ def equal_layers(
     limit: int | None = None,
     link: Link | None = None,
 ) -> ModelCosts:
-    """Layers with F = B = W, of which a micro-batch keeps so many bytes until the end of W."""
+    """Layers with F = I = W, of which a micro-batch keeps so many bytes until the end of W."""
     layers = tuple(
         LayerCost(
             f"block_{place}",

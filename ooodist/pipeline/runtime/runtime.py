@@ -27,9 +27,9 @@ from ooodist.planner.pipeline.actions import (
     WEIGHT_GRADIENT,
     Action,
     Schedule,
-    with_transfers,
 )
 from ooodist.planner.pipeline.costs import RECEIVES_AHEAD
+from ooodist.planner.pipeline.dependencies import with_transfers
 
 MadeOf = tuple[int, str, int]  # stage that needs it, FORWARD or INPUT_GRADIENT, micro-batch
 

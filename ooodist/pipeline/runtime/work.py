@@ -1,4 +1,4 @@
-"""Computes one stage of a rank: F, B and W of each micro-batch.
+"""Computes one stage of a rank: F, I and W of each micro-batch.
 
 Between them it saves what the next one needs, and no longer. Weight gradients are accumulated in
 place over the micro-batches of a step, so that memory does not grow with their number.
@@ -32,8 +32,8 @@ class StageWork:
         accumulators: by variable path; missing ones are added.
         trained: the variables that are trained, in the order of the model; None for all.
         sends_gradients: whether the previous stage needs gradients.
-        forward_only: neither B nor W will be called.
-        recompute: run F again in B instead of saving its activations.
+        forward_only: neither I nor W will be called.
+        recompute: run F again in I instead of saving its activations.
 
     Attributes:
         loss_scale: factor on the loss, and so on all gradients.
@@ -89,12 +89,12 @@ class StageWork:
 
     @property
     def saved_bytes(self) -> tuple[int, int, int]:
-        """Bytes saved per micro-batch: from F to B, from F to W, and from B to W."""
+        """Bytes saved per micro-batch: from F to I, from F to W, and from I to W."""
         return self._cut.input_bytes, self._cut.weight_bytes, self._cut.gradient_bytes
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of F's outputs that are not also saved for B or W."""
+        """Bytes of F's outputs that are not also saved for I or W."""
         return self._cut.output_bytes
 
     @property
@@ -125,7 +125,7 @@ class StageWork:
 
     def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns what the stage sends; for the last one, the outputs of the model."""
-        # Used only here: what B and W need of it is saved.
+        # Used only here: what I and W need of it is saved.
         targets = self._targets.pop(microbatch) if self._loss is not None else ()
         inputs = [*self._data.pop(microbatch), *received, *targets]
         outputs, saved = self._cut.forward(inputs)

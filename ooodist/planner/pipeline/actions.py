@@ -1,24 +1,30 @@
 """What the ranks of a pipeline do, one list of actions a rank, as data and as text.
 
-An action is a stage, a kind and a micro-batch::
+The text is that of PyTorch (``torch.distributed.pipelining``). An action is a stage, a kind and a
+micro-batch::
 
     2F0        stage 2 computes the forward pass of micro-batch 0
-    2B0        ... its input gradient (dX), which needs the output gradient from stage 3
-    2W0        ... its weight gradients (dW), any time after 2B0
-    2BW0       both as one; the input gradient is there only when all of it is done
+    2I0        ... its input gradient (dX), which needs the output gradient from stage 3
+    2W0        ... its weight gradients (dW), any time after 2I0
+    2B0        both as one; the input gradient is there only when all of it is done
     2SEND_F0   stage 2 sends the output of 2F0 to stage 3, which does 3RECV_F0
     2SEND_B0   stage 2 sends its input gradient to stage 1, which does 1RECV_B0
 
 As CSV a schedule is a line a rank::
 
-    0F0,0SEND_F0,0RECV_B0,0B0,0W0
-    1RECV_F0,1F0,1B0,1SEND_B0,1W0
+    0F0,0I0,0W0
+    1F0,1I0,1W0
+
+With its transfers (see :func:`ooodist.planner.pipeline.dependencies.with_transfers`)::
+
+    0F0,0SEND_F0,0RECV_B0,0I0,0W0
+    1RECV_F0,1F0,1I0,1SEND_B0,1W0
 
 Where the first stages train nothing, they do only F, and the first one that trains sends no input
 gradient (see :func:`trained_from`)::
 
     0F0,0SEND_F0
-    1RECV_F0,1F0,1B0,1W0
+    1RECV_F0,1F0,1I0,1W0
 """
 
 from __future__ import annotations
@@ -26,13 +32,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ooodist.errors import UserError
 
-FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD = "F", "B", "W", "BW"
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD = "F", "I", "W", "B"
 COMPUTE_KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BACKWARD)
 SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD = (
     "SEND_F",
@@ -43,7 +48,15 @@ SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD = (
 TRANSFER_KINDS = (SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD)
 MOST_MICROBATCHES = 1_000_000  # of all stages together: some 500 MB of actions
 MOST_DIGITS = 9  # of a stage or a micro-batch
-_ACTION = re.compile(rf"(\d+)({'|'.join((*TRANSFER_KINDS, 'BW', 'F', 'B', 'W'))})(\d+)")
+_ACTION = re.compile(rf"(\d+)({'|'.join((*COMPUTE_KINDS, *TRANSFER_KINDS))})(\d+)")
+# What else PyTorch writes: of weights that are spread over ranks, and two actions that overlap.
+_OF_SPREAD_WEIGHTS = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD)\d*")
+_OVERLAPPING = re.compile(r"\((.*)\)OVERLAP_F_B")
+_OLD_BACKWARD = re.compile(r"\d+BW\d+")
+OLD_LETTERS = (
+    "in files of earlier versions B was the input gradient and BW both: write I for their B, and "
+    "then B for their BW"
+)
 
 
 class Action(NamedTuple):
@@ -67,9 +80,10 @@ def parse_action(text: str) -> Action:
     """The action of a text such as ``2F0``. Raises UserError."""
     found = _ACTION.fullmatch(text.strip())
     if found is None:
+        old = f"; {OLD_LETTERS}" if _OLD_BACKWARD.fullmatch(text.strip()) else ""
         raise UserError(
             f"action {text!r} is none: write stage, kind and micro-batch, as 2F0; kinds are "
-            f"{', '.join((*COMPUTE_KINDS, *TRANSFER_KINDS))}"
+            f"{', '.join((*COMPUTE_KINDS, *TRANSFER_KINDS))}{old}"
         )
     for what, digits in (("stage", found[1]), ("micro-batch", found[3])):
         if len(digits) > MOST_DIGITS:
@@ -88,7 +102,8 @@ class Schedule:
         name: of the rule that made it.
         rank_of: the rank of each stage.
         microbatches: in a step.
-        actions: of each rank; with or without transfers (see :func:`with_transfers`).
+        actions: of each rank; with or without transfers (see
+            :func:`ooodist.planner.pipeline.dependencies.with_transfers`).
 
     Raises:
         UserError: no stage or no micro-batch.
@@ -112,8 +127,8 @@ class Schedule:
 
     @property
     def first_trained(self) -> int:
-        """The lowest stage with a B or BW; those before it only run forward. Without any B or BW,
-        the number of stages."""
+        """The lowest stage with an I or B; those before it only run forward. Without any I or
+        B, the number of stages."""
         backward = (
             action.stage
             for actions in self.actions
@@ -138,7 +153,12 @@ def check_size(stages: int, microbatches: int) -> None:
 
 
 def to_csv(schedule: Schedule) -> str:
-    """A line a rank; :func:`from_csv` makes the same actions of it."""
+    """A line a rank, as :func:`from_csv` and PyTorch read it.
+
+    PyTorch: ``_PipelineScheduleRuntime._load_csv(file, format="compute_only")``, or
+    ``"compute_comms"`` for a schedule with transfers (torch/distributed/pipelining/schedules.py).
+    It knows no stages that only run forward.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([str(action) for action in actions] for actions in schedule.actions)
@@ -146,10 +166,16 @@ def to_csv(schedule: Schedule) -> str:
 
 
 def from_csv(text: str, source: str) -> Schedule:
-    """The schedule of CSV text.
+    """The schedule of CSV text, as :func:`to_csv` and PyTorch write it.
+
+    PyTorch: ``_dump_csv`` of its schedules, in which an empty cell is a step that a rank waits for
+    (torch/distributed/pipelining/schedules.py). What it does to send, to receive, and to gather
+    weights that are spread over ranks is left out, as transfers follow from the rest (see
+    :func:`ooodist.planner.pipeline.dependencies.with_transfers`). Of two actions that overlap, as
+    ``(0F1;3B0)OVERLAP_F_B``, the first is done first.
 
     Args:
-        text: a line a rank; empty cells do not count.
+        text: a line a rank.
         source: names where the text is from, also in what is wrong with it.
 
     Raises:
@@ -158,28 +184,25 @@ def from_csv(text: str, source: str) -> Schedule:
     rank_of: dict[int, int] = {}
     lists: list[tuple[Action, ...]] = []
     for rank, cells in enumerate(row for row in csv.reader(io.StringIO(text)) if row):
-        actions = []
+        actions: list[Action] = []
         for number, cell in enumerate(cells, 1):
-            if not cell.strip():
-                continue
             try:
-                action = parse_action(cell)
+                computed = _computed(cell)
             except UserError as error:
                 raise UserError(
                     f"schedule {source}, rank {rank}, cell {number}: {error}"
                 ) from error
-            if rank_of.setdefault(action.stage, rank) != rank:
-                raise UserError(
-                    f"schedule {source}: stage {action.stage} is on rank "
-                    f"{rank_of[action.stage]} and, in cell {number}, on rank {rank}; a stage has "
-                    "one rank, which keeps its weights"
-                )
-            actions.append(action)
+            for action in computed:
+                if rank_of.setdefault(action.stage, rank) != rank:
+                    raise UserError(
+                        f"schedule {source}: stage {action.stage} is on rank "
+                        f"{rank_of[action.stage]} and, in cell {number}, on rank {rank}; a stage "
+                        "has one rank, which keeps its weights"
+                    )
+            actions += computed
         lists.append(tuple(actions))
     if not rank_of:
-        raise UserError(
-            f"schedule {source} has no actions: write a line for each rank, as 0F0,0BW0"
-        )
+        raise UserError(f"schedule {source} has no actions: write a line for each rank, as 0F0,0B0")
     # Without a gap, numbers are below how many there are: memory is taken only for what is there.
     _refuse_gap(source, "stage", set(rank_of), "is on no rank; stages")
     microbatches = {action.microbatch for actions in lists for action in actions}
@@ -190,6 +213,16 @@ def from_csv(text: str, source: str) -> Schedule:
         len(microbatches),
         tuple(lists),
     )
+
+
+def _computed(cell: str) -> list[Action]:
+    """The actions of a cell, but for those that compute nothing. Raises UserError."""
+    cell = cell.strip()
+    if not cell or _OF_SPREAD_WEIGHTS.fullmatch(cell):
+        return []
+    overlapping = _OVERLAPPING.fullmatch(cell)
+    actions = map(parse_action, overlapping[1].split(";") if overlapping else [cell])
+    return [action for action in actions if action.kind in COMPUTE_KINDS]
 
 
 def _refuse_gap(source: str, what: str, numbers: set[int], lacks: str) -> None:
@@ -204,7 +237,7 @@ def _refuse_gap(source: str, what: str, numbers: set[int], lacks: str) -> None:
 def trained_from(schedule: Schedule, first: int) -> Schedule:
     """The schedule in which the stages before ``first`` only run forward.
 
-    It has none of their B, W and BW, and nobody sends input gradients to them.
+    It has none of their I, W and B, and nobody sends input gradients to them.
 
     Raises:
         UserError: there is no such stage, or it does not train in the schedule either.
@@ -216,7 +249,7 @@ def trained_from(schedule: Schedule, first: int) -> Schedule:
         )
     if first < schedule.first_trained:
         raise UserError(
-            f"schedule {schedule.name} has no B or BW of stages before stage "
+            f"schedule {schedule.name} has no I or B of stages before stage "
             f"{schedule.first_trained}, so stage {first} cannot train: start from the schedule in "
             "which all stages train"
         )
@@ -231,22 +264,6 @@ def trained_from(schedule: Schedule, first: int) -> Schedule:
     )
 
 
-def with_transfers(schedule: Schedule) -> Schedule:
-    """The schedule with sends and receives between stages of different ranks.
-
-    Whatever is computed is sent at once, and received right before it is needed: what is sent does
-    not wait, and waits for nobody.
-    """
-    first = schedule.first_trained
-    return replace(
-        schedule,
-        actions=tuple(
-            tuple(each for action in actions for each in _with_transfers(schedule, action, first))
-            for actions in without_transfers(schedule).actions
-        ),
-    )
-
-
 def without_transfers(schedule: Schedule) -> Schedule:
     """The schedule without sends and receives."""
     return replace(
@@ -256,19 +273,3 @@ def without_transfers(schedule: Schedule) -> Schedule:
             for actions in schedule.actions
         ),
     )
-
-
-def _with_transfers(schedule: Schedule, action: Action, first: int) -> Iterable[Action]:
-    """The action between its transfers; ``first`` is the first stage that trains."""
-    stage, kind, microbatch = action
-    before = stage > 0 and schedule.rank_of[stage - 1] != schedule.rank_of[stage]
-    after = stage + 1 < schedule.stages and schedule.rank_of[stage + 1] != schedule.rank_of[stage]
-    if kind == FORWARD and before:
-        yield Action(stage, RECEIVE_FORWARD, microbatch)
-    if kind in (INPUT_GRADIENT, BACKWARD) and after:
-        yield Action(stage, RECEIVE_BACKWARD, microbatch)
-    yield action
-    if kind == FORWARD and after:
-        yield Action(stage, SEND_FORWARD, microbatch)
-    if kind in (INPUT_GRADIENT, BACKWARD) and before and stage > first:
-        yield Action(stage, SEND_BACKWARD, microbatch)

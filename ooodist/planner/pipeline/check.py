@@ -3,8 +3,8 @@
 A schedule that cannot run is shown with its cells by rank and step, and the bad one marked::
 
     step         4       5       6
-    rank 0  |   0B0     0W0     0B1
-    rank 1  |   1W0  >> 1B1 <<  1F1
+    rank 0  |   0I0     0W0     0I1
+    rank 1  |   1W0  >> 1I1 <<  1F1
 """
 
 from __future__ import annotations
@@ -18,17 +18,14 @@ from ooodist.planner.pipeline.actions import (
     COMPUTE_KINDS,
     FORWARD,
     INPUT_GRADIENT,
-    RECEIVE_BACKWARD,
-    RECEIVE_FORWARD,
-    SEND_BACKWARD,
-    SEND_FORWARD,
+    OLD_LETTERS,
     TRANSFER_KINDS,
     WEIGHT_GRADIENT,
     Action,
     Schedule,
-    with_transfers,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import RECEIVES, SENDS, needs_of, with_transfers
 from ooodist.planner.pipeline.simulate import saved_bytes
 
 SHOWN_STEPS = 4  # before and after the bad cell
@@ -52,7 +49,7 @@ class ScheduleError(UserError):
 def check(schedule: Schedule, costs: PipelineCosts | None = None) -> None:
     """Raises ScheduleError unless the schedule can run.
 
-    Each stage does F, B and W (or F and BW) of each micro-batch once and on its own rank, and those
+    Each stage does F, I and W (or F and B) of each micro-batch once and on its own rank, and those
     before the first one that trains F alone; no action needs what does not come, no order blocks,
     and with costs, no rank keeps more than the memory limit. Transfers are checked if the schedule
     has some, and otherwise those that it needs.
@@ -116,15 +113,17 @@ def _check_stage(schedule: Schedule, rank: int, stage: int, seen: set[Action], f
     """All of it is done that must be; ``first`` is the first stage that trains."""
     if stage < first:
         wanted: tuple[set[str], ...] = ({FORWARD},)
-        rule = "without any B or BW, it must do F alone"
+        rule = "without any I or B, it must do F alone"
     else:
         wanted = {FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT}, {FORWARD, BACKWARD}
-        rule = "it must do F, B and W, or F and BW"
+        rule = "it must do F, I and W, or F and B"
         if stage > first:
             rule += f", as stage {first} before it trains"
     for microbatch in range(schedule.microbatches):
         kinds = {kind for kind in COMPUTE_KINDS if Action(stage, kind, microbatch) in seen}
         if kinds not in wanted:
+            if kinds == {FORWARD, BACKWARD, WEIGHT_GRADIENT}:
+                rule += f"; {OLD_LETTERS}"
             raise ScheduleError(
                 schedule,
                 rank,
@@ -179,38 +178,26 @@ def _check_order(schedule: Schedule) -> None:
 
 
 def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterator[Action]:
-    """The actions that must be done before, given those that do B and W as one."""
+    """The actions that must be done before, given those that do I and W as one."""
     stage, kind, microbatch = action
 
-    def same_rank(other: int) -> bool:
-        return schedule.rank_of[other] == schedule.rank_of[stage]
-
-    def backward(of: int) -> Action:
+    def maker_of(result: str, of: int) -> Action:
         both = Action(of, BACKWARD, microbatch)
-        return both if both in combined else Action(of, INPUT_GRADIENT, microbatch)
+        return both if both in combined and result == INPUT_GRADIENT else both._replace(kind=result)
 
-    if kind == FORWARD and stage > 0:
-        if same_rank(stage - 1):
-            yield Action(stage - 1, FORWARD, microbatch)
-        else:
-            yield Action(stage, RECEIVE_FORWARD, microbatch)
-    elif kind in (INPUT_GRADIENT, BACKWARD):
-        yield Action(stage, FORWARD, microbatch)
-        if stage + 1 < schedule.stages:
-            if same_rank(stage + 1):
-                yield backward(stage + 1)
+    if kind in COMPUTE_KINDS:
+        for maker, result in needs_of(stage, kind, schedule.stages):
+            if schedule.rank_of[maker] == schedule.rank_of[stage]:
+                yield maker_of(result, maker)
             else:
-                yield Action(stage, RECEIVE_BACKWARD, microbatch)
-    elif kind == WEIGHT_GRADIENT:
-        yield Action(stage, INPUT_GRADIENT, microbatch)
-    elif kind == SEND_FORWARD:
-        yield Action(stage, FORWARD, microbatch)
-    elif kind == RECEIVE_FORWARD:
-        yield Action(stage - 1, SEND_FORWARD, microbatch)
-    elif kind == SEND_BACKWARD:
-        yield backward(stage)
-    elif kind == RECEIVE_BACKWARD:
-        yield Action(stage + 1, SEND_BACKWARD, microbatch)
+                yield Action(stage, RECEIVES[result], microbatch)
+        return
+    for result in SENDS:
+        if kind == SENDS[result]:
+            yield maker_of(result, stage)
+        elif kind == RECEIVES[result]:
+            maker, _ = needs_of(stage, result, schedule.stages)[-1]
+            yield Action(maker, SENDS[result], microbatch)
 
 
 def _check_memory(schedule: Schedule, costs: PipelineCosts) -> None:

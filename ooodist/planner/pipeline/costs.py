@@ -2,10 +2,10 @@
 
 Bytes of a micro-batch on a stage, over time::
 
-         F                     B                     W
-    _____|---- input_bytes ----|                     |        what only B needs
+         F                     I                     W
+    _____|---- input_bytes ----|                     |        what only I needs
          |----------------- weight_bytes ------------|        what W needs
-                               |-- gradient_bytes ---|        what B makes for W
+                               |-- gradient_bytes ---|        what I makes for W
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class StageCost:
 
     Attributes:
         forward: F.
-        input_gradient: B.
+        input_gradient: I.
         weight_gradient: W.
-        input_bytes: kept from F to the end of B.
+        input_bytes: kept from F to the end of I.
         weight_bytes: kept from F to the end of W.
-        gradient_bytes: kept from B to the end of W.
+        gradient_bytes: kept from I to the end of W.
         base_bytes: kept all the time: weights, optimizer, accumulated gradients, messages on their
             way, and what an action needs for itself while it runs.
         send_seconds: from the end of F until its output is where the next stage is.
-        send_back_seconds: from the end of B until its result is where the stage before is.
+        send_back_seconds: from the end of I until its result is where the stage before is.
         sent_bytes: of the stage's output; the gradient that comes back is as large.
         update: of the optimizer, once a step.
     """
@@ -60,6 +60,10 @@ class StageCost:
             return self.weight_gradient
         assert kind == BACKWARD
         return self.input_gradient + self.weight_gradient
+
+    def transfer_seconds(self, kind: str) -> float:
+        """From the end of an action of this kind until its result is where the other stage is."""
+        return self.send_seconds if kind == FORWARD else self.send_back_seconds
 
     def saved_bytes(self, kind: str) -> tuple[int, int]:
         """What an action of this kind adds to what is kept, at its begin and at its end."""
@@ -102,7 +106,7 @@ class PipelineCosts:
 def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
     """The costs where the stages before ``first``, the first one that trains, only run forward.
 
-    They take no time for B, W and the update and keep nothing for them, and nobody sends input
+    They take no time for I, W and the update and keep nothing for them, and nobody sends input
     gradients to them. What they keep all the time stays as it was.
 
     Args:

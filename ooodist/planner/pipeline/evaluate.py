@@ -1,6 +1,6 @@
 """The step of many orders of the same actions, fast: all is numbers and lists.
 
-An action's number is (3 stage + kind) microbatches + microbatch, with kind 0 for F, 1 for B and 2
+An action's number is (3 stage + kind) microbatches + microbatch, with kind 0 for F, 1 for I and 2
 for W. The times are those of :func:`ooodist.planner.pipeline.simulate.simulate_pipeline`.
 """
 
@@ -10,21 +10,13 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-)
+from ooodist.planner.pipeline.actions import BACKWARD, FORWARD, Action, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
-
-KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
+from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, needs_of, receiver_of
 
 
 class Evaluator:
-    """For schedules with these stages, micro-batches and costs, in which B and W are apart.
+    """For schedules with these stages, micro-batches and costs, in which I and W are apart.
 
     Attributes:
         size: how many actions a schedule has.
@@ -54,23 +46,21 @@ class Evaluator:
             self._update[rank] += cost.update
             work = cost.seconds(FORWARD) + cost.seconds(BACKWARD)
             self._work[rank] += microbatches * work + cost.update
-            for kind, name in enumerate(KINDS):
-                before, after = {0: (stage - 1, stage + 1), 1: (stage + 1, stage - 1)}.get(
-                    kind, (-1, -1)
-                )
+            for number, kind in enumerate(SPLIT_KINDS):
+                waits = any(maker != stage for maker, _ in needs_of(stage, kind, stages))
+                receiver = receiver_of(stage, kind, stages)
                 link, receivers = -1, [-1] * microbatches
-                if 0 <= after < stages:
-                    first = (3 * after + kind) * microbatches
+                if receiver is not None:  # with an action of the same kind
+                    first = (3 * receiver + number) * microbatches
                     receivers = list(range(first, first + microbatches))
-                    if rank_of[after] != rank:
-                        link = rank * ranks + rank_of[after]
-                way = cost.send_seconds if kind == 0 else cost.send_back_seconds
-                self._bytes.append(cost.saved_bytes(name))
-                self._seconds += [cost.seconds(name)] * microbatches
-                self._arrival += [math.inf if 0 <= before < stages else 0.0] * microbatches
+                    if rank_of[receiver] != rank:
+                        link = rank * ranks + rank_of[receiver]
+                self._bytes.append(cost.saved_bytes(kind))
+                self._seconds += [cost.seconds(kind)] * microbatches
+                self._arrival += [math.inf if waits else 0.0] * microbatches
                 self._receiver += receivers
                 self._link += [link] * microbatches
-                self._way += [way] * microbatches
+                self._way += [cost.transfer_seconds(kind)] * microbatches
         self.least_seconds = self._least_seconds(costs)
 
     def _least_seconds(self, costs: PipelineCosts) -> float:
@@ -93,7 +83,7 @@ class Evaluator:
     def orders_of(self, schedule: Schedule) -> list[list[int]]:
         """The numbers of its actions, of each rank."""
         return [
-            [self._number(action) for action in actions if action.kind in KINDS]
+            [self._number(action) for action in actions if action.kind in SPLIT_KINDS]
             for actions in schedule.actions
         ]
 
@@ -108,12 +98,12 @@ class Evaluator:
 
     def _number(self, action: Action) -> int:
         stage, kind, microbatch = action
-        return (3 * stage + KINDS.index(kind)) * self._microbatches + microbatch
+        return (3 * stage + SPLIT_KINDS.index(kind)) * self._microbatches + microbatch
 
     def _action(self, number: int) -> Action:
         rest, microbatch = divmod(number, self._microbatches)
         stage, kind = divmod(rest, 3)
-        return Action(stage, KINDS[kind], microbatch)
+        return Action(stage, SPLIT_KINDS[kind], microbatch)
 
     def on_next_stage(self, number: int, *, upwards: bool) -> tuple[int, int] | None:
         """The rank and number of the same action on the stage after it, or before it; or none."""

@@ -22,12 +22,12 @@ class LayerCost:
 
     Attributes:
         name: of the layer.
-        forward, input_gradient, weight_gradient: seconds of F, B and W.
+        forward, input_gradient, weight_gradient: seconds of F, I and W.
         update: seconds of the optimizer, once a step.
         base_bytes: kept all the time: weights, optimizer, accumulated gradients.
-        input_bytes: kept from F to the end of B.
+        input_bytes: kept from F to the end of I.
         weight_bytes: kept from F to the end of W.
-        gradient_bytes: kept from B to the end of W.
+        gradient_bytes: kept from I to the end of W.
         sent_bytes: of all tensors made by this layer or before it, and needed behind it: what is
             sent if a stage ends here. The gradient that comes back is as large.
     """
@@ -45,7 +45,7 @@ class LayerCost:
 
     @property
     def seconds(self) -> float:
-        """Of F, B and W."""
+        """Of F, I and W."""
         return self.forward + self.input_gradient + self.weight_gradient
 
     @property
@@ -80,7 +80,7 @@ class ModelCosts:
         layers: in their order.
         link: between neighboring ranks.
         memory_limit: bytes that a rank may keep; None: any number.
-        recompute: stages keep what they have received, and B runs F again.
+        recompute: stages keep what they have received, and I runs F again.
     """
 
     layers: tuple[LayerCost, ...]
@@ -109,7 +109,7 @@ def merged(layers: Sequence[LayerCost], parts: Sequence[range]) -> tuple[LayerCo
 
 
 def _recomputed(layer: LayerCost) -> LayerCost:
-    """What B has made again W may still need later."""
+    """What I has made again W may still need later."""
     return replace(
         layer,
         input_gradient=layer.forward + layer.input_gradient,

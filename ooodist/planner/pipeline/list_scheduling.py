@@ -22,6 +22,7 @@ from ooodist.planner.pipeline.actions import (
     check_size,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
 from ooodist.planner.pipeline.simulate import Links
 
 
@@ -30,13 +31,13 @@ class Rule:
     """What a rank prefers.
 
     Attributes:
-        kinds: the most urgent first; F, B and W, or F and BW.
+        kinds: the most urgent first; F, I and W, or F and B.
         entering: at most so many micro-batches have begun and not ended on stage 0's rank; None:
             any number.
-        ahead: of the last stage, at most so many more F than B are done; one more for each stage
+        ahead: of the last stage, at most so many more F than I are done; one more for each stage
             before it; None: any number.
         deep: of one kind, the earlier micro-batch comes first; else the earlier of a rank's stages
-            (the later one for B).
+            (the later one for I).
     """
 
     kinds: tuple[str, ...] = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
@@ -86,6 +87,11 @@ class _Making:
         self._needed = [self._most_of_one(stage) for stage in range(self._stages)]
         self._busy_until = [0.0] * self._ranks
         self._links = Links(rank_of)
+        self._users = {
+            (stage, kind): self._users_of(stage, kind)
+            for stage in range(self._stages)
+            for kind in rule.kinds
+        }
         self._done: dict[tuple[int, str], int] = defaultdict(int)
         # Micro-batches that a rank could do next, the first on top, of each stage and kind.
         self._ready: list[dict[tuple[int, str], list[int]]] = [
@@ -140,17 +146,22 @@ class _Making:
         self._busy_until[rank] = end
         self._done[stage, kind] += 1
         self._kept[rank] += sum(cost.saved_bytes(kind))
-        if kind == FORWARD:
-            if stage + 1 < self._stages:
-                self._send(action, stage + 1, FORWARD, end, cost.send_seconds)
-            else:
-                self._at(end, Action(stage, self._backward, microbatch))
-        elif kind != WEIGHT_GRADIENT:
-            if kind == INPUT_GRADIENT:
-                self._at(end, Action(stage, WEIGHT_GRADIENT, microbatch))
-            if stage > 0:
-                self._send(action, stage - 1, self._backward, end, cost.send_back_seconds)
+        for user, waiting in self._users[stage, kind]:
+            at = end
+            if user != stage:
+                at = self._links.arrival(stage, user, end, cost.transfer_seconds(kind))
+            self._at(at, Action(user, waiting, microbatch))
         self._wake(end, rank)
+
+    def _users_of(self, stage: int, kind: str) -> list[tuple[int, str]]:
+        """What can run as soon as the result of such an action has come: where it is all that was
+        missing, as what an action needs last."""
+        made = stage, result_of(kind)
+        return [
+            (user, waiting)
+            for user, waiting in users_of(stage, kind, self._stages, kinds=self._rule.kinds)
+            if needs_of(user, waiting, self._stages)[-1] == made
+        ]
 
     def _allowed(self, rank: int, stage: int, kind: str) -> bool:
         """Whether such an action may start now: memory, and the limits of the rule."""
@@ -179,7 +190,7 @@ class _Making:
 
     def _most_of_one(self, stage: int) -> int:
         """The most bytes that a micro-batch keeps at once from here on, on the rank of this stage,
-        if each W follows its B."""
+        if each W follows its I."""
         kept = most = 0
         for each in range(stage, self._stages):
             if self._rank_of[each] == self._rank_of[stage]:
@@ -198,10 +209,6 @@ class _Making:
         if self._rule.deep:
             return first, microbatch, -depth
         return first, depth, microbatch
-
-    def _send(self, action: Action, stage: int, kind: str, end: float, seconds: float) -> None:
-        at = self._links.arrival(action.stage, stage, end, seconds)
-        self._at(at, Action(stage, kind, action.microbatch))
 
     def _at(self, time: float, action: Action) -> None:
         event = (time, next(self._number), self._rank_of[action.stage], action)

@@ -4,8 +4,8 @@ Simulated annealing: a move is kept if the step gets no slower, and at first now
 it does. Most moves are of one action. Where that alone makes others wait, or does not fit into
 memory, several move at once: the same micro-batch's on neighboring stages, or two of one rank::
 
-    stage 0   F0  F1  B0  F2  ...  W0             F0  F1  F2  B0  ...  W0
-    stage 1       F0  B0  F1  W0  F2  ...    ->       F0  B0  F1  F2  W0  ...
+    stage 0   F0  F1  I0  F2  ...  W0             F0  F1  F2  I0  ...  W0
+    stage 1       F0  I0  F1  W0  F2  ...    ->       F0  I0  F1  F2  W0  ...
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def improve(
 
 
 class _Moves:
-    """Random moves that keep each F before its B before its W, and the memory limit."""
+    """Random moves that keep each F before its I before its W, and the memory limit."""
 
     def __init__(self, evaluator: Evaluator, chance: random.Random) -> None:
         self._evaluator, self.chance = evaluator, chance

@@ -306,7 +306,7 @@ def _read(file: Path, ranks: int, microbatches: int) -> Schedule:
     pipeline_check.check(schedule)
     if schedule.first_trained > 0:  # else a stage that was forgotten would not train, unseen
         raise UserError(
-            f"parallel.schedule {file} has no B or BW of stage 0; it must have those of all "
+            f"parallel.schedule {file} has no I or B of stage 0; it must have those of all "
             "stages, and a job leaves out what it does not need"
         )
     return schedule

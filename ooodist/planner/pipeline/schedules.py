@@ -1,23 +1,23 @@
 """Pipeline schedules that have a name, each for any number of ranks and micro-batches.
 
-With equal stages, no time for transfers, p ranks and m micro-batches (F, B and W in seconds):
+With equal stages, no time for transfers, p ranks and m micro-batches (F, I and W in seconds):
 
 =============== ==================== ============================ ==================
 schedule        stages               makespan                     in flight, at most
 =============== ==================== ============================ ==================
-gpipe           any a rank           (m + p - 1)(F + B + W)       m
-1f1b            one a rank           (m + p - 1)(F + B + W)       p
-interleaved     v a rank             m(F+B+W) + (p-1)(F+B+W)/v    more
-zb_h1           one a rank           m(F+B+W) + (p-1)(F+B-W)      p
-zb_h2           one a rank           as zb_h1; span m(F+B+W)      2p - 1
-                                     + (p-1)(F+B-2W)
-zb_v            two a rank           span m(F+B+W) at F = B = W   p
+gpipe           any a rank           (m + p - 1)(F + I + W)       m
+1f1b            one a rank           (m + p - 1)(F + I + W)       p
+interleaved     v a rank             m(F+I+W) + (p-1)(F+I+W)/v    more
+zb_h1           one a rank           m(F+I+W) + (p-1)(F+I-W)      p
+zb_h2           one a rank           as zb_h1; span m(F+I+W)      2p - 1
+                                     + (p-1)(F+I-2W)
+zb_v            two a rank           span m(F+I+W) at F = I = W   p
 =============== ==================== ============================ ==================
 
 "In flight" counts micro-batches of a rank whose W is not done, in units of a whole rank's share of
 the model. A span is from a rank's own first action to its last.
 
-fast_forward, modulo and push follow the costs; with 4 ranks, 8 layers and F = B = W = 1 a layer the
+fast_forward, modulo and push follow the costs; with 4 ranks, 8 layers and F = I = W = 1 a layer the
 makespans for 1, 4 and 8 micro-batches are 18, 30, 54 and 17, 27, 51, where those of gpipe are 24,
 42, 66.
 
@@ -94,7 +94,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
-    """1F1B in which a rank's W comes as many micro-batches after its B as its number says."""
+    """1F1B in which a rank's W comes as many micro-batches after its I as its number says."""
     return _schedule(
         "zb_h1",
         _round_robin(ranks, 1),
@@ -170,7 +170,7 @@ def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
 
 
 def fast_forward(ranks: int, microbatches: int, costs: PipelineCosts | None = None) -> Schedule:
-    """Each rank does B as soon as it can, then F, and W while it would wait.
+    """Each rank does I as soon as it can, then F, and W while it would wait.
 
     Args:
         ranks: with one stage each.
@@ -213,7 +213,7 @@ def push(
 
 
 def _delayed(rank: int, microbatches: int, ahead: int, delay: int) -> Iterator[Action]:
-    """F as in 1F1B with so many ahead; each W so many micro-batches after its B."""
+    """F as in 1F1B with so many ahead; each W so many micro-batches after its I."""
     backward = []
     for number in range(microbatches):
         group = [Action(rank, INPUT_GRADIENT, number)]

@@ -78,13 +78,13 @@ def auto(
     made = list(_made_by_rules(rank_of, microbatches, costs))
     known = [*_published(rank_of, microbatches, costs), *made]
     evaluator = Evaluator(rank_of, microbatches, costs)
-    # A B that nobody needs has no time in these costs, but its rank would wait for it.
+    # An I that nobody needs has no time in these costs, but its rank would wait for it.
     starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
     seconds, orders = min(_walks(starts, evaluator), key=lambda found: found[0])
     for start in starts:
         if start.seconds > seconds:
             break
-        # Where it is as good, what has a name is better with its B and W in one.
+        # Where it is as good, what has a name is better with its I and W in one.
         if simulate_pipeline(start.schedule, costs).step_seconds <= seconds:
             return replace(start.schedule, name="auto")
     return replace(evaluator.schedule_of(orders), name="auto")
@@ -96,7 +96,7 @@ def best_known(
     """The fastest, in simulation, of the schedules that were published and fit; found at once.
 
     Only where none fits into the memory limit, it is the fastest that rules make of the costs. It
-    keeps its name, with ``_split`` behind it where it is faster with its B and W apart.
+    keeps its name, with ``_split`` behind it where it is faster with its I and W apart.
 
     Args, Raises: as :func:`auto`.
     """
@@ -131,7 +131,7 @@ def schedules_to_try(
 
 
 def _as_good(start: _Start, costs: PipelineCosts) -> Schedule:
-    """As it was made, unless it is slower so than with its B and W apart."""
+    """As it was made, unless it is slower so than with its I and W apart."""
     if simulate_pipeline(start.schedule, costs).step_seconds <= start.seconds * (1 + 1e-9):
         return start.schedule
     return replace(split(start.schedule), name=f"{start.schedule.name}_split")
@@ -140,7 +140,7 @@ def _as_good(start: _Start, costs: PipelineCosts) -> Schedule:
 def fastest_named_seconds(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> float:
-    """Of a step of the fastest schedule that has a name and fits, if B and W are apart; infinite if
+    """Of a step of the fastest schedule that has a name and fits, if I and W are apart; infinite if
     there is none."""
     named = named_schedules(rank_of, microbatches, replace(costs, memory_limit=None))
     starts = _fastest_first(named, Evaluator(rank_of, microbatches, costs))
@@ -149,7 +149,7 @@ def fastest_named_seconds(
 
 @dataclass(frozen=True)
 class _Start:
-    """A schedule that is known, with its B and W apart.
+    """A schedule that is known, with its I and W apart.
 
     Attributes:
         seconds: of a step.
@@ -200,7 +200,7 @@ def _published(
 
 
 def split(schedule: Schedule) -> Schedule:
-    """The schedule with each BW as B and then W, so that what B computes is sent before W."""
+    """The schedule with each B as I and then W, so that what I computes is sent before W."""
 
     def parts(action: Action) -> tuple[Action, ...]:
         if action.kind != BACKWARD:
@@ -220,7 +220,7 @@ def _made_by_rules(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> Iterator[Schedule]:
     ranks = max(rank_of) + 1
-    kinds = [("B", "F", "W"), ("B", "W", "F"), ("F", "B", "W")]
+    kinds = [("I", "F", "W"), ("I", "W", "F"), ("F", "I", "W")]
     wanted = (ranks, ranks + 1, ranks - 1, ranks // 2, 1, 2, 3)
     aheads = [None, *dict.fromkeys(ahead for ahead in wanted if ahead > 0)]
     # With one stage a rank there is nothing to choose from in depth.

@@ -4,8 +4,8 @@ A rank computes one action at a time, in its order, and waits until what it need
 transfer begins when the result is there and the link is free, and takes nothing of the ranks; each
 pair of ranks has a link for each direction::
 
-    rank 0   F0  F1  .   .   B0  W0  B1  W1
-    rank 1   .   F0  B0  W0  F1  B1  W1
+    rank 0   F0  F1  .   .   I0  W0  I1  W1
+    rank 1   .   F0  I0  W0  F1  I1  W1
 """
 
 from __future__ import annotations
@@ -15,18 +15,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.actions import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Action,
-    Schedule,
-    without_transfers,
-)
+from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action, Schedule, without_transfers
 from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
+from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
 
-Message = tuple[str, int, int]  # what is there: kind of action, stage and micro-batch it is for
+Message = tuple[str, int, int, int]  # a result, the stages that make and use it, the micro-batch
 
 
 @dataclass(frozen=True)
@@ -125,13 +118,9 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
     there: dict[Message, float] = {}
     links = Links(schedule.rank_of)
     waiting: dict[Message, int] = {}
-
-    def arrive(kind: str, stage: int, microbatch: int, at: float) -> None:
-        message = kind, stage, microbatch
-        there[message] = at
-        if message in waiting:
-            ready.append(waiting.pop(message))
-
+    parts = [(stage, kind) for stage in range(schedule.stages) for kind in COMPUTE_KINDS]
+    needed = {part: needs_of(*part, schedule.stages) for part in parts}
+    users = {part: users_of(*part, schedule.stages, first) for part in parts}
     ready = list(range(schedule.ranks))
     while ready:
         rank = ready.pop()
@@ -140,7 +129,7 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
         while len(runs[rank]) < len(actions):
             action = actions[len(runs[rank])]
             stage, kind, microbatch = action
-            needs = inputs_of(action, schedule.stages)
+            needs = [(made, maker, stage, microbatch) for maker, made in needed[stage, kind]]
             missing = next((message for message in needs if message not in there), None)
             if missing is not None:
                 waiting[missing] = rank
@@ -149,16 +138,15 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
             start = max([time, *(there[message] for message in needs)])
             time = start + cost.seconds(kind)
             runs[rank].append(Run(action, start, time))
-            if kind == FORWARD:
-                arrive("kept", stage, microbatch, time)
-                if stage + 1 < schedule.stages:
-                    at = links.arrival(stage, stage + 1, time, cost.send_seconds)
-                    arrive(FORWARD, stage + 1, microbatch, at)
-            elif kind in (INPUT_GRADIENT, BACKWARD):
-                arrive(WEIGHT_GRADIENT, stage, microbatch, time)
-                if stage > first:
-                    at = links.arrival(stage, stage - 1, time, cost.send_back_seconds)
-                    arrive(INPUT_GRADIENT, stage - 1, microbatch, at)
+            result = result_of(kind)
+            for user, _ in users[stage, kind]:
+                message = result, stage, user, microbatch
+                there[message] = time
+                if user != stage:
+                    seconds = cost.transfer_seconds(kind)
+                    there[message] = links.arrival(stage, user, time, seconds)
+                if message in waiting:
+                    ready.append(waiting.pop(message))
     stuck = {
         rank: len(runs[rank])
         for rank, actions in enumerate(schedule.actions)
@@ -175,22 +163,11 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
     return PipelineTimeline(tuple(map(tuple, runs)), peak_bytes(schedule, costs), tuple(updates))
 
 
-def inputs_of(action: Action, stages: int) -> list[Message]:
-    """What must be there before an action can run."""
-    stage, kind, microbatch = action
-    if kind == FORWARD:
-        return [(FORWARD, stage, microbatch)] if stage > 0 else []
-    if kind == WEIGHT_GRADIENT:
-        return [(WEIGHT_GRADIENT, stage, microbatch)]
-    own: Message = ("kept", stage, microbatch)
-    return [own, (INPUT_GRADIENT, stage, microbatch)] if stage + 1 < stages else [own]
-
-
 def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:
     """For each rank, the most that it keeps during each of its actions.
 
     It depends on the order of its actions alone, and not on when they run. Stages before the first
-    one that trains keep nothing for B and W.
+    one that trains keep nothing for I and W.
     """
     costs = forward_only(costs, schedule.first_trained)
     result = []

@@ -1,11 +1,11 @@
 """The list schedules of Zero Bubble for measured costs, one stage a rank.
 
 Qi et al., "Zero Bubble Pipeline Parallelism" (ICLR 2024), section 3.1, "The heuristic algorithm".
-A round gives each rank one B, and before it at most one F. W fills the gaps::
+A round gives each rank one I, and before it at most one F. W fills the gaps::
 
-    rank 0   F0  F1  F2  .   .   .   B0  F3  W0  B1  W1  ...
-    rank 1   .   F0  F1  .   B0  F2  W0  B1  F3  W1  ...
-    rank 2   .   .   F0  B0  F1  W0  B1  F2  W1  ...
+    rank 0   F0  F1  F2  .   .   .   I0  F3  W0  I1  W1  ...
+    rank 1   .   F0  F1  .   I0  F2  W0  I1  F3  W1  ...
+    rank 2   .   .   F0  I0  F1  W0  I1  F2  W1  ...
              |---- warm-up ------|
 """
 
@@ -25,6 +25,7 @@ from ooodist.planner.pipeline.actions import (
     check_size,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, receiver_of
 from ooodist.planner.pipeline.simulate import Links
 
 
@@ -33,9 +34,9 @@ class Choices:
     """What costs alone do not decide.
 
     Attributes:
-        late_first_backward: in the warm-up, a rank takes one more F although its first B then has
+        late_first_backward: in the warm-up, a rank takes one more F although its first I then has
             to wait; else only one after which it does not.
-        backward_first: a rank leaves out the F of a round where that would keep B waiting, unless
+        backward_first: a rank leaves out the F of a round where that would keep I waiting, unless
             it would then be idle for longer than another rank has been.
         fill_all: a gap that is shorter than W is always filled with W; else only where the rank
             would then have been idle for longer than any other.
@@ -70,13 +71,18 @@ class _Making:
         self._microbatches, self._costs, self._choices = microbatches, costs, choices
         self._ranks = len(costs.stages)
         self._links = Links(tuple(range(self._ranks)))
+        self._receivers = {
+            (rank, kind): receiver_of(rank, kind, self._ranks)
+            for rank in range(self._ranks)
+            for kind in SPLIT_KINDS
+        }
         self._actions: list[list[Action]] = [[] for _ in range(self._ranks)]
         self._now = [0.0] * self._ranks
         self._idle = [0.0] * self._ranks  # since the first F
         self._most_idle = 0.0
         self._kept = [stage.base_bytes for stage in costs.stages]
         self._done: dict[tuple[int, str], int] = defaultdict(int)  # of a rank and kind
-        # When what a rank needs from another for its F and B arrives, of each micro-batch.
+        # When what a rank needs from another for its F and I arrives, of each micro-batch.
         self._arrivals: dict[tuple[int, str], list[float]] = defaultdict(list)
 
     def schedule(self) -> Schedule:
@@ -90,11 +96,11 @@ class _Making:
         return Schedule("zb_auto", tuple(range(self._ranks)), self._microbatches, actions)
 
     def _warm_up(self) -> None:
-        """All F before the first B, and that."""
+        """All F before the first I, and that."""
         for rank in range(self._ranks):
             self._append(rank, FORWARD)
         more = [0] * self._ranks
-        arrival = 0.0  # of what the first B needs, as far as is known
+        arrival = 0.0  # of what the first I needs, as far as is known
         for rank in reversed(range(self._ranks)):
             stage, now, kept = self._costs.stages[rank], self._now[rank], self._kept[rank]
             while rank + 1 < self._ranks and 1 + more[rank] < self._microbatches:
@@ -107,7 +113,7 @@ class _Making:
                 more[rank] += 1
             arrival = max(now, arrival) + stage.input_gradient + stage.send_back_seconds
         for before, rank in itertools.pairwise(range(self._ranks)):
-            # One less than the rank before, so that none waits for an F between two B.
+            # One less than the rank before, so that none waits for an F between two I.
             has_all = 1 + more[rank] == self._microbatches
             more[rank] = min(more[rank], more[before] if has_all else max(0, more[before] - 1))
         for rank, number in enumerate(more):
@@ -117,7 +123,7 @@ class _Making:
             self._append(rank, INPUT_GRADIENT)
 
     def _round(self) -> None:
-        """Another F where it is due, then another B, on each rank."""
+        """Another F where it is due, then another I, on each rank."""
         # A rank that leaves out its F lets those before it leave out theirs.
         due = itertools.takewhile(self._wants_forward, reversed(range(self._ranks)))
         for rank in reversed(list(due)):
@@ -130,12 +136,12 @@ class _Making:
                 self._append(rank, WEIGHT_GRADIENT)
             self._fill(rank, INPUT_GRADIENT)
             if rank == 0 and self._done[0, FORWARD] == self._microbatches:
-                while self._weights_left(0):  # nobody waits for its B
+                while self._weights_left(0):  # nobody waits for its I
                     self._append(0, WEIGHT_GRADIENT)
             self._append(rank, INPUT_GRADIENT)
 
     def _wants_forward(self, rank: int) -> bool:
-        """Whether the F of this round is due before the B."""
+        """Whether the F of this round is due before the I."""
         begun = self._done[rank, FORWARD]
         if begun == self._microbatches:
             return False
@@ -182,10 +188,10 @@ class _Making:
         self._kept[rank] += sum(stage.saved_bytes(kind))
         self._actions[rank].append(Action(rank, kind, microbatch))
         self._done[rank, kind] += 1
-        other = {FORWARD: rank + 1, INPUT_GRADIENT: rank - 1}.get(kind, -1)
-        if 0 <= other < self._ranks:
-            seconds = stage.send_seconds if kind == FORWARD else stage.send_back_seconds
-            self._arrivals[other, kind].append(self._links.arrival(rank, other, end, seconds))
+        other = self._receivers[rank, kind]
+        if other is not None:
+            at = self._links.arrival(rank, other, end, stage.transfer_seconds(kind))
+            self._arrivals[other, kind].append(at)
 
     def _is_too_idle(self, rank: int, until: float) -> bool:
         """Whether it would have waited for longer than any other by then, if it did nothing."""
@@ -196,7 +202,7 @@ class _Making:
         return self._done[rank, INPUT_GRADIENT] - self._done[rank, WEIGHT_GRADIENT]
 
     def _fits_forward(self, rank: int, kept: int) -> bool:
-        """With room for its B, as no W may be left then."""
+        """With room for its I, as no W may be left then."""
         return self._is_within(kept + sum(self._costs.stages[rank].in_flight_bytes))
 
     def _fits_backward(self, rank: int) -> bool:

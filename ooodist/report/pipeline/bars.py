@@ -1,9 +1,9 @@
-"""What a rank of a pipeline does in a step, as bars: F, B, W and the optimizer's update.
+"""What a rank of a pipeline does in a step, as bars: F, I, W and the optimizer's update.
 
 ::
 
-    actions   1F0  1F1  1BW0           update
-    bars      F 0  F 1  B 0     W 0    U
+    actions   1F0  1F1  1B0            update
+    bars      F 0  F 1  I 0     W 0    U
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Bar:
     """On the lane of a rank.
 
     Attributes:
-        kind: ``F``, ``B``, ``W`` or ``U``.
+        kind: ``F``, ``I``, ``W`` or ``U``.
         start, end: seconds from the beginning of the step.
         action: that it is, or is a part of; None: the update.
     """
@@ -33,7 +33,7 @@ class Bar:
 
 
 def bars(simulated: Simulated) -> list[list[Bar]]:
-    """Of each rank, in order; BW as B and then W, and updates only where they take time."""
+    """Of each rank, in order; B as I and then W, and updates only where they take time."""
     timeline, costs = simulated.timeline, simulated.plan.costs
     result = []
     for runs, update in zip(timeline.runs, timeline.updates, strict=True):
@@ -53,6 +53,6 @@ def bars(simulated: Simulated) -> list[list[Bar]]:
 
 
 def joins_gradients(simulated: Simulated) -> bool:
-    """Whether B and W are one action somewhere: B's result is sent after W."""
+    """Whether I and W are one action somewhere: I's result is sent after W."""
     actions = simulated.plan.schedule.actions
     return any(action.kind == BACKWARD for lane in actions for action in lane)

@@ -36,7 +36,7 @@ _COLORS = {
 }
 _NAMES = {
     FORWARD: "F: forward",
-    INPUT_GRADIENT: "B: input gradient",
+    INPUT_GRADIENT: "I: input gradient",
     WEIGHT_GRADIENT: "W: weight gradient",
     UPDATE: "update",
 }

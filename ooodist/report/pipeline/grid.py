@@ -2,12 +2,12 @@
 
 ::
 
-    rank 0 |F-F-F-......B-W-F-B-W-B-W-|     a letter is where an action begins, and below it
+    rank 0 |F-F-F-......I-W-F-I-W-I-W-|     a letter is where an action begins, and below it
            |0 1 2       0 0 3 1 1 2 2 |     stands its micro-batch (and its stage, if ranks have
-    rank 1 |..F-F-F-..B-W-F-B-W-...         several)
+    rank 1 |..F-F-F-..I-W-F-I-W-...         several)
 
-    rank 0 |FF...BWFBWBW|                   if there are more actions than columns, a letter is
-    rank 1 |.FF.BWFBW...                    what takes most of its column
+    rank 0 |FF...IWFIWIW|                   if there are more actions than columns, a letter is
+    rank 1 |.FF.IWFIW...                    what takes most of its column
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _last_digits(number: int | None, length: int) -> str:
 def _legend(
     simulated: Simulated, all_bars: Iterable[Bar], unit: float, *, is_coarse: bool
 ) -> Iterator[str]:
-    words = ["F forward", "B input gradient", "W weight gradient"]
+    words = ["F forward", "I input gradient", "W weight gradient"]
     if any(simulated.timeline.updates):
         words.append("U update")
     line = f"{', '.join(words)}, {_WAITS} waits; a column is {readable_seconds(unit)}"
@@ -125,4 +125,4 @@ def _legend(
         if any(start == end for start, end in columns):
             yield "what takes less than half a column may be left out"
     if joins_gradients(simulated):
-        yield "B and W are one action here: what B computes is sent after W"
+        yield "I and W are one action here (B): what I computes is sent after W"

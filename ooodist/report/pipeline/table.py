@@ -36,7 +36,7 @@ def text(comparison: Comparison) -> str:
 def stages_text(comparison: Comparison, simulated: Simulated) -> str:
     """A line for each stage: its rank, its layers, and what a micro-batch takes there."""
     plan = simulated.plan
-    lines: list[tuple[str, ...]] = [("stage", "rank", "ms F", "ms B", "ms W", "layers")]
+    lines: list[tuple[str, ...]] = [("stage", "rank", "ms F", "ms I", "ms W", "layers")]
     for stage, (part, rank, cost) in enumerate(
         zip(plan.parts, plan.schedule.rank_of, plan.costs.stages, strict=True)
     ):

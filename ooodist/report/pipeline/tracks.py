@@ -1,7 +1,7 @@
 """What a file for Perfetto shows of a simulated pipeline: a process a schedule, a track a rank.
 
-    rank 0   | 0F0 | 0F1 |           | 0BW0    |
-    rank 1          \\| 1F0 | 1BW0    |/
+    rank 0   | 0F0 | 0F1 |           | 0B0     |
+    rank 1          \\| 1F0 | 1B0     |/
     memory of rank 0, memory of rank 1   curves
 
 An arrow leads from where something is computed to where it is used, if that is on another rank.
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
+    COMPUTE_KINDS,
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,
     Action,
 )
+from ooodist.planner.pipeline.dependencies import users_of
 from ooodist.report.perfetto import Process, Slice
 from ooodist.report.pipeline.memory import memory_curves
 from ooodist.report.pipeline.outcomes import Simulated
@@ -66,16 +68,16 @@ def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Proces
 
 
 def _arrows(simulated: Simulated, places: dict[Action, int]) -> list[tuple[int, int]]:
-    """From each F and B to the one that uses it on another rank."""
+    """From each F and I to the one that uses it on another rank."""
     rank_of = simulated.plan.schedule.rank_of
     arrows = []
     for action, place in places.items():
         stage, kind, microbatch = action
-        to = {FORWARD: stage + 1, INPUT_GRADIENT: stage - 1, BACKWARD: stage - 1}.get(kind, -1)
-        if not 0 <= to < len(rank_of) or rank_of[to] == rank_of[stage]:
-            continue
-        kinds = (FORWARD,) if kind == FORWARD else (INPUT_GRADIENT, BACKWARD)
-        users = (Action(to, each, microbatch) for each in kinds)
+        users = (
+            Action(user, waiting, microbatch)
+            for user, waiting in users_of(stage, kind, len(rank_of), kinds=COMPUTE_KINDS)
+            if rank_of[user] != rank_of[stage]
+        )
         arrows += [(place, places[user]) for user in users if user in places]
     return arrows
 

@@ -1,4 +1,4 @@
-"""F, B and W of a stage: the loss that was compiled, what is kept, and what is added up."""
+"""F, I and W of a stage: the loss that was compiled, what is kept, and what is added up."""
 
 from __future__ import annotations
 

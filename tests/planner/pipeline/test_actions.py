@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import (
@@ -18,17 +20,24 @@ from ooodist.planner.pipeline.actions import (
     parse_action,
     to_csv,
     trained_from,
-    with_transfers,
     without_transfers,
 )
+from ooodist.planner.pipeline.check import check
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import gpipe, zero_bubble_v
-from tests.planner.pipelines import partly_trained
+from tests.planner.pipelines import partly_trained, schedules
 
 TWO_RANKS = """\
-0F0,0SEND_F0,0RECV_B0,0B0,0W0
-1RECV_F0,1F0,1B0,1SEND_B0,1W0
+0F0,0I0,0W0
+1F0,1I0,1W0
 """
+# As PyTorch's _dump_csv writes them: the second one, with what its runtime adds.
+OF_PYTORCH = (
+    "0F0,0F1,,0I0,0W0,,0B1\r\n,1F0,1I0,1W0,1F1,1B1,\r\n",
+    "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0I0,0W0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\r\n"
+    "1UNSHARD,1RECV_F0,1RECV_F1,1F0,1I0,1SEND_B0,1W0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD\r\n",
+)
 
 
 @settings(deadline=None)
@@ -42,7 +51,7 @@ def test_an_action_is_what_its_text_says(stage: int, kind: str, microbatch: int)
 def test_actions_look_as_in_the_documentation() -> None:
     assert str(Action(2, "F", 0)) == "2F0"
     assert parse_action("3SEND_F1") == Action(3, "SEND_F", 1)
-    assert parse_action("10BW12") == Action(10, "BW", 12)
+    assert parse_action("10B12") == Action(10, "B", 12)
 
 
 @pytest.mark.parametrize("text", ["", "F0", "2F", "2G0", "2 F 0", "-1F0", "2F0x", "2SEND_W0"])
@@ -57,22 +66,71 @@ def test_csv_of_two_ranks() -> None:
     assert (schedule.rank_of, schedule.microbatches) == ((0, 1), 1)
     assert (schedule.stages, schedule.ranks) == (2, 2)
     assert to_csv(schedule) == TWO_RANKS
+    assert to_csv(with_transfers(schedule)) == (
+        "0F0,0SEND_F0,0RECV_B0,0I0,0W0\n1RECV_F0,1F0,1I0,1SEND_B0,1W0\n"
+    )
+
+
+@pytest.mark.parametrize("text", OF_PYTORCH)
+def test_a_dump_of_pytorch(text: str) -> None:
+    schedule = from_csv(text, "dump.csv")
+    assert to_csv(schedule) == "0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1W0,1F1,1B1\n"
+    assert (schedule.rank_of, schedule.microbatches) == ((0, 1), 2)
+    check(schedule)
+
+
+def test_a_dump_of_pytorch_in_which_actions_overlap() -> None:
+    """As those of its ScheduleDualPipeV."""
+    text = "0F0,3F0,(0F1;3B0)OVERLAP_F_B,,3F1,0B0,3B1,0B1\r\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\r\n"
+    schedule = from_csv(text, "dump.csv")
+    assert " ".join(map(str, schedule.actions[0])) == "0F0 3F0 0F1 3B0 3F1 0B0 3B1 0B1"
+    assert schedule.rank_of == (0, 1, 1, 0)
+
+
+@st.composite
+def dumps(draw: DrawFn) -> tuple[Schedule, str]:
+    """A schedule, and a text that PyTorch could write of it."""
+    schedule = draw(schedules())
+    rows = []
+    for actions in (with_transfers(schedule) if draw(st.booleans()) else schedule).actions:
+        row = list(map(str, actions))
+        for more in draw(st.lists(st.sampled_from(["", "0UNSHARD", "1RESHARD", "0REDUCE_GRAD"]))):
+            row.insert(draw(st.integers(0, len(row))), more)
+        rows.append(",".join(row))
+    return schedule, "".join(f"{row}\r\n" for row in rows)
+
+
+@settings(deadline=None)
+@given(dumps())
+def test_dumps_of_pytorch_are_read_as_what_they_are(dump: tuple[Schedule, str]) -> None:
+    schedule, text = dump
+    read = from_csv(text, schedule.name)
+    assert read == schedule
+    assert from_csv(to_csv(read), schedule.name) == schedule
+    for cell in to_csv(read).replace("\n", ",").split(","):
+        assert re.fullmatch(r"(\d+[FIWB]\d+)?", cell)
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_the_letters_of_earlier_versions_are_refused(schedule: Schedule) -> None:
+    text = to_csv(schedule).replace("B", "BW").replace("I", "B")
+    with pytest.raises(UserError, match=r"earlier versions B was .*: write I for their B"):
+        check(from_csv(text, "old.csv"))
 
 
 @settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 9), st.booleans())
 def test_csv_keeps_a_schedule(ranks: int, microbatches: int, transfers: bool) -> None:
     schedule = zero_bubble_v(ranks, microbatches)
-    if transfers:
-        schedule = with_transfers(schedule)
-    again = from_csv(to_csv(schedule), schedule.name)
-    assert again == schedule
+    text = to_csv(with_transfers(schedule) if transfers else schedule)
+    assert from_csv(text, schedule.name) == schedule
 
 
 def test_empty_cells_do_not_count() -> None:
-    assert from_csv("0F0,,0BW0,\n\n1F0, ,1BW0\n", "x").actions == (
-        (Action(0, "F", 0), Action(0, "BW", 0)),
-        (Action(1, "F", 0), Action(1, "BW", 0)),
+    assert from_csv("0F0,,0B0,\n\n1F0, ,1B0\n", "x").actions == (
+        (Action(0, "F", 0), Action(0, "B", 0)),
+        (Action(1, "F", 0), Action(1, "B", 0)),
     )
 
 
@@ -80,7 +138,7 @@ def test_errors_of_csv_name_the_cell() -> None:
     with pytest.raises(UserError, match=r"schedule bad\.csv, rank 1, cell 2: action '1X0'"):
         from_csv("0F0\n1F0,1X0\n", "bad.csv")
     with pytest.raises(UserError, match="stage 0 is on rank 0 and, in cell 1, on rank 1"):
-        from_csv("0F0\n0BW0\n", "bad.csv")
+        from_csv("0F0\n0B0\n", "bad.csv")
     with pytest.raises(UserError, match="stage 1 is on no rank"):
         from_csv("0F0\n2F0\n", "bad.csv")
 
@@ -110,33 +168,10 @@ def test_an_empty_file_is_no_schedule() -> None:
         from_csv("\n", "none.csv")
 
 
-def test_transfers_are_between_ranks_only() -> None:
-    """In a V the last rank has two stages that follow each other."""
-    schedule = with_transfers(zero_bubble_v(2, 1))
-    assert {str(action) for action in schedule.actions[1]} == {
-        "1RECV_F0",
-        "1F0",
-        "2F0",
-        "2SEND_F0",
-        "2RECV_B0",
-        "2B0",
-        "1B0",
-        "1SEND_B0",
-        "2W0",
-        "1W0",
-    }
-    assert without_transfers(schedule) == zero_bubble_v(2, 1)
-    assert with_transfers(schedule) == schedule
-
-
-def test_one_rank_sends_nothing() -> None:
-    alone = Schedule("x", (0, 0), 1, (tuple(map(parse_action, ["0F0", "1F0", "1BW0", "0BW0"])),))
-    assert with_transfers(alone) == alone
-
-
 def test_two_ranks_of_which_one_trains() -> None:
     schedule = trained_from(from_csv(TWO_RANKS, "two.csv"), 1)
-    assert to_csv(schedule) == "0F0,0SEND_F0\n1RECV_F0,1F0,1B0,1W0\n"
+    assert to_csv(schedule) == "0F0\n1F0,1I0,1W0\n"
+    assert to_csv(with_transfers(schedule)) == "0F0,0SEND_F0\n1RECV_F0,1F0,1I0,1W0\n"
     assert (schedule.first_trained, schedule.microbatches, schedule.rank_of) == (1, 1, (0, 1))
 
 
@@ -157,20 +192,7 @@ def test_stages_before_the_first_that_trains_only_run_forward(
     assert trained_from(with_transfers(full), first) == sent
     assert without_transfers(sent) == schedule
     for each in (schedule, sent):
-        assert from_csv(to_csv(each), each.name) == each
-
-
-@settings(deadline=None)
-@given(partly_trained())
-def test_every_send_has_its_receive(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
-    _, schedule, _ = pipeline
-    actions = [a for those in with_transfers(schedule).actions for a in those]
-    assert len(set(actions)) == len(actions)
-    forward = {(a.stage + 1, a.microbatch) for a in actions if a.kind == "SEND_F"}
-    back = {(a.stage - 1, a.microbatch) for a in actions if a.kind == "SEND_B"}
-    assert forward == {(a.stage, a.microbatch) for a in actions if a.kind == "RECV_F"}
-    assert back == {(a.stage, a.microbatch) for a in actions if a.kind == "RECV_B"}
-    assert all(stage >= schedule.first_trained for stage, _ in back)
+        assert from_csv(to_csv(each), each.name) == schedule
 
 
 def test_the_first_stage_that_trains_is_one_of_them() -> None:

@@ -10,15 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.actions import (
-    Action,
-    Schedule,
-    from_csv,
-    trained_from,
-    with_transfers,
-)
+from ooodist.planner.pipeline.actions import Action, Schedule, from_csv, parse_action, trained_from
 from ooodist.planner.pipeline.check import ScheduleError, check, grid
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import (
     gpipe,
     interleaved,
@@ -114,25 +109,33 @@ def test_memory_names_the_first_step_that_does_not_fit() -> None:
     check(one_forward_one_backward(2, 3), costs)
 
 
+def schedule_of(text: str) -> Schedule:
+    """The schedule of CSV text, with the transfers in it."""
+    lines = text.splitlines()
+    actions = tuple(tuple(map(parse_action, line.split(","))) for line in lines)
+    return replace(from_csv(text, "x"), actions=actions)
+
+
 def wrong(text: str, message: str) -> ScheduleError:
     with pytest.raises(ScheduleError, match=message) as error:
-        check(from_csv(text, "x"))
+        check(schedule_of(text))
     return error.value
 
 
 def test_what_is_missing_twice_or_elsewhere_is_named() -> None:
-    wrong("0F0,0F0,0BW0", "rank 0, step 1: 0F0 comes twice")
-    wrong("0F0,0B0", "stage 0 does B, F of micro-batch 0; it must do F, B and W, or F and BW")
-    wrong("0F0,0B0,0W0,0BW0", "stage 0 does B, BW, F, W of micro-batch 0")
-    wrong("0F0,0SEND_F0,0BW0\n1F0,1BW0", "0RECV_B0 is missing")
+    wrong("0F0,0F0,0B0", "rank 0, step 1: 0F0 comes twice")
+    wrong("0F0,0I0", "stage 0 does F, I of micro-batch 0; it must do F, I and W, or F and B")
+    wrong("0F0,0I0,0W0,0B0", "stage 0 does B, F, I, W of micro-batch 0")
+    wrong("0F0,0SEND_F0,0B0\n1F0,1B0", "0RECV_B0 is missing")
     wrong(
-        "0F0,0SEND_F0,0RECV_B0,0BW0,0SEND_B0\n1RECV_F0,1F0,1BW0,1SEND_B0",
+        "0F0,0SEND_F0,0RECV_B0,0B0,0SEND_B0\n1RECV_F0,1F0,1B0,1SEND_B0",
         "rank 0, step 4: nobody waits for 0SEND_B0",
     )
     other = Schedule("x", (0, 1), 1, ((Action(1, "F", 0),), ()))
     with pytest.raises(ScheduleError, match="1F0 is of a stage that this rank does not have"):
         check(other)
-    nothing = Schedule("x", (0,), 2, ((Action(0, "F", 1), Action(0, "BW", 1)),))
+    wrong("0F0,0B0,0W0", "stage 0 does B, F, W of .* F and B; in files of earlier versions B was")
+    nothing = Schedule("x", (0,), 2, ((Action(0, "F", 1), Action(0, "B", 1)),))
     with pytest.raises(ScheduleError, match="stage 0 does nothing of micro-batch 0"):
         check(nothing)
     beyond = Schedule("x", (0,), 1, ((Action(0, "F", 1),),))
@@ -142,31 +145,31 @@ def test_what_is_missing_twice_or_elsewhere_is_named() -> None:
 
 def test_stages_that_should_train_or_not_are_named() -> None:
     wrong(
-        "0F0,0BW0\n1F0\n2F0,2BW0",
-        "stage 1 does F of micro-batch 0; it must do F, B and W, or F and BW, as stage 0 before it",
+        "0F0,0B0\n1F0\n2F0,2B0",
+        "stage 1 does F of micro-batch 0; it must do F, I and W, or F and B, as stage 0 before it",
     )
-    wrong("0F0\n1F0,1BW0\n2F0", "rank 2: stage 2 does F .* as stage 1 before it trains")
-    wrong("0F0,0F1\n1F0,1F1,1BW0", "stage 1 does F of micro-batch 1; it must do F, B and W")
-    wrong("0F0,0W0\n1F0,1BW0", "stage 0 does F, W .*; without any B or BW, it must do F alone")
-    wrong("0F1\n1F0,1F1,1BW0,1BW1", "stage 0 does nothing of micro-batch 0; without any B")
-    check(from_csv("0F0\n1F0,1BW0", "x"))
+    wrong("0F0\n1F0,1B0\n2F0", "rank 2: stage 2 does F .* as stage 1 before it trains")
+    wrong("0F0,0F1\n1F0,1F1,1B0", "stage 1 does F of micro-batch 1; it must do F, I and W")
+    wrong("0F0,0W0\n1F0,1B0", "stage 0 does F, W .*; without any I or B, it must do F alone")
+    wrong("0F1\n1F0,1F1,1B0,1B1", "stage 0 does nothing of micro-batch 0; without any I")
+    check(from_csv("0F0\n1F0,1B0", "x"))
 
 
 def test_gradients_that_nobody_needs_are_not_sent() -> None:
-    sent = "0F0,0SEND_F0\n1RECV_F0,1F0,1BW0"
-    check(from_csv(sent, "x"))
+    sent = "0F0,0SEND_F0\n1RECV_F0,1F0,1B0"
+    check(schedule_of(sent))
     wrong(f"{sent},1SEND_B0", "rank 1, step 3: nobody waits for 1SEND_B0")
     wrong(sent.replace("\n", ",0RECV_B0\n"), "rank 0, step 2: nobody waits for 0RECV_B0")
 
 
 def test_a_rank_that_waits_for_itself_is_to_blame() -> None:
-    error = wrong("0F0,0BW0\n1BW0,1F0", "1BW0 of rank 1 waits for 1F0")
+    error = wrong("0F0,0B0\n1B0,1F0", "1B0 of rank 1 waits for 1F0")
     assert (error.rank, error.step) == (1, 0)
 
 
 def test_ranks_that_wait_for_each_other() -> None:
-    crossed = "0F0,0SEND_F0,0RECV_B0,0BW0,0F1,0SEND_F1,0RECV_B1,0BW1\n"
-    crossed += "1RECV_F0,1F0,1RECV_F1,1F1,1BW0,1SEND_B0,1BW1,1SEND_B1\n"
+    crossed = "0F0,0SEND_F0,0RECV_B0,0B0,0F1,0SEND_F1,0RECV_B1,0B1\n"
+    crossed += "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n"
     error = wrong(
         crossed, "0RECV_B0 of rank 0 waits for 1SEND_B0; 1RECV_F1 of rank 1 waits for 0SEN"
     )
@@ -174,20 +177,20 @@ def test_ranks_that_wait_for_each_other() -> None:
 
 
 def test_the_grid_shows_ranks_and_steps() -> None:
-    schedule = from_csv("0F0,0F1,0BW0,0BW1\n1F0,1BW0,1F1,1BW1\n", "x")
+    schedule = from_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", "x")
     assert grid(schedule).splitlines() == [
-        "step    0    1     2     3",
-        "rank 0  0F0  0F1   0BW0  0BW1",
-        "rank 1  1F0  1BW0  1F1   1BW1",
+        "step    0    1    2    3",
+        "rank 0  0F0  0F1  0B0  0B1",
+        "rank 1  1F0  1B0  1F1  1B1",
     ]
     marked = grid(schedule, rank=1, step=2).splitlines()
-    assert marked[2] == "rank 1  1F0  1BW0  >> 1F1 <<  1BW1"
+    assert marked[2] == "rank 1  1F0  1B0  >> 1F1 <<  1B1"
 
 
 def test_only_the_steps_around_the_bad_one_are_shown() -> None:
     shown = grid(gpipe(2, 50), rank=1, step=50).splitlines()
     assert shown[0].split() == ["step", *map(str, range(46, 55))]
-    assert ">> 1BW0 <<" in shown[2]
+    assert ">> 1B0 <<" in shown[2]
     assert len(shown) == 3
 
 

@@ -18,7 +18,7 @@ from tests.planner.pipelines import stage_costs
 RULES = st.builds(
     Rule,
     kinds=st.one_of(
-        st.permutations(["F", "B", "W"]).map(tuple), st.permutations(["F", "BW"]).map(tuple)
+        st.permutations(["F", "I", "W"]).map(tuple), st.permutations(["F", "B"]).map(tuple)
     ),
     entering=st.one_of(st.none(), st.integers(1, 4)),
     ahead=st.one_of(st.none(), st.integers(1, 4)),
@@ -58,38 +58,38 @@ def test_the_memory_limit_is_kept(
 
 def test_what_is_more_urgent_comes_first() -> None:
     costs = equal_stages(1)
-    assert actions(costs, Rule(("F", "B", "W"))) == "0F0 0F1 0B0 0B1 0W0 0W1"
-    assert actions(costs, Rule(("B", "F", "W"))) == "0F0 0B0 0F1 0B1 0W0 0W1"
-    assert actions(costs, Rule(("B", "W", "F"))) == "0F0 0B0 0W0 0F1 0B1 0W1"
-    assert actions(costs, Rule(("BW", "F"))) == "0F0 0BW0 0F1 0BW1"
+    assert actions(costs, Rule(("F", "I", "W"))) == "0F0 0F1 0I0 0I1 0W0 0W1"
+    assert actions(costs, Rule(("I", "F", "W"))) == "0F0 0I0 0F1 0I1 0W0 0W1"
+    assert actions(costs, Rule(("I", "W", "F"))) == "0F0 0I0 0W0 0F1 0I1 0W1"
+    assert actions(costs, Rule(("B", "F"))) == "0F0 0B0 0F1 0B1"
 
 
 def test_deep_or_wide() -> None:
     costs = equal_stages(2)
-    assert actions(costs, Rule(("F", "BW"))) == "0F0 1F0 0F1 1F1 1BW0 0BW0 1BW1 0BW1"
-    assert actions(costs, Rule(("F", "BW"), deep=False)) == ("0F0 0F1 1F0 1F1 1BW0 1BW1 0BW0 0BW1")
+    assert actions(costs, Rule(("F", "B"))) == "0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1"
+    assert actions(costs, Rule(("F", "B"), deep=False)) == ("0F0 0F1 1F0 1F1 1B0 1B1 0B0 0B1")
 
 
 def test_entering_and_ahead_limit_what_is_in_flight() -> None:
     costs = equal_stages(3)
     for most in (1, 2, 3):
-        for rule in (Rule(entering=most), Rule(("F", "B", "W"), entering=most)):
+        for rule in (Rule(entering=most), Rule(("F", "I", "W"), entering=most)):
             schedule = list_schedule("x", (0, 1, 2), 8, costs, rule)
             assert max(peak_bytes(schedule, costs)) <= most
-    schedule = list_schedule("x", (0, 1, 2), 8, costs, Rule(("F", "BW"), ahead=1))
+    schedule = list_schedule("x", (0, 1, 2), 8, costs, Rule(("F", "B"), ahead=1))
     assert peak_bytes(schedule, costs) == (3, 2, 1)
 
 
 def test_w_fills_the_time_in_which_a_rank_would_wait() -> None:
-    """Rank 0 waits for its second B until rank 1 has done a long one."""
+    """Rank 0 waits for its second I until rank 1 has done a long one."""
     costs = PipelineCosts((StageCost(), StageCost(input_gradient=3)))
     schedule = list_schedule("x", (0, 1), 2, costs, Rule())
     assert [str(action) for action in schedule.actions[0]] == [
         "0F0",
         "0F1",
-        "0B0",
+        "0I0",
         "0W0",
-        "0B1",
+        "0I1",
         "0W1",
     ]
 
@@ -98,7 +98,7 @@ def test_w_fills_the_time_in_which_a_rank_would_wait() -> None:
 @given(st.data(), st.integers(1, 6))
 def test_one_rank_never_waits(data: st.DataObject, microbatches: int) -> None:
     costs = data.draw(stage_costs(3))
-    assume(sum(cost.seconds("F") + cost.seconds("BW") for cost in costs.stages) > 0)
+    assume(sum(cost.seconds("F") + cost.seconds("B") for cost in costs.stages) > 0)
     schedule = list_schedule("x", (0, 0, 0), microbatches, costs, Rule())
     assert simulate_pipeline(schedule, costs).bubble == pytest.approx(0)
 

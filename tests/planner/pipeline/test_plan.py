@@ -11,8 +11,9 @@ import pytest
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline import check as pipeline_check
-from ooodist.planner.pipeline.actions import from_csv, to_csv, trained_from, with_transfers
+from ooodist.planner.pipeline.actions import from_csv, to_csv, trained_from
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages, forward_only
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import (
     AUTO,
@@ -136,7 +137,7 @@ def test_a_schedule_from_a_file(tmp_path: Path) -> None:
         make_plan(COSTS, 4, MICROBATCHES, str(file))
     with pytest.raises(UserError, match=r"has 4 stages, but parallel\.split makes 2"):
         placed((range(4), range(4, 8)), equal_stages(2), RANKS, MICROBATCHES, str(file))
-    file.write_text("0F0,0BW0\n1F0,1BW0,2F0,2BW0")
+    file.write_text("0F0,0B0\n1F0,1B0,2F0,2B0")
     with pytest.raises(UserError, match="has 3 stages on 2 ranks"):
         make_plan(COSTS, RANKS, 1, str(file))
 
@@ -245,11 +246,11 @@ def test_a_file_is_of_all_stages(tmp_path: Path) -> None:
     file.write_text(to_csv(with_transfers(made.schedule)))
     plan = make_plan(COSTS, RANKS, MICROBATCHES, str(file))
     half = reschedule(plan, str(file), plan.costs, 2)
-    assert half.schedule == with_transfers(replace(trained_from(made.schedule, 2), name=str(file)))
+    assert half.schedule == replace(trained_from(made.schedule, 2), name=str(file))
     with pytest.raises(UserError, match="before stage 2, so stage 1 cannot train"):
         reschedule(half, str(file), plan.costs, 1)
     file.write_text(to_csv(half.schedule))
-    with pytest.raises(UserError, match=r"mine\.csv has no B or BW of stage 0; it must have"):
+    with pytest.raises(UserError, match=r"mine\.csv has no I or B of stage 0; it must have"):
         make_plan(COSTS, RANKS, MICROBATCHES, str(file))
 
 

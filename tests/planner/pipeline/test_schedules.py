@@ -86,7 +86,7 @@ def test_v_has_no_bubble_at_equal_costs() -> None:
 
 
 def test_the_eight_layers_of_the_paper() -> None:
-    """4 devices, 8 layers, one second each for F, B and W of a layer."""
+    """4 devices, 8 layers, one second each for F, I and W of a layer."""
     pair = 2.0, 2.0, 2.0
     found = {
         "gpipe": [run(gpipe(4, m), pair).makespan for m in (1, 4, 8)],

@@ -76,9 +76,9 @@ def test_what_takes_too_long_may_be_given_up(
 def test_ranks_that_wait_for_each_other_never_end() -> None:
     evaluator = Evaluator((0, 1), 2, equal_stages(2))
     orders = evaluator.orders_of(split(gpipe(2, 2)))
-    assert evaluator.step_seconds(orders) == 9 - 1  # B is sent before W
-    orders[0] = [0, 2, 4, 1, 3, 5]  # F0 B0 W0 F1 B1 W1
-    orders[1] = [6, 7, 8, 9, 10, 11]  # F0 F1 B0 B1 W0 W1
+    assert evaluator.step_seconds(orders) == 9 - 1  # I is sent before W
+    orders[0] = [0, 2, 4, 1, 3, 5]  # F0 I0 W0 F1 I1 W1
+    orders[1] = [6, 7, 8, 9, 10, 11]  # F0 F1 I0 I1 W0 W1
     assert evaluator.step_seconds(orders) == math.inf
 
 
@@ -101,7 +101,7 @@ def test_so_it_does_where_the_first_stages_only_run_forward(
 @settings(deadline=None)
 @given(st.permutations(range(9)), st.data())
 def test_a_move_that_keeps_the_order_is_known(order: list[int], data: st.DataObject) -> None:
-    """Of three micro-batches on one stage; only orders with F before B before W, and with the
+    """Of three micro-batches on one stage; only orders with F before I before W, and with the
     micro-batches in turn, are moved in."""
     evaluator = Evaluator((0,), 3, equal_stages(1))
 
@@ -120,8 +120,8 @@ def test_a_move_that_keeps_the_order_is_known(order: list[int], data: st.DataObj
 def test_split_sends_before_w() -> None:
     schedule = split(one_forward_one_backward(2, 1))
     assert schedule.actions == (
-        (Action(0, "F", 0), Action(0, "B", 0), Action(0, "W", 0)),
-        (Action(1, "F", 0), Action(1, "B", 0), Action(1, "W", 0)),
+        (Action(0, "F", 0), Action(0, "I", 0), Action(0, "W", 0)),
+        (Action(1, "F", 0), Action(1, "I", 0), Action(1, "W", 0)),
     )
     costs = equal_stages(2)
     assert simulate_pipeline(schedule, costs).makespan == 5
@@ -211,7 +211,7 @@ def all_orders(stage: int, microbatches: int) -> Iterator[tuple[Action, ...]]:
     def words(counts: tuple[int, int, int], word: str) -> Iterator[str]:
         if len(word) == 3 * microbatches:
             yield word
-        for number, kind in enumerate("FBW"):
+        for number, kind in enumerate("FIW"):
             most = microbatches if number == 0 else counts[number - 1]
             if counts[number] < most:
                 more = tuple(c + (at == number) for at, c in enumerate(counts))

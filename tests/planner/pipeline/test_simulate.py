@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.actions import (
-    Action,
-    Schedule,
-    from_csv,
-    trained_from,
-    with_transfers,
-)
+from ooodist.planner.pipeline.actions import Action, Schedule, from_csv, trained_from
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
+from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
 from ooodist.planner.pipeline.simulate import Deadlock, saved_bytes, simulate_pipeline
 from tests.planner.pipelines import partly_trained, reference_ends
@@ -80,14 +75,14 @@ def test_what_nobody_needs_takes_nothing(
 def test_only_forward_by_hand() -> None:
     """The link back to rank 0 is free for stage 3, as stage 1 sends nothing back::
 
-    rank 0   0F 2F .. 2F .. .. .. 2B 2W
+    rank 0   0F 2F .. 2F .. .. .. 2I 2W
     rank 1   .. 1F ..
     """
     cost = StageCost(
         1, 1, 1, input_bytes=1, weight_bytes=10, base_bytes=1000, send_back_seconds=2, update=5
     )
     costs = PipelineCosts((cost,) * 4)
-    full = from_csv("0F0,2F0,2B0,0B0,2W0,0W0\n1F0,3F0,3B0,1B0,3W0,1W0\n", "x")
+    full = from_csv("0F0,2F0,2I0,0I0,2W0,0W0\n1F0,3F0,3I0,1I0,3W0,1W0\n", "x")
     timeline = simulate_pipeline(trained_from(full, 2), costs)
     first, second = ([(run.start, run.end) for run in runs] for runs in timeline.runs)
     assert first == [(0, 1), (2, 3), (7, 8), (8, 9)]
@@ -111,13 +106,13 @@ def test_costs_of_stages_that_only_run_forward() -> None:
 def test_two_stages_by_hand() -> None:
     """::
 
-    rank 0   F0 F0 F1 F1 .. .. .. .. B0 W0 .. B1 W1
+    rank 0   F0 F0 F1 F1 .. .. .. .. I0 W0 .. I1 W1
     link            >>    >>    <<       <<
-    rank 1   .. .. .. F0 B0 W0 .. F1 ...
+    rank 1   .. .. .. F0 I0 W0 .. F1 ...
     """
     costs = PipelineCosts((StageCost(2, 1, 1, send_seconds=1), StageCost(send_back_seconds=2)))
     timeline = simulate_pipeline(
-        from_csv("0F0,0F1,0B0,0W0,0B1,0W1\n1F0,1B0,1W0,1F1,1BW1\n", "x"), costs
+        from_csv("0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1I0,1W0,1F1,1B1\n", "x"), costs
     )
     first, second = ([(run.start, run.end) for run in runs] for runs in timeline.runs)
     assert second == [(3, 4), (4, 5), (5, 6), (6, 7), (7, 9)]
@@ -137,9 +132,9 @@ def test_a_link_sends_one_message_after_the_other() -> None:
 def test_bytes_come_and_go_as_documented() -> None:
     cost = StageCost(input_bytes=1, weight_bytes=10, gradient_bytes=100, base_bytes=1000)
     costs = PipelineCosts((cost,))
-    split = from_csv("0F0,0F1,0B0,0W0,0B1,0W1\n", "x")
+    split = from_csv("0F0,0F1,0I0,0W0,0I1,0W1\n", "x")
     assert saved_bytes(split, costs) == ((1011, 1022, 1122, 1121, 1111, 1110),)
-    assert saved_bytes(from_csv("0F0,0BW0\n", "x"), costs) == ((1011, 1111),)
+    assert saved_bytes(from_csv("0F0,0B0\n", "x"), costs) == ((1011, 1111),)
 
 
 def test_memory_of_1f1b_and_gpipe() -> None:
@@ -155,11 +150,11 @@ def test_a_deadlock_names_where_each_rank_is() -> None:
         (0, 1),
         2,
         (
-            (Action(0, "F", 0), Action(0, "BW", 0), Action(0, "F", 1), Action(0, "BW", 1)),
-            (Action(1, "F", 0), Action(1, "F", 1), Action(1, "BW", 0), Action(1, "BW", 1)),
+            (Action(0, "F", 0), Action(0, "B", 0), Action(0, "F", 1), Action(0, "B", 1)),
+            (Action(1, "F", 0), Action(1, "F", 1), Action(1, "B", 0), Action(1, "B", 1)),
         ),
     )
-    with pytest.raises(Deadlock, match="rank 0 at 0BW0; rank 1 at 1F1") as error:
+    with pytest.raises(Deadlock, match="rank 0 at 0B0; rank 1 at 1F1") as error:
         simulate_pipeline(crossed, equal_stages(2))
     assert error.value.stuck == {0: 1, 1: 1}
 

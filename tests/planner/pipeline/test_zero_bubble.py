@@ -47,7 +47,7 @@ def test_equal_stages_are_as_fast_as_by_hand(ranks: int) -> None:
 
 
 def test_each_choice_makes_a_difference() -> None:
-    """Rank 0 gets its first B at 5, in the middle of F2. Then it can do B1 at once, instead of F3.
+    """Rank 0 gets its first I at 5, in the middle of F2. Then it can do I1 at once, instead of F3.
     Rank 1 waits for F2 for 1 s, which is less than its W takes."""
     costs = PipelineCosts((StageCost(2, 2, 1), StageCost(2, 1, 2)))
     orders = [
@@ -55,12 +55,12 @@ def test_each_choice_makes_a_difference() -> None:
         for schedule in automatic(4, costs)
     ]
     late_backward_first = (
-        "F0 F1 F2 B0 B1 F3 W0 W1 B2 W2 B3 W3",
-        "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3",
+        "F0 F1 F2 I0 I1 F3 W0 W1 I2 W2 I3 W3",
+        "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3",
     )
-    late = ("F0 F1 F2 B0 F3 W0 B1 W1 B2 W2 B3 W3", "F0 B0 F1 B1 F2 B2 F3 B3 W0 W1 W2 W3")
-    filled = ("F0 F1 B0 F2 B1 F3 W0 W1 B2 W2 B3 W3", "F0 B0 F1 B1 W0 F2 B2 F3 B3 W1 W2 W3")
-    neither = (filled[0], "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3")
+    late = ("F0 F1 F2 I0 F3 W0 I1 W1 I2 W2 I3 W3", "F0 I0 F1 I1 F2 I2 F3 I3 W0 W1 W2 W3")
+    filled = ("F0 F1 I0 F2 I1 F3 W0 W1 I2 W2 I3 W3", "F0 I0 F1 I1 W0 F2 I2 F3 I3 W1 W2 W3")
+    neither = (filled[0], "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3")
     assert orders == [*[late_backward_first] * 2, *[late] * 2, *[filled, neither] * 2]
 
 

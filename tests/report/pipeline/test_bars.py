@@ -36,7 +36,7 @@ def test_each_kind_takes_what_it_costs(pipeline: tuple[Schedule, PipelineCosts])
     for stage, cost in enumerate(costs.stages):
         for kind, seconds in (
             ("F", cost.forward),
-            ("B", cost.input_gradient),
+            ("I", cost.input_gradient),
             ("W", cost.weight_gradient),
         ):
             those = [
@@ -52,17 +52,17 @@ def test_each_kind_takes_what_it_costs(pipeline: tuple[Schedule, PipelineCosts])
 
 def test_by_hand() -> None:
     costs = PipelineCosts((StageCost(1, 2, 3, update=4), StageCost(1, 1, 1)))
-    schedule = from_csv("0F0,0BW0\n1F0,1B0,1W0\n", "x")
+    schedule = from_csv("0F0,0B0\n1F0,1I0,1W0\n", "x")
     simulated = simulated_of((schedule, costs))
     first, second = bars(simulated)
     assert [(bar.kind, bar.start, bar.end, bar.action) for bar in first] == [
         ("F", 0, 1, Action(0, "F", 0)),
-        ("B", 3, 5, Action(0, "BW", 0)),
-        ("W", 5, 8, Action(0, "BW", 0)),
+        ("I", 3, 5, Action(0, "B", 0)),
+        ("W", 5, 8, Action(0, "B", 0)),
         (UPDATE, 8, 12, None),
     ]
     assert [(bar.kind, bar.start, bar.end) for bar in second] == [
-        *(("F", 1, 2), ("B", 2, 3), ("W", 3, 4))
+        *(("F", 1, 2), ("I", 2, 3), ("W", 3, 4))
     ]
     assert joins_gradients(simulated)
 

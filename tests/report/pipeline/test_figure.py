@@ -156,7 +156,7 @@ def test_updates_are_in_the_picture_and_in_its_legend() -> None:
     (legend,) = figure.legends
     assert "update" in [text.get_text() for text in legend.get_texts()]
     (legend,) = draw([panel("1f1b")], "").legends
-    assert [text.get_text()[:2] for text in legend.get_texts()] == ["F:", "B:", "W:"]
+    assert [text.get_text()[:2] for text in legend.get_texts()] == ["F:", "I:", "W:"]
 
 
 def test_a_long_title_has_several_lines_that_are_not_cut_off() -> None:

@@ -23,13 +23,13 @@ def rows_of(text: str) -> list[str]:
 
 def test_two_ranks_by_hand() -> None:
     assert time_grid(simulate(equal_layers(2), 2, 3, "1f1b"), width=34) == (
-        "rank 0 |F-F-....B-W-F-B-W-..B-W-|\n"
+        "rank 0 |F-F-....I-W-F-I-W-..I-W-|\n"
         "       |0 1     0 0 2 1 1   2 2 |\n"
-        "rank 1 |..F-B-W-F-B-W-F-B-W-....|\n"
+        "rank 1 |..F-I-W-F-I-W-F-I-W-....|\n"
         "       |  0 0 0 1 1 1 2 2 2     |\n"
-        "F forward, B input gradient, W weight gradient, . waits; a column is 500 ms; "
+        "F forward, I input gradient, W weight gradient, . waits; a column is 500 ms; "
         "below: micro-batch (last digits)\n"
-        "B and W are one action here: what B computes is sent after W"
+        "I and W are one action here (B): what I computes is sent after W"
     )
 
 
@@ -50,14 +50,14 @@ def test_stages_and_updates_are_shown_where_there_are_some() -> None:
     assert letters.rstrip(".").rstrip("-").endswith("U")
     assert "U update" in lines[6]
     assert "below: micro-batch and stage" in lines[6]
-    assert not lines[-1].startswith("B and W")
+    assert not lines[-1].startswith("I and W")
 
 
 def test_numbers_of_two_digits_are_cut_where_there_is_no_room() -> None:
     costs = equal_layers(2)
     wide = rows_of(time_grid(simulate(costs, 2, 12, "zb_h1")))
     narrow = rows_of(time_grid(simulate(costs, 2, 12, "zb_h1"), width=50))
-    assert (len(wide[0]), len(narrow[0])) == (3 * 37, 37)  # m (F + B + W) + F + B - W
+    assert (len(wide[0]), len(narrow[0])) == (3 * 37, 37)  # m (F + I + W) + F + I - W
     assert wide[1].split()[-4:] == ["10", "10", "11", "11"]
     assert narrow[1].endswith("0011")
 
@@ -78,7 +78,7 @@ def test_columns_add_up(pipeline: tuple[Schedule, PipelineCosts], width: int) ->
         return
     unit = simulated.seconds / len(rows[0])
     for lane, row in zip(bars(simulated), rows[::each], strict=True):
-        for kind in "FBWU":
+        for kind in "FIWU":
             shown = sum(_lengths(row, kind))
             those = [bar.end - bar.start for bar in lane if bar.kind == kind]
             assert abs(shown * unit - sum(those)) <= unit * len(those) + 1e-9
@@ -103,7 +103,7 @@ def test_columns_add_up_exactly_where_bars_end_on_columns(name: str, ranks: int)
     unit = simulated.seconds / len(rows[0])
     for rank, row in enumerate(rows[::each]):
         busy = simulated.timeline.busy[rank]
-        assert sum(sum(_lengths(row, kind)) for kind in "FBW") * unit == pytest.approx(busy)
+        assert sum(sum(_lengths(row, kind)) for kind in "FIW") * unit == pytest.approx(busy)
         assert row.count(".") * unit == pytest.approx(simulated.seconds - busy)
 
 
@@ -115,9 +115,9 @@ def test_more_actions_than_columns() -> None:
     assert "and shows what takes most of it" in text
     unit = simulated.seconds / len(rows[0])
     for rank, row in enumerate(rows):
-        # F of 100 micro-batches, a pause, B and W of all, the update, and waiting again
+        # F of 100 micro-batches, a pause, I and W of all, the update, and waiting again
         assert row.count("F") == pytest.approx(100 / unit, abs=1.5)
-        assert row.count("B") + row.count("W") == pytest.approx(200 / unit, abs=1.5)
+        assert row.count("I") + row.count("W") == pytest.approx(200 / unit, abs=1.5)
         assert row.count("U") == pytest.approx(30 / unit, abs=1.5)
         assert row.lstrip(".").startswith("FF")
         assert len(row) - len(row.lstrip(".")) == round(rank / unit)

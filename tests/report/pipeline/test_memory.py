@@ -21,11 +21,11 @@ BASE = 1000
 
 
 def one_rank() -> Panel:
-    """Two micro-batches, the second one's W with its B; an update of a second."""
+    """Two micro-batches, the second one's W with its I; an update of a second."""
     cost = StageCost(
         1, 1, 1, input_bytes=1, weight_bytes=10, gradient_bytes=100, base_bytes=BASE, update=1
     )
-    schedule = from_csv("0F0,0F1,0B0,0W0,0BW1\n", "x")
+    schedule = from_csv("0F0,0F1,0I0,0W0,0B1\n", "x")
     return Panel("one", simulated_of((schedule, PipelineCosts((cost,)))))
 
 

@@ -51,7 +51,7 @@ def test_the_first_of_the_fastest_is_the_best() -> None:
 
 
 def test_bubble_of_spans_by_hand() -> None:
-    # rank 0: F0 F1 .. .. B0 W0 F2 B1 W1 .. B2 W2; rank 1 never waits after its first action.
+    # rank 0: F0 F1 .. .. I0 W0 F2 I1 W1 .. I2 W2; rank 1 never waits after its first action.
     simulated = simulate(equal_layers(2), 2, 3, "1f1b")
     assert simulated.timeline.spans == (12, 9)
     assert simulated.timeline.busy == (9, 9)

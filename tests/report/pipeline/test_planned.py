@@ -117,7 +117,7 @@ def test_files_of_an_earlier_planning_are_replaced(tmp_path: Path) -> None:
     for name in ("gpipe", "1f1b"):
         plan_pipelines(subject(equal_layers(4)), [Setting(4, 8)], [name], tmp_path)
     text = (tmp_path / "schedule.csv").read_text()
-    assert text.splitlines()[3].startswith("3F0,3BW0,3F1")
+    assert text.splitlines()[3].startswith("3F0,3B0,3F1")
 
 
 def test_nothing_can_be_used(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_line_for_each_number_of_chunks() -> None:
 
 def test_schedules_can_be_told_apart_without_colors(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
-    file.write_text("0F0,0BW0\n1F0,1BW0\n")
+    file.write_text("0F0,0B0\n1F0,1B0\n")
     names = (*NAMES, AUTO, str(file))
     figure = draw_sweep([compare(equal_layers(4), 2, 1, *names)], "")
     lines = figure.axes[0].lines

@@ -81,7 +81,7 @@ def test_stages() -> None:
     comparison = compare(ModelCosts(layers), 2, 3, "1f1b")
     assert comparison.best is not None
     head, first, second = stages_text(comparison, comparison.best[1]).splitlines()
-    assert head.split() == ["stage", "rank", "ms", "F", "ms", "B", "ms", "W", "layers"]
+    assert head.split() == ["stage", "rank", "ms", "F", "ms", "I", "ms", "W", "layers"]
     assert first.split()[:5] == ["0", "0", "3.000", "2.000", "4.000"]
     assert first.endswith("  embedding … a layer with quite a lon… (3)")
     assert second.split() == ["1", "1", "1.500", "2.000", "3.000", "c"]
@@ -99,7 +99,7 @@ def test_sweep_has_a_line_a_setting() -> None:
     )
     none, best = lines
     assert none.split() == ["2", "ranks,", "2", "micro-batches", *["-"] * 8]
-    # 2 F, down to the last rank, B there, and up to the first, where B and W follow
+    # 2 F, down to the last rank, I there, and up to the first, where I and W follow
     assert best.split()[4:8] == ["zb_h1", "1", "11.0", "181.8"]
     assert best.split()[8:] == [
         "1.36x",

@@ -29,8 +29,8 @@ def test_slices_have_the_durations_of_the_simulation() -> None:
             assert (event["ts"], event["dur"]) == (run.start * 1e6, (run.end - run.start) * 1e6)
             assert event["args"]["stage"] == run.action.stage
             assert event["args"]["micro-batch"] == run.action.microbatch
-    # F0 F1, two seconds of waiting for the other rank, and BW0
-    assert (slices["0BW0"]["cat"], slices["0BW0"]["args"]["waited_ms"]) == ("dX and dW", 2000)
+    # F0 F1, two seconds of waiting for the other rank, and B0
+    assert (slices["0B0"]["cat"], slices["0B0"]["args"]["waited_ms"]) == ("dX and dW", 2000)
     assert [(e["ts"], e["dur"]) for e in events if e["name"] == "update"] == [
         *((12e6, 0.5e6), (10e6, 0.5e6))
     ]
@@ -94,7 +94,7 @@ def test_arrows_are_named_and_hang_on_their_slices() -> None:
         if event["ph"] in "sf":
             arrows.setdefault(event["id"], []).append(slice_at(event))
     forward = [[f"0F{number}", f"1F{number}"] for number in range(3)]
-    backward = [[f"1BW{number}", f"0BW{number}"] for number in range(3)]
+    backward = [[f"1B{number}", f"0B{number}"] for number in range(3)]
     assert sorted(arrows.values()) == sorted(forward + backward)
 
 

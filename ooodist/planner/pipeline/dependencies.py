@@ -1,0 +1,148 @@
+"""What an action of a pipeline waits for, and who waits for what it makes: the one place for it.
+
+An arrow goes from what is made to the action that waits for it, all of one micro-batch::
+
+    stage 0     F ---------.             .--> I --> W
+                |          |             |    ^
+                |          '-------------|----'
+                v                        |
+    stage 1     F ---> I --> W           |
+                       '-----------------'
+
+So F waits for the F of the stage before; I for its own F and the I of the stage behind; W for its
+own I. B, which is I and W in one, waits for what I waits for and makes what I makes. Stages before
+the first one that trains do F alone, and nobody makes input gradients for them. Between ranks, what
+is made travels as a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from ooodist.planner.pipeline.actions import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    RECEIVE_BACKWARD,
+    RECEIVE_FORWARD,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+    without_transfers,
+)
+
+SPLIT_KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
+SENDS = {FORWARD: SEND_FORWARD, INPUT_GRADIENT: SEND_BACKWARD}  # of each result
+RECEIVES = {FORWARD: RECEIVE_FORWARD, INPUT_GRADIENT: RECEIVE_BACKWARD}
+
+
+def result_of(kind: str) -> str:
+    """What an action of this kind makes: FORWARD, INPUT_GRADIENT (I and B), or WEIGHT_GRADIENT, for
+    which no other action waits."""
+    return INPUT_GRADIENT if kind == BACKWARD else kind
+
+
+# For each kind, how many stages further what it needs is made, and what that is: FORWARD or
+# INPUT_GRADIENT. The last need is met last: the stage behind needs this stage's F before its own I.
+_NEEDS: dict[str, tuple[tuple[int, str], ...]] = {
+    FORWARD: ((-1, FORWARD),),
+    INPUT_GRADIENT: ((0, FORWARD), (1, INPUT_GRADIENT)),
+    BACKWARD: ((0, FORWARD), (1, INPUT_GRADIENT)),
+    WEIGHT_GRADIENT: ((0, INPUT_GRADIENT),),
+}
+# The same from the other side: how many stages further somebody waits, and of which kind that is.
+_USERS = {
+    kind: tuple(
+        (-further, user)
+        for user, needs in _NEEDS.items()
+        for further, needed in needs
+        if needed == result_of(kind)
+    )
+    for kind in _NEEDS
+}
+
+
+@cache
+def needs_of(stage: int, kind: str, stages: int) -> tuple[tuple[int, str], ...]:
+    """The results that an action waits for: the stage that makes each, and its kind.
+
+    The last one is there only when all the others are.
+
+    Args:
+        stage: of the action.
+        kind: of the action; one of COMPUTE_KINDS.
+        stages: how many the pipeline has.
+    """
+    return tuple(
+        (stage + further, result)
+        for further, result in _NEEDS[kind]
+        if 0 <= stage + further < stages
+    )
+
+
+@cache
+def users_of(
+    stage: int,
+    kind: str,
+    stages: int,
+    first_trained: int = 0,
+    kinds: tuple[str, ...] = SPLIT_KINDS,
+) -> tuple[tuple[int, str], ...]:
+    """The stages and kinds of the actions that wait for the result of an action.
+
+    Args:
+        stage: of the action.
+        kind: of the action; one of COMPUTE_KINDS.
+        stages: how many the pipeline has.
+        first_trained: the stages before this one do F alone.
+        kinds: that the schedule has.
+    """
+    return tuple(
+        (stage + further, user)
+        for further, user in _USERS[kind]
+        if 0 <= stage + further < stages
+        and user in kinds
+        and (user == FORWARD or stage + further >= first_trained)
+    )
+
+
+def receiver_of(stage: int, kind: str, stages: int, first_trained: int = 0) -> int | None:
+    """The other stage that waits for the result of an action, if there is one.
+
+    Args: as in :func:`users_of`.
+    """
+    users = users_of(stage, kind, stages, first_trained)
+    return next((other for other, _ in users if other != stage), None)
+
+
+def with_transfers(schedule: Schedule) -> Schedule:
+    """The schedule with sends and receives between stages of different ranks.
+
+    Whatever is computed is sent at once, and received right before it is needed: what is sent does
+    not wait, and waits for nobody.
+    """
+    first = schedule.first_trained
+    return replace(
+        schedule,
+        actions=tuple(
+            tuple(each for action in actions for each in _with_transfers(schedule, action, first))
+            for actions in without_transfers(schedule).actions
+        ),
+    )
+
+
+def _with_transfers(schedule: Schedule, action: Action, first: int) -> Iterator[Action]:
+    """The action between its transfers; ``first`` is the first stage that trains."""
+    stage, kind, microbatch = action
+    rank_of = schedule.rank_of
+    for maker, needed in needs_of(stage, kind, schedule.stages):
+        if rank_of[maker] != rank_of[stage]:
+            yield Action(stage, RECEIVES[needed], microbatch)
+    yield action
+    receiver = receiver_of(stage, kind, schedule.stages, first)
+    if receiver is not None and rank_of[receiver] != rank_of[stage]:
+        yield Action(stage, SENDS[result_of(kind)], microbatch)
