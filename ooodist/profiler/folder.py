@@ -49,11 +49,6 @@ def folder_of(setting: str | None) -> Path:
     return Path(setting or DEFAULT_FOLDER).expanduser()
 
 
-def to_yaml(profile: Profile) -> str:
-    """The profile as text; :func:`from_yaml` makes the same profile of it."""
-    return yaml_dataclass.dump(profile)
-
-
 def from_yaml(text: str, source: str) -> Profile:
     """The profile of YAML text. Raises UserError, in which ``source`` names where it is from."""
     try:
