@@ -35,7 +35,6 @@ from ooodist.errors import UserError
 from ooodist.launcher.background_job import BackgroundJob
 from ooodist.launcher.lab import Lab
 from ooodist.planner.costs import Network, StepCosts, UnitCost
-from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import PARTITION_BYTES
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.search import Limits, comparison, predicted
@@ -183,7 +182,7 @@ def measure(
             rows = plan_rows(jobs_at(ratio), turns, costs, setting, most_steps)
             for row, (turn, plan, _) in rows.items():
                 baseline = row in ("baseline", "late_pull")  # the engine's own way of training
-                key = None if baseline else plans.to_yaml(replace(plan, predicted=None))
+                key = None if baseline else yaml_dataclass.dump(replace(plan, predicted=None))
                 if traced.get((turn, row)) != (key or "baseline"):
                     took = turns[turn].ask("trace", name=row, plan=key)["seconds"]
                     steps = plan.steps_per_execution

@@ -22,6 +22,7 @@ from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
+from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
@@ -47,7 +48,7 @@ def read_plan(file: Path, engine: Engine) -> Planned:
     text, error = "", None
     if engine.rank == 0:
         try:
-            text = plans.to_yaml(plans.read(file))
+            text = yaml_dataclass.dump(plans.read(file))
         except UserError as caught:
             error = str(caught)
     engine.agree(error)
@@ -125,7 +126,7 @@ def planned_for(
     text, error = "", None
     if engine.rank == 0:
         try:
-            text = plans.to_yaml(replace(_plan(order, costs, network, limits), model=model))
+            text = yaml_dataclass.dump(replace(_plan(order, costs, network, limits), model=model))
         except UserError as caught:
             error = str(caught)
     engine.agree(error)

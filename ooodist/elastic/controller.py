@@ -30,6 +30,7 @@ from ooodist.elastic.selection.select import select
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.graph.ops import num_bytes
 from ooodist.step.backward import variable_names
 from ooodist.trainer.watchdog import expect_longer
 from ooodist.transfer.provenance import not_copied
@@ -311,7 +312,8 @@ class Controller:
         """
         assert self.mask is not None
         weights = self.model.trainable_variables
-        size = dict(zip(variable_names(weights), map(_num_bytes, weights), strict=True))
+        sizes = (num_bytes(weight.value) for weight in weights)
+        size = dict(zip(variable_names(weights), sizes, strict=True))
         selected = sum(size[name] for name in self.mask.weights)
         scalars = {
             "elastic_share": selected / sum(size.values()),
@@ -359,7 +361,3 @@ class Controller:
             Renewal(**{**r, "selected": tuple(r["selected"]), "importance": tuple(r["importance"])})
             for r in state["renewals"]
         ]
-
-
-def _num_bytes(weight: keras.Variable) -> int:
-    return int(weight.value.shape.num_elements() * weight.value.dtype.size)

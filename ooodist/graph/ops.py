@@ -142,12 +142,11 @@ def ops_of(gradient: tf.Tensor | tf.IndexedSlices | None) -> list[tf.Operation]:
     return [gradient.op]
 
 
-def num_bytes(gradient: tf.Tensor | tf.IndexedSlices | None) -> int:
-    """Returns a gradient's bytes: all rows for IndexedSlices, 0 where the shape is unknown."""
-    if gradient is None:
+def num_bytes(tensor: tf.Tensor | tf.TensorSpec | tf.Variable | tf.IndexedSlices | None) -> int:
+    """Returns a tensor's bytes: all rows for IndexedSlices, 0 where the shape is unknown."""
+    if tensor is None:
         return 0
-    count = gradient.shape.num_elements()
-    return (count or 0) * gradient.dtype.size
+    return int((tensor.shape.num_elements() or 0) * tensor.dtype.size)
 
 
 def add_control_edges(op: tf.Operation, after: Sequence[tf.Operation]) -> int:

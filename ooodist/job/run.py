@@ -25,10 +25,11 @@ from ooodist.job.preparation import Job, set_up
 from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.plan import Plan
+from ooodist.profiler.conditions import versions
 from ooodist.report.data_parallel.trace import Trace
 from ooodist.report.pipeline.trace import PipelineTrace
 from ooodist.step.finite import check_weights
-from ooodist.trainer import checkpoint, resume
+from ooodist.trainer import checkpoint
 from ooodist.trainer.callbacks import (
     Best,
     EpochLog,
@@ -221,7 +222,7 @@ def _savers(
             best=None if best is None else best.state(),
             selection=job.model.ooodist.strategy.selection(),
             warm_start=provenance.plain_of(job.model),
-            versions=resume.versions(),
+            versions=versions(),
         )
 
     return [

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.engines.gpu import seconds_of, wait_for_gpu
+from ooodist.graph.ops import num_bytes
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
@@ -97,7 +98,7 @@ def measure_layers(
                 weight_gradient=seconds.get(_owner("dW", number), 0.0),
                 update=sum(updates.get(variable.path, 0.0) for variable in variables),
                 # Weights and optimizer are on all ranks; accumulated gradients where they are made.
-                base_bytes=sum(_num_bytes(variable) for variable in variables),
+                base_bytes=sum(num_bytes(variable.value) for variable in variables),
                 input_bytes=input_bytes,
                 weight_bytes=weight_bytes,
                 gradient_bytes=gradient_bytes,
@@ -179,7 +180,7 @@ def costs_of(
             sent_bytes=behind.num_bytes(FORWARD) if behind else 0,
         )
     last = max(works)  # trains if any stage of the rank does
-    sums = sum(_num_bytes(variable) for variable in gradients.variables)
+    sums = sum(num_bytes(variable.value) for variable in gradients.variables)
     received, sent = [0], [0]
     for number, work in works.items():
         before, behind = _around(boundaries, number)
@@ -373,8 +374,3 @@ def _kept_bytes(
         layer = _layer_of(tensor.made_by, layers) or calls[0].layer.name
         kept[layer, until] = kept.get((layer, until), 0) + tensor.num_bytes
     return kept
-
-
-def _num_bytes(variable: keras.Variable) -> int:
-    value = variable.value
-    return int(value.shape.num_elements() * value.dtype.size)

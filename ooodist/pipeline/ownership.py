@@ -19,7 +19,7 @@ from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
 from ooodist.step.optimizer import optimizer_state_of
-from ooodist.step.replicas import checksum
+from ooodist.step.replicas import checksum, reduce_together
 
 Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
 
@@ -85,16 +85,14 @@ def average_statistics(owned: Owned, ranks: Ranks) -> None:
     lowest, highest = np.empty_like(sums), np.empty_like(sums)
     wait(ranks.peers.Iallreduce(sums, lowest, op=MPI.MIN))
     wait(ranks.peers.Iallreduce(sums, highest, op=MPI.MAX))
-    own = [v for v, differs in zip(own, lowest != highest, strict=True) if differs]
-    if not own:
-        return
-    values = [np.asarray(variable.numpy()) for variable in own]
-    flat = np.concatenate([value.astype(np.float64).ravel() for value in values])
-    total = np.empty_like(flat)
-    wait(ranks.peers.Iallreduce(flat, total, op=MPI.SUM))
-    parts = np.split(total / ranks.replicas, np.cumsum([value.size for value in values])[:-1])
-    for variable, value, part in zip(own, values, parts, strict=True):
-        variable.assign(part.reshape(value.shape).astype(value.dtype))
+
+    def mean(flat: np.ndarray) -> np.ndarray:
+        total = np.empty_like(flat)
+        wait(ranks.peers.Iallreduce(flat, total, op=MPI.SUM))
+        return total / ranks.replicas
+
+    different = [v for v, differs in zip(own, lowest != highest, strict=True) if differs]
+    reduce_together(different, mean)
 
 
 def _is_statistic(variable: keras.Variable) -> bool:

@@ -88,7 +88,7 @@ def present_conditions(model: keras.Model, traced: StepToMeasure, engine: Engine
         engine=engine.name,
         workers=engine.size,
         machine=_machine(),
-        versions=_versions(engine.name),
+        versions=_versions_with(engine.name),
     )
 
 
@@ -125,13 +125,16 @@ def processor() -> str:
     return f"{first['model name']} ({', '.join(numbers)})" if numbers else first["model name"]
 
 
-def _versions(engine: str) -> dict[str, str]:
-    versions = {
+def versions() -> dict[str, str]:
+    """Of the packages that decide the numbers."""
+    return {
         "ooodist": ooodist.__version__,
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
     }
-    if engine in ("horovod", "byteps"):  # the others are part of TensorFlow
-        versions[engine] = metadata.version(engine)
-    return versions
+
+
+def _versions_with(engine: str) -> dict[str, str]:
+    is_package = engine in ("horovod", "byteps")  # the others are part of TensorFlow
+    return versions() | ({engine: metadata.version(engine)} if is_package else {})

@@ -49,11 +49,6 @@ def folder_of(setting: str | None) -> Path:
     return Path(setting or DEFAULT_FOLDER).expanduser()
 
 
-def to_yaml(profile: Profile) -> str:
-    """Returns the profile as YAML text, from which :func:`from_yaml` restores it."""
-    return yaml_dataclass.dump(profile)
-
-
 def from_yaml(text: str, source: str) -> Profile:
     """Reads a profile from YAML text. Raises UserError, which names ``source`` as its origin."""
     try:

@@ -64,7 +64,7 @@ def profile_of(
     engine.check_equal("the shapes of a batch", str(conditions.inputs))
 
     known = None if anew or engine.rank else profiles.find(folder, model.name, conditions)
-    text = engine.broadcast_text("" if known is None else profiles.to_yaml(known))
+    text = engine.broadcast_text("" if known is None else yaml_dataclass.dump(known))
     if text:
         profile = profiles.from_yaml(text, "of rank 0")
         if still_holds(engine, profile.network):
@@ -83,7 +83,7 @@ def profile_of(
             costs=_of_the_slowest(costs, engine),
         )
     # The conditions and the date are those of rank 0.
-    profile = profiles.from_yaml(engine.broadcast_text(profiles.to_yaml(profile)), "of rank 0")
+    profile = profiles.from_yaml(engine.broadcast_text(yaml_dataclass.dump(profile)), "of rank 0")
     if engine.rank == 0:
         _keep(folder, profile)
     return profile

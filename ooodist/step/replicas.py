@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
@@ -52,7 +52,8 @@ def average_statistics(engine: Engine, model: keras.Model) -> None:
     fixed = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
     checksums = engine.gather(np.array([checksum(v) for v in fixed], np.uint32))
     differs = (checksums != checksums[0]).any(axis=0)
-    _reduce_together(engine, [v for v, d in zip(fixed, differs, strict=True) if d], "mean")
+    different = [v for v, d in zip(fixed, differs, strict=True) if d]
+    reduce_together(different, lambda flat: engine.all_reduce(flat, "mean"))
 
 
 def check_replicas(engine: Engine, model: keras.Model) -> None:
@@ -94,23 +95,23 @@ def global_metrics(
     for metric in merging:
         metric_states.merge_states(engine, metric)
     merged_already = {id(v) for metric in merging for v in metric.variables}
-    _reduce_together(engine, [v for v in state if id(v) not in merged_already], "sum")
+    others = [v for v in state if id(v) not in merged_already]
+    reduce_together(others, lambda flat: engine.all_reduce(flat, "sum"))
     merged = {name: np.asarray(value) for name, value in result().items()}
     for variable, value in zip(state, local, strict=True):
         variable.assign(value)
     return merged
 
 
-def _reduce_together(
-    engine: Engine, variables: Sequence[Any], operation: Literal["sum", "mean"]
+def reduce_together(
+    variables: Sequence[Any], all_reduce: Callable[[np.ndarray], np.ndarray]
 ) -> None:
     """Reduces small variables in one exchange, in float64: exact for float32 and counts."""
     if not variables:
         return
     values = [_numpy(v) for v in variables]
     flat = np.concatenate([value.astype(np.float64).ravel() for value in values])
-    flat = engine.all_reduce(flat, operation)
-    parts = np.split(flat, np.cumsum([value.size for value in values])[:-1])
+    parts = np.split(all_reduce(flat), np.cumsum([value.size for value in values])[:-1])
     for variable, value, part in zip(variables, values, parts, strict=True):
         variable.assign(part.reshape(value.shape).astype(value.dtype))
 

@@ -18,6 +18,7 @@ import numpy as np
 from ooodist.config.job import Config
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.profiler.conditions import versions
 from ooodist.step import replicas
 from ooodist.step.optimizer import state_prefix, without_scaling
 from ooodist.trainer import checkpoint
@@ -172,20 +173,6 @@ def _trained(model: keras.Model, state: checkpoint.State) -> list[keras.Variable
 def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether the learning rate comes from a schedule."""
     return isinstance(without_scaling(optimizer).get_config()["learning_rate"], dict)
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of the packages that influence the numbers."""
-    import tensorflow as tf
-
-    import ooodist
-
-    return {
-        "ooodist": ooodist.__version__,
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "numpy": np.__version__,
-    }
 
 
 def _differences(

@@ -170,7 +170,7 @@ def check(source: Path | BinaryIO) -> Entry:
     with _opened(source) as archive:
         if damaged := archive.testzip():
             raise UserError(f"its member {damaged} is not whole")
-        _config(archive)
+        _json(archive, CONFIG_MEMBER)
         entry = _entry(archive)
         for weight, array in _weights(archive, entry):
             if array.dtype.kind not in "iub" and not np.isfinite(array).all():
@@ -188,7 +188,7 @@ def digest(source: Path | BinaryIO) -> str:
         UserError: as :func:`read`.
     """
     with _opened(source) as archive:
-        config = json.dumps(_numbered_anew(_config(archive), {}), sort_keys=True).encode()
+        config = json.dumps(_numbered_anew(_json(archive, CONFIG_MEMBER), {}), sort_keys=True)
         parts = {CONFIG_MEMBER: hex_digest(config)}
         for name in set(archive.namelist()) - {DATED_MEMBER, CONFIG_MEMBER}:
             with archive.open(name) as content:
@@ -318,10 +318,7 @@ def _check_members(archive: zipfile.ZipFile) -> None:
 
 
 def _entry(archive: zipfile.ZipFile) -> Entry:
-    size = archive.getinfo(MEMBER).file_size
-    if size > MOST_JSON_BYTES:
-        raise UserError(f"{MEMBER} has {size} bytes; it may have {MOST_JSON_BYTES}")
-    content = json.loads(archive.read(MEMBER))
+    content = _json(archive, MEMBER)
     if content["version"] != VERSION:
         other = f"version {content['version']!r}, where this ooodist reads {VERSION}"
         raise UserError(f"{MEMBER} is of {other}; add the model anew")
@@ -339,11 +336,11 @@ def _entry(archive: zipfile.ZipFile) -> Entry:
     return Entry(meta, graph, places, answers)
 
 
-def _config(archive: zipfile.ZipFile) -> Any:
-    size = archive.getinfo(CONFIG_MEMBER).file_size
+def _json(archive: zipfile.ZipFile, member: str) -> Any:
+    size = archive.getinfo(member).file_size
     if size > MOST_JSON_BYTES:
-        raise UserError(f"{CONFIG_MEMBER} has {size} bytes; it may have {MOST_JSON_BYTES}")
-    return json.loads(archive.read(CONFIG_MEMBER))
+        raise UserError(f"{member} has {size} bytes; it may have {MOST_JSON_BYTES}")
+    return json.loads(archive.read(member))
 
 
 def _numbered_anew(value: Any, numbers: dict[Any, int]) -> Any:

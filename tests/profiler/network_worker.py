@@ -20,8 +20,8 @@ engine = engines.init(planned=True)
 from ooodist.planner.costs import Network  # noqa: E402
 from ooodist.profiler import network as measuring  # noqa: E402
 from ooodist.profiler import storage  # noqa: E402
-from ooodist.profiler.folder import to_yaml  # noqa: E402
 from ooodist.profiler.storage import profile_of  # noqa: E402
+from ooodist.util.yaml_dataclass import dump  # noqa: E402
 from tests.profiler.models import batch, dense_chain  # noqa: E402
 
 # This is about the path, not about good numbers.
@@ -72,7 +72,7 @@ def check_profile(folder: Path) -> None:
     own = folder if engine.rank == 0 else folder / "none"
     model = dense_chain()
     first = profile_of(model, batch(engine.rank), engine, folder=own)
-    engine.check_equal("the profile", to_yaml(first))
+    engine.check_equal("the profile", dump(first))
     assert first.conditions.workers == engine.size
     seconds = np.array(first.costs.compute_seconds)
     assert engine.all_reduce(seconds, "max") == seconds > 0
@@ -82,7 +82,7 @@ def check_profile(folder: Path) -> None:
     assert profile_of(model, batch(), engine, folder=own) == first
     storage.still_holds = lambda *_: False
     again = profile_of(model, batch(), engine, folder=own)
-    engine.check_equal("the profile", to_yaml(again))
+    engine.check_equal("the profile", dump(again))
     assert again.costs == first.costs
     assert not (folder / "none").exists()
 

@@ -15,7 +15,8 @@ from ooodist.errors import UserError
 from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.profiler import folder, storage
 from ooodist.profiler.conditions import Conditions, Machine
-from ooodist.profiler.folder import Profile, file_name, find, from_yaml, to_yaml, write
+from ooodist.profiler.folder import Profile, file_name, find, from_yaml, write
+from ooodist.util.yaml_dataclass import dump
 from tests.profiler.models import batch, compiled, dense_chain
 
 CONDITIONS = Conditions(
@@ -46,7 +47,7 @@ def with_machine(**changed: object) -> Conditions:
 
 
 def test_text_makes_the_same_profile() -> None:
-    assert from_yaml(to_yaml(PROFILE), "text") == PROFILE
+    assert from_yaml(dump(PROFILE), "text") == PROFILE
     assert PROFILE.model == CONDITIONS.model
 
 
@@ -87,7 +88,7 @@ def test_another_one_does_not_count(
 
 def test_a_damaged_one_does_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = write(tmp_path, PROFILE)
-    file.write_text(to_yaml(PROFILE).replace("latency: 0.001", "latency: -1"))
+    file.write_text(dump(PROFILE).replace("latency: 0.001", "latency: -1"))
     assert find(tmp_path, "a/model", CONDITIONS) is None
     assert f"profile {file}: network.latency is -1" in caplog.text
     file.write_bytes(b"\xff\xfe")

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.engines.gpu import wait_for_gpu
+from ooodist.graph.ops import num_bytes
 from ooodist.planner.pipeline.actions import FORWARD
 
 _ALIGNMENT = 64  # bytes; TensorFlow would copy memory that is aligned to less
@@ -36,7 +37,7 @@ class TensorBoundary:
         """Returns receive buffers for one message, filled with zeros."""
         specs = self._specs_of(kind)
         if not self._direct:
-            return [_zeros(_num_bytes(spec)) for spec in specs]
+            return [_zeros(num_bytes(spec)) for spec in specs]
         memories = [TensorMemory(tf.zeros(spec.shape, spec.dtype)) for spec in specs]
         wait_for_gpu()  # operations still queued may use this memory
         return memories
@@ -58,7 +59,7 @@ class TensorBoundary:
 
     def num_bytes(self, kind: str) -> int:
         """Returns the size of such a message."""
-        return sum(map(_num_bytes, self._specs_of(kind)))
+        return sum(map(num_bytes, self._specs_of(kind)))
 
     def _specs_of(self, kind: str) -> Sequence[tf.TensorSpec]:
         if kind == FORWARD:
@@ -99,10 +100,6 @@ def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:
         return tf.experimental.dlpack.from_dlpack(shaped.view(kind).__dlpack__())
     # bfloat16 and others that NumPy does not export through DLPack.
     return tf.bitcast(tf.experimental.dlpack.from_dlpack(shaped.__dlpack__()), spec.dtype)
-
-
-def _num_bytes(spec: tf.TensorSpec) -> int:
-    return int(spec.shape.num_elements() * spec.dtype.size)
 
 
 def _zeros(num_bytes: int) -> np.ndarray:

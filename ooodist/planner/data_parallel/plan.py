@@ -107,7 +107,7 @@ class Plan:
 
     def digest(self) -> str:
         """Returns a hash of all that is carried out; the prediction is not part of it."""
-        return hex_digest(to_yaml(replace(self, predicted=None)))
+        return hex_digest(yaml_dataclass.dump(replace(self, predicted=None)))
 
 
 def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
@@ -124,11 +124,6 @@ def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
         raise ValueError(f"{num_elements} elements of {item_bytes} bytes into {parts} parts")
     bounds = [(-(-blocks * part // parts)) * per_block for part in range(parts)] + [num_elements]
     return [end - start for start, end in itertools.pairwise(bounds)]
-
-
-def to_yaml(plan: Plan) -> str:
-    """Returns the plan as YAML text, from which :func:`from_yaml` makes the same plan."""
-    return yaml_dataclass.dump(plan)
 
 
 def from_yaml(text: str, source: str) -> Plan:

@@ -76,9 +76,11 @@ def plan_clusters(
         write_csv(tables, output / CSV_NAME)
         yaml_dataclass.write_file(subject.costs, output / COSTS_NAME)
     if len(tables) > 1:
-        return f"{sweep_text(tables)}\n\n{_facts(output, [CSV_NAME, COSTS_NAME])}"
+        return (
+            f"{sweep_text(tables)}\n\n{files_text(_KIND_OF_FILE, output, [CSV_NAME, COSTS_NAME])}"
+        )
     files = [PLAN_NAME, *FIGURE_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
-    return f"{text(tables[0])}\n\n{_facts(output, files)}"
+    return f"{text(tables[0])}\n\n{files_text(_KIND_OF_FILE, output, files)}"
 
 
 @contextmanager
@@ -154,6 +156,6 @@ _KIND_OF_FILE = {
 }
 
 
-def _facts(output: Path, names: Sequence[str]) -> str:
+def files_text(kinds: Mapping[str, str], output: Path, names: Sequence[str]) -> str:
     """Formats a line per file."""
-    return "\n".join(f"{_KIND_OF_FILE[name]:<9}{output / name}" for name in names)
+    return "\n".join(f"{kinds[name]:<9}{output / name}" for name in names)

@@ -11,7 +11,7 @@ from ooodist.planner.pipeline.actions import to_csv
 from ooodist.report import perfetto
 from ooodist.report.data_parallel.figure import write
 from ooodist.report.data_parallel.plan_table import readable_bytes
-from ooodist.report.data_parallel.planned import written_to
+from ooodist.report.data_parallel.planned import files_text, written_to
 from ooodist.report.pipeline import table as pipeline_table
 from ooodist.report.pipeline.figure import Panel, draw
 from ooodist.report.pipeline.grid import time_grid
@@ -86,7 +86,7 @@ def _one(comparison: Comparison, output: Path) -> str:
             pipeline_table.text(comparison),
             f"{_title(comparison, outcome, simulated)}\n\n{time_grid(simulated)}",
             pipeline_table.stages_text(comparison, simulated),
-            _facts(output, files),
+            files_text(_KIND_OF_FILE, output, files),
         ]
     )
 
@@ -105,7 +105,7 @@ def _sweep(comparisons: Sequence[Comparison], output: Path) -> str:
     return "\n\n".join(
         [
             pipeline_table.sweep_text(comparisons),
-            "\n".join([_facts(output, [*SWEEP_NAMES, CSV_NAME]), *folders]),
+            "\n".join([files_text(_KIND_OF_FILE, output, [*SWEEP_NAMES, CSV_NAME]), *folders]),
         ]
     )
 
@@ -161,8 +161,3 @@ _KIND_OF_FILE = {
     CSV_NAME: "table",
     COSTS_NAME: "costs",
 }
-
-
-def _facts(output: Path, names: Sequence[str]) -> str:
-    """A line for each file."""
-    return "\n".join(f"{_KIND_OF_FILE[name]:<9}{output / name}" for name in names)
