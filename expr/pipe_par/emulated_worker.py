@@ -17,7 +17,7 @@ from mpi4py import MPI
 from ooodist.pipeline.emulation import emulate
 from ooodist.planner.pipeline.actions import from_csv
 from ooodist.planner.pipeline.costs import PipelineCosts
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml, yaml_dataclass
 
 
 def main(folder: Path, repeats: int) -> None:
@@ -27,7 +27,7 @@ def main(folder: Path, repeats: int) -> None:
         schedule = from_csv(file.read_text(encoding="utf-8"), file.stem)
         text = file.with_suffix(".yaml").read_text(encoding="utf-8")
         costs: PipelineCosts = yaml_dataclass.read(
-            PipelineCosts, yaml_dataclass.parse(text, file.stem)
+            PipelineCosts, strict_yaml.parse(text, file.stem)
         )
         rows.append((schedule, costs))
     for repeat in range(repeats):

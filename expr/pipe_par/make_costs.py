@@ -29,7 +29,7 @@ from pathlib import Path
 import yaml
 
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml, yaml_dataclass
 
 COSTS = Path(__file__).parent / "costs"
 HIDDEN, HEADS, WORDS, SENTENCES = 1024, 16, 128, 2
@@ -117,7 +117,7 @@ def main() -> None:
                 f"Links as {name}; without embeddings, head and update."
             )
             text = as_yaml(costs, comment)
-            read = yaml_dataclass.read(ModelCosts, yaml_dataclass.parse(text, model))
+            read = yaml_dataclass.read(ModelCosts, strict_yaml.parse(text, model))
             assert read == costs, model
             (COSTS / f"{model}_{name}.yaml").write_text(text, encoding="utf-8")
             one = costs.layers[0]

@@ -23,7 +23,7 @@ from ooodist.graph.units import Unit, find_backward_units
 from ooodist.models import MODELS, build
 from ooodist.planner.costs import StepCosts, UnitCost, WeightCost
 from ooodist.step.backward import variable_names
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml, yaml_dataclass
 
 COSTS = Path(__file__).parent / "costs"
 
@@ -224,7 +224,7 @@ def main() -> None:
             f"the\n{published.samples_per_second:g} samples/s of {published.source}."
         )
         text = as_yaml(costs, comment)
-        read = yaml_dataclass.read(StepCosts, yaml_dataclass.parse(text, published.model))
+        read = yaml_dataclass.read(StepCosts, strict_yaml.parse(text, published.model))
         assert read == costs, published.model
         file = COSTS / f"{published.model}.yaml"
         file.write_text(text, encoding="utf-8")

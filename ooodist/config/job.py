@@ -27,7 +27,7 @@ from ooodist.config.sections import (
 )
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.errors import UserError
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.yaml_dataclass import Range, did_you_mean
 
@@ -262,7 +262,7 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
 
 def loads(text: str) -> Config:
     """The job of YAML text. Raises UserError."""
-    settings = _group_of_keys(yaml_dataclass.parse(text, "the job"), "the job")
+    settings = _group_of_keys(strict_yaml.parse(text, "the job"), "the job")
     return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
 
 
@@ -278,7 +278,7 @@ def digest(config: Config) -> str:
 
 def _given(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
     """The settings in a file, changed by overrides."""
-    value = None if file is None else yaml_dataclass.parse_file(file, "--config")
+    value = None if file is None else strict_yaml.parse_file(file, "--config")
     settings = _group_of_keys(value, str(file))
     for override in overrides:
         _override(settings, override)
@@ -301,7 +301,7 @@ def _override(settings: dict[str, Any], override: str) -> None:
         raise UserError(
             f"--set {override}: it must be key=value, for example --set optimizer.momentum=0.9"
         )
-    value = yaml_dataclass.parse(text, f"--set {key}")
+    value = strict_yaml.parse(text, f"--set {key}")
     here = settings
     for depth, group in enumerate(groups):
         # `--set optimizer.momentum=0` changes the default optimizer, which the file leaves out;

@@ -17,8 +17,7 @@ constants and weights (shapes, casts of a weight), which is recomputed. Weights 
 between F and W of a micro-batch. A max-pooling is recomputed too, where its gradient is computed:
 oneDNN computes that gradient thirty times as fast next to the pooling itself, which leaves it the
 positions of the maxima, as from the pooling's result. State that F itself changes (moving
-averages, random states) is saved and not read again, so that dropout has the same mask in F, I
-and W.
+averages, random states) is saved and not read again, so dropout has the same mask in F, I and W.
 
 A stage whose input gradients nobody wants, such as the first of a model, has an empty I, and all
 of its backward pass is in W. There each dW waits for the dX before it, and the next dX for that
@@ -173,35 +172,35 @@ class _Cutting:
         self._graph_def = traced.graph.as_graph_def()
         self._ops = graphs.Subgraph(traced.graph.get_operations()).ops
         seeds = {seed.op for seed in traced.seeds}  # fed to I and W, and part of neither
-        self._backward = self._behind(seeds)
+        self._backward = self._downstream(seeds)
         parts = self._backward - seeds
-        self._fetched_of_b = [g for g in traced.input_gradients if g is not None]
+        self._fetched_of_i = [g for g in traced.input_gradients if g is not None]
         self._fetched_of_w = [t for g in traced.gradients for t in _tensors_of(g)]
-        self._b_ops = set(graphs.ancestors(t.op for t in self._fetched_of_b)) & parts
-        self._w_ops = set(graphs.ancestors(t.op for t in self._fetched_of_w)) & parts - self._b_ops
+        self._i_ops = set(graphs.ancestors(t.op for t in self._fetched_of_i)) & parts
+        self._w_ops = set(graphs.ancestors(t.op for t in self._fetched_of_w)) & parts - self._i_ops
         self._varying = self._find_varying()
 
     def cut(self) -> CutStage:
         traced = self._traced
-        gradients = self._fetched_of_b
-        of_b = self._boundary(self._b_ops, gradients)
+        gradients = self._fetched_of_i
+        of_i = self._boundary(self._i_ops, gradients)
         of_w = self._boundary(self._w_ops, self._fetched_of_w)
         if self._recompute:
             # I recomputes whatever of F it or W needs, from F's inputs and saved state.
-            again = [t for t in (*of_b, *of_w) if t.op not in self._backward]
+            again = [t for t in (*of_i, *of_w) if t.op not in self._backward]
             for_input = self._sources(again)
             for_weights: list[tf.Tensor] = []
-            from_b = of_w
+            from_i = of_w
         else:
-            for_input = [t for t in of_b if t.op not in self._backward]
+            for_input = [t for t in of_i if t.op not in self._backward]
             for_weights = [t for t in of_w if t.op not in self._backward]
-            from_b = [t for t in of_w if t.op in self._backward]
+            from_i = [t for t in of_w if t.op in self._backward]
         effects = [
             op for op in self._ops if op not in self._backward and graphs.has_side_effects(op)
         ]
         of_forward = _Part(traced.inputs, [*traced.outputs, *for_input, *for_weights], effects)
-        of_input = _Part([*traced.seeds, *for_input], [*gradients, *from_b])
-        of_weights = _Part([*for_weights, *from_b], self._fetched_of_w)
+        of_input = _Part([*traced.seeds, *for_input], [*gradients, *from_i])
+        of_weights = _Part([*for_weights, *from_i], self._fetched_of_w)
         forward, input_gradient = map(self._function, (of_forward, of_input))
         weight_gradient = self._function(of_weights, then=self._accumulate)
         num_outputs, num_saved = len(traced.outputs), len(for_input)
@@ -223,14 +222,14 @@ class _Cutting:
             weight_gradient(*saved, *made)
 
         longer = {t.name for t in for_weights}
-        saved_of_forward, saved_of_input = [*for_input, *for_weights], from_b
+        saved_of_forward, saved_of_input = [*for_input, *for_weights], from_i
         return CutStage(
             run_forward,
             run_input_gradient,
             run_weight_gradient,
             input_bytes=_num_bytes(t for t in for_input if t.name not in longer),
             weight_bytes=_num_bytes(for_weights),
-            gradient_bytes=_num_bytes(from_b),
+            gradient_bytes=_num_bytes(from_i),
             output_bytes=_bytes_besides(saved_of_forward, traced.outputs),
             workspace_bytes=max(
                 self._workspace_bytes(of_forward, of_forward.fetches)
@@ -241,7 +240,7 @@ class _Cutting:
             ),
         )
 
-    def _behind(self, begin: Iterable[tf.Operation]) -> set[tf.Operation]:
+    def _downstream(self, begin: Iterable[tf.Operation]) -> set[tf.Operation]:
         """Returns these ops and all that depend on them."""
         found = set(begin)
         for op in self._ops:
@@ -370,11 +369,9 @@ def _first_before(
 
 
 def _tensors_of(gradient: Gradient) -> list[tf.Tensor]:
-    if gradient is None:
-        return []
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values, gradient.indices]
-    return [gradient]
+    return [] if gradient is None else [gradient]
 
 
 def _within(node: Any, names: set[str]) -> Any:

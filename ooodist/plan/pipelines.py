@@ -33,7 +33,7 @@ from ooodist.planner.pipeline.layer_costs import (
 )
 from ooodist.planner.pipeline.plan import AUTO, NAMES, chunks_of_split
 from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml, yaml_dataclass
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine  # imports TensorFlow
@@ -70,7 +70,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 def check_kind_of_costs(options: argparse.Namespace) -> None:
     """Raises UserError unless the file has costs of layers with --pipeline, of a step without."""
-    value = yaml_dataclass.parse_file(options.costs, "--costs")
+    value = strict_yaml.parse_file(options.costs, "--costs")
     if not isinstance(value, dict):
         return  # whoever reads it says what is wrong
     if "layers" in value and not options.pipeline:

@@ -8,7 +8,7 @@ The fields' type hints are the schema::
         batch: Annotated[int, Range(1)] = 64
         precision: Literal["float32", "float64"] = "float32"
 
-    read(Job, parse("batch: 0", "job.yaml"))   # UserError: batch is 0; it must be at least 1
+    read_text(Job, "batch: 0", "job.yaml")   # UserError: batch is 0; it must be at least 1
 
 Known hints: int, float, str, bool, None, Any, Literal, unions, lists, tuples of any length, dicts
 with text keys, and dataclasses. An int is a valid float. What the ``metadata`` of a field may have:
@@ -24,7 +24,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,15 +41,11 @@ from typing import (
     overload,
 )
 
-import yaml
-
 from ooodist.errors import UserError
+from ooodist.util import strict_yaml
 
 T = TypeVar("T")
 
-# What no file of ours comes near, and what would take minutes or the machine's memory to read.
-MOST_CHARACTERS = 4096  # of one word or number; as the longest path
-MOST_VALUES = 1_000_000  # of a file, each alias counted as what it stands for
 LARGEST_INTEGER = 2**63 - 1
 
 
@@ -70,37 +65,12 @@ class Range:
         return within and (isinstance(value, int) or math.isfinite(value))
 
 
-def parse(text: str, source: str) -> Any:
-    """The plain value (dict, list, str, int, float, bool, None) that YAML text stands for.
-
-    Raises UserError, which starts with ``source``, for what is no YAML, for duplicate keys, and
-    for what is larger than any file of ours (``MOST_CHARACTERS``, ``MOST_VALUES``).
-    """
-    try:
-        # A subclass of SafeLoader: it makes nothing but plain values.
-        return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{source}{line}: this is not valid YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{source}: this is not valid YAML: {error}") from error
-
-
-def parse_file(file: Path, option: str) -> Any:
-    """The plain value of a YAML file that was given as this option. Raises UserError."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{option} {file} cannot be read: {error}") from error
-    return parse(text, f"{option} {file}")
-
-
 def read_file(cls: type[T], file: Path, option: str) -> T:
     """An object of the dataclass from a YAML file that was given as this option.
 
     Raises UserError.
     """
-    value = parse_file(file, option)
+    value = strict_yaml.parse_file(file, option)
     try:
         return read(cls, value)
     except UserError as error:
@@ -117,12 +87,12 @@ def read_text(cls: type[T], text: str, source: str) -> T:
 
     Raises UserError.
     """
-    return read(cls, parse(text, source))
+    return read(cls, strict_yaml.parse(text, source))
 
 
 def dump(value: Any) -> str:
-    """YAML text of a dataclass or plain value; :func:`parse` makes the plain one of it."""
-    return yaml.dump(plain(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    """Returns a dataclass or plain value as YAML text."""
+    return strict_yaml.dump(plain(value))
 
 
 @overload
@@ -318,93 +288,3 @@ def _described(hint: Any) -> str:
     if word == "a list" and parts and parts[0] is not Any:
         word = f"a list, each item {_described_union(parts[0])}"
     return f"{word}, {bounds}" if bounds else word
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with the scalars of version 1.2, where `1e-3` is a number and `no` is text.
-
-    (PyYAML's own are of version 1.1, where it is the other way round.)
-    """
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (PyYAML's own name and type)
-
-    def construct_document(self, node: yaml.Node) -> Any:
-        if _num_values(node, {}) > MOST_VALUES:
-            raise yaml.constructor.ConstructorError(
-                problem=f"it has more than {MOST_VALUES:,} values, or its aliases stand for as many"
-            )
-        # Depth first, which refuses what contains itself.
-        return self.construct_object(node, deep=True)
-
-    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
-        if isinstance(node, yaml.ScalarNode) and len(node.value) > MOST_CHARACTERS:
-            raise yaml.constructor.ConstructorError(
-                problem=f"{node.value[:20]}... has {len(node.value):,} characters; a value may "
-                f"have {MOST_CHARACTERS:,}",
-                problem_mark=node.start_mark,
-            )
-        return super().construct_scalar(node)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    problem="a key must be a word", problem_mark=key_node.start_mark
-                )
-            if key_node.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"key {key_node.value!r} is there twice; keep one of them",
-                    problem_mark=key_node.start_mark,
-                )
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
-def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values a node stands for, with those that its aliases repeat.
-
-    ``known``: of nodes that were counted; what contains itself counts once, and is refused later.
-    """
-    if id(node) not in known:
-        known[id(node)] = 1
-        children = node.value if isinstance(node, yaml.CollectionNode) else []
-        if isinstance(node, yaml.MappingNode):
-            children = [value for _, value in node.value]
-        known[id(node)] += sum(_num_values(child, known) for child in children)
-    return known[id(node)]
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads: it puts the text `1e-3` in quotes."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        # Unicode's own line breaks are read back as they are only if they are escaped.
-        style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
-
-
-_SCALARS = (
-    ("null", r"~|null|", ["~", "n", ""]),
-    ("bool", r"true|false", ["t", "f"]),
-    ("int", r"[-+]?(0|[1-9][0-9_]*)", list("-+0123456789")),
-    (
-        "float",
-        r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
-        r"|[-+]?\.inf|\.nan",
-        list("-+.0123456789"),
-    ),
-)
-for _name, _pattern, _first in _SCALARS:
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(
-            f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_pattern})$"), _first
-        )

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from ooodist.graph.units import Unit
 from ooodist.planner.costs import StepCosts
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml, yaml_dataclass
 from tests.jobs import ROOT
 
 FOLDER = ROOT / "expr/planning_at_scale"
@@ -35,7 +35,7 @@ def unit(name: str, ops: list[tf.Operation]) -> Unit:
 
 def read(model: str) -> StepCosts:
     text = (FOLDER / "costs" / f"{model}.yaml").read_text(encoding="utf-8")
-    costs: StepCosts = yaml_dataclass.read(StepCosts, yaml_dataclass.parse(text, model))
+    costs: StepCosts = yaml_dataclass.read(StepCosts, strict_yaml.parse(text, model))
     return costs
 
 

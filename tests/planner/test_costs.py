@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml, yaml_dataclass
 from tests.planner import instances
 from tests.planner.chains import chain_costs
 
@@ -16,14 +16,14 @@ from tests.planner.chains import chain_costs
 @given(instances.step_costs(instances.ANY))
 def test_costs_survive_yaml(costs: StepCosts) -> None:
     text = yaml_dataclass.dump(costs)
-    assert yaml_dataclass.read(StepCosts, yaml_dataclass.parse(text, "test")) == costs
+    assert yaml_dataclass.read(StepCosts, strict_yaml.parse(text, "test")) == costs
 
 
 @settings(deadline=None, max_examples=50)
 @given(instances.networks(instances.ANY))
 def test_networks_survive_yaml(network: Network) -> None:
     text = yaml_dataclass.dump(network)
-    assert yaml_dataclass.read(Network, yaml_dataclass.parse(text, "test")) == network
+    assert yaml_dataclass.read(Network, strict_yaml.parse(text, "test")) == network
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_networks_survive_yaml(network: Network) -> None:
 )
 def test_refuses_wrong_networks(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        yaml_dataclass.read(Network, yaml_dataclass.parse(text, "test"))
+        yaml_dataclass.read(Network, strict_yaml.parse(text, "test"))
 
 
 def test_compute_seconds_are_of_units_middle_and_updates() -> None:

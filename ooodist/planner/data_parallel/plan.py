@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ooodist.errors import UserError
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import replacing
 from ooodist.util.yaml_dataclass import Range
@@ -128,7 +128,7 @@ def split_evenly(num_elements: int, item_bytes: int, parts: int) -> list[int]:
 
 def from_yaml(text: str, source: str) -> Plan:
     """Parses a plan from YAML text. Raises UserError, which names ``source`` as its origin."""
-    value = yaml_dataclass.parse(text, source)
+    value = strict_yaml.parse(text, source)
     if not isinstance(value, dict):
         raise UserError(f"{source} is no plan; make one with python -m ooodist.plan")
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ooodist.errors import UserError
-from ooodist.util import yaml_dataclass
+from ooodist.util import strict_yaml
 
 TOKEN_VARIABLE = "OOODIST_ZOO_TOKEN"  # of the environment: where clients find theirs
 SHORTEST_TOKEN = 16  # letters
@@ -53,7 +53,7 @@ def read_tokens(file: Path) -> Tokens:
             f"tokens {file} can be read or written by others (mode {mode & 0o777:o}); "
             f"protect it: chmod 600 {file}"
         )
-    content = yaml_dataclass.parse_file(file, "tokens")
+    content = strict_yaml.parse_file(file, "tokens")
     if not isinstance(content, dict):
         raise UserError(f"tokens {file}: it must have lines `user: token`")
     admins = content.pop("admins", [])
