@@ -45,7 +45,7 @@ def load(
         with tf.device("CPU:0"):
             data: Data = kind.source(config).build(share)
     except tf.errors.OpError as error:
-        raise UserError(f"data {config.name} cannot be read: {brief(error)}; mend it") from error
+        raise UserError(f"data {config.name} cannot be read: {brief(error)}; fix it") from error
     log.info("data %s (%.1f s)", data.description, time.perf_counter() - start)
     return data
 

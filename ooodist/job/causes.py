@@ -23,14 +23,14 @@ def find(error: BaseException, config: Config) -> UserError | None:
         text = str(link)
         if READING in text:
             return UserError(
-                f"data {config.data.name}: a batch cannot be read: {brief(link)}; mend the data or "
+                f"data {config.data.name}: a batch cannot be read: {brief(link)}; fix the data or "
                 "the program that reads it, and go on from the last checkpoint with --resume"
             )
         if computing := _COMPUTING.search(text):
             kind, name = computing.groups()
             return UserError(
                 f"{kind} {name} cannot be computed from the model's outputs and the labels: "
-                f"{brief(link)}; give {kind} that fits them, or mend the labels of data "
+                f"{brief(link)}; give {kind} that fits them, or fix the labels of data "
                 f"{config.data.name}"
             )
         if isinstance(link, OSError) and config.output in text:

@@ -286,7 +286,7 @@ def _check_fit_data(
                 raise UserError(
                     f"{name} cannot be computed for the labels of data {config.data.name} "
                     f"({label.dtype.name} {label.shape}) and the outputs of model {model.name} "
-                    f"({output.dtype.name} {output.shape}): {brief(error)}; give another, or mend "
+                    f"({output.dtype.name} {output.shape}): {brief(error)}; give another, or fix "
                     "the labels"
                 ) from error
 

@@ -48,7 +48,7 @@ def count_records(files: list[str], compression: str) -> list[int]:
             ) from error
     total = sum(counts)
     if total == 0:
-        raise UserError(f"{files[0]} and {len(files) - 1} more files hold no records")
+        raise UserError(f"there are no records in {files[0]} or {len(files) - 1} further files")
     log.info(
         "counted %s records in %d files in %.1f s",
         f"{total:,}",

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from ooodist.compat.tensorflow_profiler import new_space
 from ooodist.errors import UserError
 
 _HOST = "/host:CPU"
@@ -90,7 +91,7 @@ def read_op_events(folder: Path) -> list[OpEvent]:
             f"{folder} holds no recording (*.xplane.pb) of TensorFlow's profiler; give the folder "
             "that tf.profiler.experimental.start was given"
         )
-    space = _xspace_message()()
+    space = new_space()
     try:
         space.ParseFromString(files[-1].read_bytes())
     except (DecodeError, OSError) as error:
@@ -109,13 +110,6 @@ def read_op_events(folder: Path) -> list[OpEvent]:
         else:
             found += _device_ops(events)
     return sorted(found, key=lambda event: event.start)
-
-
-def _xspace_message() -> Any:
-    """Returns the protobuf class of the files, which is not in TensorFlow's public API."""
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    return xplane_pb2.XSpace
 
 
 class _Event(NamedTuple):

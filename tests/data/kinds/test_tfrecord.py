@@ -220,7 +220,7 @@ def test_no_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no file fits .*train-\*"):
         load_one(config(tmp_path))
     write(tmp_path / "train-0.tfrecord", [])
-    with pytest.raises(UserError, match="hold no records"):
+    with pytest.raises(UserError, match="no records in"):
         load_one(config(tmp_path))
 
 

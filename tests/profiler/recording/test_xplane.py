@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from ooodist.compat.tensorflow_profiler import new_space
 from ooodist.errors import UserError
-from ooodist.profiler.recording import xplane
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
 
 
@@ -38,18 +38,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outer(x)
     tf.profiler.experimental.stop()
     return folder
-
-
-def test_the_message_class_is_where_it_was() -> None:
-    try:
-        space = xplane._xspace_message()()
-    except ImportError as error:
-        pytest.fail(
-            f"TensorFlow {tf.__version__} no longer has tensorflow.tsl.profiler.protobuf."
-            f"xplane_pb2 ({error}): find where it keeps XSpace now (TensorBoard's profiler plug-in "
-            "reads the same files) and change ooodist.profiler.recording.xplane._xspace_message"
-        )
-    assert {field.name for field in space.DESCRIPTOR.fields} >= {"planes"}
 
 
 def test_ops_of_two_calls(recording: Path) -> None:
@@ -119,7 +107,7 @@ def test_newest_recording_counts(recording: Path, tmp_path: Path) -> None:
 
 def test_kernels_of_a_gpu(tmp_path: Path) -> None:
     # Written by hand in the form that TensorFlow documents, as there is no GPU here.
-    space = xplane._xspace_message()()
+    space = new_space()
     plane = space.planes.add(name="/device:GPU:0")
     plane.event_metadata[1].name = "void gemm<float>(float*)"
     for number, name in ((1, "tf_op"), (2, "dense/MatMul:MatMul"), (3, "memcpy")):
