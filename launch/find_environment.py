@@ -1,7 +1,7 @@
-"""Imported before all else: finds the Python that has ooodist.
+"""Finds the Python that has ooodist; launchers import this module before all else.
 
-A launcher that was started with another one, as without ``. .venv/bin/activate``, goes on with that
-of the environment that the scripts have set up. The job's commands find its programs first, too.
+A launcher started with another Python, as without ``. .venv/bin/activate``, is restarted with that
+of the environment that the scripts set up, whose programs also come first in the job's PATH.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def find() -> None:
-    """Returns if this Python has ooodist, else starts this program again with one that has."""
+    """Restarts this program with a Python that has ooodist, unless this one has it."""
     environment = Path(os.environ.get("OOODIST_VENV", ROOT / ".venv"))
     python = environment / "bin" / "python"
     if importlib.util.find_spec("ooodist") is None:

@@ -1,6 +1,6 @@
 """Distributed TensorFlow training that computes weight gradients out of order.
 
-The names below load TensorFlow only when they are used.
+The public names load TensorFlow only when they are first used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
     "warm_start",
 ]
 
-# Where the names are that are imported above, for type checkers.
+# Modules of the names that are imported above for type checkers only.
 _HOME = {
     "init": "ooodist.engines",
     "shutdown": "ooodist.engines",
@@ -49,12 +49,12 @@ _HOME = {
 
 
 def rank() -> int:
-    """This process's number among the workers, from 0."""
+    """Returns the number of this process among the ranks, from 0."""
     return _engine().rank
 
 
 def size() -> int:
-    """The number of workers."""
+    """Returns the number of ranks."""
     return _engine().size
 
 
@@ -62,8 +62,8 @@ def broadcast(variables: Sequence[Any], root: int = 0) -> None:
     """Gives every rank the values that ``variables`` have on rank ``root``.
 
     Args:
-        variables: of Keras or TensorFlow, the same on all ranks.
-        root: from 0.
+        variables: variables of Keras or TensorFlow, the same ones on all ranks.
+        root: rank that has the values, from 0.
     """
     from ooodist.step.replicas import broadcast_variables
 
@@ -76,7 +76,7 @@ def _engine() -> Engine:
     return engines.current()
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+if not TYPE_CHECKING:  # a type checker would accept any name as an attribute
 
     def __getattr__(name: str) -> Any:
         if name in _HOME:

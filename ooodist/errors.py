@@ -1,4 +1,4 @@
-"""The error types for what a person can put right, and errors of others in one line."""
+"""The exception types for mistakes of users, and one-line summaries of other errors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import traceback
 from pathlib import Path
 
 _FROM_OPERATION = re.compile(r"\{\{function_node [^}]*\}\} ?")
-# Around the message of an error in a graph: where the operation was defined, call by call.
+# Lines around a graph error's message, which trace where the operation was defined.
 _DEFINED = re.compile(r"^(Graph execution error|Detected at node|<stack|  ).*\n?", re.MULTILINE)
 _NODE = re.compile(r"\s*\[\[\{\{node .*|\s*\[Op:\w+\].*", re.DOTALL)
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
-# Files of a traceback that are not the program of whoever started this.
+# Files in a traceback that are not part of the user's program.
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "<", str(Path(__file__).parent))
 
 
 class UserError(Exception):
-    """Something a person asked for cannot be done.
+    """A request of the user cannot be carried out.
 
     The message is one paragraph that names the thing, its value, what is allowed, and
     the way out. Programs print it after ``ooodist: error:`` without a traceback and end
@@ -25,14 +25,14 @@ class UserError(Exception):
 
 
 class SharedError(UserError):
-    """One that all ranks of a job have at the same time, with the same text: rank 0 prints it."""
+    """A UserError that all ranks of a job raise together, with the same text; rank 0 prints it."""
 
 
 def brief(error: BaseException) -> str:
-    """An error of somebody else's program in one line: its kind, what it says, and where.
+    """Summarizes an error of foreign code in one line: its type, message and location.
 
-    TensorFlow puts the traceback of a Python function that it calls (a generator of a data set,
-    say) into the text of an error of its own; what counts is that function's error.
+    When TensorFlow calls a Python function (a generator of a data set, say) that fails, it puts the
+    traceback into the text of its own error; the summary is of the function's error.
     """
     text = _FROM_OPERATION.sub("", str(getattr(error, "message", error))).strip()
     said, has_traceback, inner = text.partition("Traceback (most recent call last)")

@@ -1,4 +1,4 @@
-"""``python -m ooodist.launch``: starts the processes of a job on this machine; ``--help``."""
+"""``python -m ooodist.launch``: starts the processes of a job on this machine; see ``--help``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``python -m ooodist.train``: one training job from one YAML file; ``--help`` shows how."""
+"""``python -m ooodist.train``: runs a training job from a YAML file; see ``--help``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ exit code: 0 when the training is complete, 2 for what you can put right, 1 for 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the job of a command line and returns the exit code."""
+    """Runs the job of the given command line and returns the exit code."""
     options = _parse(arguments)
     try:
         if options.emulate is not None:
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0
     except UserError as error:
         return refused(error)
-    # Later, because it imports TensorFlow, which takes seconds.
+    # Imported late, because TensorFlow takes seconds to load.
     with without_collection():
         from ooodist.job import run as job
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check_emulate(options: argparse.Namespace) -> None:
-    """Raises UserError for options that an emulation would pass over in silence."""
+    """Raises UserError for options that an emulation would silently ignore."""
     given = {
         "--engine": options.engine,
         "--output": options.output,
@@ -156,6 +156,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 if __name__ == "__main__":
     logging.basicConfig(format="ooodist: %(message)s")
-    # TensorFlow's C++ shows errors alone: its warnings say what comes as an exception as well.
+    # TensorFlow's C++ logs errors only: what it warns of is also raised as an exception.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Plans are made, tried and taken over while the training goes on.
+"""Searches for plans, tries them and adopts the fastest while the training goes on.
 
 ::
 
@@ -6,15 +6,15 @@
     rank 0    |             |         |     search  |       | search          |       |
                                   (a process beside it)
 
-Training begins with the default, so the first step is there as early as without a plan. What
-planning takes of the training's time, for measuring and tracing, is bounded: it begins once that
-is a small share of the time left, or, where nobody knows how long the training is, of the time
-trained so far. All ranks decide alike: each decision is made of numbers that all have.
+Training begins with the default plan, so planning does not delay the first step. The time that
+planning takes from the training, for measuring and tracing, is bounded: planning begins once it
+would take a small share of the whole training's time, or, if its length is unknown, of the time
+trained so far. All ranks decide alike, as each decision depends only on numbers that all share.
 
-The steps that are trained correct what was measured (:mod:`ooodist.planner.correction`), those of
-the default before the first search, those of a trial before the next; there is a next one while
-they were not as predicted. When steps take longer or shorter than they did, all is tried again,
-and a search that is under way is given up.
+The times of training steps correct the measured costs (:mod:`ooodist.planner.correction`): those of
+the default before the first search, those of a trial before the next, which follows as long as
+they were not as predicted. When the step time drifts, all known plans are tried again, and a
+search in progress is abandoned.
 """
 
 from __future__ import annotations
@@ -47,43 +47,43 @@ logger = logging.getLogger("ooodist")
 
 WARM_UP_CALLS = 3  # the first is traced, and libraries tune themselves
 TIMED_CALLS = 9
-MEASURED_STEPS = 60  # of a profile
-NETWORK_SECONDS = 40.0  # that measuring the network takes
-TRACED_STEPS = 10  # one to measure, and those of the plans that are tried
+MEASURED_STEPS = 60  # steps that profiling takes
+NETWORK_SECONDS = 40.0  # time that measuring the network takes
+TRACED_STEPS = 10  # one for measuring, and those of the plans that are tried
 
 
 class Job(live.Job, Protocol):
-    """What is planned for."""
+    """The training for which plans are made."""
 
     def is_profile_kept(self) -> bool:
-        """Whether rank 0 seems to have a profile of it."""
+        """Returns whether rank 0 seems to have a stored profile of the job."""
 
     def profile(self, batch: Batch) -> Profile:
-        """What it costs; all ranks call it. Raises UserError on all."""
+        """Measures the job's costs; all ranks must call it. Raises UserError on all ranks."""
 
     def limits(self) -> Limits:
-        """Within which plans are searched."""
+        """Returns the limits of the search for plans."""
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
-        """What carries out a plan that was made from such costs."""
+        """Returns a candidate that runs a plan made from these costs."""
 
     def begin_trial(self, steps: int) -> None:
-        """Called when launches have so many steps from now on, and candidates take turns."""
+        """Prepares a trial, in which candidates take turns and each launch has ``steps`` steps."""
 
     def settle(self, candidate: Candidate) -> None:
-        """Called when launches are of this candidate from now on."""
+        """Makes all launches from now on use this candidate."""
 
 
 class LivePlanning(LiveSearch[Found]):
-    """Trains on batches, and finds out how to do it faster.
+    """Trains on batches while it searches for faster plans and tries them.
 
     Args:
-        engine: of the ranks.
-        job: what is planned for.
-        default: as without a plan.
-        accumulate: batches a step.
-        share: the most that planning may take of the training's time.
-        candidates: to be tried at once, rather than searched.
+        engine: the engine that connects the ranks.
+        job: the training to plan for.
+        default: the candidate that trains without a plan.
+        accumulate: batches per step.
+        share: the largest share of the training's time that planning may take.
+        candidates: candidates to try at once, instead of a search.
     """
 
     def __init__(
@@ -100,15 +100,15 @@ class LivePlanning(LiveSearch[Found]):
         self._job = job
         self._default = default
         self._accumulate = accumulate
-        self._current = default  # the fastest that is known
+        self._current = default  # the fastest one known
         self._known = {default.name: default, **{each.name: each for each in candidates}}
         self._profile: Profile | None = None
         self._observed: list[Observed] = []
-        self._first_seconds = 0.0  # of the first call, with its tracing
-        self._times: list[float] = []
+        self._first_seconds = 0.0  # of the first call, including tracing
+        self._times: list[float] = []  # seconds per batch
         self._batch_seconds = 0.0  # the median of these
         self._trained_seconds = 0.0
-        self._drift_detector: DriftDetector | None = None  # trains with what the last trial left
+        self._drift_detector: DriftDetector | None = None  # trains with the last trial's winner
         if candidates:
             self._try(list(self._known.values()))
 
@@ -135,7 +135,7 @@ class LivePlanning(LiveSearch[Found]):
         return logs
 
     def _consider(self, batches: Sequence[Batch]) -> None:
-        """Begins to plan if that takes little of the training's time."""
+        """Begins to plan if that takes at most the allowed share of the training's time."""
         is_kept = self._engine.rank == 0 and self._job.is_profile_kept()
         left = self._job.left
         batch, first, kept, training = self._most(
@@ -177,7 +177,7 @@ class LivePlanning(LiveSearch[Found]):
         self._next, self._job.is_trying = self._time_default, True
 
     def _time_default(self, batches: Sequence[Batch]) -> Logs:
-        """What the profile is compared with."""
+        """Times steps of the default, with which the profile is compared."""
         logs, seconds = timed(self._default.run, batches)
         self._times.append(seconds / len(batches))
         if len(self._times) == TIMED_CALLS:
@@ -215,7 +215,7 @@ class LivePlanning(LiveSearch[Found]):
 
     def _wait(self, batches: Sequence[Batch]) -> Logs:
         logs = (self._drift_detector or self._current.run)(batches)
-        # Steps that take another time meanwhile have ended the search, and a trial has begun.
+        # If the step time has drifted meanwhile, the search has ended and a trial has begun.
         if self._next == self._wait and self._search_has_ended():
             self._take_plans()
         return logs
@@ -233,7 +233,7 @@ class LivePlanning(LiveSearch[Found]):
             self._next, self._job.is_trying = self._default.run, False
 
     def _worth_trying(self, plans: Sequence[Plan]) -> list[Plan]:
-        """Of what a search found, with names of their own."""
+        """Returns the plans found by a search that are worth a trial, with unique names."""
         assert self._profile is not None
         if self._searches == 1:
             return [replace(plan, model=self._profile.model) for plan in plans]
@@ -256,7 +256,7 @@ class LivePlanning(LiveSearch[Found]):
         whole = trial.steps * self._accumulate
 
         def run(batches: Sequence[Batch]) -> Logs:
-            if len(batches) != whole:  # the last ones, before launches grow, or of an epoch
+            if len(batches) != whole:  # a launch from before the trial, or an epoch's last batches
                 return self._current.run(batches)
             logs = trial(batches)
             if trial.fastest is not None:
@@ -269,7 +269,7 @@ class LivePlanning(LiveSearch[Found]):
         self._next = run
 
     def _learn(self, candidates: Sequence[Candidate], seconds: Sequence[float]) -> None:
-        """What was tried has taken so many seconds a step; all that was tried before is older."""
+        """Records the seconds per step of the candidates just tried, as the newest observations."""
         tried = {each.name for each in candidates}
         older = [each for each in self._observed if each.plan.name not in tried]
         newer = zip(candidates, seconds, strict=True)
@@ -292,5 +292,5 @@ class LivePlanning(LiveSearch[Found]):
 
 
 def _work(plan: Plan) -> Plan:
-    """What makes one plan another than the next."""
+    """Returns the plan without its names and prediction, to compare what it does."""
     return replace(plan, name="", model="", predicted=None)

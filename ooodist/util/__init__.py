@@ -1,1 +1,1 @@
-"""What all folders use: dataclasses from YAML, complete files, quick imports."""
+"""Helpers for all packages, such as dataclasses from YAML, atomic files and quick imports."""

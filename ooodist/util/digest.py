@@ -1,7 +1,7 @@
-"""SHA-256 digests, by which texts, arrays and files are told apart without keeping them.
+"""SHA-256 digests, which identify texts, arrays and files without storing them.
 
-Digests of models are part of their names in a zoo, those of jobs and plans are in files: what is
-hashed must stay the same bytes.
+Digests of models are part of their names in a zoo, and those of jobs and plans are stored in files,
+so the bytes that are hashed must never change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ALL_DIGITS = 64
 
 
 def digest(content: str | bytes | Iterable[bytes]) -> bytes:
-    """The 32 bytes of the digest of a text (as UTF-8), of bytes, or of parts one after another."""
+    """Returns the 32-byte digest of a text (as UTF-8), of bytes, or of parts in sequence."""
     if isinstance(content, str):
         content = content.encode()
     if isinstance(content, bytes):
@@ -26,10 +26,10 @@ def digest(content: str | bytes | Iterable[bytes]) -> bytes:
 
 
 def hex_digest(content: str | bytes | Iterable[bytes], digits: int = ALL_DIGITS) -> str:
-    """The first hexadecimal digits of a :func:`digest`."""
+    """Returns the first hexadecimal digits of a :func:`digest`."""
     return digest(content).hex()[:digits]
 
 
 def file_digest(file: IO[bytes]) -> str:
-    """All hexadecimal digits of the digest of what is left to read in a file, read in pieces."""
+    """Returns the digest, in hexadecimal, of the rest of a file, which is read in pieces."""
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the programs of ooodist have in common: exit codes, errors in one line, options."""
+"""Common parts of ooodist's programs: exit codes, one-line errors and options."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ INTERRUPTED_CODE = 130
 
 
 def print_error(error: object) -> None:
-    """Prints what was wrong, in one write, or the lines of two ranks get mixed up."""
+    """Prints an error in a single write, so that the lines of two ranks do not mix."""
     sys.stderr.write(f"ooodist: error: {error}\n")
     sys.stderr.flush()
 
 
 def refused(error: UserError) -> int:
-    """Prints what was wrong and returns the exit code of a program that ends for it."""
+    """Prints a user error and returns the exit code for it."""
     print_error(error)
     return USER_ERROR_CODE
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of options whose errors are UserErrors; the help shows examples as they are."""
+    """An argument parser that raises UserError and keeps the layout of examples in its help."""
 
     def __init__(self, **settings: Any) -> None:
         kind = argparse.RawDescriptionHelpFormatter

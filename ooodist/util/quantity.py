@@ -1,4 +1,4 @@
-"""Quantities as people write them: a number and a unit, as ``10Gbit``, ``30us`` or ``12GiB``."""
+"""Parses quantities: a number and a unit, such as ``10Gbit``, ``30us`` or ``12GiB``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEFORE_UNIT = re.compile(r"(?<=[0-9.])\s+(?=[A-Za-z])")
 
 
 def parse(text: str, units: Mapping[str, float]) -> float | None:
-    """The number times its unit; None for anything but a number and one of the units."""
+    """Returns the number times its unit; None for anything but a number and a known unit."""
     found = _QUANTITY.fullmatch(text)
     return float(found[1]) * units[found[2]] if found and found[2] in units else None
 
@@ -24,17 +24,17 @@ def parse(text: str, units: Mapping[str, float]) -> float | None:
 def read(
     text: str, name: str, units: Mapping[str, float], example: str, *, positive: bool = False
 ) -> float:
-    """The same, whatever space is around the number.
+    """Returns the number times its unit, allowing spaces around the number.
 
     Args:
-        text: what was given.
-        name: of the option, for the error.
-        units: what each is worth, by name.
-        example: of what is allowed, for the error.
-        positive: 0 is not allowed.
+        text: the quantity as given.
+        name: name of the option, for the error.
+        units: value of each unit, by name.
+        example: a valid quantity, for the error.
+        positive: whether 0 is refused.
 
     Raises:
-        UserError: it is no such quantity.
+        UserError: it is not a valid quantity.
     """
     value = parse(_BEFORE_UNIT.sub("", text.strip()), units)
     if value is None or (positive and not value):

@@ -1,4 +1,4 @@
-"""Files that are complete or not there: a temporary file takes another one's place at the end."""
+"""Atomic writing of files: a temporary file replaces the target once it is complete."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from ooodist.errors import UserError
 
 INCOMPLETE_PREFIX = ".incomplete-"
-"""Of the names of files that are being written, or whose writer was killed."""
+"""Prefix of the names of files that are being written, or whose writer was killed."""
 
 
 @contextlib.contextmanager
 def replacing(file: Path, what: str | None = None) -> Iterator[Path]:
-    """A temporary file beside ``file`` that takes its place at the end, once it is on the disk.
+    """Yields a temporary path beside ``file`` that replaces it at the end, once it is on disk.
 
     Args:
-        file: the ending of its name is also the temporary one's.
-        what: it is, for the error; None: an OSError is raised as it is.
+        file: the file to replace; the temporary one has the same suffix.
+        what: the kind of file, for the error; None to let an OSError through unchanged.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
     temporary = file.with_name(f"{INCOMPLETE_PREFIX}{secrets.token_hex(8)}{file.suffix}")
     try:

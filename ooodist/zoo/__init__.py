@@ -1,1 +1,1 @@
-"""Trained models in a folder or bucket, and the start of a new one from the most similar."""
+"""A zoo of trained models in a folder or bucket, and warm starts from its most similar model."""

@@ -1,4 +1,4 @@
-"""``python -m ooodist.zoo``: look after a zoo of trained models; ``--help`` shows how."""
+"""``python -m ooodist.zoo``: manages a zoo of trained models; see ``--help``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ exit code: 0 when it is done, 2 for what you can put right, 1 for anything else.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Does what a command line asks for and returns the exit code."""
+    """Runs the given command line and returns the exit code."""
     try:
         options = _parse(arguments)
         commands[options.command](options)
@@ -80,7 +80,7 @@ def _query(options: argparse.Namespace) -> None:
     from ooodist.zoo.zoo import Wanted
 
     with _client(options) as client:
-        # Only now, since TensorFlow takes seconds to be imported.
+        # Imported late, because TensorFlow takes seconds to load.
         from ooodist.transfer.graph.keras_graph import graph_of
 
         is_job = options.model.suffix in (".yaml", ".yml")
@@ -199,7 +199,7 @@ def _zoo(options: argparse.Namespace) -> Zoo:
 
 
 def _check_there(address: str) -> None:
-    """A folder with a typing error would be made, and found empty."""
+    """Raises UserError for a missing folder, which ``Zoo`` would create (a typo in the path)."""
     if "://" not in address and not Path(address).is_dir():
         raise UserError(
             f"there is no zoo {address}; check the path, or make it: python -m ooodist.zoo add"
@@ -207,14 +207,14 @@ def _check_there(address: str) -> None:
 
 
 def _load(file: Path) -> keras.Model:
-    """A model of the user's own, which is the only kind of file that is given to Keras."""
+    """Loads the user's own model; no other kind of file is ever passed to Keras."""
     if not file.is_file():
         raise UserError(f"there is no model {file}; check the path")
     import keras
 
     try:
         return keras.models.load_model(file, compile=False, safe_mode=True)
-    except Exception as error:  # Keras has many for what it cannot load
+    except Exception as error:  # Keras raises many types for files it cannot load
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"model {file} cannot be loaded ({reason}); give a .keras file that "
@@ -223,7 +223,7 @@ def _load(file: Path) -> keras.Model:
 
 
 def _build(file: Path) -> keras.Model:
-    """The model of a job, as its training would build it."""
+    """Builds the model of a job as its training would."""
     from ooodist.config import job as job_file
 
     config = job_file.load(file)
@@ -314,6 +314,6 @@ def _command(each: Any, name: str, text: str, *, is_client: bool = True) -> Pars
 
 if __name__ == "__main__":
     logging.basicConfig(format="ooodist: %(message)s")
-    # TensorFlow's notes on its build; warnings and errors stay.
+    # Hides TensorFlow's notes on its build, but no warnings or errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     sys.exit(main(sys.argv[1:]))

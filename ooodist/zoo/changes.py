@@ -1,4 +1,4 @@
-"""Where the files of a zoo are not as its index says, and what the index has to know of them."""
+"""Finds model files that differ from the index of a zoo, and reads them into it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ooodist.zoo.storage import State, Storage
 
 logger = logging.getLogger("ooodist")
 
-READ_AT_ONCE = 100  # files, between which the index is written
+READ_AT_ONCE = 100  # files read before the index is written
 
 
 class Changes:
-    """What changed in a storage.
+    """Tracks the changes of the files in a storage.
 
-    A damaged file is logged once, and is no change as long as it stays as it is.
+    A damaged file is logged once, and is not reported again until it changes.
 
     Args:
-        storage: of the zoo.
+        storage: files of the zoo.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -31,13 +31,13 @@ class Changes:
         self._damaged: dict[str, State] = {}
 
     def find(self, known: dict[str, State]) -> tuple[dict[str, State], list[str]]:
-        """Where the files are not as the index says.
+        """Compares the files with the index.
 
         Args:
-            known: states of the files of models in the index, by id.
+            known: states of the model files according to the index, by id.
 
         Returns:
-            States of files that are new or others than before, and models without a file.
+            The states of new or changed files by id, and the ids of models whose file is gone.
 
         Raises:
             UserError: the storage cannot be read.
@@ -52,7 +52,7 @@ class Changes:
         return new, [model for model in known if model not in there]
 
     def read(self, new: dict[str, State], index: Index) -> None:
-        """Puts models into the index as their files say; what is done stays if this is killed."""
+        """Reads these files into the index, in batches that survive if the process is killed."""
         if len(new) > READ_AT_ONCE:
             address = self._storage.address
             logger.info("zoo %s: %d models are read for the index", address, len(new))
@@ -63,7 +63,7 @@ class Changes:
             index.put(filter(None, (self._read(model, state) for model, state in some)), versions)
 
     def _read(self, model: str, state: State) -> tuple[Row, Outline] | None:
-        """What the index has to know of a model; None: it is gone, or damaged."""
+        """Returns the row and outline of a model; None if its file is gone or damaged."""
         try:
             with self._storage.open(model) as file:
                 read = entries.read(file)
@@ -79,13 +79,13 @@ class Changes:
 
 
 def unused_row(model: str, read: Entry, size: int, created: float) -> Row:
-    """The row of a model that was never used.
+    """Returns the row of a model that was never used.
 
     Args:
         model: its id.
-        read: what its file says.
-        size: bytes of the file.
-        created: unix seconds.
+        read: the entry read from its file.
+        size: size of the file in bytes.
+        created: when the file was written, in Unix seconds.
     """
     shapes = [weight.shape for node in read.graph.nodes for weight in node.weights]
     return Row(model, read.meta, size, sum(map(math.prod, shapes)), created, last_used=created)

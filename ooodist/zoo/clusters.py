@@ -1,8 +1,8 @@
-"""Clusters of similar models, so that a query in a large zoo need not look at all of them.
+"""Clusters of similar models, so that a query in a large zoo need not compare all of them.
 
-A cluster is made of the models that are nearest to its medoid, the one in its middle. A query is
-compared with the medoids first and then with the members of the best clusters. The distance of two
-models is 1 less the bound on their score: cheap, and small only for models of the same operators.
+A cluster consists of the models nearest to its medoid, the model at its center. A query is compared
+with the medoids first and then with the members of the best clusters. The distance of two models is
+1 minus the upper bound on their score: cheap, and small only for models with the same operators.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from ooodist.zoo.index import Index
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-LEAST_MODELS = 200  # up to so many, all are compared
-GROWTH = 1.5  # clusters are made anew when there are so many times more models
-MOST_SAMPLED = 300  # models among which medoids are looked for, as time grows with the square
+LEAST_MODELS = 200  # up to this number, all are compared
+GROWTH = 1.5  # factor of growth at which clusters are made anew
+MOST_SAMPLED = 300  # candidates for medoids; time grows with the square
 MOST_ROUNDS = 20
-LEAST_CLUSTERS = 3  # whose members a query is compared with
-LEAST_MEMBERS = 100  # of these together
+LEAST_CLUSTERS = 3  # clusters whose members a query is compared with
+LEAST_MEMBERS = 100  # total members of these clusters
 
 Prepare = Callable[[Collection[str]], dict[str, Prepared]]
-"""Gives models for their ids, without those that are no longer there."""
+"""Returns prepared models by id, without those that no longer exist."""
 
 
 def distances(model: Prepared, others: Sequence[Prepared]) -> Floats:
-    """From a model to each of the others, 0 to 1."""
+    """Returns the distances of a model to the others, shape (others,), each 0 to 1."""
     return 1 - upper_bound(model, others)
 
 
 def find_medoids(models: Sequence[Prepared], count: int | None = None) -> list[int]:
-    """Numbers of the models in the middle of clusters; the same for the same models.
+    """Returns the indices of the models that become medoids; deterministic.
 
     Args:
-        models: at least one.
-        count: clusters; None: the square root of the models.
+        models: at least one model.
+        count: number of clusters; None for the square root of the number of models.
     """
     if count is None:
         count = round(math.sqrt(len(models)))
-    # Equal models are one place: two medoids there would be one cluster less.
+    # Equal models count once: two equal medoids would waste a cluster.
     first_of: dict[str, int] = {}
     for number, model in enumerate(models):
         first_of.setdefault(model.digest, number)
@@ -61,14 +61,14 @@ def find_medoids(models: Sequence[Prepared], count: int | None = None) -> list[i
 
 
 def k_medoids(table: Floats, count: int) -> Integers:
-    """Medoids such that the summed distances to the nearest are small, in rising order.
+    """Returns ``count`` medoids, sorted, with a small sum of distances to the nearest medoid.
 
-    Each next start is the one that lowers the sum the most; then medoids move to the middle of
-    their clusters until none does.
+    Initial medoids are added greedily, each the one that lowers the sum the most; then medoids
+    move to the centers of their clusters until none moves (at most 20 rounds).
 
     Args:
-        table: distances, (models, models), symmetric, 0 to itself.
-        count: medoids, 1 to the number of models.
+        table: distances, shape (models, models), symmetric, zero on the diagonal.
+        count: number of medoids, from 1 to the number of models.
     """
     medoids = [int(table.sum(axis=0).argmin())]
     nearest = table[medoids[0]].copy()
@@ -79,7 +79,7 @@ def k_medoids(table: Floats, count: int) -> Integers:
         np.minimum(nearest, table[medoids[-1]], out=nearest)
     for _ in range(MOST_ROUNDS):
         members = table[medoids].argmin(axis=0)
-        members[medoids] = np.arange(count)  # also where two medoids are at distance 0
+        members[medoids] = np.arange(count)  # even if two medoids are at distance 0
         moved = []
         for number in range(count):
             inside = np.flatnonzero(members == number)
@@ -92,11 +92,11 @@ def k_medoids(table: Floats, count: int) -> Integers:
 
 
 def nearest(models: Sequence[Prepared], medoids: Sequence[Prepared]) -> Integers:
-    """For each model the number of the medoid next to it; the first of several.
+    """Returns the index of the nearest medoid for each model; the first one if tied.
 
     Args:
-        models: any.
-        medoids: at least one.
+        models: any number of models.
+        medoids: at least one model.
     """
     if len(models) < len(medoids):
         return np.array([distances(model, medoids).argmin() for model in models], int)
@@ -104,13 +104,13 @@ def nearest(models: Sequence[Prepared], medoids: Sequence[Prepared]) -> Integers
 
 
 def update(index: Index, prepare: Prepare) -> None:
-    """Puts every model into the cluster of the medoid next to it; with few models there is none.
+    """Assigns every model to the cluster of its nearest medoid, unless the zoo is small.
 
-    Clusters stay as they are while the zoo grows by half; new models join them.
+    Clusters are kept until the zoo has grown by half; new models join them.
 
     Args:
-        index: of the zoo.
-        prepare: what gives models for their ids.
+        index: index of the zoo.
+        prepare: returns prepared models for ids.
     """
     medoid_of = index.clusters()
     if len(medoid_of) <= LEAST_MODELS:
@@ -120,7 +120,7 @@ def update(index: Index, prepare: Prepare) -> None:
     if anew:
         joining = [*medoid_of]
         medoids = [joining[number] for number in find_medoids([*prepare(joining).values()])]
-    else:  # new ones, and those whose medoid is gone
+    else:  # new models, and those whose medoid is gone
         joining = [model for model, medoid in medoid_of.items() if medoid not in medoid_of]
     if joining:
         numbers = nearest([*prepare(joining).values()], [*prepare(medoids).values()])
@@ -137,17 +137,17 @@ def near(
     prepare: Prepare,
     count: int,
 ) -> list[str]:
-    """Those models of a pool that are in the clusters next to a new model.
+    """Returns the ids in a pool that belong to the clusters nearest to a new model.
 
-    They are at least of three clusters, 100 and ``count``, as far as there are so many. Models of
-    no known cluster are among them.
+    They come from at least three clusters and number at least 100 and ``count``, where the pool
+    has that many. Models without a known cluster are included.
 
     Args:
         child: the new model.
-        pool: ids.
-        medoid_of: ids by ids; empty text: not known.
-        prepare: what gives models for their ids.
-        count: models that the caller needs.
+        pool: ids to choose from.
+        medoid_of: id of the medoid by id of the model; empty if unknown.
+        prepare: returns prepared models for ids.
+        count: number of models that the caller needs.
     """
     members: dict[str, list[str]] = {}
     for model in pool:
@@ -164,10 +164,10 @@ def near(
 
 
 def is_due(models: int, clustered: int) -> bool:
-    """Whether clusters are to be made anew.
+    """Returns whether the clusters are to be made anew.
 
     Args:
-        models: that there are.
-        clustered: that there were when they were made last; 0 if never.
+        models: number of models.
+        clustered: number of models when the clusters were last made; 0 if never.
     """
     return models > LEAST_MODELS and (clustered == 0 or models >= GROWTH * clustered)

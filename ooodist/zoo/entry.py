@@ -1,19 +1,19 @@
-"""A model of the zoo: one ``.keras`` file that ``keras.models.load_model`` opens.
+"""The file format of a model in a zoo: a ``.keras`` file that ``keras.models.load_model`` opens.
 
-Besides what Keras puts into it, it has a member ``ooodist-zoo.json``::
+Besides Keras's own members, it has a member ``ooodist-zoo.json``::
 
-    version    of this format
+    version    version of this format
     meta       name, task, data set, tags, accuracy and so on: Meta
     graph      operators, weights and the spaces that they run over: ooodist.transfer.graph.graph
-    places     for the name of each weight, its data set in the member model.weights.h5
-    answers    what the model answers to random inputs: ooodist.transfer.answers; may be missing
+    places     data set of each weight, by name, in the member model.weights.h5
+    answers    outputs of the model for random inputs: ooodist.transfer.answers; may be missing
 
 So a model is read without Keras, which would have to build it first: the graph comes from checked
 JSON and the weights from HDF5. Nothing that is read can run code. Files may come from anyone, so
-sizes are bounded and shapes checked before anything is allocated; whatever is wrong with a file is
-a UserError. (HDF5 itself is read by a library in C, which is trusted to stand damaged files.)
+sizes are bounded and shapes checked before anything is allocated; every fault in a file raises
+UserError. (HDF5 itself is read by a C library, which is trusted to survive damaged files.)
 
-The state of the optimizer is left out: a model in a zoo is a start, and Adam's state is twice as
+Optimizer state is left out: a model in a zoo is only a starting point, and Adam's state is twice as
 large as the model.
 """
 
@@ -50,32 +50,32 @@ if TYPE_CHECKING:
 VERSION = 1
 MEMBER = "ooodist-zoo.json"
 WEIGHTS_MEMBER = "model.weights.h5"
-DATED_MEMBER = "metadata.json"  # Keras' version, and when the model was saved
+DATED_MEMBER = "metadata.json"  # Keras version, and when the model was saved
 CONFIG_MEMBER = "config.json"
 REQUIRED_MEMBERS = (DATED_MEMBER, CONFIG_MEMBER, WEIGHTS_MEMBER, MEMBER)
-ASSETS = "assets/"  # vocabularies of layers for texts; nothing else may be in a file
+ASSETS = "assets/"  # vocabularies of text layers; no other members are allowed
 ASSET_ENDINGS = (".txt", ".json", ".spm")
-SHARED_KEY = "shared_object_id"  # in the config: by which Keras knows objects that layers share
-ENDING = ".keras"  # of the files' names
+SHARED_KEY = "shared_object_id"  # marks objects in the config that layers share
+ENDING = ".keras"  # suffix of the model files
 
 MOST_JSON_BYTES = 64 * 2**20
-MOST_UNPACKED_BYTES = 256 * 2**20  # that the members may have more than the file
-MOST_TEXT = 1000  # characters of a text in the meta data
-MOST_TEXTS = 100  # tags, or users
+MOST_UNPACKED_BYTES = 256 * 2**20  # by which the unpacked members may exceed the file
+MOST_TEXT = 1000  # characters in a text of the metadata
+MOST_TEXTS = 100  # tags or users
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What is said about a model.
+    """Metadata of a model.
 
     Attributes:
-        name: for people.
-        task: as ``image classification``; empty if it is not said.
-        dataset: that it was trained on; empty if it is not said.
-        tags: words of any meaning.
-        access: users who may use it; if empty, everybody.
-        accuracy: 0 to 1, on data that it was not trained on; None if it was not measured.
-        parent: id of the model that it was warm-started from.
+        name: human-readable name.
+        task: task such as ``image classification``; empty if unknown.
+        dataset: data set that it was trained on; empty if unknown.
+        tags: free-form labels.
+        access: users who may use it; empty for everybody.
+        accuracy: 0 to 1, on held-out data; None if not measured.
+        parent: id of the model that it was warm-started from; None if it started cold.
     """
 
     name: str = ""
@@ -89,13 +89,13 @@ class Meta:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a file of the zoo says of its model.
+    """The content of a model file, apart from the weights.
 
     Attributes:
-        meta: for the choice.
-        graph: for matching it, and for transforming its weights.
-        places: for the name of each weight of the graph, its data set in the HDF5 member.
-        answers: to questions that a model which starts from it is asked too; None: not known.
+        meta: metadata, by which models are selected.
+        graph: graph for matching the model and for transforming its weights.
+        places: data set in the HDF5 member, by name of each weight in the graph.
+        answers: outputs to compare those of a child with; None if unknown.
     """
 
     meta: Meta
@@ -105,19 +105,19 @@ class Entry:
 
 
 def write(file: Path, model: keras.Model, meta: Meta, graph: Graph) -> None:
-    """Writes a model; the file has its name only once it is complete and on the disk.
+    """Writes a model to a file, which gets its name only once it is complete and on disk.
 
-    While the model is saved, it has no optimizer: do not train it at the same time.
+    The optimizer is detached from the model while it is saved: do not train it at the same time.
 
     Args:
-        file: with the ending ``.keras``; what had this name before is replaced.
-        model: any that Keras can save.
-        meta: what is said about it.
-        graph: of this model; weights that it does not name can be loaded with Keras only.
+        file: path with the suffix ``.keras``; an existing file is replaced.
+        model: any model that Keras can save.
+        meta: metadata of the model.
+        graph: graph of the model; weights missing from it can be loaded by Keras only.
 
     Raises:
-        UserError: the meta data are not valid, the model does not save a weight of the graph as it
-            is, or the file cannot be written.
+        UserError: the metadata is invalid, the model does not save a weight of the graph
+            unchanged, or the file cannot be written.
     """
     check_meta(meta)
     with replacing(file, "model file") as temporary:
@@ -136,25 +136,25 @@ def write(file: Path, model: keras.Model, meta: Meta, graph: Graph) -> None:
 
 
 def read(source: Path | BinaryIO) -> Entry:
-    """What a file says of its model; the weights are not touched.
+    """Reads the entry from a model file, without the weights.
 
     Args:
-        source: a file, or what is open for reading and can seek.
+        source: a path, or a seekable file opened for reading.
 
     Raises:
-        UserError: it cannot be read, or it is no file of a zoo, or damaged.
+        UserError: the file cannot be read, is damaged, or was not made for a zoo.
     """
     with _opened(source) as archive:
         return _entry(archive)
 
 
 def read_with_weights(source: Path | BinaryIO) -> tuple[Entry, dict[str, np.ndarray]]:
-    """Like :func:`read`, with the weights of the graph by name.
+    """Reads the entry, like :func:`read`, and the weights of the graph by name.
 
-    They have the shapes in the graph and the types in the file.
+    The weights have the shapes of the graph and the dtypes of the file.
 
     Raises:
-        UserError: the file is damaged, or has other weights than the graph says.
+        UserError: the file is damaged, or its weights do not fit the graph.
     """
     with _opened(source) as archive:
         entry = _entry(archive)
@@ -162,10 +162,10 @@ def read_with_weights(source: Path | BinaryIO) -> tuple[Entry, dict[str, np.ndar
 
 
 def check(source: Path | BinaryIO) -> Entry:
-    """Like :func:`read`, but every byte of the file is looked at, and weights must be finite.
+    """Reads the entry, like :func:`read`, and checks every byte; weights must be finite.
 
     Raises:
-        UserError: any of it is damaged or not as the graph says.
+        UserError: any part is damaged or does not fit the graph, or a weight is not finite.
     """
     with _opened(source) as archive:
         if damaged := archive.testzip():
@@ -179,13 +179,13 @@ def check(source: Path | BinaryIO) -> Entry:
 
 
 def digest(source: Path | BinaryIO) -> str:
-    """SHA-256 of all that a file says of its model, but for what is new each time it is saved.
+    """Returns a SHA-256 digest of a model file, in hex, that does not change when it is saved anew.
 
-    That is the date, and the numbers in the config of objects that are shared: they are where the
-    objects were in memory, so each is taken as the place where it comes first.
+    Left out is what changes with each save: the date, and the memory addresses by which the config
+    identifies shared objects, which are renumbered in order of first appearance.
 
     Raises:
-        UserError: as :func:`read`.
+        UserError: as in :func:`read`.
     """
     with _opened(source) as archive:
         config = json.dumps(_numbered_anew(_json(archive, CONFIG_MEMBER), {}), sort_keys=True)
@@ -197,20 +197,19 @@ def digest(source: Path | BinaryIO) -> str:
 
 
 def check_meta(meta: Meta) -> None:
-    """Raises UserError for texts that are too many, too long or unprintable, or an accuracy that
-    is none."""
+    """Raises UserError for too many, too long or unprintable texts, or an invalid accuracy."""
     texts = {"tags": meta.tags, "access": meta.access, "parent": (meta.parent or "",)}
     texts |= {"name": (meta.name,), "task": (meta.task,), "dataset": (meta.dataset,)}
     for key, values in texts.items():
         if len(values) > MOST_TEXTS:
             raise UserError(f"{key} has {len(values)} texts; there may be {MOST_TEXTS}")
         for text in values:
-            if len(text) > MOST_TEXT or not text.isprintable():  # as lone surrogates are not
+            if len(text) > MOST_TEXT or not text.isprintable():  # lone surrogates are unprintable
                 raise UserError(
                     f"{key} is {text[:40]!r}, of {len(text)} characters; give at most {MOST_TEXT} "
                     "characters that can be printed"
                 )
-    if meta.accuracy is not None and not 0 <= meta.accuracy <= 1:  # NaN is not
+    if meta.accuracy is not None and not 0 <= meta.accuracy <= 1:  # also catches NaN
         raise UserError(f"accuracy is {meta.accuracy}; it must be 0 to 1 (divide percents by 100)")
 
 
@@ -226,10 +225,10 @@ def _save_without_optimizer(model: keras.Model, file: Path) -> None:
 
 
 def _find_places(file: Path, model: keras.Model, graph: Graph) -> dict[str, str]:
-    """Data sets with the same shape, type and bytes as the weights.
+    """Finds the data set of each weight, by equal shape, dtype and bytes.
 
-    How Keras calls them in the file is its own affair. Of weights that are all equal, it does not
-    matter which data set is whose.
+    The names that Keras gives them in the file are an implementation detail. For weights with
+    equal content any of their data sets will do.
     """
     from ooodist.step.backward import named_variables  # imports TensorFlow
 
@@ -257,7 +256,7 @@ def _content_of(array: np.ndarray) -> tuple[Any, ...]:
     return array.shape, str(array.dtype), hex_digest(array.tobytes())
 
 
-# Reading what may be hostile
+# Reading files that may be hostile
 
 
 def _weights_of(graph: Graph) -> Iterator[Weight]:
@@ -266,7 +265,7 @@ def _weights_of(graph: Graph) -> Iterator[Weight]:
 
 @contextlib.contextmanager
 def _opened(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
-    """The archive, if its members are what they may be; errors while it is read name it."""
+    """Opens an archive and checks its members; errors raised while it is open name the file."""
     name = str(source if isinstance(source, Path) else _name_of(source))
     if isinstance(source, Path) and not source.is_file():
         raise UserError(f"there is no model file {source}; check the path")
@@ -276,17 +275,17 @@ def _opened(source: Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
             yield archive
     except UserError as error:
         raise UserError(f"model file {name}: {error}") from error
-    except Exception as error:  # zipfile, zlib, json and h5py have many for what is damaged
-        if is_disk_full(error):  # here, where the weights are unpacked: nothing is wrong with it
+    except Exception as error:  # zipfile, zlib, json and h5py raise many types
+        if is_disk_full(error):  # this machine's, while unpacking; the file is fine
             raise UserError(f"model file {name} cannot be unpacked: {error}") from error
         reason = f"{type(error).__name__}: {error}"
         raise UserError(f"model file {name} cannot be read or is damaged: {reason}") from error
 
 
 def _name_of(file: BinaryIO) -> object:
-    """What fsspec has opened is named by its path, and only files of the system have a name.
+    """Returns the name of an open file for errors: the path of fsspec's files, or the file name.
 
-    The name of a temporary file is a number: such files came through the network.
+    The name of a temporary file is a number: such files came over the network.
     """
     name = getattr(file, "path", None) or getattr(file, "name", None)
     return name if isinstance(name, str) else "that was sent"
@@ -344,7 +343,7 @@ def _json(archive: zipfile.ZipFile, member: str) -> Any:
 
 
 def _numbered_anew(value: Any, numbers: dict[Any, int]) -> Any:
-    """A config in which the numbers of shared objects are 0, 1, ... in the order of the text."""
+    """Renumbers the shared objects of a config 0, 1, ... in order of first appearance."""
     if isinstance(value, list):
         return [_numbered_anew(each, numbers) for each in value]
     if not isinstance(value, dict):
@@ -359,9 +358,9 @@ def _numbered_anew(value: Any, numbers: dict[Any, int]) -> Any:
 
 @contextlib.contextmanager
 def _hdf5(archive: zipfile.ZipFile) -> Iterator[h5py.File]:
-    """The weights; as a file of their own, since HDF5 jumps about and archives are streams.
+    """Unpacks the weights to a temporary file, as HDF5 needs random access.
 
-    It has no name, so that nothing of it is left when the process is killed.
+    The file has no name, so a killed process leaves nothing behind.
     """
     with tempfile.TemporaryFile() as unpacked:
         with archive.open(WEIGHTS_MEMBER) as packed:
@@ -371,7 +370,7 @@ def _hdf5(archive: zipfile.ZipFile) -> Iterator[h5py.File]:
 
 
 def _weights(archive: zipfile.ZipFile, entry: Entry) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and values of the graph's weights, one after the other."""
+    """Yields the names and values of the graph's weights, one at a time."""
     left = archive.getinfo(WEIGHTS_MEMBER).file_size
     with _hdf5(archive) as store:
         for weight in _weights_of(entry.graph):
@@ -380,6 +379,6 @@ def _weights(archive: zipfile.ZipFile, entry: Entry) -> Iterator[tuple[str, np.n
                 is_not = f"shape {stored.shape}, not {weight.shape}"
                 raise UserError(f"weight {weight.name} has {is_not}")
             left -= stored.nbytes
-            if left < 0:  # several weights would be at one place
+            if left < 0:  # several weights share one place
                 raise UserError(f"its weights are larger than {WEIGHTS_MEMBER}")
             yield weight.name, values_of(stored)

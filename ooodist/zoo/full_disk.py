@@ -1,4 +1,4 @@
-"""Whether a full disk is behind an error, however many errors were made of it on its way."""
+"""Detects a full disk or quota as the root cause of an exception."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NUMBERS = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether the error, or one that it was raised from, says that a disk or a quota is full."""
+    """Returns whether the error, or any in its chain of causes, means a full disk or quota."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NUMBERS:
             return True

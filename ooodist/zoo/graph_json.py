@@ -1,7 +1,7 @@
-"""Graphs from JSON that may be anyone's: whatever is wrong with them is a UserError.
+"""Reads graphs from untrusted JSON; every fault in them raises UserError.
 
-The plain value of a graph is what ``yaml_dataclass.plain`` makes of it. (``yaml_dataclass.read``
-would take half a second for the thousands of parts of a large one.)
+The JSON is what ``yaml_dataclass.plain`` makes of a graph. (``yaml_dataclass.read`` would take half
+a second for the thousands of parts of a large graph.)
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ooodist.errors import UserError
 from ooodist.transfer.graph.graph import Axis, Graph, Space
 
 MOST_NODES = 20_000
-MOST_SIZE = 2**40  # of an axis
+MOST_SIZE = 2**40  # elements along an axis
 
 
 def read_graph(value: Any) -> Graph:
-    """A graph from what ``yaml_dataclass.plain`` makes of it.
+    """Converts a plain value, as ``yaml_dataclass.plain`` makes it, back to a graph.
 
     Raises:
-        UserError: it is none, or its parts contradict each other.
+        UserError: it is not a graph, or its parts contradict each other.
     """
     try:
         graph: Graph = _reader(Graph)(value)
@@ -35,7 +35,7 @@ def read_graph(value: Any) -> Graph:
 
 @functools.cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """What makes an object of the type ``hint`` from a plain value."""
+    """Returns a function that converts a plain value to the type ``hint``."""
     parts = get_args(hint)
     choices: tuple[Any, ...] = ()
     convert: Callable[[Any], Any] | None = None
@@ -55,7 +55,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     def read_one(value: Any) -> Any:
         fits = type(value) in kinds and (not choices or value in choices)
         fits &= 0 <= value <= MOST_SIZE if type(value) is int else True
-        if not fits or (type(value) is str and not value.isprintable()):  # it may be shown
+        if not fits or (type(value) is str and not value.isprintable()):  # may be printed
             raise UserError(f"{str(value)[:100]!r} in the graph is not {hint}")
         return convert(value) if convert else value
 

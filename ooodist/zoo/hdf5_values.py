@@ -1,7 +1,7 @@
-"""Values from an HDF5 file that may be anyone's, as far as they simply stand in it.
+"""Reads values from an untrusted HDF5 file, only where they are stored contiguously in it.
 
-HDF5 can also link to other files, unpack, or make up values that nobody has stored: all of that is
-refused before anything is read.
+HDF5 can also link to other files, decompress, or supply values that were never stored; all of that
+is refused before anything is read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ooodist.errors import UserError
 
 
 def plain_dataset(store: h5py.File, place: str) -> h5py.Dataset:
-    """The data set of this name, whose values are all in the file, one after the other.
+    """Returns the numeric data set of this name, whose values are contiguous in the file.
 
     Raises:
-        UserError: there is none, or it is of another kind.
+        UserError: there is no such data set, or it is of another kind.
     """
     node: Any = store
     for part in place.split("/"):
@@ -38,13 +38,13 @@ def plain_dataset(store: h5py.File, place: str) -> h5py.Dataset:
 
 
 def values_of(stored: h5py.Dataset) -> np.ndarray:
-    """The values, also of types that Keras has and HDF5 has not."""
+    """Returns the values of a data set, including bfloat16, which HDF5 itself lacks."""
     values = np.asarray(stored[()])
     return values.view(_type_of(stored) or values.dtype)
 
 
 def _type_of(stored: h5py.Dataset) -> np.dtype | None:
-    """None: they are no numbers."""
+    """Returns the dtype of the values; None if they are not numbers."""
     if stored.dtype.kind in "fiub":
         return np.dtype(stored.dtype)
     if stored.dtype == np.dtype("V2") and stored.attrs.get("dtype") == "bfloat16":

@@ -1,10 +1,10 @@
-"""The index of a zoo: one row a model in SQLite, so that a query need not open the files.
+"""The index of a zoo: an SQLite file with one row per model, so that queries open no model files.
 
-The files are the truth. If the index is deleted, damaged or of another version, it is made again
-from them; only how often each model was used stands here alone and begins anew then.
+The files are authoritative. An index that is deleted, damaged or of another version is rebuilt from
+them; only the use counts exist nowhere else and start over.
 
-Several processes and threads may use one index at a time, on one machine: SQLite's write-ahead log
-needs memory that they share.
+Several processes and threads may use an index at the same time, but only on one machine: SQLite's
+write-ahead log needs shared memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger("ooodist")
 
 VERSION = 2
 BUSY_SECONDS = 60.0
-MOST_PARAMETERS = 900  # of one statement; SQLite allows 999 at least
+MOST_PARAMETERS = 900  # per statement; SQLite allows at least 999
 
 _TABLES = """
 create table models (
@@ -52,14 +52,14 @@ class Row:
     """A model in the index.
 
     Attributes:
-        id: the name of its file without the ending.
-        meta: what is said about it.
-        bytes: of its file.
-        parameters: numbers in the weights of its graph.
-        created: unix seconds.
-        uses: how often its weights were read, since the index was made.
-        value: the same, with what was long ago counting less, as of the last use; see retention.py.
-        last_used: unix seconds; when it was added, if it never was.
+        id: the name of its file without the suffix.
+        meta: metadata of the model.
+        bytes: size of its file.
+        parameters: number of scalars in the weights of its graph.
+        created: when its file was written, in Unix seconds.
+        uses: how often its weights were read since the index was made.
+        value: the uses, decayed over time, as of the last use; see retention.py.
+        last_used: Unix seconds of the last use; ``created`` if there was none.
     """
 
     id: str
@@ -72,20 +72,20 @@ class Row:
     last_used: float = 0.0
 
     def worth(self, now: float) -> float:
-        """What it is worth to keep it, at these unix seconds."""
+        """Returns how much keeping the model is worth at the time ``now``, in Unix seconds."""
         return retention.value(
             self.meta.accuracy, retention.decayed(self.value, self.last_used, now)
         )
 
 
 class Index:
-    """The rows of a zoo.
+    """The rows of a zoo, in an SQLite file.
 
     Args:
-        file: of SQLite; made if there is none.
+        file: the SQLite file; created if missing.
 
     Raises:
-        UserError: it can be neither opened nor made.
+        UserError: the file can be neither opened nor created.
     """
 
     def __init__(self, file: Path) -> None:
@@ -101,28 +101,28 @@ class Index:
             ) from error
 
     def close(self) -> None:
-        """Ends the use of the file."""
+        """Closes the file."""
         with self._thread_lock:
             self._connection.close()
 
     def reopen(self) -> None:
-        """Makes a damaged index anew, without rows."""
+        """Replaces a damaged index with an empty one."""
         with self._thread_lock, self.exclusively():
             self._connection.close()
             self._connection = self._opened()
 
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:
-        """While one process or thread is in here, no other one on this machine is.
+        """Locks the index against all other processes and threads on this machine.
 
-        The system ends it for a process that is killed.
+        The operating system releases the lock of a killed process.
         """
         with self.file.with_name(f"{self.file.name}.lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def rows(self, task: str = "", dataset: str = "") -> list[Row]:
-        """Those of a task and a data set, by id; empty: of any."""
+        """Returns the rows of a task and a data set, ordered by id; an empty text matches any."""
         found = self._execute(
             f"select {_COLUMNS} from models where (? = '' or task = ?) "
             "and (? = '' or dataset = ?) order by id",
@@ -131,26 +131,26 @@ class Index:
         return [_row(each) for each in found]
 
     def row(self, model: str) -> Row | None:
-        """The row of one model."""
+        """Returns the row of a model; None if there is none."""
         found = self._execute(f"select {_COLUMNS} from models where id = ?", (model,))
         return _row(found[0]) if found else None
 
     def states(self) -> dict[str, State]:
-        """Of each model's file, as it was read, by id."""
+        """Returns, by id, the state of each model's file when it was read."""
         found = self._execute("select id, bytes, version from models")
         return {model: State(size, version) for model, size, version in found}
 
     def unsummarized(self) -> int:
-        """Models of which the summary beside the models says nothing, as far as is known here."""
+        """Returns the number of models that the summary lacks, as far as this index knows."""
         return int(self._execute("select count(*) from models where not summarized")[0][0])
 
     def set_summarized(self) -> None:
-        """The summary says something of all models."""
+        """Marks all models as contained in the summary."""
         with self._thread_lock, self._connection:
             self._connection.execute("update models set summarized = 1")
 
     def outlines(self, models: Collection[str]) -> dict[str, bytes]:
-        """Packed outlines of these models, as far as there are such, by id; see ``unpacked``."""
+        """Returns, by id, the packed outlines of those models that exist; see ``unpacked``."""
         found: dict[str, bytes] = {}
         wanted = list(models)
         for start in range(0, len(wanted), MOST_PARAMETERS):
@@ -166,12 +166,12 @@ class Index:
         *,
         summarized: bool = False,
     ) -> None:
-        """Adds models, or says anew what they are.
+        """Adds models or replaces their rows.
 
         Args:
-            rows: with outlines.
-            versions: of the files by id; see ``State``.
-            summarized: whether they are from the summary beside the models.
+            rows: pairs of a row and the model's outline.
+            versions: versions of the files by id; see ``State``.
+            summarized: whether the rows come from the summary.
         """
         values = [
             (
@@ -195,14 +195,14 @@ class Index:
             )
 
     def delete(self, models: Iterable[str]) -> None:
-        """Removes rows; those that there are not are removed already."""
+        """Removes the rows of these models; missing ones are ignored."""
         with self._thread_lock, self._connection:
             self._connection.executemany(
                 "delete from models where id = ?", [(model,) for model in models]
             )
 
     def count_use(self, model: str, now: float) -> None:
-        """The weights of a model were read, at these unix seconds."""
+        """Counts a use of a model's weights at the time ``now``, in Unix seconds."""
         with self._thread_lock, self._connection:
             self._connection.execute("begin immediate")
             row = self.row(model)
@@ -213,15 +213,15 @@ class Index:
                 )
 
     def clusters(self) -> dict[str, str]:
-        """For each model the one in the middle of its cluster; empty text: not known yet."""
+        """Returns the id of each model's medoid, by id; empty if it has no cluster yet."""
         return dict(self._execute("select id, cluster from models order by id"))
 
     def set_clusters(self, medoids: Mapping[str, str], clustered: int | None = None) -> None:
-        """For these models, the one in the middle of their cluster.
+        """Assigns models to the clusters of their medoids.
 
         Args:
-            medoids: ids by ids.
-            clustered: models that there were when all clusters were made; None: not made anew.
+            medoids: id of the medoid, by id of the model.
+            clustered: number of models if all clusters were just made anew; else None.
         """
         with self._thread_lock, self._connection:
             self._connection.executemany(
@@ -234,7 +234,7 @@ class Index:
                 )
 
     def clustered(self) -> int:
-        """Models that there were when the clusters were made; 0 if they never were."""
+        """Returns the number of models when the clusters were made; 0 if they never were."""
         found = self._execute("select value from settings where key = 'clustered'")
         return int(found[0][0]) if found else 0
 
@@ -243,7 +243,7 @@ class Index:
             return self._connection.execute(statement, tuple(values)).fetchall()
 
     def _opened(self) -> sqlite3.Connection:
-        """A connection to an index of this version; what it takes the place of is logged."""
+        """Connects to an index of this version; logs why an existing one is replaced."""
         new = not self.file.exists()
         try:
             connection = self._connect()
@@ -260,7 +260,7 @@ class Index:
             connection.close()
             reason = f"it is of version {version}" if state == "ok" else f"it is damaged: {state}"
         except sqlite3.OperationalError:
-            raise  # as without a permission, or on a full disk: nothing that a new one would mend
+            raise  # such as no permission or a full disk, which a new index would not fix
         except sqlite3.DatabaseError as error:
             reason = f"it is damaged: {error}"
         if not new:
@@ -278,17 +278,17 @@ class Index:
         except sqlite3.Error:
             connection.close()
             raise
-        connection.execute("pragma synchronous = normal")  # the files can make it again
+        connection.execute("pragma synchronous = normal")  # it can be rebuilt from the files
         return connection
 
 
 def packed(outline: Outline) -> bytes:
-    """An outline as compressed JSON."""
+    """Returns an outline as compressed JSON."""
     return zlib.compress(json.dumps(plain_of(outline), separators=(",", ":")).encode(), 1)
 
 
 def unpacked(content: bytes) -> Outline:
-    """The outline that :func:`packed` packed."""
+    """Returns the outline that :func:`packed` packed."""
     return tuple(
         Operator(op, tuple(inputs), tuple(map(tuple, shapes)))
         for op, inputs, shapes in json.loads(zlib.decompress(content))

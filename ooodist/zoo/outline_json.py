@@ -1,4 +1,4 @@
-"""Outlines from JSON that may be anyone's: whatever is wrong with them is a UserError."""
+"""Reads outlines of models from untrusted JSON; every fault in them raises UserError."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ooodist.transfer.graph.operators import Operator, Outline
 from ooodist.zoo.entry import MOST_TEXT
 from ooodist.zoo.graph_json import MOST_NODES, MOST_SIZE
 
-MOST_WEIGHTS = 64  # of an operator
-MOST_AXES = 32  # of a weight
+MOST_WEIGHTS = 64  # per operator
+MOST_AXES = 32  # per weight
 
 
 def read_outline(value: Any) -> Outline:
-    """An outline from what :func:`ooodist.transfer.graph.operators.plain_of` makes of it.
+    """Converts the result of :func:`ooodist.transfer.graph.operators.plain_of` to an outline.
 
     Raises:
-        UserError: names the operator in which something is wrong.
+        UserError: it is no outline; the message names the operator at fault.
     """
     if not isinstance(value, list):
         raise UserError("an outline must be a list of operators")

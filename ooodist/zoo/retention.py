@@ -1,17 +1,16 @@
-"""Which models a zoo keeps when not all of them fit, and which it does not take at all.
+"""The policy by which a zoo keeps models when not all fit, and refuses inaccurate ones.
 
-A model is worth the more the more accurate it is, and the more often and the later it was used. A
-use counts one at first, and half of it after each half-life::
+The value of a model rises with its accuracy and with how often and how recently it was used. A use
+counts 1 at first, and half as much after each half-life::
 
     uses(t)  = sum over uses at s of 2^-((t - s) / half-life)      being added counts as a use
     value(t) = (1/2 + accuracy) uses(t)                            unknown accuracy: 1/2
 
-The sum needs no list of uses: it is kept as it was at the last one (:func:`used`). Of the models
-that there are, those are kept which are worth the most together and fit the capacity: a knapsack,
-solved exactly.
+The sum needs no list of uses: its value at the last use is stored (:func:`used`). The zoo keeps the
+models that fit the capacity and have the largest total value: a knapsack problem, solved exactly.
 
 A model that is far less accurate than others of its task and data set is refused: its training went
-wrong, and what starts from it would start there. Accuracies of different tasks are never compared.
+wrong, and its children would inherit that. Accuracies of different tasks are never compared.
 """
 
 from __future__ import annotations
@@ -30,45 +29,45 @@ if TYPE_CHECKING:
     from ooodist.zoo.index import Row
 
 HALF_LIFE = 30 * 24 * 3600.0  # seconds
-LEAST_OTHERS = 5  # fewer have no spread that says anything
+LEAST_OTHERS = 5  # the spread of fewer is meaningless
 LEAST_SCORE = -3.0
-LEAST_DEVIATION = 0.02  # of accuracies; where many are equal, the measured one would be 0
-MAD_TO_DEVIATION = 1.4826  # of a normal distribution
+LEAST_DEVIATION = 0.02  # of accuracies; if most are equal, the measured one is 0
+MAD_TO_DEVIATION = 1.4826  # for a normal distribution
 
 
 def used(uses: float, last: float, now: float) -> float:
-    """Decayed uses after one more.
+    """Returns the decayed uses after one more use.
 
     Args:
-        uses: decayed uses at the last one.
-        last: unix seconds of that.
-        now: unix seconds.
+        uses: decayed uses as of the last use.
+        last: time of the last use, in Unix seconds.
+        now: time of the new use, in Unix seconds.
     """
     return decayed(uses, last, now) + 1
 
 
 def decayed(uses: float, last: float, now: float) -> float:
-    """What the uses at ``last`` count at ``now``, both in unix seconds."""
-    return uses * 2.0 ** (-max(0.0, now - last) / HALF_LIFE)  # clocks of machines differ
+    """Returns uses as of ``last`` decayed until ``now``, both in Unix seconds."""
+    return uses * 2.0 ** (-max(0.0, now - last) / HALF_LIFE)  # clocks differ between machines
 
 
 def value(accuracy: float | None, uses: float) -> float:
-    """What a model is worth.
+    """Returns the value of a model.
 
     Args:
-        accuracy: 0 to 1; None if it is not known.
-        uses: decayed until now.
+        accuracy: 0 to 1; None if unknown.
+        uses: uses, decayed until now.
     """
     return (0.5 + (0.5 if accuracy is None else accuracy)) * uses
 
 
 def keep(sizes: Sequence[int], values: Sequence[float], capacity: int) -> npt.NDArray[np.bool_]:
-    """Says of each model whether it is among the most valuable ones that fit together.
+    """Returns a mask, shape (models,), of the most valuable set of models that fits.
 
     Args:
-        sizes: bytes.
-        values: of the models, in any unit, not negative.
-        capacity: bytes.
+        sizes: sizes of the models in bytes.
+        values: values of the models, in any unit, not negative.
+        capacity: most bytes of the set.
     """
     kept = np.zeros(len(sizes), bool)
     single = np.array([number for number, size in enumerate(sizes) if size <= capacity], int)
@@ -76,7 +75,7 @@ def keep(sizes: Sequence[int], values: Sequence[float], capacity: int) -> npt.ND
         return kept
     worth = np.array(values, float)[single]
     size = [sizes[number] for number in single]
-    # In units of the largest, as the solver's tolerances are absolute.
+    # Scaled by the largest value, as the solver's tolerances are absolute.
     scale = max(float(worth.max()), np.finfo(float).tiny)
     rows = [np.array(size) / capacity]
     limits = [1.0]
@@ -92,25 +91,22 @@ def keep(sizes: Sequence[int], values: Sequence[float], capacity: int) -> npt.ND
         if sum(each for each, is_in in zip(size, chosen, strict=True) if is_in) <= capacity:
             kept[single[chosen]] = True
             return kept
-        # By less than the solver's tolerance too large: not all of these, then.
+        # Too large by less than the solver's tolerance: exclude this set.
         rows.append(chosen.astype(float))
         limits.append(float(chosen.sum() - 1))
 
 
 def leaving(rows: Sequence[Row], new: Row, capacity: int, now: float) -> list[str]:
-    """The models that leave a zoo so that a new one fits.
+    """Returns the ids of the models that must leave a zoo so that a new one fits.
 
     Args:
-        rows: models that are there.
-        new: is not among them.
-        capacity: bytes.
-        now: unix seconds.
-
-    Returns:
-        Their ids.
+        rows: models in the zoo.
+        new: the new model, which is not among them.
+        capacity: most bytes of all models.
+        now: current time in Unix seconds.
 
     Raises:
-        UserError: the new one itself would be what leaves.
+        UserError: the new model itself would have to leave.
     """
     everything = [*rows, new]
     sizes = [row.bytes for row in everything]
@@ -126,15 +122,15 @@ def leaving(rows: Sequence[Row], new: Row, capacity: int, now: float) -> list[st
 
 
 def check_accuracy(meta: Meta, others: Iterable[Meta]) -> None:
-    """Raises UserError for an accuracy far below those of the same work.
+    """Raises UserError for an accuracy far below that of models of the same task and data set.
 
-    The distance from the median is taken in robust deviations: 1.48 times the median distance, but
-    at least 0.02. It must not be below -3. That is asked only if there are five others, and if both
-    the task and the data set are said: else nobody knows whether it is the same work.
+    The distance from the median is measured in robust deviations (1.48 times the median absolute
+    deviation, but at least 0.02) and must be at least -3. It is checked only against five or more
+    models, and only if both task and data set are given: otherwise they may not be comparable.
 
     Args:
-        meta: of the new model, checked as :func:`ooodist.zoo.entry.check_meta` does.
-        others: of those in the zoo.
+        meta: metadata of the new model, checked by :func:`ooodist.zoo.entry.check_meta`.
+        others: metadata of the models in the zoo.
     """
     accuracy = meta.accuracy
     if accuracy is None or not (meta.task and meta.dataset):

@@ -1,4 +1,4 @@
-"""Starting a model from the transformed weights of a similar one that was trained before.
+"""Warm starts: a model starts from the transformed weights of a similar, trained one.
 
 ::
 
@@ -43,8 +43,8 @@ from ooodist.zoo.zoo import Found, Wanted
 logger = logging.getLogger("ooodist")
 
 ANY = "any"
-PROBED = 3  # models, of which the best is taken
-MOST_DEPARTURES = 3  # that are logged; the result has all
+PROBED = 3  # models to probe; the best one becomes the parent
+MOST_DEPARTURES = 3  # to log; the result lists all of them
 
 
 def warm_start(
@@ -54,27 +54,27 @@ def warm_start(
     batches: Sequence[Any] = (),
     **settings: Any,
 ) -> WarmStart | None:
-    """Gives a model the transformed weights of a similar one.
+    """Initializes a model with the transformed weights of a similar model from a zoo.
 
-    Where that can be, its outputs are those of the parent; the log and the result say whether they
-    are, by how much they differ, and why.
+    The outputs equal those of the parent where possible; the log and the result say whether they
+    do, by how much they differ, and why.
 
-    In a job of several processes all call it: rank 0 asks the zoo, and all get its weights. If the
-    model is compiled, its learning rate begins lower, in proportion to what was carried over.
+    In a job of several processes, all must call it: rank 0 queries the zoo and broadcasts the
+    weights. A compiled model starts at a lower learning rate, in proportion to the share carried.
 
     Args:
-        model: built; compiled before, or the learning rate stays as it is.
+        model: a built model; if it is not compiled, the learning rate stays as it is.
         zoo: a folder, an address that fsspec knows, or ``host:port`` of a service.
-        batches: (x, y) as the training data yields them. New batch norms are calibrated on the
-            first, and models are probed on all of them.
-        **settings: other keys of :class:`ooodist.config.warm_start.WarmStartConfig`, as ``task``,
-            ``dataset``, ``tags``, ``probe_steps`` or ``required``.
+        batches: (x, y) pairs as the training data yields them. New batch norms are calibrated on
+            the first one; candidates are probed on all of them.
+        **settings: other keys of :class:`ooodist.config.warm_start.WarmStartConfig`, such as
+            ``task``, ``dataset``, ``tags``, ``probe_steps`` or ``required``.
 
     Returns:
-        what was done; None if the model starts cold, which the log says why.
+        What was done; None if the model starts cold (the log says why).
 
     Raises:
-        UserError: a setting is wrong; or there is no parent, and ``required`` is true.
+        UserError: a setting is wrong, or ``required`` is true and there is no parent.
     """
     given = yaml_dataclass.plain({"zoo": zoo} | settings)  # tags may be a tuple
     config = yaml_dataclass.read_dataclass(WarmStartConfig, given, "warm_start")
@@ -84,7 +84,7 @@ def warm_start(
 def start(
     model: keras.Model, config: WarmStartConfig, engine: Engine | None, batches: Sequence[Any]
 ) -> WarmStart | None:
-    """As :func:`warm_start`, with settings that were read already."""
+    """Does the work of :func:`warm_start`, with settings that were already read."""
     text, error = "", None
     try:
         found = on_rank_0(engine, lambda: _start(model, config, batches))
@@ -106,19 +106,19 @@ def start(
 
 
 def go_on(model: keras.Model, start: WarmStart) -> None:
-    """What training needs to know of a warm start, also when it is resumed."""
+    """Records a warm start on a model and lowers its learning rate; also for resumed training."""
     provenance.note(model, start)
     if getattr(model, "optimizer", None) is not None:
         rate.lower_at_first(model, start.lower_rate, start.ramp_steps)
 
 
 def _start(model: keras.Model, config: WarmStartConfig, batches: Sequence[Any]) -> WarmStart | None:
-    """On the rank that asks the zoo. Raises UserError only if a parent is required."""
+    """Runs on the rank that queries the zoo; raises UserError only if a parent is required."""
     variables = named_weights(model)
     own = {name: np.array(variable.numpy()) for name, variable in variables.items()}
     try:
         return _from_zoo(model, own, config, batches)
-    except Exception as error:  # a zoo must not keep anybody from training
+    except Exception as error:  # a broken zoo must not prevent training
         for name, value in own.items():
             variables[name].assign(value)
         if config.required:
@@ -132,12 +132,12 @@ def _start(model: keras.Model, config: WarmStartConfig, batches: Sequence[Any]) 
 
 
 def reason_of(error: Exception) -> str:
-    """What is said about it; of errors that are not meant for users, also what they are."""
+    """Returns the message of an error, with its type unless it is a UserError."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
 def client_of(config: WarmStartConfig) -> ZooClient:
-    """The zoo of the settings. Raises UserError."""
+    """Opens the zoo that the settings name; raises UserError as :class:`ZooClient` does."""
     token = None
     if config.token_file is not None:
         said = f"warm_start.token_file is {config.token_file}, which"
@@ -152,7 +152,7 @@ def _from_zoo(
     config: WarmStartConfig,
     batches: Sequence[Any],
 ) -> WarmStart:
-    """Gives the model its weights. If it fails, they may have been changed."""
+    """Warm-starts the model; if this fails, its weights may already have changed."""
     graph = graph_of(model)
     outline = outline_of(graph)
     child = prepare(outline)
@@ -210,16 +210,16 @@ def _from_zoo(
 def compare(
     model: keras.Model, transformed: Transformed, answers: Answers | None
 ) -> tuple[float | None, bool]:
-    """Whether a model computes what its parent does.
+    """Tells whether a model computes the same function as its parent.
 
     Args:
-        model: with its start weights.
-        transformed: what these are.
-        answers: of the parent; None if they are not known.
+        model: the model, with its start weights.
+        transformed: the transformation that produced these weights.
+        answers: outputs of the parent for known inputs; None if unknown.
 
     Returns:
-        The largest difference of answers as a share of the largest one, None if it is not known;
-        and whether the function is the same.
+        The largest difference of outputs, as a share of the largest output (None if unknown), and
+        whether the function is the same.
     """
     found = None if answers is None else questioning.difference(model, answers)
     if answers is None or found is None:
@@ -229,7 +229,7 @@ def compare(
 
 
 def take_over(model: keras.Model, transformed: Transformed, batches: Sequence[Any]) -> None:
-    """Gives a model its start weights; calibrates it on the first batch, if there is one."""
+    """Assigns the start weights to a model and calibrates it on the first batch, if any."""
     variables = named_weights(model)
     for name, value in transformed.values.items():
         variables[name].assign(value)
@@ -238,7 +238,7 @@ def take_over(model: keras.Model, transformed: Transformed, batches: Sequence[An
 
 
 def named_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """The weights by the names that they have in the graph."""
+    """Returns the weights of a model by their names in the graph."""
     return {
         name: variable
         for name, variable in named_variables(model).items()
@@ -266,7 +266,7 @@ def _nobody(config: WarmStartConfig, found: Sequence[Found]) -> str:
 
 def _log(start: WarmStart) -> None:
     actions: Counter[str] = Counter(each.action for each in start.tensors)
-    if not start.exact and "identity" in actions:  # each is, but not all that stands between them
+    if not start.exact and "identity" in actions:  # each layer is one, but the rest is not exact
         actions["inserted"] = actions.pop("identity")
     logger.info(
         "warm start: starts from %s (%s), score %.2f, with %.0f %% of the parameters from there: "
@@ -290,7 +290,7 @@ def _log(start: WarmStart) -> None:
 
 
 def _function_of(start: WarmStart) -> str:
-    """Whether the model computes what its parent does."""
+    """Says in words whether the model computes the same function as its parent."""
     said = "the function is the parent's" if start.exact else "not exact"
     if start.difference is None:
         return f"{said} (not measured: the zoo has no answers of the parent that fit)"
@@ -299,7 +299,7 @@ def _function_of(start: WarmStart) -> str:
 
 
 class _Clock:
-    """Adds up what each kind of work takes."""
+    """Adds up the seconds that each kind of work takes."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -1,10 +1,10 @@
-"""The files of a zoo in a folder or bucket, through fsspec.
+"""Access to the files of a zoo in a folder or bucket, through fsspec.
 
     zoo/resnet20-3f2a9c81d0aa.keras    a model, named by its id
-    zoo/.incomplete-8d1f...            one that is being written, or whose writer was killed
+    zoo/.incomplete-8d1f...            a file being written, or left by a killed writer
     zoo/summary.json.gz                see summary.py
 
-A file gets its name only once it is complete, so whoever is killed leaves nothing that others see.
+A file gets its final name only once it is complete, so others never see what a killed writer left.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ INDEX_NAME = "index.sqlite"
 SUMMARY_NAME = "summary.json.gz"
 MOST_SUMMARY_BYTES = 2**28
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-LEFTOVER_SECONDS = 3600.0  # after which what is incomplete is taken for a killed writer's
+LEFTOVER_SECONDS = 3600.0  # age from which an incomplete file counts as abandoned
 
 
 class State(NamedTuple):
-    """By which it is seen that a file is another one than before.
+    """The state of a file; if it differs, the file was replaced.
 
     Attributes:
-        bytes: of it.
-        version: its ETag, its time, or what else a driver has; empty if it has nothing.
+        bytes: size of the file.
+        version: its ETag, modification time or whatever the driver offers; empty if nothing.
     """
 
     bytes: int
@@ -47,17 +47,17 @@ class State(NamedTuple):
 
 
 class Storage:
-    """The folder or bucket at an address; all that goes wrong there is an OSError.
+    """The folder or bucket at an address; every failure of its methods is an OSError.
 
     Args:
-        address: a folder, which is made if there is none, or any address that fsspec knows.
+        address: a folder, which is created if missing, or any address that fsspec knows.
 
     Attributes:
-        address: the same.
+        address: the address as given.
         is_local: whether it is a folder.
 
     Raises:
-        UserError: there is no driver for the address, or the folder cannot be made.
+        UserError: no driver is installed for the address, or the folder cannot be created.
     """
 
     def __init__(self, address: str) -> None:
@@ -66,9 +66,9 @@ class Storage:
         self.is_local = isinstance(self._files, LocalFileSystem)
 
     def index_files(self) -> list[Path]:
-        """Where the index is, unless the user says otherwise: on this machine, in any case.
+        """Returns the default places of the index, all on this machine, best first.
 
-        The second place is for when the first one cannot be used, as on a full disk.
+        A later place is used if an earlier one cannot be, as on a full disk.
         """
         name = hex_digest(f"{self._files.protocol}{self._root}", 16)
         places = [Path.home() / ".cache" / "ooodist" / "zoo" / f"{name}.sqlite"]
@@ -77,7 +77,7 @@ class Storage:
         return places
 
     def states(self) -> dict[str, State]:
-        """Of the files of all models, by id. What killed writers left long ago is deleted."""
+        """Returns the states of all model files by id; deletes old files of killed writers."""
         found = {}
         for path, state in self._listing():
             name = path.rpartition("/")[2]
@@ -88,13 +88,13 @@ class Storage:
         return found
 
     def state(self, model: str) -> State:
-        """Of the file of a model, as a listing has it: drivers say it otherwise elsewhere."""
+        """Returns the state of a model's file from a listing, as ``info`` may differ."""
         with _os_errors():
             (said,) = self._files.ls(self._path(model), detail=True)
         return _state(said)
 
     def read_summary(self) -> bytes | None:
-        """What :meth:`write_summary` wrote; None: there is none, or far too large a one."""
+        """Returns the content of the summary; None if there is none, or it is far too large."""
         path = f"{self._root}/{SUMMARY_NAME}"
         with contextlib.suppress(FileNotFoundError), _os_errors():
             if self._files.info(path)["size"] <= MOST_SUMMARY_BYTES:
@@ -104,24 +104,24 @@ class Storage:
         return None
 
     def write_summary(self, content: bytes) -> None:
-        """Puts a summary in the place of the one before."""
+        """Replaces the summary with a new one."""
         with self.incomplete(io.BytesIO(content)) as copy, _os_errors():
             self._files.mv(copy, f"{self._root}/{SUMMARY_NAME}")
 
     def open(self, model: str) -> BinaryIO:
-        """The file of a model, open for reading."""
+        """Opens the file of a model for reading."""
         with _os_errors():
             file: BinaryIO = self._files.open(self._path(model), "rb")
         return file
 
     def created(self, model: str) -> float:
-        """When the file of a model was written, in unix seconds."""
+        """Returns when the file of a model was written, in Unix seconds."""
         with _os_errors():
             return float(self._files.modified(self._path(model)).timestamp())
 
     @contextlib.contextmanager
     def incomplete(self, file: BinaryIO) -> Iterator[str]:
-        """A copy of a file that is no model yet; see :meth:`complete`. It is deleted at the end."""
+        """Yields the path of a temporary copy, for :meth:`complete`; deletes it at the end."""
         path = f"{self._root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
         try:
             with _os_errors():
@@ -136,7 +136,7 @@ class Storage:
             self._delete(path)
 
     def complete(self, path: str, model: str) -> None:
-        """Makes an incomplete copy the file of a model."""
+        """Turns an incomplete copy into the file of a model."""
         with _os_errors():
             self._files.mv(path, self._path(model))
 
@@ -148,12 +148,12 @@ class Storage:
         return f"{self._root}/{model}{ENDING}"
 
     def _listing(self) -> list[tuple[str, State]]:
-        """Paths and states of all files."""
+        """Returns the paths and states of all files."""
         try:
             with _os_errors():
                 found = self._files.ls(self._root, detail=True)
         except FileNotFoundError as error:
-            if type(error.__cause__).__name__ == "NoSuchBucket":  # misspelt: no empty zoo
+            if type(error.__cause__).__name__ == "NoSuchBucket":  # misspelled: not an empty zoo
                 raise
             return []  # a bucket has no empty folders
         return [(each["name"], _state(each)) for each in found if each["type"] == "file"]
@@ -163,23 +163,23 @@ class Storage:
             self._files.rm_file(path)
 
     def _delete_leftover(self, path: str) -> None:
-        # Another process may be faster, or nothing may be deleted here.
+        # Another process may have deleted it, or this one may lack permission.
         with contextlib.suppress(OSError), _os_errors():
             if time.time() - self._files.modified(path).timestamp() > LEFTOVER_SECONDS:
                 self._files.rm_file(path)
 
 
 def _state(said: Mapping[str, Any]) -> State:
-    """From what a driver says of a file."""
+    """Returns the state of a file from a driver's description of it."""
     versions = [str(said[key]) for key in VERSION_KEYS if said.get(key)]
     return State(said["size"], versions[0] if versions else "")
 
 
 def _file_system(address: str) -> tuple[Any, str]:
-    """The driver, and what the address is to it."""
+    """Returns the fsspec driver for an address, and the path that it uses."""
     try:
         files, root = fsspec.core.url_to_fs(address, skip_instance_cache=True)
-        # A listing that is kept hides what other machines and threads did since.
+        # A cached listing would hide what other machines and threads do.
         files.dircache.use_listings_cache = False
         if isinstance(files, LocalFileSystem):
             files.makedirs(root, exist_ok=True)
@@ -187,7 +187,7 @@ def _file_system(address: str) -> tuple[Any, str]:
         raise UserError(
             f"zoo {address} needs a driver that is not installed: {error} (pip install it)"
         ) from error
-    except Exception as error:  # each driver has errors of its own
+    except Exception as error:  # each driver raises its own types
         raise UserError(
             f"zoo {address} cannot be used: {error}; give a folder, or an address as s3://bucket/zoo"
         ) from error
@@ -196,7 +196,7 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """Makes an OSError of what is none: drivers have errors of their own."""
+    """Converts the drivers' own exception types to OSError."""
     try:
         yield
     except OSError:

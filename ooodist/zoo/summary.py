@@ -1,15 +1,15 @@
-"""A summary of a zoo's models beside them, for who opens the zoo for the first time.
+"""A summary of all models, stored in the zoo, from which a new index is built quickly.
 
-Each machine and each user without the right to write has an index of its own. To make it, every
-file would have to be opened, which takes minutes for thousands. The summary has what the index has
-to know, so that only files that are newer than it are opened::
+Each machine, and each user without write permission, has an index of its own. Building one from
+the files alone takes minutes for thousands of models. The summary holds what the index needs, so
+that only files newer than the summary are opened::
 
     {"version": 1, "clustered": 5000}
     {"row": {id, meta, bytes, ...}, "version": "...", "medoid": "...", "outline": [...]}    a model
 
-It is gzipped, one JSON object a line. Whoever may add models may have written it, so nothing in it
-is trusted: each line is checked like a file, and one that is wrong, or is of another state of its
-file, does not count.
+It is gzipped, with one JSON object per line. Anyone who may add models may have written it, so it
+is not trusted: each line is checked like a file, and ignored if it is wrong or describes another
+state of its file.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ logger = logging.getLogger("ooodist")
 VERSION = 1
 MOST_BYTES = 2**30  # unpacked
 MOST_LINE_BYTES = 4 * 2**20
-LEAST_NEW = 32  # models that are not in the summary, from which on it is worth while
+LEAST_NEW = 32  # models missing from the index or summary that make using or writing it pay
 
 
 @dataclass(frozen=True)
 class Line:
-    """What a summary says of a model.
+    """One model in a summary.
 
     Attributes:
-        row: without uses, which are each index's own.
-        state: of the file that it is about.
-        outline: of the model.
-        medoid: id of the model in the middle of its cluster; empty: not known.
+        row: its row in the index, without uses, which every index counts itself.
+        state: state of the file that the line describes.
+        outline: its operators and the shapes of their weights.
+        medoid: id of the medoid of its cluster; empty if unknown.
     """
 
     row: Row
@@ -65,15 +65,15 @@ class _Head:
 
 
 def take(index: Index, storage: Storage, new: Mapping[str, State]) -> list[str]:
-    """Puts those new models into the index of which the summary beside them says what is needed.
+    """Adds the new models that the summary describes to the index.
 
     Args:
-        index: of the zoo; it is locked.
-        storage: of the zoo.
-        new: states of files of which the index knows nothing, by id.
+        index: index of the zoo, locked by the caller.
+        storage: files of the zoo.
+        new: states of the files that are not in the index, by id.
 
     Returns:
-        Ids of those models.
+        The ids of the models added.
     """
     if len(new) < LEAST_NEW:
         return []
@@ -92,11 +92,11 @@ def take(index: Index, storage: Storage, new: Mapping[str, State]) -> list[str]:
 
 
 def update(index: Index, storage: Storage) -> None:
-    """Writes the summary anew, if of many models it says nothing yet.
+    """Rewrites the summary if many models are missing from it.
 
     Args:
-        index: of the zoo; it is locked.
-        storage: of the zoo.
+        index: index of the zoo, locked by the caller.
+        storage: files of the zoo.
     """
     if index.unsummarized() < LEAST_NEW:
         return
@@ -119,11 +119,11 @@ def update(index: Index, storage: Storage) -> None:
 
 
 def write(lines: Iterable[Line], clustered: int) -> bytes:
-    """A summary.
+    """Returns the content of a summary, gzipped.
 
     Args:
-        lines: of all models.
-        clustered: models that there were when the clusters were made; 0 if they never were.
+        lines: one for each model.
+        clustered: number of models when the clusters were made; 0 if they never were.
     """
     content = io.BytesIO()
     with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=1, mtime=0) as packed:
@@ -140,14 +140,14 @@ def write(lines: Iterable[Line], clustered: int) -> bytes:
 
 
 def read(content: bytes, wanted: Mapping[str, State]) -> tuple[list[Line], int]:
-    """The lines of a summary about files as they are now, and what ``write`` got as ``clustered``.
+    """Returns the lines that describe the current files, and ``clustered`` as ``write`` got it.
 
     Args:
-        content: of the summary.
-        wanted: states of files, by id.
+        content: the summary, gzipped.
+        wanted: current states of the files, by id.
 
     Raises:
-        UserError: it is no summary of this version.
+        UserError: it is damaged or not of this version.
     """
     found: dict[str, Line] = {}
     try:
@@ -180,7 +180,7 @@ def _lines(packed: gzip.GzipFile) -> Iterator[bytes]:
 
 
 def _line(text: bytes, wanted: Mapping[str, State]) -> Line | None:
-    """What a line says; None: of another state of the file, or not as a model can be."""
+    """Parses a line; None if it is invalid or describes another state of the file."""
     try:
         said = json.loads(text)
         state = State(said["row"]["bytes"], said["version"])

@@ -1,12 +1,12 @@
-"""A zoo: trained models in a folder or bucket, from which a new one finds its start.
+"""A zoo: trained models in a folder or bucket, from which new models start.
 
     zoo/resnet20-3f2a9c81d0aa.keras    a model; see entry.py, and storage.py for all files
-    zoo/index.sqlite                   see index.py; of a bucket it is in ~/.cache/ooodist/zoo/
-    zoo/summary.json.gz                what others need for an index of their own; see summary.py
+    zoo/index.sqlite                   see index.py; a bucket's is in ~/.cache/ooodist/zoo/
+    zoo/summary.json.gz                what others need to build their own index; see summary.py
 
-Any number of processes may use a zoo at a time. On one machine, whatever changes a zoo waits for a
-lock. Machines that share a bucket see what others did when they list it, and may exceed its
-capacity by what they add in the same moment.
+Any number of processes may use a zoo at the same time. On one machine, changes are serialized by a
+lock. Machines that share a bucket see each other's changes when they list it, and may exceed its
+capacity if they add models at the same moment.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ooodist")
 
 BUCKETS = 10  # of similarity
-LISTING_SECONDS = 10.0  # that the listing of a bucket is taken to be true for a query
+LISTING_SECONDS = 10.0  # for which queries rely on a bucket's last listing
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which models may be found.
+    """The conditions that a model must meet to be found.
 
     Attributes:
-        task: exactly this; empty: any.
-        dataset: exactly this; empty: any.
-        tags: all of them must be among the model's.
-        user: who asks: models whose ``access`` names others only are not found. None is the owner
-            of the zoo, who may use all.
+        task: the exact task; empty for any.
+        dataset: the exact data set; empty for any.
+        tags: tags that the model must all have.
+        user: the user who asks, who must be in the model's ``access`` unless that is empty; None
+            for the owner of the zoo, who may use all models.
     """
 
     task: str = ""
@@ -67,12 +67,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Found:
-    """A model that was found.
+    """A model that a query found.
 
     Attributes:
-        id: of the model.
-        score: its similarity, above 0, at most 1.
-        meta: what is said about it.
+        id: id of the model.
+        score: similarity to the new model, above 0, at most 1.
+        meta: metadata of the model.
     """
 
     id: str
@@ -81,17 +81,17 @@ class Found:
 
 
 class Zoo:
-    """The models at an address.
+    """A zoo of trained models at an address.
 
     Args:
-        address: a folder, which is made if there is none, or any address that fsspec knows, as
+        address: a folder, which is created if missing, or any address that fsspec knows, such as
             ``s3://bucket/zoo``.
-        capacity_bytes: that the models' files may have together; None: any number.
-        index: SQLite file of the index, which must be on a disk of this machine; None: see above,
-            which is wrong for a folder on a network drive.
+        capacity_bytes: most bytes that all model files may have together; None for no limit.
+        index: SQLite file of the index, on a local disk; None for the default place (see above),
+            which must not be used for a folder on a network drive.
 
     Raises:
-        UserError: there is no driver for the address, or nothing can be read there.
+        UserError: no driver is installed for the address, or the zoo or its index cannot be read.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Zoo:
         self.refresh()
 
     def close(self) -> None:
-        """Ends the use of the index."""
+        """Closes the index."""
         self._index.close()
 
     def __enter__(self) -> Zoo:
@@ -122,16 +122,16 @@ class Zoo:
         self.close()
 
     def add(self, file: Path | BinaryIO, *, replace: str | None = None) -> str:
-        """Adds a model and returns its id; one that is there already is no error.
+        """Adds a model and returns its id; adding it again is no error.
 
         Args:
-            file: as :func:`ooodist.zoo.entry.write` makes it, or one that is open; every byte of
-                it is checked.
-            replace: id of a model that leaves the zoo once this one is in it.
+            file: a file written by :func:`ooodist.zoo.entry.write`, or such a file opened for
+                reading; every byte is checked.
+            replace: id of a model that is removed once this one has been added.
 
         Raises:
-            UserError: the file is damaged, its accuracy is far below that of others of its task and
-                data set, it is worth less than what would have to go for it, or cannot be written.
+            UserError: the file is damaged, its accuracy is far below that of its task and data set,
+                it is worth less than the models it would displace, or it cannot be written.
         """
         if isinstance(file, Path):
             if not file.is_file():
@@ -163,12 +163,12 @@ class Zoo:
         return model
 
     def add_model(self, model: keras.Model, meta: Meta, graph: Graph | None = None) -> str:
-        """Adds a Keras model; see :meth:`add`.
+        """Adds a Keras model and returns its id; raises as :meth:`add`.
 
         Args:
-            model: is not trained meanwhile.
-            meta: what is said about it.
-            graph: of the model, if it was made already.
+            model: the model, which must not be trained meanwhile.
+            meta: metadata of the model.
+            graph: graph of the model, if it was already made.
         """
         if graph is None:
             from ooodist.transfer.graph.keras_graph import graph_of  # imports TensorFlow
@@ -180,19 +180,19 @@ class Zoo:
             return self.add(file)
 
     def query(self, outline: Outline, wanted: Wanted, count: int = 1) -> list[Found]:
-        """Returns the best starts for a new model, the best first.
+        """Returns the best parents for a new model, best first.
 
-        Similarities are in ten buckets of equal width. Models of a higher bucket come first; in a
-        bucket the more accurate one, then the more similar one, then the newer one. Models that
-        have nothing in common with the new one are not found.
+        Similarities fall into ten buckets of equal width. Models in a higher bucket come first;
+        within a bucket they are ordered by accuracy, then similarity, then age, the newest first.
+        Models that have nothing in common with the new one are not found.
 
-        In a zoo of more than 200 models, only members of the clusters next to the new one are
-        compared with it.
+        In a zoo of more than 200 models, the new one is compared only with the members of the
+        nearest clusters.
 
         Args:
-            outline: of the new model.
-            wanted: which models may be found.
-            count: of models to return, if there are so many.
+            outline: outline of the new model.
+            wanted: conditions that the models must meet.
+            count: most models to return.
         """
         if count < 1:
             raise UserError(f"count is {count}; it must be at least 1")
@@ -224,23 +224,23 @@ class Zoo:
         return ranked[:count]
 
     def entry(self, model: str) -> Entry:
-        """What the file of a model says. Raises UserError: there is no such model."""
+        """Returns the entry of a model, without weights; raises UserError if it cannot be read."""
         with self._opened(model) as file:
             return entries.read(file)
 
     def weights(self, model: str) -> dict[str, np.ndarray]:
-        """The weights of a model by name, which counts as a use. Raises UserError."""
+        """Returns the weights of a model by name; counts and raises as :meth:`open`."""
         return self.fetch(model)[1]
 
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
-        """What the file of a model says, and :meth:`weights`. Raises UserError."""
+        """Returns the entry and the weights of a model; counts and raises as :meth:`open`."""
         with self.open(model) as file:
             return entries.read_with_weights(file)
 
     def open(self, model: str) -> BinaryIO:
-        """The file of a model, open for reading, which counts as a use. Raises UserError.
+        """Opens the file of a model for reading, which counts as a use.
 
-        Where the use cannot be written down, as on a full disk, that is logged once.
+        A use that cannot be recorded, as on a full disk, is logged once. Raises UserError.
         """
         file = self._opened(model)
         try:
@@ -252,16 +252,16 @@ class Zoo:
         return file
 
     def size(self, model: str) -> int:
-        """Bytes of the file of a model. Raises UserError: there is no such model."""
+        """Returns the bytes of a model's file; raises UserError if there is no such model."""
         return self._known(model).bytes
 
     def list(self) -> builtins.list[Row]:
-        """All models, by id."""
+        """Returns the rows of all models, ordered by id."""
         self.refresh()
         return self._index.rows()
 
     def evict(self, model: str) -> None:
-        """Deletes a model. Raises UserError: there is none, or it cannot be deleted."""
+        """Deletes a model; raises UserError if it does not exist or cannot be deleted."""
         self._known(model)
         try:
             with self._index.exclusively():
@@ -272,15 +272,15 @@ class Zoo:
             raise UserError(reason) from error
 
     def refresh(self) -> None:
-        """Makes the index agree with the files.
+        """Brings the index up to date with the files.
 
-        A damaged file is logged once and left out. What killed writers left more than an hour ago
-        is deleted.
+        A damaged file is logged once and left out. Leftovers of killed writers that are more than
+        an hour old are deleted.
         """
         try:
             changed = self._changes.find(self._index.states())
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # not damaged, but locked or the like
+            if isinstance(error, sqlite3.OperationalError):  # locked or the like, not damaged
                 reason = f"the index of zoo {self.address} cannot be used: {error}"
                 raise UserError(reason) from error
             self._index.reopen()
@@ -298,7 +298,7 @@ class Zoo:
                     self._changes.read(new, self._index)
                     clusters.update(self._index, self._prepare)
                     summary.update(self._index, self._storage)
-            except sqlite3.OperationalError as error:  # as on a full disk; what is known is used
+            except sqlite3.OperationalError as error:  # as on a full disk; the old rows are used
                 logger.warning(
                     "zoo %s: what is new in it is not seen, as its index cannot be written: %s",
                     self.address,
@@ -315,7 +315,7 @@ class Zoo:
             self._prepared.pop(model, None)
 
     def _opened(self, model: str) -> BinaryIO:
-        self._known(model)  # so that the path leads nowhere else
+        self._known(model)  # an unknown id could be a path to elsewhere
         try:
             return self._storage.open(model)
         except OSError as error:
@@ -336,7 +336,7 @@ class Zoo:
     # Choice
 
     def _leaving(self, new: Row, replace: str | None) -> builtins.list[str]:
-        """Models that leave the zoo when this one comes. Raises UserError: it may not come."""
+        """Returns the ids of models to remove for a new one; raises UserError if it is refused."""
         rows = [row for row in self._index.rows() if row.id not in (new.id, replace)]
         retention.check_accuracy(new.meta, [row.meta for row in rows])
         leaving = [] if replace is None else [replace]
@@ -347,8 +347,8 @@ class Zoo:
         return leaving
 
     def _prepare(self, models: Collection[str]) -> dict[str, Prepared]:
-        """These models, prepared for matching; without those that are no longer there."""
-        known = dict(self._prepared)  # other threads add to it
+        """Returns these models prepared for matching, without those that no longer exist."""
+        known = dict(self._prepared)  # a copy, as other threads add to it
         missing = [model for model in models if model not in known]
         by_content: dict[bytes, Prepared] = {}
         for model, content in self._index.outlines(missing).items():
@@ -359,12 +359,12 @@ class Zoo:
 
 
 def may_use(meta: Meta, user: str | None) -> bool:
-    """Whether a user may use a model; None is the owner of the zoo, who may use all."""
+    """Returns whether a user may use a model; None is the owner of the zoo, who may use all."""
     return user is None or not meta.access or user in meta.access
 
 
 def _open_index(places: Sequence[Path]) -> Index:
-    """The index at the first place that can be used."""
+    """Opens the index at the first usable place."""
     *preferred, last = places
     for place in preferred:
         try:
@@ -375,5 +375,5 @@ def _open_index(places: Sequence[Path]) -> Index:
 
 
 def _readable(name: str) -> str:
-    """A name as a part of a file's name."""
+    """Converts a name to a form that is safe in file names."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "model"

@@ -1,1 +1,1 @@
-"""What can be selected, and the most important of it that fits into a budget."""
+"""Selects the most important weights whose training fits into a time budget."""

@@ -1,4 +1,4 @@
-"""Selections that train the same weights always, whatever they cost, to compare with."""
+"""Fixed selections, independent of cost, that serve as baselines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def fixed_weights(name: str, model: keras.Model, choice: Selectable) -> frozense
 
 
 def _biases_and_norms(model: keras.Model) -> Collection[str]:
-    """The names of the trained biases, and of all that normalization layers train."""
+    """Returns the names of trainable biases and of all trainable weights of normalization layers.
+    """
     weights = model.trainable_variables
     of_norms = {
         id(weight)

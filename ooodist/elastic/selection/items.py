@@ -1,14 +1,14 @@
-"""What can be selected, and what it costs: weights in groups, and the dX path that leads to them.
+"""The items that can be selected and their costs: groups of weights, and the dX path to them.
 
-From the output down, four layers of which the second has a kernel and a bias::
+For a chain of four layers, from the output down::
 
     loss -> dX 4 -> dX 3 -> dX 2 -> dX 1        needs of item 2: dX 4, dX 3, dX 2
              |       |       |       |          seconds of item 2: its dW and its update
             dW 4    dW 3    dW 2    dW 1
 
-If items 2 and 4 are selected, dX 4, dX 3, dX 2, dW 4 and dW 2 are computed, and nothing else: dX
-is paid for once, however many items need it. In a network with branches an item needs the dX of its
-own branch alone.
+If items 2 and 4 are selected, only dX 4, dX 3, dX 2, dW 4 and dW 2 are computed: each dX is paid
+for once, however many items need it. In a network with branches, an item needs only the dX of its
+own branch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Item:
-    """Weights that are selected together: the gradients that one backward unit completes.
+    """Weights that are selected together: those whose gradients one backward unit completes.
 
     Attributes:
-        name: of the item, unique.
-        weights: their names.
-        seconds: of their gradients, where no dX unit makes them anyway, and of their updates.
-        needs: names of the dX units that must run for it.
+        name: the item's unique name.
+        weights: the names of the weights.
+        seconds: seconds of their updates, and of their gradients unless a dX unit computes those.
+        needs: the names of the dX units that must run for the item.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Selectable:
-    """What can be selected in a step.
+    """The items of a model, with the costs of a step.
 
     Attributes:
-        items: from the output to the input.
-        path_seconds: of each dX unit, by name.
-        fixed_seconds: of the step without any of these: forward pass, loss, launch.
+        items: the items, from the output to the input.
+        path_seconds: seconds of each dX unit, by name.
+        fixed_seconds: seconds of the step without any of these: forward pass, loss, launch.
     """
 
     items: tuple[Item, ...]
@@ -53,16 +53,16 @@ class Selectable:
     fixed_seconds: float = 0.0
 
     def seconds(self, selected: Collection[int]) -> float:
-        """Of a step with these items (their numbers).
+        """Returns the seconds of a step that trains the items with these numbers.
 
-        The same to the last bit in whatever order they come: all ranks compare what they found.
+        Independent of their order to the last bit, because all ranks compare their results.
         """
         own = math.fsum(self.items[number].seconds for number in selected)
         return self.fixed_seconds + own + self.seconds_of_units(self.units(selected))
 
     @cached_property
     def needs(self) -> tuple[int, ...]:
-        """The dX units that each item needs, as bits: 1 is the first of ``path_seconds``."""
+        """The dX units that each item needs, as a bit mask: 1 is the first of ``path_seconds``."""
         bit = {name: 1 << number for number, name in enumerate(self.path_seconds)}
         return tuple(sum(map(bit.__getitem__, item.needs)) for item in self.items)
 
@@ -71,11 +71,11 @@ class Selectable:
         return tuple(self.path_seconds.values())
 
     def units(self, selected: Iterable[int]) -> int:
-        """The dX units that these items need, as bits."""
+        """Returns the dX units that these items need, as a bit mask."""
         return functools.reduce(operator.or_, map(self.needs.__getitem__, selected), 0)
 
     def seconds_of_units(self, units: int) -> float:
-        """Of dX units, as bits."""
+        """Returns the seconds of the dX units in a bit mask."""
         found = []
         while units:
             lowest = units & -units
@@ -85,12 +85,12 @@ class Selectable:
 
     @property
     def full_seconds(self) -> float:
-        """Of a step with all items."""
+        """Seconds of a step with all items."""
         return self.seconds(range(len(self.items)))
 
     @property
     def head(self) -> tuple[int, ...]:
-        """The items next to the loss, which are always trained: those that need the least dX."""
+        """The items next to the loss, which are always trained: those that need the fewest dX."""
         needs = [item.needs for item in self.items]
         least = [
             number
@@ -100,7 +100,7 @@ class Selectable:
         return tuple(least) or tuple(range(min(1, len(self.items))))
 
     def numbers(self, weights: Collection[str]) -> frozenset[int]:
-        """The items that have one of these weights."""
+        """Returns the numbers of the items that contain any of these weights."""
         return frozenset(
             number
             for number, item in enumerate(self.items)
@@ -108,5 +108,5 @@ class Selectable:
         )
 
     def weights(self, selected: Collection[int]) -> frozenset[str]:
-        """The weights of these items."""
+        """Returns the names of the weights of these items."""
         return frozenset(name for number in selected for name in self.items[number].weights)

@@ -1,19 +1,19 @@
-"""The most important items that fit, exactly: one knapsack of several, by branch and bound.
+"""Finds the most important filling of any of several knapsacks exactly, by branch and bound.
 
-Each knapsack has a capacity and the items that may go into it; the best filling of any is wanted.
-Both importance and seconds are whole numbers here, so sums are exact and no order changes them.
+Each knapsack has a capacity and a set of items that may go into it. Both importance and weights
+(seconds) are whole numbers here, so sums are exact and do not depend on their order.
 
-A knapsack that takes items by importance per second, and a part of the first that no longer fits
-(the split item), is as important as any filling can be. Knapsacks whose bound is below what is
-found already need no look. In the others, with L the importance per second of the split item,
-taking or leaving item i against that order loses ``|I_i - L w_i|``. Fillings that lose more than
-the bound is above the best one known cannot be better, and those that lose less differ from that
-order in a few items next to the split one. So fillings grow item by item in the order of what
-changing them loses; a filling is dropped if it lost too much, or if another one takes no more time
-and is no less important.
+Taking items by importance per second, and a fraction of the first that no longer fits (the split
+item), gives an upper bound of what a knapsack can hold. Knapsacks whose bound is below the best
+filling known are skipped. In the others, with L the importance per second of the split item, taking
+or leaving item i against that order loses ``|I_i - L w_i|``. A filling that loses more than the
+bound exceeds the best one known cannot be better, and one that loses less differs from that order
+in only a few items near the split one. So fillings are extended item by item in the order of those
+losses; a filling is dropped if it has lost too much, or if another one takes no more time and is no
+less important.
 
-D. Pisinger, "A minimal algorithm for the 0-1 knapsack problem", Operations Research 1997, has the
-idea of a core that grows around the split item.
+The core that grows around the split item is from D. Pisinger, "A minimal algorithm for the 0-1
+knapsack problem", Operations Research 1997.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-MOST_FILLINGS = 1 << 14  # kept at a time; a few hundred are enough for costs that are measured
-MOST_TRIED = 1 << 20  # in all: a second or so
-FEW_FILLINGS = 256  # that are not worth sorting
+MOST_FILLINGS = 1 << 14  # kept at a time; a few hundred are enough for measured costs
+MOST_TRIED = 1 << 20  # in total: about a second
+FEW_FILLINGS = 256  # up to so many are not worth sorting
 
 
 class Filling(NamedTuple):
-    """What a knapsack has.
+    """The best filling found.
 
     Attributes:
-        items: their numbers.
-        missing: importance by which a better filling may be above this one: 0, unless the search
+        items: the numbers of its items.
+        missing: by how much importance a better filling may exceed this one; 0 unless the search
             had to be cut short.
     """
 
@@ -50,10 +50,10 @@ def best_filling(
     """Returns the most important filling of any of the knapsacks.
 
     Args:
-        weights: of each item, at least 0. Their sum must be below 2^62.
-        importance: of each item, more than 0. Their sum must be below 2^62.
-        available: knapsacks x items: what may go into each.
-        capacities: of each knapsack, at least 0.
+        weights: the weight of each item, at least 0; the sum must be below 2^62.
+        importance: the importance of each item, more than 0; the sum must be below 2^62.
+        available: which items may go into each knapsack, of shape (knapsacks, items).
+        capacities: the capacity of each knapsack, at least 0.
     """
     with np.errstate(divide="ignore"):
         per_weight = importance / weights
@@ -61,7 +61,7 @@ def best_filling(
     weights, importance, per_weight = weights[order], importance[order], per_weight[order]
     available = available[:, order]
 
-    # In that order, all up to the split item are taken.
+    # In that order, all items before the split item are taken.
     summed = np.cumsum(np.where(available, weights, 0), axis=1)
     splits = (summed <= capacities[:, None]).sum(axis=1)
     before = np.arange(len(order)) < splits[:, None]
@@ -90,10 +90,10 @@ def best_filling(
 
 
 class _Better(NamedTuple):
-    """What a search found: items are None if nothing gains more than is asked for.
+    """The result of a search; ``items`` is None if nothing gains more than was asked for.
 
-    ``bound`` is what fillings that had to be given up could gain at most, ``tried`` is how many
-    there were.
+    ``bound`` is the most that fillings that had to be given up could gain; ``tried`` is the number
+    of fillings tried.
     """
 
     gain: int
@@ -103,13 +103,13 @@ class _Better(NamedTuple):
 
 
 class _Core:
-    """The fillings of one knapsack, as changes of one that takes all items before the split item.
+    """The fillings of one knapsack, as changes to the one with all items before the split item.
 
     Args:
-        items: their numbers.
-        weights, importance: of each.
-        is_taken: before the split item.
-        price: importance per weight of the split item.
+        items: the numbers of the available items.
+        weights, importance: the weight and importance of each item.
+        is_taken: whether each item comes before the split item.
+        price: the importance per weight of the split item.
     """
 
     def __init__(
@@ -136,17 +136,17 @@ class _Core:
         )
 
     def search(self, left: int, least: int) -> _Better:
-        """Returns the changes that gain most, and more than ``least``.
+        """Returns the filling that gains most, if it gains more than ``least``.
 
         Args:
-            left: the capacity that the items before the split item leave.
-            least: importance to beat, relative to theirs.
+            left: the capacity left beside the items before the split item.
+            least: the importance to beat, relative to that of those items.
         """
         best, best_at = least, None
         if least < 0:
             best, best_at = 0, (0, 0)
         weights = gains = np.zeros(1, dtype=np.int64)
-        origins: list[IntArray] = []  # of the fillings of each turn: the numbers in the turn before
+        origins: list[IntArray] = []  # for each turn, the fillings it kept of those before it
         limit, given_up = FEW_FILLINGS, -np.inf
         for turn, (loss, weight, gain) in enumerate(self._changes):
             bounds = gains + self._price * (left - weights)
@@ -173,7 +173,7 @@ class _Core:
         return _Better(best, items, given_up, sum(map(len, origins)))
 
     def _traced_back(self, origins: list[IntArray], turns: int, at: int) -> IntArray:
-        """Returns the items of filling ``at`` after so many turns."""
+        """Returns the items of filling number ``at`` after so many turns."""
         is_taken = self._is_taken.copy()
         for turn in reversed(range(turns)):
             kept = origins[turn]
@@ -185,7 +185,7 @@ class _Core:
 
 
 def _undominated(weights: IntArray, gains: IntArray, kept: IntArray) -> IntArray:
-    """Returns those of the fillings that gain more than all that take no more time."""
+    """Returns the fillings that gain more than every other that weighs no more."""
     kept = kept[np.lexsort((-gains[kept], weights[kept]))]
     highest = np.maximum.accumulate(gains[kept])
     return kept[np.append(True, gains[kept[1:]] > highest[:-1])]

@@ -1,19 +1,19 @@
-"""Which items to train: the most important ones that fit into a step of given seconds.
+"""Selects the items to train: the most important ones that fit into a step of given seconds.
 
 In a chain, numbered from the output down, all items down to the deepest selected one, d, share the
 dX seconds Y_d. With w_i the seconds and I_i the importance of item i, and B the budget::
 
     best = max over d of the knapsack of items 1 to d with capacity B - Y_d
 
-In a network with branches, the closed set C of dX units that run takes the place of d: a union of
-what some items need. An item is available in C if all it needs is in C. (A selection need not need
-all of C: if it does not, the step takes less than it is charged with, and a smaller set finds the
-same.) ``ooodist.elastic.selection.knapsack`` finds the best of these knapsacks, exactly.
+In a network with branches, a closed set C of dX units that run takes the place of d: a union of the
+needs of some items. An item is available in C if all its needs are in C. (A selection may need less
+than all of C: its step then takes less than it is charged for, and a smaller set finds the same
+selection.) ``ooodist.elastic.selection.knapsack`` finds the best of these knapsacks exactly.
 
-``select_planned`` serves where only a plan knows what a step takes: an exchange that computing
-hides costs nothing, one that it cannot hide all that sticks out, and what fits into a bubble of a
-pipeline is free. Such seconds do not add up item by item. So items are selected as if they did, for
-a virtual budget, and the plan says what the step really takes.
+``select_planned`` is for steps whose time only a plan can predict: an exchange costs only the part
+that computation does not hide, and work that fits into a bubble of a pipeline is free. Such seconds
+do not add up item by item. So items are selected as if they did, for a virtual budget, and the plan
+predicts the actual seconds of the step.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ooodist.elastic.selection.knapsack import best_filling
 
 logger = logging.getLogger("ooodist")
 
-MAX_CLOSED_SETS = 4096  # residual nets have a few hundred
-SLACK = 1e-10  # of the budget: more than what sums of seconds are off, as floats are rounded
-PRECISION = 46  # bits of the most important item and of the room: sums of 2^16 of them are exact
+MAX_CLOSED_SETS = 4096  # residual networks have a few hundred
+SLACK = 1e-10  # share of the budget; exceeds the rounding error of sums of seconds
+PRECISION = 46  # bits of the greatest importance and of the room: sums of 2^16 of them are exact
 
 
 def select(
@@ -46,17 +46,18 @@ def select(
 ) -> frozenset[int]:
     """Returns the numbers of the items with the greatest summed importance that fit the budget.
 
-    The budget is kept within 1e-10 of it, and importance counts to 2^-46 of the greatest one. All
-    ranks find the same, whatever their processor: sums are sums of whole numbers.
+    The budget is exceeded by at most 1e-10 of it, and importance is resolved to 2^-46 of the
+    greatest. All ranks find the same selection on any processor, as only integers are summed.
 
     Args:
-        choice: the items and what they cost.
-        importance: of each item, in any unit; what is not positive is selected only if forced.
-        budget: seconds of the whole step, ``choice.fixed_seconds`` included.
-        forced: numbers of items that must be selected; if none, those next to the loss.
+        choice: the items and their costs.
+        importance: the importance of each item, in any unit; items whose importance is not positive
+            are selected only if forced.
+        budget: seconds of the whole step, including ``choice.fixed_seconds``.
+        forced: numbers of items that must be selected; if empty, those next to the loss.
 
     Raises:
-        ValueError: even the forced items alone take longer than the budget.
+        ValueError: the forced items alone take longer than the budget.
     """
     forced = always_selected(choice, forced)
     room = room_beside(choice, forced, budget)
@@ -102,20 +103,20 @@ def select_planned(
     most: float,
     rounds: int = 12,
 ) -> frozenset[int]:
-    """Returns what is proposed for the largest virtual budget whose step fits the real one.
+    """Returns the selection for the largest virtual budget whose step fits the actual budget.
 
-    Found by bisection. Where a larger virtual budget brings a shorter step, as may happen, a larger
-    one than is found may fit too. What is returned always does.
+    It is found by bisection. A larger virtual budget can lead to a shorter step, so one larger than
+    the one found may fit too; the selection returned always fits.
 
     Args:
-        propose: the best selection for a virtual budget, in seconds of a step.
-        seconds_of: a step with a selection, as its plan predicts them. Asked once a selection.
-        budget: seconds of a step.
-        least, most: virtual budgets to search between.
-        rounds: times that what is between them is halved.
+        propose: returns the best selection for a virtual budget, in seconds of a step.
+        seconds_of: returns the planned seconds of a selection's step; called once per selection.
+        budget: the actual budget in seconds of a step.
+        least, most: the virtual budgets between which to search, in seconds.
+        rounds: the number of bisections.
 
     Raises:
-        ValueError: not even what is proposed for the least virtual budget fits.
+        ValueError: not even the selection for the least virtual budget fits.
     """
     known: dict[frozenset[int], float] = {}
 
@@ -142,20 +143,20 @@ def select_planned(
 
 
 def least_seconds(choice: Selectable, forced: Collection[int] = ()) -> float:
-    """Returns the seconds of a step with the forced items only: the smallest budget there is."""
+    """Returns the seconds of a step with the forced items only: the smallest possible budget."""
     return choice.seconds(always_selected(choice, forced))
 
 
 def always_selected(choice: Selectable, forced: Collection[int]) -> frozenset[int]:
-    """Returns the forced items, or those next to the loss: a step that trains nothing is none."""
+    """Returns the forced items, or if there are none, those next to the loss: a step must train."""
     return frozenset(forced or choice.head)
 
 
 def room_beside(choice: Selectable, forced: Collection[int], budget: float) -> float:
-    """Returns the seconds of the budget, and 1e-10 of it, that are left beside the forced items.
+    """Returns the seconds that the forced items leave of the budget plus 1e-10 of it.
 
     Raises:
-        ValueError: they take longer than the budget.
+        ValueError: the forced items take longer than that.
     """
     least = choice.seconds(forced)
     room = budget * (1 + SLACK) - least
@@ -165,13 +166,13 @@ def room_beside(choice: Selectable, forced: Collection[int], budget: float) -> f
 
 
 def _whole(largest: float) -> Callable[[float], int]:
-    """Returns what makes a whole number of a float: 2^PRECISION of the largest."""
-    if largest < sys.float_info.min:  # without room, only what takes no time has a place
+    """Returns a function that scales floats to integers; ``largest`` becomes 2^PRECISION."""
+    if largest < sys.float_info.min:  # no room: only items that take no time fit
         return lambda value: 0 if value <= largest else (1 << PRECISION) + 1
     return lambda value: round(min(value / largest, 2.0) * (1 << PRECISION))
 
 
-@functools.cache  # one warning a process is enough: selections are made again and again
+@functools.cache  # one warning per process is enough: selections are made again and again
 def _warn_of_branches() -> None:
     logger.warning(
         "The network has too many parallel branches to weigh each against each (more than %d sets "
@@ -183,19 +184,19 @@ def _warn_of_branches() -> None:
 def _closed_sets(
     start: int, needs: Sequence[int], cells: Mapping[int, int], most: int
 ) -> dict[int, int] | None:
-    """Returns all unions of the needs with the start that there is room for, and their cells.
+    """Returns the cells (scaled seconds) of each union of ``start`` with needs that fits the room.
 
     Args:
-        start: the units that run anyway, as bits. They take no cells.
-        needs: of each item, as bits.
-        cells: of each unit, by its bit. There is room for 2^PRECISION.
-        most: sets that there may be. None is returned if there are more.
+        start: the units that run anyway, as a bit mask. They take no cells.
+        needs: the needs of each item, as bit masks.
+        cells: the cells of each unit, by its bit. The room is 2^PRECISION cells.
+        most: the most sets allowed; None is returned if there are more.
     """
     found = {start: 0}
     largest, largest_cells = start, 0
     for needed in sorted(set(needs), key=int.bit_count):  # from the output down
         missing = needed & ~largest
-        if largest | needed == needed:  # it holds all others, and is all there is to try
+        if largest | needed == needed:  # it contains all others, so its only union is itself
             largest, largest_cells = needed, largest_cells + _cells_of(missing, cells)
             if largest_cells <= 1 << PRECISION:
                 found[needed] = largest_cells
@@ -222,7 +223,7 @@ def _cells_of(units: int, cells: Mapping[int, int]) -> int:
 
 
 def _available(closed: Collection[int], needs: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Closed sets x items: whether the set holds all that the item needs."""
+    """Returns whether each set contains all needs of each item, of shape (closed sets, items)."""
     num_words = 1 + functools.reduce(operator.or_, (*closed, *needs)).bit_length() // 64
 
     def words(sets: Iterable[int]) -> npt.NDArray[np.uint64]:

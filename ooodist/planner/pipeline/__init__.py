@@ -1,1 +1,1 @@
-"""Schedules of a pipeline: actions, checks, simulation, search, and layers made into stages."""
+"""Pipeline schedules: actions, checks, simulation, search, and splitting layers into stages."""

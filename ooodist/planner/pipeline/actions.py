@@ -1,16 +1,16 @@
-"""What the ranks of a pipeline do, one list of actions a rank, as data and as text.
+"""Pipeline schedules as data and as text: one list of actions for each rank.
 
-The text is that of PyTorch (``torch.distributed.pipelining``). An action is a stage, a kind and a
-micro-batch::
+The notation is PyTorch's (``torch.distributed.pipelining``). An action consists of a stage, a kind
+and a micro-batch::
 
     2F0        stage 2 computes the forward pass of micro-batch 0
     2I0        ... its input gradient (dX), which needs the output gradient from stage 3
     2W0        ... its weight gradients (dW), any time after 2I0
-    2B0        both as one; the input gradient is there only when all of it is done
+    2B0        both as one; the input gradient is available only when all of it is done
     2SEND_F0   stage 2 sends the output of 2F0 to stage 3, which does 3RECV_F0
     2SEND_B0   stage 2 sends its input gradient to stage 1, which does 1RECV_B0
 
-As CSV a schedule is a line a rank::
+As CSV, a schedule has one line per rank::
 
     0F0,0I0,0W0
     1F0,1I0,1W0
@@ -20,7 +20,7 @@ With its transfers (see :func:`ooodist.planner.pipeline.dependencies.with_transf
     0F0,0SEND_F0,0RECV_B0,0I0,0W0
     1RECV_F0,1F0,1I0,1SEND_B0,1W0
 
-Where the first stages train nothing, they do only F, and the first one that trains sends no input
+If the first stages train nothing, they do only F, and the first stage that trains sends no input
 gradient (see :func:`trained_from`)::
 
     0F0,0SEND_F0
@@ -46,10 +46,10 @@ SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD = (
     "RECV_B",
 )
 TRANSFER_KINDS = (SEND_FORWARD, RECEIVE_FORWARD, SEND_BACKWARD, RECEIVE_BACKWARD)
-MOST_MICROBATCHES = 1_000_000  # of all stages together: some 500 MB of actions
-MOST_DIGITS = 9  # of a stage or a micro-batch
+MOST_MICROBATCHES = 1_000_000  # stages times micro-batches: some 500 MB of actions
+MOST_DIGITS = 9  # in the number of a stage or a micro-batch
 _ACTION = re.compile(rf"(\d+)({'|'.join((*COMPUTE_KINDS, *TRANSFER_KINDS))})(\d+)")
-# What else PyTorch writes: of weights that are spread over ranks, and two actions that overlap.
+# PyTorch also writes actions for weights sharded over ranks, and pairs of overlapping actions.
 _OF_SPREAD_WEIGHTS = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD)\d*")
 _OVERLAPPING = re.compile(r"\((.*)\)OVERLAP_F_B")
 _OLD_BACKWARD = re.compile(r"\d+BW\d+")
@@ -60,12 +60,12 @@ OLD_LETTERS = (
 
 
 class Action(NamedTuple):
-    """One thing that a rank does.
+    """One computation or transfer of a rank.
 
     Attributes:
-        stage: that it belongs to, from 0.
+        stage: the stage it belongs to, numbered from 0.
         kind: one of COMPUTE_KINDS or TRANSFER_KINDS.
-        microbatch: from 0.
+        microbatch: the micro-batch, numbered from 0.
     """
 
     stage: int
@@ -77,7 +77,7 @@ class Action(NamedTuple):
 
 
 def parse_action(text: str) -> Action:
-    """The action of a text such as ``2F0``. Raises UserError."""
+    """Parses an action such as ``2F0``; raises UserError if the text is not one."""
     found = _ACTION.fullmatch(text.strip())
     if found is None:
         old = f"; {OLD_LETTERS}" if _OLD_BACKWARD.fullmatch(text.strip()) else ""
@@ -96,17 +96,17 @@ def parse_action(text: str) -> Action:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What each rank does, in its order.
+    """The actions of every rank, in the order in which the rank runs them.
 
     Attributes:
-        name: of the rule that made it.
+        name: the name of the rule that made it, or of the file it was read from.
         rank_of: the rank of each stage.
-        microbatches: in a step.
-        actions: of each rank; with or without transfers (see
+        microbatches: the number of micro-batches in a step.
+        actions: the actions of each rank, with or without transfers (see
             :func:`ooodist.planner.pipeline.dependencies.with_transfers`).
 
     Raises:
-        UserError: no stage or no micro-batch.
+        UserError: there is no stage or no micro-batch, or there are too many.
     """
 
     name: str
@@ -127,8 +127,8 @@ class Schedule:
 
     @property
     def first_trained(self) -> int:
-        """The lowest stage with an I or B; those before it only run forward. Without any I or
-        B, the number of stages."""
+        """The lowest stage that has an I or B; the stages before it only run forward. If no stage
+        has one, this is the number of stages."""
         backward = (
             action.stage
             for actions in self.actions
@@ -139,7 +139,7 @@ class Schedule:
 
 
 def check_size(stages: int, microbatches: int) -> None:
-    """Raises UserError unless there is at least one of each, and not more than can be planned."""
+    """Raises UserError unless there is at least one of each, and no more than can be planned."""
     if stages < 1 or microbatches < 1:
         raise UserError(
             "a pipeline needs at least one stage and one micro-batch, "
@@ -153,11 +153,11 @@ def check_size(stages: int, microbatches: int) -> None:
 
 
 def to_csv(schedule: Schedule) -> str:
-    """A line a rank, as :func:`from_csv` and PyTorch read it.
+    """Returns the schedule as CSV, one line per rank, as :func:`from_csv` and PyTorch read it.
 
     PyTorch: ``_PipelineScheduleRuntime._load_csv(file, format="compute_only")``, or
     ``"compute_comms"`` for a schedule with transfers (torch/distributed/pipelining/schedules.py).
-    It knows no stages that only run forward.
+    PyTorch does not support stages that only run forward.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -166,20 +166,20 @@ def to_csv(schedule: Schedule) -> str:
 
 
 def from_csv(text: str, source: str) -> Schedule:
-    """The schedule of CSV text, as :func:`to_csv` and PyTorch write it.
+    """Parses a schedule from CSV text, as :func:`to_csv` and PyTorch write it.
 
-    PyTorch: ``_dump_csv`` of its schedules, in which an empty cell is a step that a rank waits for
-    (torch/distributed/pipelining/schedules.py). What it does to send, to receive, and to gather
-    weights that are spread over ranks is left out, as transfers follow from the rest (see
-    :func:`ooodist.planner.pipeline.dependencies.with_transfers`). Of two actions that overlap, as
-    ``(0F1;3B0)OVERLAP_F_B``, the first is done first.
+    PyTorch: ``_dump_csv`` of its schedules, in which an empty cell is a step in which a rank idles
+    (torch/distributed/pipelining/schedules.py). Sends, receives and the gathering of sharded
+    weights are left out, as the transfers follow from the rest (see
+    :func:`ooodist.planner.pipeline.dependencies.with_transfers`). When two actions overlap, as in
+    ``(0F1;3B0)OVERLAP_F_B``, the first one written runs first.
 
     Args:
-        text: a line a rank.
-        source: names where the text is from, also in what is wrong with it.
+        text: one line per rank.
+        source: where the text comes from; used in error messages and as the schedule's name.
 
     Raises:
-        UserError: a cell is no action, a stage is on two ranks, or one is on none.
+        UserError: a cell is not an action, a stage is on two ranks, or a number is missing.
     """
     rank_of: dict[int, int] = {}
     lists: list[tuple[Action, ...]] = []
@@ -203,7 +203,7 @@ def from_csv(text: str, source: str) -> Schedule:
         lists.append(tuple(actions))
     if not rank_of:
         raise UserError(f"schedule {source} has no actions: write a line for each rank, as 0F0,0B0")
-    # Without a gap, numbers are below how many there are: memory is taken only for what is there.
+    # Without gaps every number is below the count, so huge numbers cannot allocate huge lists.
     _refuse_gap(source, "stage", set(rank_of), "is on no rank; stages")
     microbatches = {action.microbatch for actions in lists for action in actions}
     _refuse_gap(source, "micro-batch", microbatches, "is nowhere; micro-batches")
@@ -216,7 +216,7 @@ def from_csv(text: str, source: str) -> Schedule:
 
 
 def _computed(cell: str) -> list[Action]:
-    """The actions of a cell, but for those that compute nothing. Raises UserError."""
+    """Returns the compute actions of a cell; raises UserError if it is not an action."""
     cell = cell.strip()
     if not cell or _OF_SPREAD_WEIGHTS.fullmatch(cell):
         return []
@@ -235,12 +235,12 @@ def _refuse_gap(source: str, what: str, numbers: set[int], lacks: str) -> None:
 
 
 def trained_from(schedule: Schedule, first: int) -> Schedule:
-    """The schedule in which the stages before ``first`` only run forward.
+    """Returns the schedule in which the stages before ``first`` only run forward.
 
-    It has none of their I, W and B, and nobody sends input gradients to them.
+    Their I, W and B are dropped, and no input gradients are sent to them.
 
     Raises:
-        UserError: there is no such stage, or it does not train in the schedule either.
+        UserError: there is no such stage, or the schedule does not train it.
     """
     if not 0 <= first < schedule.stages:
         raise UserError(
@@ -265,7 +265,7 @@ def trained_from(schedule: Schedule, first: int) -> Schedule:
 
 
 def without_transfers(schedule: Schedule) -> Schedule:
-    """The schedule without sends and receives."""
+    """Returns the schedule without its sends and receives."""
     return replace(
         schedule,
         actions=tuple(

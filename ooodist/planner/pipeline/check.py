@@ -1,6 +1,6 @@
-"""Whether a pipeline schedule can run, before anything starts; and the schedule as a grid.
+"""Checks before anything starts that a pipeline schedule can run, and prints it as a grid.
 
-A schedule that cannot run is shown with its cells by rank and step, and the bad one marked::
+The error for a schedule that cannot run shows its actions by rank and step, the bad one marked::
 
     step         4       5       6
     rank 0  |   0I0     0W0     0I1
@@ -28,15 +28,15 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.dependencies import RECEIVES, SENDS, needs_of, with_transfers
 from ooodist.planner.pipeline.simulate import saved_bytes
 
-SHOWN_STEPS = 4  # before and after the bad cell
+SHOWN_STEPS = 4  # steps shown before and after the bad cell
 
 
 class ScheduleError(UserError):
-    """A schedule that cannot run.
+    """Raised for a schedule that cannot run.
 
     Attributes:
-        rank: where.
-        step: number of the action in the rank's list; None: it is about the whole rank.
+        rank: the rank at fault.
+        step: index of the action in the rank's list; None if the whole rank is at fault.
     """
 
     def __init__(self, schedule: Schedule, rank: int, step: int | None, message: str) -> None:
@@ -49,10 +49,10 @@ class ScheduleError(UserError):
 def check(schedule: Schedule, costs: PipelineCosts | None = None) -> None:
     """Raises ScheduleError unless the schedule can run.
 
-    Each stage does F, I and W (or F and B) of each micro-batch once and on its own rank, and those
-    before the first one that trains F alone; no action needs what does not come, no order blocks,
-    and with costs, no rank keeps more than the memory limit. Transfers are checked if the schedule
-    has some, and otherwise those that it needs.
+    Each stage must do F, I and W (or F and B) of each micro-batch exactly once and on its own rank;
+    stages before the first one that trains do F alone. No action may need a result that never
+    arrives, the orders must not deadlock, and if costs are given, no rank may exceed the memory
+    limit. If the schedule has no transfers, those it needs are added for the check.
     """
     _check_complete(schedule)
     has_transfers = any(a.kind in TRANSFER_KINDS for actions in schedule.actions for a in actions)
@@ -66,7 +66,7 @@ def check(schedule: Schedule, costs: PipelineCosts | None = None) -> None:
 
 
 def grid(schedule: Schedule, rank: int | None = None, step: int = 0) -> str:
-    """The steps of all ranks, a line a rank; with a rank, those around its step, marked."""
+    """Returns one line of steps per rank; with ``rank``, only those around ``step``, marked."""
     longest = max((len(actions) for actions in schedule.actions), default=0)
     steps = range(longest)
     if rank is not None:
@@ -110,7 +110,7 @@ def _check_complete(schedule: Schedule) -> None:
 
 
 def _check_stage(schedule: Schedule, rank: int, stage: int, seen: set[Action], first: int) -> None:
-    """All of it is done that must be; ``first`` is the first stage that trains."""
+    """Checks that a stage does all it must; ``first`` is the first stage that trains."""
     if stage < first:
         wanted: tuple[set[str], ...] = ({FORWARD},)
         rule = "without any I or B, it must do F alone"
@@ -134,7 +134,7 @@ def _check_stage(schedule: Schedule, rank: int, stage: int, seen: set[Action], f
 
 
 def _check_transfers(schedule: Schedule) -> None:
-    """Exactly those that are needed."""
+    """Checks that the schedule has exactly the transfers that it needs."""
     needed = with_transfers(schedule)
     for rank, (actions, those) in enumerate(zip(schedule.actions, needed.actions, strict=True)):
         missing = Counter(those) - Counter(actions)
@@ -147,7 +147,7 @@ def _check_transfers(schedule: Schedule) -> None:
 
 
 def _check_order(schedule: Schedule) -> None:
-    """Runs the actions, each when what it needs is done; a rank goes no further before that."""
+    """Runs each rank's actions in order, each once its needs are met; refuses a deadlock."""
     combined = {a for actions in schedule.actions for a in actions if a.kind == BACKWARD}
     done: set[Action] = set()
     waiting: dict[Action, int] = {}
@@ -171,14 +171,14 @@ def _check_order(schedule: Schedule) -> None:
         f"{schedule.actions[rank][steps[rank]]} of rank {rank} waits for {need}"
         for need, rank in sorted(waiting.items(), key=lambda item: item[1])
     ]
-    # A rank that waits for a later step of its own is to blame, rather than those that wait for it.
+    # Blame a rank that waits for a later step of its own rather than the ranks that wait for it.
     to_blame = [rank for need, rank in waiting.items() if need in schedule.actions[rank]]
     rank = min(to_blame or waiting.values())
     raise ScheduleError(schedule, rank, steps[rank], f"no rank can go on: {'; '.join(reasons)}")
 
 
 def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterator[Action]:
-    """The actions that must be done before, given those that do I and W as one."""
+    """Yields the actions that must be done first; ``combined`` holds the schedule's B actions."""
     stage, kind, microbatch = action
 
     def maker_of(result: str, of: int) -> Action:
@@ -218,6 +218,6 @@ def _check_memory(schedule: Schedule, costs: PipelineCosts) -> None:
 
 
 def _step_of(actions: Sequence[Action], number: int) -> int:
-    """Where the action with this number, transfers not counted, stands among all."""
+    """Returns the step of the compute action with this number (transfers are not counted)."""
     steps = [step for step, action in enumerate(actions) if action.kind in COMPUTE_KINDS]
     return steps[number]

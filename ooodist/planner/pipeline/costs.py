@@ -1,6 +1,6 @@
-"""What the stages of a pipeline cost: seconds and bytes of a micro-batch.
+"""The cost model of pipeline stages: seconds and bytes per micro-batch.
 
-Bytes of a micro-batch on a stage, over time::
+Bytes that a micro-batch keeps on a stage, over time::
 
          F                     I                     W
     _____|---- input_bytes ----|                     |        what only I needs
@@ -16,26 +16,26 @@ from ooodist.errors import UserError
 from ooodist.planner.costs import Bytes, Seconds
 from ooodist.planner.pipeline.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
-RECEIVES_AHEAD = 2  # messages for which a rank has a place before they are needed
+RECEIVES_AHEAD = 2  # receive buffers that a rank posts before the messages are needed
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """Of one stage and one micro-batch; seconds and bytes.
+    """The cost of one micro-batch on one stage, in seconds and bytes.
 
     Attributes:
-        forward: F.
-        input_gradient: I.
-        weight_gradient: W.
-        input_bytes: kept from F to the end of I.
-        weight_bytes: kept from F to the end of W.
-        gradient_bytes: kept from I to the end of W.
-        base_bytes: kept all the time: weights, optimizer, accumulated gradients, messages on their
-            way, and what an action needs for itself while it runs.
-        send_seconds: from the end of F until its output is where the next stage is.
-        send_back_seconds: from the end of I until its result is where the stage before is.
-        sent_bytes: of the stage's output; the gradient that comes back is as large.
-        update: of the optimizer, once a step.
+        forward: seconds of F.
+        input_gradient: seconds of I.
+        weight_gradient: seconds of W.
+        input_bytes: bytes kept from F to the end of I.
+        weight_bytes: bytes kept from F to the end of W.
+        gradient_bytes: bytes kept from I to the end of W.
+        base_bytes: bytes kept all the time: weights, optimizer state, accumulated gradients,
+            messages in transit, and the workspace of a running action.
+        send_seconds: seconds from the end of F until its output reaches the next stage.
+        send_back_seconds: seconds from the end of I until its result reaches the previous stage.
+        sent_bytes: bytes of the stage's output; the gradient that comes back is as large.
+        update: seconds of the optimizer, once per step.
     """
 
     forward: Seconds = 1.0
@@ -51,7 +51,7 @@ class StageCost:
     update: Seconds = 0.0
 
     def seconds(self, kind: str) -> float:
-        """Of an action of this kind."""
+        """Returns the seconds that an action of this kind takes."""
         if kind == FORWARD:
             return self.forward
         if kind == INPUT_GRADIENT:
@@ -62,11 +62,11 @@ class StageCost:
         return self.input_gradient + self.weight_gradient
 
     def transfer_seconds(self, kind: str) -> float:
-        """From the end of an action of this kind until its result is where the other stage is."""
+        """Returns the seconds from the end of an action until the other stage has its result."""
         return self.send_seconds if kind == FORWARD else self.send_back_seconds
 
     def saved_bytes(self, kind: str) -> tuple[int, int]:
-        """What an action of this kind adds to what is kept, at its begin and at its end."""
+        """Returns the change of the bytes kept, at the start and at the end of such an action."""
         if kind == FORWARD:
             return self.input_bytes + self.weight_bytes, 0
         if kind == INPUT_GRADIENT:
@@ -78,24 +78,24 @@ class StageCost:
 
     @property
     def in_flight_bytes(self) -> tuple[int, int, int]:
-        """All that a micro-batch may keep here."""
+        """The bytes that a micro-batch may keep on this stage: for I, for W, and from I for W."""
         return self.input_bytes, self.weight_bytes, self.gradient_bytes
 
 
 @dataclass(frozen=True)
 class PipelineCosts:
-    """Of all stages, in their order.
+    """The costs of all stages of a pipeline.
 
     Attributes:
-        stages: of each stage.
-        memory_limit: bytes that a rank may keep, of all its stages; None: any number.
+        stages: the cost of each stage, in order.
+        memory_limit: bytes that a rank may keep for all its stages together; None: no limit.
     """
 
     stages: tuple[StageCost, ...]
     memory_limit: Bytes | None = None
 
     def check(self, stages: int) -> None:
-        """Raises UserError if these are not the costs of so many stages."""
+        """Raises UserError unless these are the costs of exactly ``stages`` stages."""
         if len(self.stages) != stages:
             raise UserError(
                 f"the costs are those of {len(self.stages)} stages, the schedule has {stages}: "
@@ -104,14 +104,14 @@ class PipelineCosts:
 
 
 def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
-    """The costs where the stages before ``first``, the first one that trains, only run forward.
+    """Returns the costs if the stages before ``first`` only run forward.
 
-    They take no time for I, W and the update and keep nothing for them, and nobody sends input
-    gradients to them. What they keep all the time stays as it was.
+    Those stages take no time for I, W and the update, keep nothing for them, and receive no input
+    gradients. Their ``base_bytes`` are unchanged.
 
     Args:
-        costs: where all stages train.
-        first: 0: all train; the number of stages: none does.
+        costs: the costs if all stages train.
+        first: the first stage that trains; 0: all train; the number of stages: none does.
     """
     if first == 0:
         return costs
@@ -134,6 +134,6 @@ def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
 def equal_stages(
     stages: int, forward: float = 1.0, input_gradient: float = 1.0, weight_gradient: float = 1.0
 ) -> PipelineCosts:
-    """Stages that all cost the same, with no time for transfers; a micro-batch keeps one byte."""
+    """Returns equal costs for all stages: free transfers, and one byte kept per micro-batch."""
     cost = StageCost(forward, input_gradient, weight_gradient, weight_bytes=1)
     return PipelineCosts((cost,) * stages)

@@ -1,6 +1,6 @@
-"""What an action of a pipeline waits for, and who waits for what it makes: the one place for it.
+"""The dependencies between pipeline actions, defined only here.
 
-An arrow goes from what is made to the action that waits for it, all of one micro-batch::
+An arrow goes from an action to one that waits for its result, all for one micro-batch::
 
     stage 0     F ---------.             .--> I --> W
                 |          |             |    ^
@@ -9,10 +9,10 @@ An arrow goes from what is made to the action that waits for it, all of one micr
     stage 1     F ---> I --> W           |
                        '-----------------'
 
-So F waits for the F of the stage before; I for its own F and the I of the stage behind; W for its
-own I. B, which is I and W in one, waits for what I waits for and makes what I makes. Stages before
-the first one that trains do F alone, and nobody makes input gradients for them. Between ranks, what
-is made travels as a message.
+So F waits for the F of the stage before; I for its own F and the I of the stage after; W for its
+own I. B, which is I and W in one, waits for what I waits for and yields what I yields. Stages
+before the first one that trains do F alone and get no input gradients. Between ranks, a result
+travels as a message.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from ooodist.planner.pipeline.actions import (
 )
 
 SPLIT_KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
-SENDS = {FORWARD: SEND_FORWARD, INPUT_GRADIENT: SEND_BACKWARD}  # of each result
+SENDS = {FORWARD: SEND_FORWARD, INPUT_GRADIENT: SEND_BACKWARD}  # the send of each result
 RECEIVES = {FORWARD: RECEIVE_FORWARD, INPUT_GRADIENT: RECEIVE_BACKWARD}
 
 
 def result_of(kind: str) -> str:
-    """What an action of this kind makes: FORWARD, INPUT_GRADIENT (I and B), or WEIGHT_GRADIENT, for
-    which no other action waits."""
+    """Returns the result of an action of this kind: FORWARD, INPUT_GRADIENT (for I and B), or
+    WEIGHT_GRADIENT, for which no other action waits."""
     return INPUT_GRADIENT if kind == BACKWARD else kind
 
 
-# For each kind, how many stages further what it needs is made, and what that is: FORWARD or
-# INPUT_GRADIENT. The last need is met last: the stage behind needs this stage's F before its own I.
+# The needs of each kind: the offset of the stage that makes the result, and the result, FORWARD or
+# INPUT_GRADIENT. The last need is met last: the stage after needs this stage's F before its own I.
 _NEEDS: dict[str, tuple[tuple[int, str], ...]] = {
     FORWARD: ((-1, FORWARD),),
     INPUT_GRADIENT: ((0, FORWARD), (1, INPUT_GRADIENT)),
     BACKWARD: ((0, FORWARD), (1, INPUT_GRADIENT)),
     WEIGHT_GRADIENT: ((0, INPUT_GRADIENT),),
 }
-# The same from the other side: how many stages further somebody waits, and of which kind that is.
+# The inverse: the offset of each stage that waits for the result, and the kind that waits there.
 _USERS = {
     kind: tuple(
         (-further, user)
@@ -68,14 +68,14 @@ _USERS = {
 
 @cache
 def needs_of(stage: int, kind: str, stages: int) -> tuple[tuple[int, str], ...]:
-    """The results that an action waits for: the stage that makes each, and its kind.
+    """Returns the results that an action waits for: the stage that makes each, and its kind.
 
-    The last one is there only when all the others are.
+    The last one arrives only after all the others.
 
     Args:
-        stage: of the action.
-        kind: of the action; one of COMPUTE_KINDS.
-        stages: how many the pipeline has.
+        stage: the stage of the action.
+        kind: the kind of the action, one of COMPUTE_KINDS.
+        stages: the number of stages in the pipeline.
     """
     return tuple(
         (stage + further, result)
@@ -92,14 +92,14 @@ def users_of(
     first_trained: int = 0,
     kinds: tuple[str, ...] = SPLIT_KINDS,
 ) -> tuple[tuple[int, str], ...]:
-    """The stages and kinds of the actions that wait for the result of an action.
+    """Returns the stages and kinds of the actions that wait for the result of an action.
 
     Args:
-        stage: of the action.
-        kind: of the action; one of COMPUTE_KINDS.
-        stages: how many the pipeline has.
+        stage: the stage of the action.
+        kind: the kind of the action, one of COMPUTE_KINDS.
+        stages: the number of stages in the pipeline.
         first_trained: the stages before this one do F alone.
-        kinds: that the schedule has.
+        kinds: the kinds of action that the schedule contains.
     """
     return tuple(
         (stage + further, user)
@@ -111,19 +111,19 @@ def users_of(
 
 
 def receiver_of(stage: int, kind: str, stages: int, first_trained: int = 0) -> int | None:
-    """The other stage that waits for the result of an action, if there is one.
+    """Returns the other stage that waits for the result of an action, or None.
 
-    Args: as in :func:`users_of`.
+    The arguments are those of :func:`users_of`.
     """
     users = users_of(stage, kind, stages, first_trained)
     return next((other for other, _ in users if other != stage), None)
 
 
 def with_transfers(schedule: Schedule) -> Schedule:
-    """The schedule with sends and receives between stages of different ranks.
+    """Returns the schedule with sends and receives between stages of different ranks.
 
-    Whatever is computed is sent at once, and received right before it is needed: what is sent does
-    not wait, and waits for nobody.
+    Each result is sent as soon as it is computed and received right before it is needed: a send
+    blocks nobody.
     """
     first = schedule.first_trained
     return replace(
@@ -136,7 +136,7 @@ def with_transfers(schedule: Schedule) -> Schedule:
 
 
 def _with_transfers(schedule: Schedule, action: Action, first: int) -> Iterator[Action]:
-    """The action between its transfers; ``first`` is the first stage that trains."""
+    """Yields the receives of an action, the action and its send; stages from ``first`` on train."""
     stage, kind, microbatch = action
     rank_of = schedule.rank_of
     for maker, needed in needs_of(stage, kind, schedule.stages):

@@ -1,7 +1,7 @@
-"""The step of many orders of the same actions, fast: all is numbers and lists.
+"""Fast evaluation of the step time of many orders of the same actions, with plain integers.
 
 An action's number is (3 stage + kind) microbatches + microbatch, with kind 0 for F, 1 for I and 2
-for W. The times are those of :func:`ooodist.planner.pipeline.simulate.simulate_pipeline`.
+for W. The times equal those of :func:`ooodist.planner.pipeline.simulate.simulate_pipeline`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, needs_of, receive
 
 
 class Evaluator:
-    """For schedules with these stages, micro-batches and costs, in which I and W are apart.
+    """Evaluates orders for fixed stages, micro-batches and costs; I and W are separate actions.
 
     Attributes:
-        size: how many actions a schedule has.
-        least_seconds: of a step; no order is faster.
+        size: the number of actions in a schedule in which all stages train.
+        least_seconds: a lower bound of the step time in seconds; no order is faster.
     """
 
     def __init__(self, rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts) -> None:
@@ -32,13 +32,13 @@ class Evaluator:
         self._limit = costs.memory_limit
         self._base = [0] * ranks
         self._update = [0.0] * ranks
-        self._work = [0.0] * ranks  # seconds without waiting, with the update
-        self._bytes: list[tuple[int, int]] = []  # of number 3 stage + kind
-        # All else is of each action's number.
+        self._work = [0.0] * ranks  # seconds without waiting, including the update
+        self._bytes: list[tuple[int, int]] = []  # indexed by 3 stage + kind
+        # All the other lists are indexed by the action's number.
         self._seconds: list[float] = []
-        self._arrival: list[float] = []  # of what it needs of another stage; infinite: not known
-        self._receiver: list[int] = []  # what waits for its result; -1: nothing
-        self._link: list[int] = []  # that the result takes; -1: the same rank
+        self._arrival: list[float] = []  # of its input from another stage; infinite: not yet known
+        self._receiver: list[int] = []  # the action that waits for its result; -1: none
+        self._link: list[int] = []  # the link that carries its result; -1: stays on the rank
         self._way: list[float] = []  # seconds on the link
         for stage, cost in enumerate(costs.stages):
             rank = rank_of[stage]
@@ -50,7 +50,7 @@ class Evaluator:
                 waits = any(maker != stage for maker, _ in needs_of(stage, kind, stages))
                 receiver = receiver_of(stage, kind, stages)
                 link, receivers = -1, [-1] * microbatches
-                if receiver is not None:  # with an action of the same kind
+                if receiver is not None:  # the waiting action has the same kind
                     first = (3 * receiver + number) * microbatches
                     receivers = list(range(first, first + microbatches))
                     if rank_of[receiver] != rank:
@@ -64,8 +64,8 @@ class Evaluator:
         self.least_seconds = self._least_seconds(costs)
 
     def _least_seconds(self, costs: PipelineCosts) -> float:
-        """Each rank has all its work left when the first F comes to it, and a micro-batch has its
-        way through all stages and back."""
+        """Returns a lower bound of the step time: when the first F reaches a rank, all its work
+        is still to do, and one micro-batch must pass through all stages and back."""
         ranks, stages = self._rank_of, costs.stages
         way = least = 0.0
         for stage, cost in enumerate(stages):
@@ -81,14 +81,14 @@ class Evaluator:
         return max(least, way + stages[0].weight_gradient + self._update[ranks[0]])
 
     def orders_of(self, schedule: Schedule) -> list[list[int]]:
-        """The numbers of its actions, of each rank."""
+        """Returns the numbers of the actions of each rank."""
         return [
             [self._number(action) for action in actions if action.kind in SPLIT_KINDS]
             for actions in schedule.actions
         ]
 
     def schedule_of(self, orders: Sequence[Sequence[int]]) -> Schedule:
-        """The schedule of such numbers."""
+        """Returns the schedule in which each rank runs the actions with these numbers."""
         return Schedule(
             "orders",
             self._rank_of,
@@ -106,18 +106,18 @@ class Evaluator:
         return Action(stage, SPLIT_KINDS[kind], microbatch)
 
     def on_next_stage(self, number: int, *, upwards: bool) -> tuple[int, int] | None:
-        """The rank and number of the same action on the stage after it, or before it; or none."""
+        """Returns rank and number of the same action on the next (or previous) stage, or None."""
         number += 3 * self._microbatches if upwards else -3 * self._microbatches
         if 0 <= number < self.size:
             return self._rank_of[number // (3 * self._microbatches)], number
         return None
 
     def keeps_order(self, order: Sequence[int], one: int, other: int) -> bool:
-        """Whether the action that was moved from the other place to this one has left none behind
-        that must come before it, nor passed one that must come after it.
+        """Returns whether the action moved from position ``other`` to ``one`` has passed none that
+        must stay before or after it.
 
-        These are of its micro-batch, and those of its kind of the micro-batches next to it: any
-        order is as fast when the first that a stage does is called micro-batch 0, and so on.
+        Those are actions of its micro-batch, and of its kind in adjacent micro-batches: renumbering
+        a stage's micro-batches in the order in which it runs them makes no order slower.
         """
         moved, m = order[one], self._microbatches
         part, microbatch = divmod(moved, m)
@@ -133,13 +133,13 @@ class Evaluator:
         )
 
     def in_turn(self, order: Sequence[int]) -> list[int]:
-        """The order with each stage's micro-batches in turn, which is as fast."""
+        """Returns the order with each stage's micro-batches renumbered in turn; it is as fast."""
         parts = [number // self._microbatches for number in order]
         turns = [itertools.count(part * self._microbatches) for part in range(len(self._bytes))]
         return [next(turns[part]) for part in parts]
 
     def fits(self, rank: int, order: Sequence[int]) -> bool:
-        """Whether a rank with this order keeps to the memory limit."""
+        """Returns whether a rank with this order stays within the memory limit."""
         if self._limit is None:
             return True
         kept = self._base[rank]
@@ -151,19 +151,19 @@ class Evaluator:
         return True
 
     def step_seconds(self, orders: Sequence[Sequence[int]], most: float = math.inf) -> float:
-        """Of a step; infinite where ranks wait for each other.
+        """Returns the seconds of a step; infinity if the ranks deadlock.
 
         Args:
             orders: the numbers of each rank's actions.
-            most: of interest: if it takes longer, infinite may be returned instead.
+            most: the longest time of interest, in seconds; beyond it, infinity may be returned.
         """
         receiver, seconds, link, way = self._receiver, self._seconds, self._link, self._way
         arrival = self._arrival.copy()
         link_free: dict[int, float] = {}
-        waiting: dict[int, int] = {}  # the rank, of an action that it cannot begin
+        waiting: dict[int, int] = {}  # from an action that cannot start yet to its rank
         at = [0] * len(orders)
         time = [0.0] * len(orders)
-        # How long a rank may yet wait; a little more, as sums in another order differ a little.
+        # How long each rank may still wait, with a margin: sums round differently by their order.
         slack = [most * (1 + 1e-9) - work for work in self._work]
         ready = list(range(len(orders)))
         while ready:

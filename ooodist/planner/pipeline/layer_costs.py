@@ -1,6 +1,6 @@
-"""What the layers of a model cost, from which stages of a pipeline are made.
+"""The cost model of a model's layers, from which pipeline stages are made.
 
-Measured by ``ooodist.pipeline.measure``, or described by hand for a machine that one does not have.
+Costs are measured by ``ooodist.pipeline.measure``, or written by hand for a machine not at hand.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ooodist.util import yaml_dataclass
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Of one layer, or of several that stay together; for one micro-batch.
+    """The cost of one micro-batch on one layer, or on several that stay together.
 
     Attributes:
-        name: of the layer.
+        name: the name of the (first) layer.
         forward, input_gradient, weight_gradient: seconds of F, I and W.
-        update: seconds of the optimizer, once a step.
-        base_bytes: kept all the time: weights, optimizer, accumulated gradients.
-        input_bytes: kept from F to the end of I.
-        weight_bytes: kept from F to the end of W.
-        gradient_bytes: kept from I to the end of W.
-        sent_bytes: of all tensors made by this layer or before it, and needed behind it: what is
-            sent if a stage ends here. The gradient that comes back is as large.
+        update: seconds of the optimizer, once per step.
+        base_bytes: bytes kept all the time: weights, optimizer state, accumulated gradients.
+        input_bytes: bytes kept from F to the end of I.
+        weight_bytes: bytes kept from F to the end of W.
+        gradient_bytes: bytes kept from I to the end of W.
+        sent_bytes: bytes of all tensors made up to this layer and needed after it: what is sent
+            if a stage ends here. The gradient that comes back is as large.
     """
 
     name: str
@@ -45,42 +45,42 @@ class LayerCost:
 
     @property
     def seconds(self) -> float:
-        """Of F, I and W."""
+        """The seconds of F, I and W together."""
         return self.forward + self.input_gradient + self.weight_gradient
 
     @property
     def saved_bytes(self) -> int:
-        """What each micro-batch in flight keeps here; one at a time has ``gradient_bytes``
-        besides, unless its W waits."""
+        """The bytes that each micro-batch in flight keeps here; ``gradient_bytes`` come on top for
+        one micro-batch at a time, unless W is delayed."""
         return self.input_bytes + self.weight_bytes
 
 
 @dataclass(frozen=True)
 class Link:
-    """From one rank to another.
+    """A link from one rank to another.
 
     Attributes:
         latency: seconds that a message takes, however small.
-        seconds_per_byte: what each byte adds.
+        seconds_per_byte: seconds that each byte adds.
     """
 
     latency: Seconds = 0.0
     seconds_per_byte: Seconds = 0.0
 
     def seconds(self, num_bytes: int) -> float:
-        """Of a message."""
+        """Returns the seconds that a message of this size takes."""
         return self.latency + num_bytes * self.seconds_per_byte
 
 
 @dataclass(frozen=True)
 class ModelCosts:
-    """Of a model that is to be split into stages.
+    """The costs of a model that is to be split into stages.
 
     Attributes:
-        layers: in their order.
-        link: between neighboring ranks.
-        memory_limit: bytes that a rank may keep; None: any number.
-        recompute: stages keep what they have received, and I runs F again.
+        layers: the cost of each layer, in order.
+        link: the link between neighboring ranks.
+        memory_limit: bytes that a rank may keep; None: no limit.
+        recompute: whether stages keep only the inputs they received, and I runs F again.
     """
 
     layers: tuple[LayerCost, ...]
@@ -90,12 +90,12 @@ class ModelCosts:
 
 
 def read_model_costs(file: Path, option: str = "--costs") -> ModelCosts:
-    """The costs of a YAML file. Raises UserError, which names the option that gave the file."""
+    """Reads costs from a YAML file. Raises UserError, which names the option for the file."""
     return yaml_dataclass.read_file(ModelCosts, file, option)
 
 
 def merged(layers: Sequence[LayerCost], parts: Sequence[range]) -> tuple[LayerCost, ...]:
-    """The layers of each part as one, which no stage divides."""
+    """Merges the layers of each part into one, which no stage boundary divides."""
 
     def one(those: Sequence[LayerCost]) -> LayerCost:
         total = {
@@ -109,7 +109,7 @@ def merged(layers: Sequence[LayerCost], parts: Sequence[range]) -> tuple[LayerCo
 
 
 def _recomputed(layer: LayerCost) -> LayerCost:
-    """What I has made again W may still need later."""
+    """Returns the cost with F run again in I; what W needs is then kept from I to W only."""
     return replace(
         layer,
         input_gradient=layer.forward + layer.input_gradient,
@@ -122,11 +122,11 @@ def _recomputed(layer: LayerCost) -> LayerCost:
 def balanced_parts(
     costs: ModelCosts, ranks: int, chunks: int, microbatches: int
 ) -> list[tuple[range, ...]]:
-    """The layers of each of ``ranks * chunks`` stages, the slowest stage as fast as it can be.
+    """Returns splits into ``ranks * chunks`` stages whose slowest stage is as fast as possible.
 
-    What a schedule keeps is known only when it is made. So with a memory limit there are two ways
-    to try: one in which each stage keeps to its rank's share of the limit with as many
-    micro-batches in flight as 1F1B has there, if there is one; and the one without a limit.
+    How many bytes a schedule keeps is known only once it is made. So with a memory limit there are
+    two candidates: a split (if any) in which each stage, with as many micro-batches in flight as in
+    1F1B, stays within its share of its rank's limit; and the split that ignores the limit.
 
     Raises:
         UserError: there are fewer layers than stages.
@@ -152,7 +152,7 @@ def balanced_parts(
 
 
 def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
-    """Of the stages that these parts of the layers make."""
+    """Returns the costs of the stages that consist of these parts of the layers."""
 
     def cost(part: range, layer: LayerCost) -> StageCost:
         sent = layer.sent_bytes if part.stop < len(costs.layers) else 0

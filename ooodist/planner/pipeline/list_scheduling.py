@@ -1,7 +1,7 @@
-"""Schedules that follow from costs: whoever is free does what is most urgent of what it can do.
+"""List scheduling from costs: a rank that is free starts the most urgent action that is ready.
 
 Gradient fast-forwarding, modulo allocation and push are rules of this kind (Oh et al., EuroSys'22):
-a rank computes and sends input gradients first and does weight gradients while it would wait.
+a rank computes and sends input gradients first, and does weight gradients when it would be idle.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ooodist.planner.pipeline.simulate import Links
 
 @dataclass(frozen=True)
 class Rule:
-    """What a rank prefers.
+    """The priorities by which a rank chooses its next action.
 
     Attributes:
-        kinds: the most urgent first; F, I and W, or F and B.
-        entering: at most so many micro-batches have begun and not ended on stage 0's rank; None:
-            any number.
-        ahead: of the last stage, at most so many more F than I are done; one more for each stage
-            before it; None: any number.
-        deep: of one kind, the earlier micro-batch comes first; else the earlier of a rank's stages
-            (the later one for I).
+        kinds: F, I and W, or F and B; the most urgent first.
+        entering: the most micro-batches that may be started and not yet finished on stage 0's rank;
+            None: no limit.
+        ahead: by how many F the last stage may be ahead of its I (or B), and one more for each
+            stage before it; None: no limit.
+        deep: among actions of one kind, prefer the earlier micro-batch; if False, the earlier of
+            the rank's stages (the later one for I).
     """
 
     kinds: tuple[str, ...] = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
@@ -49,11 +49,11 @@ class Rule:
 def list_schedule(
     name: str, rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, rule: Rule
 ) -> Schedule:
-    """The schedule that the rule makes with these costs.
+    """Returns the schedule that the rule produces with these costs.
 
     Raises:
-        UserError: no stage, no micro-batch, costs of another number of stages, or not even one
-            micro-batch fits into the memory limit.
+        UserError: there is no stage or no micro-batch, the costs are those of another number of
+            stages, or not even one micro-batch fits into the memory limit.
     """
     check_size(len(rank_of), microbatches)
     costs.check(len(rank_of))
@@ -61,7 +61,7 @@ def list_schedule(
 
 
 class _Making:
-    """Runs the pipeline in time, and notes what each rank does."""
+    """Simulates the pipeline event by event and records what each rank does."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class _Making:
             for kind in rule.kinds
         }
         self._done: dict[tuple[int, str], int] = defaultdict(int)
-        # Micro-batches that a rank could do next, the first on top, of each stage and kind.
+        # The micro-batches that each rank could run next, as a heap for each stage and kind.
         self._ready: list[dict[tuple[int, str], list[int]]] = [
             {(stage, kind): [] for stage in stages for kind in rule.kinds}
             for stages in self._stages_of
         ]
         self._actions: list[list[Action]] = [[] for _ in range(self._ranks)]
-        # What happens, in time: an action arrives at its rank (None: only that the rank is free).
+        # Events by time: an action becomes ready on its rank (None: the rank has become free).
         self._events: list[tuple[float, int, int, Action | None]] = []
         self._number = count()
 
@@ -109,7 +109,7 @@ class _Making:
         while self._events:
             now = self._events[0][0]
             woken = set()
-            while self._events and self._events[0][0] <= now:  # all that is known by then
+            while self._events and self._events[0][0] <= now:  # all that is ready by then
                 _, _, rank, action = heapq.heappop(self._events)
                 woken.add(rank)
                 if action is not None:
@@ -154,8 +154,8 @@ class _Making:
         self._wake(end, rank)
 
     def _users_of(self, stage: int, kind: str) -> list[tuple[int, str]]:
-        """What can run as soon as the result of such an action has come: where it is all that was
-        missing, as what an action needs last."""
+        """Returns the actions that become ready when the result of such an action arrives: those
+        of which it is the last need to be met."""
         made = stage, result_of(kind)
         return [
             (user, waiting)
@@ -164,11 +164,11 @@ class _Making:
         ]
 
     def _allowed(self, rank: int, stage: int, kind: str) -> bool:
-        """Whether such an action may start now: memory, and the limits of the rule."""
+        """Returns whether memory and the limits of the rule let such an action start now."""
         if kind == WEIGHT_GRADIENT:
             return True
         if kind != FORWARD:
-            # Where it does not fit, earlier ones' W have to come first: a first one always fits.
+            # If it does not fit, the W of earlier ones must run first: the first one always fits.
             return self._within(rank, self._costs.stages[stage].gradient_bytes)
         begun, rule = self._done[stage, FORWARD], self._rule
         if stage == 0 and rule.entering is not None:
@@ -185,12 +185,12 @@ class _Making:
         return self._fits(rank, stage)
 
     def _fits(self, rank: int, stage: int) -> bool:
-        """With this micro-batch here and at each later stage of the rank: then it can end."""
+        """Returns whether a micro-batch fits here and on the rank's later stages, so it can end."""
         return self._within(rank, self._needed[stage])
 
     def _most_of_one(self, stage: int) -> int:
-        """The most bytes that a micro-batch keeps at once from here on, on the rank of this stage,
-        if each W follows its I."""
+        """Returns the most bytes that a micro-batch keeps at once on the rank of this stage, from
+        this stage on, if each W follows its I."""
         kept = most = 0
         for each in range(stage, self._stages):
             if self._rank_of[each] == self._rank_of[stage]:

@@ -1,8 +1,8 @@
-"""Makes a pipeline schedule faster by moving actions among those of their ranks.
+"""Makes a pipeline schedule faster by moving actions to other positions on their ranks.
 
-Simulated annealing: a move is kept if the step gets no slower, and at first now and then although
-it does. Most moves are of one action. Where that alone makes others wait, or does not fit into
-memory, several move at once: the same micro-batch's on neighboring stages, or two of one rank::
+Simulated annealing: a move is kept if the step gets no slower, and early in the walk sometimes also
+if it does. Most moves are of one action. As that alone may make others wait, or not fit into
+memory, others move several at once: one micro-batch's on neighboring stages, or two of one rank::
 
     stage 0   F0  F1  I0  F2  ...  W0             F0  F1  F2  I0  ...  W0
     stage 1       F0  I0  F1  W0  F2  ...    ->       F0  I0  F1  F2  W0  ...
@@ -17,24 +17,24 @@ from collections.abc import Sequence
 from ooodist.planner.pipeline.evaluate import Evaluator
 
 Orders = list[list[int]]  # the numbers of each rank's actions
-Move = tuple[int, int, int]  # of a rank's action, from a place to another
+Move = tuple[int, int, int]  # a rank, and the positions from and to which its action moves
 
-FARTHEST = 6  # that an action moves
-HEAT = 0.05  # of the step, that it may become slower by at first
+FARTHEST = 6  # positions that an action moves
+HEAT = 0.05  # of the step's seconds: the typical slowdown that is accepted at first
 MOST_STAGES = 4  # on which the same action moves
-HOW_OFTEN = (6, 2, 2)  # one action moves, one on several stages, two of a rank
+HOW_OFTEN = (6, 2, 2)  # weights of: one action, one on several stages, two of one rank
 
 
 def improve(
     orders: Sequence[Sequence[int]], evaluator: Evaluator, evaluations: int, seed: int
 ) -> tuple[float, Orders]:
-    """The fastest orders on a random walk, and their seconds.
+    """Returns the fastest orders found on a random walk, after their step time in seconds.
 
     Args:
-        orders: where it begins; they fit into the memory limit.
-        evaluator: of such orders.
+        orders: the start of the walk; they fit into the memory limit.
+        evaluator: evaluates such orders.
         evaluations: the number of steps of the walk.
-        seed: the same one leads to the same orders.
+        seed: the seed of the walk; the same one leads to the same orders.
     """
     now = [evaluator.in_turn(order) for order in orders]
     seconds = evaluator.step_seconds(now)
@@ -64,7 +64,7 @@ class _Moves:
         self._evaluator, self.chance = evaluator, chance
 
     def make(self, orders: Orders) -> list[Move]:
-        """Changes the orders. Returns what was moved; nothing if what was drawn is impossible."""
+        """Changes the orders and returns the moves made; none if those drawn are impossible."""
         made: list[Move] = []
         for rank, at, by in self._drawn(orders):
             order = orders[rank]
@@ -87,7 +87,7 @@ class _Moves:
             orders[rank].insert(at, orders[rank].pop(to))
 
     def _drawn(self, orders: Orders) -> list[Move]:
-        """Of each rank's action, its place and how far it is to move."""
+        """Draws moves: for each, the rank, the action's position and how far it is to move."""
         chance = self.chance
         rank = chance.randrange(len(orders))
         at = chance.randrange(len(orders[rank]))
@@ -102,7 +102,7 @@ class _Moves:
                 if following is None:
                     break
                 rank, number = following
-                if number not in orders[rank]:  # of a stage that does not train
+                if number not in orders[rank]:  # its stage does not train
                     break
                 drawn.append((rank, orders[rank].index(number), by))
         elif kind == 2:

@@ -1,12 +1,12 @@
-"""Which layers make which stage of a pipeline: the split whose slowest stage is fastest.
+"""Splits layers into pipeline stages such that the slowest stage is as fast as possible.
 
 ::
 
     layers    0 1 2 | 3 4 | 5 6 | 7
     stage     0       1     2     3
 
-Found exactly, by dynamic programming over (stages that are made, layers that are placed). Among the
-splits that are as fast, the one that sends least between stages is taken.
+The split is exact: dynamic programming over (stages made, layers placed). Among equally fast
+splits, the one that sends the fewest bytes between stages is taken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ooodist.errors import UserError
 
 
 class Layer(Protocol):
-    """What the split goes by; see :class:`ooodist.planner.pipeline.layer_costs.LayerCost`."""
+    """The costs used by a split; see :class:`ooodist.planner.pipeline.layer_costs.LayerCost`."""
 
     @property
     def seconds(self) -> float: ...
@@ -39,13 +39,13 @@ def partition(
     in_flight: Sequence[int] | None = None,
     memory_limit: int | None = None,
 ) -> tuple[range, ...]:
-    """The layers of each stage; every stage has at least one.
+    """Returns the range of layers of each stage; every stage has at least one.
 
     Args:
-        layers: in their order.
-        stages: how many.
+        layers: the layers, in order.
+        stages: the number of stages.
         in_flight: micro-batches that each stage keeps at a time; None: one.
-        memory_limit: bytes that a stage may keep; None: any number.
+        memory_limit: bytes that a stage may keep; None: no limit.
 
     Raises:
         UserError: there are fewer layers than stages, or no split fits into the memory limit.
@@ -75,7 +75,7 @@ def partition(
         )
 
     def sent(stage: int, begin: int, end: int) -> float:
-        # Sums of floats differ in their last digits, by how they are split.
+        # Sums of floats differ in their last digits depending on the split.
         if seconds_of(stage, begin, end) > slowest * (1 + 1e-12):
             return math.inf
         return layers[end - 1].sent_bytes if end < len(layers) else 0
@@ -89,8 +89,8 @@ def _best(
     cost: Callable[[int, int, int], float],
     join: Callable[[float, float], float],
 ) -> tuple[float, tuple[range, ...]]:
-    """The split for which the stages' costs, joined, are least."""
-    # best[j]: with the first j layers in the stages so far, the least cost and their ends.
+    """Returns the split whose stage costs, combined by ``join``, are least, after that cost."""
+    # best[j]: the least cost with the first j layers in the stages so far, and the stages' ends.
     best: list[tuple[float, tuple[int, ...]]] = [(0.0, ()), *[(math.inf, ())] * layers]
     for stage in range(stages):
         longer: list[tuple[float, tuple[int, ...]]] = [(math.inf, ())] * (layers + 1)

@@ -1,10 +1,10 @@
-"""From what layers cost to stages and their schedule, for a name, a file, or the best.
+"""Plans a pipeline from layer costs: its stages and a schedule, by name, from a file, or the best.
 
 ::
 
     layers --partition--> stages --place--> ranks --schedule--> actions
 
-Stages are placed on ranks in turn (0 1 2 3 0 1 2 3), or for ZB-V in the shape of a V
+Stages are placed on ranks round-robin (0 1 2 3 0 1 2 3), or for ZB-V in the shape of a V
 (0 1 2 3 3 2 1 0).
 """
 
@@ -27,17 +27,17 @@ from ooodist.planner.pipeline.simulate import PipelineTimeline, simulate_pipelin
 from ooodist.util.yaml_dataclass import did_you_mean
 
 AUTO = "auto"
-Finder = Callable[[tuple[int, ...], int, PipelineCosts, int], Schedule]  # as auto, best_known
+Finder = Callable[[tuple[int, ...], int, PipelineCosts, int], Schedule]  # such as auto, best_known
 Maker = Callable[[int, int, int, PipelineCosts], Schedule]  # of ranks, micro-batches, chunks, costs
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A named schedule: how it is made, and how many stages a rank may have."""
+    """A named schedule: how it is made, and how many stages (chunks) a rank may have."""
 
     make: Maker
-    chunks: int  # by default
-    other_chunks: bool = False  # can it have another number
+    chunks: int  # the default
+    other_chunks: bool = False  # whether another number is allowed
 
 
 _KINDS = {
@@ -52,19 +52,19 @@ _KINDS = {
     "zb_v": _Kind(lambda p, m, v, _: schedules.zero_bubble_v(p, m), 2),
 }
 NAMES = tuple(_KINDS)
-MOST_CHUNKS = 3  # for which is searched where the choice is ours
-FURTHER_STAGE = 0.05  # that another stage a rank costs: actions have costs besides, and are traced
-MOST_NAMED_CHUNKS = 8  # for which is searched if a schedule that has a name is faster than all that
+MOST_CHUNKS = 3  # always searched if the number of chunks is not given
+FURTHER_STAGE = 0.05  # share of the step that each further chunk costs: overhead, and more tracing
+MOST_NAMED_CHUNKS = 8  # searched only if a named schedule with them beats all plans so far
 
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """Stages and what is done with them.
+    """A split into stages, with a schedule and costs for them.
 
     Attributes:
-        parts: the layers of each stage.
-        schedule: of all ranks.
-        costs: of the stages.
+        parts: the range of layers of each stage.
+        schedule: the schedule of all ranks.
+        costs: the costs of the stages.
     """
 
     parts: tuple[range, ...]
@@ -73,17 +73,17 @@ class PipelinePlan:
 
     @property
     def timeline(self) -> PipelineTimeline:
-        """Of a simulated step."""
+        """The timeline of a simulated step."""
         return simulate_pipeline(self.schedule, self.costs)
 
 
 def check_name(name: str, chunks: int | None, key: str = "parallel") -> None:
-    """Raises UserError unless there is a schedule of that name with so many stages a rank.
+    """Raises UserError unless there is a schedule of that name with so many stages per rank.
 
     Args:
-        name: of NAMES, ``auto``, or a CSV file.
-        chunks: stages a rank; None: as usual.
-        key: where it was given.
+        name: one of NAMES, ``auto``, or a CSV file.
+        chunks: stages per rank; None: the schedule's default.
+        key: the section of the job that gave the name, for error messages.
     """
     if name == AUTO or _is_file(name):
         return
@@ -102,7 +102,7 @@ def check_name(name: str, chunks: int | None, key: str = "parallel") -> None:
 
 
 def chunks_of_split(stages: int, ranks: int) -> int:
-    """Stages a rank, of as many as ``parallel.split`` makes. Raises UserError."""
+    """Returns the stages per rank of ``parallel.split``; raises UserError if ranks would differ."""
     if stages % ranks:
         raise UserError(
             f"parallel.split makes {stages} stages, but there are {ranks} ranks; every rank must "
@@ -114,18 +114,18 @@ def chunks_of_split(stages: int, ranks: int) -> int:
 def make_plans(
     costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
 ) -> Iterator[PipelinePlan]:
-    """The plans that a name stands for: one, or for ``auto`` one for each placement that may be the
-    best.
+    """Yields the plans for a name: one, or for ``auto`` one for each split and placement that may
+    be the best.
 
     Args:
-        costs: of the layers.
-        ranks: of the pipeline.
-        microbatches: of a step.
+        costs: the costs of the layers.
+        ranks: the number of ranks in the pipeline.
+        microbatches: the number of micro-batches in a step.
         name: as in :func:`check_name`.
-        chunks: stages a rank; None: as usual.
+        chunks: stages per rank; None: the schedule's default.
 
     Raises:
-        UserError: too few layers, or nothing fits into the memory limit.
+        UserError: there are too few layers, or nothing fits into the memory limit.
     """
     check_name(name, chunks)
     check_size(ranks, microbatches)
@@ -162,7 +162,7 @@ def make_plans(
 def make_plan(
     costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None = None
 ) -> PipelinePlan:
-    """The fastest in simulation of :func:`make_plans`. Raises UserError."""
+    """Returns the plan of :func:`make_plans` that is fastest in simulation. Raises UserError."""
     plans = make_plans(costs, ranks, microbatches, name, chunks)
     return min(plans, key=lambda plan: plan.timeline.step_seconds)
 
@@ -170,12 +170,12 @@ def make_plan(
 def first_plan(
     costs: ModelCosts, ranks: int, microbatches: int, chunks: int | None = None
 ) -> PipelinePlan:
-    """Stages to begin with, and the best known schedule for them; found at once.
+    """Returns, without a search, stages to start with and the best known schedule for them.
 
-    With :func:`make_plan` for ``auto`` the search takes as long as it takes. Here each further
-    stage of a rank has to pay for itself, by ``FURTHER_STAGE`` of the step.
+    :func:`make_plan` with ``auto`` searches, which takes time. Here each further stage per rank
+    must pay for itself: it must save ``FURTHER_STAGE`` of the step.
 
-    Args, Raises: as :func:`make_plans`.
+    Args and errors are those of :func:`make_plans`.
     """
     check_size(ranks, microbatches)
     refused: UserError | None = None
@@ -203,13 +203,13 @@ def placed(
     name: str,
     find: Finder = auto,
 ) -> PipelinePlan:
-    """The plan for stages that are given.
+    """Returns the plan for given stages.
 
     Args:
-        parts: the layers of each stage.
-        costs: of the stages.
+        parts: the range of layers of each stage.
+        costs: the costs of the stages.
         ranks, microbatches, name: as in :func:`make_plans`.
-        find: how a schedule is found where the name is ``auto``.
+        find: finds a schedule if the name is ``auto``.
 
     Raises:
         UserError: the schedule has another number of stages, or does not fit into memory.
@@ -242,19 +242,19 @@ def reschedule(
     first_trained: int = 0,
     find: Finder = auto,
 ) -> PipelinePlan:
-    """The same stages on the same ranks, with a schedule for other costs of theirs.
+    """Returns a plan with the same stages on the same ranks, scheduled for new costs.
 
     Args:
-        plan: with these stages; if the name is a file, its schedule is that of the file, in which
-            all stages train.
+        plan: the plan with these stages; if the name is a file, its schedule must be that of the
+            file, in which all stages train.
         name: as in :func:`check_name`.
-        costs: of the stages, where all train.
-        first_trained: the stages before this one only run forward. The plan's costs are then those
+        costs: the costs of the stages if all of them train.
+        first_trained: the stages before this one only run forward; the new plan's costs are those
             of :func:`forward_only`.
-        find: how a schedule is found where the name is ``auto``.
+        find: finds a schedule if the name is ``auto``.
 
     Raises:
-        UserError: it does not fit into the memory limit, or there is no such stage.
+        UserError: the schedule does not fit into the memory limit, or there is no such stage.
     """
     schedule = plan.schedule
     costs = forward_only(costs, first_trained)
@@ -286,7 +286,7 @@ def _plan(
 
 
 def _read(file: Path, ranks: int, microbatches: int) -> Schedule:
-    """A checked schedule for so many ranks and micro-batches. Raises UserError."""
+    """Reads and checks a schedule for so many ranks and micro-batches. Raises UserError."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -304,7 +304,7 @@ def _read(file: Path, ranks: int, microbatches: int) -> Schedule:
             "must have as many as the others"
         )
     pipeline_check.check(schedule)
-    if schedule.first_trained > 0:  # else a stage that was forgotten would not train, unseen
+    if schedule.first_trained > 0:  # otherwise a stage left out by mistake would silently not train
         raise UserError(
             f"parallel.schedule {file} has no I or B of stage 0; it must have those of all "
             "stages, and a job leaves out what it does not need"
@@ -317,7 +317,7 @@ def _is_file(name: str) -> bool:
 
 
 def _placements(ranks: int, chunks: int) -> Iterator[tuple[int, ...]]:
-    """The ranks of the stages."""
+    """Yields the possible placements, each as the rank of every stage."""
     yield tuple(stage % ranks for stage in range(ranks * chunks))
     if chunks == 2 and ranks > 1:
         yield (*range(ranks), *reversed(range(ranks)))

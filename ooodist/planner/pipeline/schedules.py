@@ -1,25 +1,25 @@
-"""Pipeline schedules that have a name, each for any number of ranks and micro-batches.
+"""The named pipeline schedules, each for any number of ranks and micro-batches.
 
-With equal stages, no time for transfers, p ranks and m micro-batches (F, I and W in seconds):
+With equal stages, free transfers, p ranks and m micro-batches (F, I and W in seconds):
 
 =============== ==================== ============================ ==================
-schedule        stages               makespan                     in flight, at most
+schedule        stages per rank      makespan                     in flight, at most
 =============== ==================== ============================ ==================
-gpipe           any a rank           (m + p - 1)(F + I + W)       m
-1f1b            one a rank           (m + p - 1)(F + I + W)       p
-interleaved     v a rank             m(F+I+W) + (p-1)(F+I+W)/v    more
-zb_h1           one a rank           m(F+I+W) + (p-1)(F+I-W)      p
-zb_h2           one a rank           as zb_h1; span m(F+I+W)      2p - 1
+gpipe           any number           (m + p - 1)(F + I + W)       m
+1f1b            one                  (m + p - 1)(F + I + W)       p
+interleaved     v                    m(F+I+W) + (p-1)(F+I+W)/v    more
+zb_h1           one                  m(F+I+W) + (p-1)(F+I-W)      p
+zb_h2           one                  as zb_h1; span m(F+I+W)      2p - 1
                                      + (p-1)(F+I-2W)
-zb_v            two a rank           span m(F+I+W) at F = I = W   p
+zb_v            two                  span m(F+I+W) at F = I = W   p
 =============== ==================== ============================ ==================
 
-"In flight" counts micro-batches of a rank whose W is not done, in units of a whole rank's share of
-the model. A span is from a rank's own first action to its last.
+"In flight" counts a rank's micro-batches whose W is not done, in units of a whole rank's share of
+the model. A span lasts from a rank's own first action to its last.
 
-fast_forward, modulo and push follow the costs; with 4 ranks, 8 layers and F = I = W = 1 a layer the
-makespans for 1, 4 and 8 micro-batches are 18, 30, 54 and 17, 27, 51, where those of gpipe are 24,
-42, 66.
+fast_forward, modulo and push depend on the costs; with 4 ranks, 8 layers and F = I = W = 1 per
+layer, the makespans for 1, 4 and 8 micro-batches are 18, 30, 54 (fast_forward) and 17, 27, 51
+(modulo and push); those of gpipe are 24, 42, 66.
 
 Sources: fast-forward, modulo and push (Oh et al., EuroSys'22), GPipe (Huang et al. 2019), 1F1B
 (PipeDream, Narayanan et al. 2019), interleaved (Megatron-LM, Narayanan et al. 2021), ZB-H1, ZB-H2
@@ -46,7 +46,7 @@ from ooodist.planner.pipeline.list_scheduling import Rule, list_schedule
 
 
 def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
-    """All forward passes, then all backward passes."""
+    """Returns GPipe: all forward passes, then all backward passes."""
 
     def actions(rank: int) -> Iterator[Action]:
         stages = range(rank, ranks * chunks, ranks)
@@ -59,7 +59,7 @@ def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
-    """After p - rank forward passes, a backward and a forward pass in turn (1F1B)."""
+    """Returns 1F1B: p - rank forward passes, then a backward and a forward pass in turn."""
     return _schedule(
         "1f1b",
         _round_robin(ranks, 1),
@@ -73,9 +73,9 @@ def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
 
 
 def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """1F1B with several stages a rank: p micro-batches go through all of them, then the next p."""
-    # Groups of less than p micro-batches come back to a rank earlier, so that one more forward pass
-    # before each backward pass is all that can be run ahead from rank to rank; more would deadlock.
+    """Returns interleaved 1F1B: p micro-batches pass all stages of a rank, then the next p."""
+    # Groups of fewer than p micro-batches return to a rank earlier, so from rank to rank only one
+    # more forward pass can run ahead before each backward pass; two would deadlock.
     groups = _even_groups(microbatches, ranks)
     ahead = 2 if len(groups) == 1 or all(len(group) == ranks for group in groups) else 1
 
@@ -94,7 +94,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
-    """1F1B in which a rank's W comes as many micro-batches after its I as its number says."""
+    """Returns ZB-H1: 1F1B in which rank r runs each W r micro-batches after its I."""
     return _schedule(
         "zb_h1",
         _round_robin(ranks, 1),
@@ -104,7 +104,7 @@ def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
 
 
 def zero_bubble_h2(ranks: int, microbatches: int) -> Schedule:
-    """ZB-H1 with nearly twice as many forward passes ahead, and W later by as many."""
+    """Returns ZB-H2: ZB-H1 with nearly twice the forward passes ahead, and twice the delay of W."""
     return _schedule(
         "zb_h2",
         _round_robin(ranks, 1),
@@ -114,7 +114,7 @@ def zero_bubble_h2(ranks: int, microbatches: int) -> Schedule:
 
 
 def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
-    """Two stages a rank in the shape of a V: the last rank has the middle, the first both ends.
+    """Returns ZB-V: two stages per rank in a V; the last rank has the middle, the first both ends.
 
     ::
 
@@ -123,8 +123,8 @@ def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
         rank 2     stage 2   5
         rank 3      stage 3 4
 
-    So rank 0 gets the output of the last stage from itself, and begins the backward pass. It is
-    made for at least 2 p - 1 micro-batches, of which those that there are not are left out.
+    So the last stage is on rank 0, which begins the backward pass. The order is built for at least
+    2 p - 1 micro-batches; those beyond ``microbatches`` are then left out.
     """
     down_to_up = 2 * ranks - 1
 
@@ -170,12 +170,12 @@ def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
 
 
 def fast_forward(ranks: int, microbatches: int, costs: PipelineCosts | None = None) -> Schedule:
-    """Each rank does I as soon as it can, then F, and W while it would wait.
+    """Returns the fast-forward schedule: I as soon as possible, then F, and W instead of waiting.
 
     Args:
-        ranks: with one stage each.
-        microbatches: in a step.
-        costs: of the stages, which the order depends on; None: all equal.
+        ranks: the number of ranks, each with one stage.
+        microbatches: the number of micro-batches in a step.
+        costs: the costs of the stages, which determine the order; None: all equal.
     """
     return modulo(ranks, microbatches, 1, costs, name="fast_forward")
 
@@ -189,16 +189,16 @@ def modulo(
     entering: int | None = None,
     name: str = "modulo",
 ) -> Schedule:
-    """Fast-forward with stages dealt out to the ranks in turn.
+    """Returns the fast-forward schedule for stages placed on the ranks round-robin.
 
     Args:
-        ranks: of the pipeline.
-        microbatches: in a step.
-        chunks: stages of a rank.
-        costs: of the stages, which the order depends on; None: all equal.
-        entering: at most so many micro-batches in flight; a further one begins after an earlier
-            one's W.
-        name: of the schedule.
+        ranks: the number of ranks.
+        microbatches: the number of micro-batches in a step.
+        chunks: stages per rank.
+        costs: the costs of the stages, which determine the order; None: all equal.
+        entering: the most micro-batches in flight; another one begins only after an earlier one's
+            W. None: no limit.
+        name: the name of the schedule.
     """
     costs = costs or equal_stages(ranks * chunks)
     rule = Rule(entering=entering)
@@ -208,12 +208,12 @@ def modulo(
 def push(
     ranks: int, microbatches: int, chunks: int = 2, costs: PipelineCosts | None = None
 ) -> Schedule:
-    """Modulo with at most as many micro-batches in flight as there are ranks."""
+    """Returns the modulo schedule with at most as many micro-batches in flight as ranks."""
     return modulo(ranks, microbatches, chunks, costs, entering=ranks, name="push")
 
 
 def _delayed(rank: int, microbatches: int, ahead: int, delay: int) -> Iterator[Action]:
-    """F as in 1F1B with so many ahead; each W so many micro-batches after its I."""
+    """Yields 1F1B with ``ahead`` F first and each W ``delay`` micro-batches after its I."""
     backward = []
     for number in range(microbatches):
         group = [Action(rank, INPUT_GRADIENT, number)]
@@ -230,7 +230,7 @@ def _delayed(rank: int, microbatches: int, ahead: int, delay: int) -> Iterator[A
 def _in_turn(
     forward: Sequence[Action], backward: Sequence[Sequence[Action]], ahead: int
 ) -> Iterator[Action]:
-    """So many forward actions, then a backward group and a forward action in turn."""
+    """Yields ``ahead`` forward actions, then a backward group and a forward action in turn."""
     yield from forward[:ahead]
     for number, group in enumerate(backward):
         yield from group
@@ -238,7 +238,7 @@ def _in_turn(
 
 
 def _even_groups(count: int, most: int) -> list[range]:
-    """The numbers below ``count`` in groups of at most ``most``, of nearly equal sizes."""
+    """Returns the numbers below ``count`` in nearly equal groups of at most ``most``."""
     number = max(1, -(-count // max(1, most)))
     ends = [count * index // number for index in range(number + 1)]
     return [range(begin, end) for begin, end in itertools.pairwise(ends)]

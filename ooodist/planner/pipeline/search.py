@@ -1,9 +1,9 @@
-"""The best pipeline schedule that is found for measured costs, under a memory limit.
+"""Searches for the fastest pipeline schedule for measured costs, under a memory limit.
 
-It starts from the best of all schedules that have a name, fit and suit the placement of the stages,
-of Zero Bubble's heuristic, and of those that rules make of the costs. Then actions are moved among
-those of their rank, on several walks, as long as that helps (the same costs give the same
-schedule). So it is never slower, in simulation, than a published one that fits.
+The search starts from the fastest of: the named schedules that fit and suit the placement of the
+stages, Zero Bubble's heuristic, and list schedules made from the costs. Then several random walks
+move actions to other positions on their ranks, for a fixed budget or until a lower bound is reached
+(equal costs give equal schedules). In simulation, no published schedule that fits is faster.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ooodist.planner.pipeline.list_scheduling import Rule, list_schedule
 from ooodist.planner.pipeline.moves import Orders, improve
 from ooodist.planner.pipeline.simulate import simulate_pipeline
 
-EVALUATED_ACTIONS = 4_500_000  # in all evaluations of a search: some seconds
+EVALUATED_ACTIONS = 4_500_000  # in all evaluations of a search: a few seconds
 MOST_EVALUATIONS = 24_000
 LEAST_EVALUATIONS = 500  # of a walk; fewer lead nowhere
 MOST_WALKS = 12
 SCHEDULED_ACTIONS = 100_000  # in all schedules that rules make
 LEAST_RULES = 4
-STARTS = 3  # of walks, the fastest that are known
-MOST_TRIED = 3  # schedules that are worth trying in earnest
-NEARLY = 0.05  # by which a known schedule may be slower in simulation, to be tried
+STARTS = 3  # walks begin at the fastest known schedules
+MOST_TRIED = 3  # schedules that are tried in training
+NEARLY = 0.05  # a known schedule may be slower by this share in simulation and still be tried
 
 
 def named_schedules(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> Iterator[Schedule]:
-    """All schedules with a name for this placement of the stages, whether they fit or not."""
+    """Yields all named schedules for this placement of the stages, whether they fit or not."""
     ranks = max(rank_of) + 1
     chunks = len(rank_of) // ranks
     if rank_of == tuple(stage % ranks for stage in range(len(rank_of))):
@@ -61,12 +61,12 @@ def named_schedules(
 def auto(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, first_trained: int = 0
 ) -> Schedule:
-    """The fastest schedule that is found.
+    """Returns the fastest schedule that the search finds.
 
     Args:
-        rank_of: of each stage.
-        microbatches: in a step.
-        costs: of the stages, and the memory limit of a rank.
+        rank_of: the rank of each stage.
+        microbatches: the number of micro-batches in a step.
+        costs: the costs of the stages, and the memory limit of a rank.
         first_trained: the stages before this one only run forward.
 
     Raises:
@@ -74,17 +74,17 @@ def auto(
             into the memory limit, or there is no such stage.
     """
     costs = forward_only(costs, first_trained)
-    # First of all what says whether anything fits into the memory limit.
+    # The rules come first: they raise UserError if nothing fits into the memory limit.
     made = list(_made_by_rules(rank_of, microbatches, costs))
     known = [*_published(rank_of, microbatches, costs), *made]
     evaluator = Evaluator(rank_of, microbatches, costs)
-    # An I that nobody needs has no time in these costs, but its rank would wait for it.
+    # An I that nobody needs takes no time in these costs, but its rank would still wait to run it.
     starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
     seconds, orders = min(_walks(starts, evaluator), key=lambda found: found[0])
     for start in starts:
         if start.seconds > seconds:
             break
-        # Where it is as good, what has a name is better with its I and W in one.
+        # If a known schedule is as fast as it was made, with I and W in one, prefer it.
         if simulate_pipeline(start.schedule, costs).step_seconds <= seconds:
             return replace(start.schedule, name="auto")
     return replace(evaluator.schedule_of(orders), name="auto")
@@ -93,12 +93,12 @@ def auto(
 def best_known(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts, first_trained: int = 0
 ) -> Schedule:
-    """The fastest, in simulation, of the schedules that were published and fit; found at once.
+    """Returns, without a search, the published schedule that fits and is fastest in simulation.
 
-    Only where none fits into the memory limit, it is the fastest that rules make of the costs. It
-    keeps its name, with ``_split`` behind it where it is faster with its I and W apart.
+    Only if none fits into the memory limit, it is the fastest list schedule made from the costs.
+    It keeps its name, with the suffix ``_split`` if it is faster with separate I and W.
 
-    Args, Raises: as :func:`auto`.
+    Args and errors are those of :func:`auto`.
     """
     costs = forward_only(costs, first_trained)
     evaluator = Evaluator(rank_of, microbatches, costs)
@@ -113,12 +113,12 @@ def best_known(
 def schedules_to_try(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> tuple[Schedule, ...]:
-    """The best that is found, and the published ones that are nearly as fast in simulation.
+    """Returns the best schedule found, and published ones that are nearly as fast in simulation.
 
-    Predictions err by some percent, and the orders of the work differ in what they ask of caches
-    and neighbors: steps in earnest tell which is best.
+    Predictions err by some percent, and orders differ in the load they put on caches and
+    neighbors: only real steps tell which one is best.
 
-    Args, Raises: as :func:`auto`.
+    Args and errors are those of :func:`auto`.
     """
     evaluator = Evaluator(rank_of, microbatches, costs)
     best = auto(rank_of, microbatches, costs)
@@ -131,7 +131,7 @@ def schedules_to_try(
 
 
 def _as_good(start: _Start, costs: PipelineCosts) -> Schedule:
-    """As it was made, unless it is slower so than with its I and W apart."""
+    """Returns the schedule as it was made, or split if it is faster with separate I and W."""
     if simulate_pipeline(start.schedule, costs).step_seconds <= start.seconds * (1 + 1e-9):
         return start.schedule
     return replace(split(start.schedule), name=f"{start.schedule.name}_split")
@@ -140,8 +140,8 @@ def _as_good(start: _Start, costs: PipelineCosts) -> Schedule:
 def fastest_named_seconds(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> float:
-    """Of a step of the fastest schedule that has a name and fits, if I and W are apart; infinite if
-    there is none."""
+    """Returns the step seconds of the fastest named schedule that fits, with separate I and W;
+    infinity if none fits."""
     named = named_schedules(rank_of, microbatches, replace(costs, memory_limit=None))
     starts = _fastest_first(named, Evaluator(rank_of, microbatches, costs))
     return starts[0].seconds if starts else math.inf
@@ -149,12 +149,12 @@ def fastest_named_seconds(
 
 @dataclass(frozen=True)
 class _Start:
-    """A schedule that is known, with its I and W apart.
+    """A known schedule from which a walk can start.
 
     Attributes:
-        seconds: of a step.
-        schedule: as it was made.
-        orders: the numbers of its actions.
+        seconds: seconds of a step with separate I and W.
+        schedule: the schedule as it was made.
+        orders: the numbers of its actions on each rank, with separate I and W.
     """
 
     seconds: float
@@ -163,7 +163,7 @@ class _Start:
 
 
 def _fastest_first(schedules: Iterable[Schedule], evaluator: Evaluator) -> list[_Start]:
-    """Those that fit into the memory limit, each once."""
+    """Returns the distinct schedules that fit into the memory limit, the fastest first."""
     found: dict[tuple[tuple[int, ...], ...], _Start] = {}
     for schedule in schedules:
         orders = evaluator.orders_of(split(schedule))
@@ -174,7 +174,7 @@ def _fastest_first(schedules: Iterable[Schedule], evaluator: Evaluator) -> list[
 
 
 def _walks(starts: Sequence[_Start], evaluator: Evaluator) -> Iterator[tuple[float, Orders]]:
-    """The seconds and orders of the fastest start, and what walks from the first few lead to."""
+    """Yields seconds and orders of the fastest start, then those of walks from the first few."""
     yield starts[0].seconds, starts[0].orders
     evaluations = min(MOST_EVALUATIONS, EVALUATED_ACTIONS // evaluator.size)
     walks = min(MOST_WALKS, evaluations // LEAST_EVALUATIONS)
@@ -191,7 +191,7 @@ def _walks(starts: Sequence[_Start], evaluator: Evaluator) -> Iterator[tuple[flo
 def _published(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> Iterator[Schedule]:
-    """All schedules with a name, with and without regard to the memory limit, and those of Zero
+    """Yields all named schedules, made with and without the memory limit, and those of Zero
     Bubble's heuristic; some may not fit."""
     for those in dict.fromkeys((replace(costs, memory_limit=None), costs)):
         yield from named_schedules(rank_of, microbatches, those)
@@ -200,7 +200,7 @@ def _published(
 
 
 def split(schedule: Schedule) -> Schedule:
-    """The schedule with each B as I and then W, so that what I computes is sent before W."""
+    """Returns the schedule with each B replaced by I and W, so that I's result is sent before W."""
 
     def parts(action: Action) -> tuple[Action, ...]:
         if action.kind != BACKWARD:
@@ -223,7 +223,7 @@ def _made_by_rules(
     kinds = [("I", "F", "W"), ("I", "W", "F"), ("F", "I", "W")]
     wanted = (ranks, ranks + 1, ranks - 1, ranks // 2, 1, 2, 3)
     aheads = [None, *dict.fromkeys(ahead for ahead in wanted if ahead > 0)]
-    # With one stage a rank there is nothing to choose from in depth.
+    # With one stage per rank, ``deep`` makes no difference.
     deep_or_not = (True, False) if ranks < len(rank_of) else (True,)
     rules = itertools.product(aheads, kinds, deep_or_not)
     number = max(LEAST_RULES, SCHEDULED_ACTIONS // (3 * len(rank_of) * microbatches))

@@ -1,4 +1,4 @@
-"""The search for pipeline schedules as a process of its own; see
+"""Runs the search for pipeline schedules in a process of its own, by means of
 :mod:`ooodist.planner.process_beside`."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ooodist.planner.process_beside import ProcessBeside, answer
 
 @dataclass(frozen=True)
 class ScheduleRequest:
-    """What is searched for: see :func:`ooodist.planner.pipeline.search.schedules_to_try`."""
+    """The arguments of :func:`ooodist.planner.pipeline.search.schedules_to_try`."""
 
     rank_of: tuple[int, ...]
     microbatches: int
@@ -24,7 +24,7 @@ class ScheduleRequest:
 
 @dataclass(frozen=True)
 class NamedCsv:
-    """A schedule as text."""
+    """A schedule as CSV text, with its name."""
 
     name: str
     csv: str
@@ -36,7 +36,7 @@ class NamedCsv:
 
 @dataclass(frozen=True)
 class FoundSchedules:
-    """The most promising one first."""
+    """The schedules that a search found, the most promising one first."""
 
     texts: tuple[NamedCsv, ...] = ()
 
@@ -46,10 +46,10 @@ class FoundSchedules:
 
 
 class ScheduleSearch(ProcessBeside[FoundSchedules]):
-    """A search that runs beside this process, and ends with it at the latest.
+    """A search that runs in a process beside this one, and ends with it at the latest.
 
     Args:
-        request: what is searched for.
+        request: the arguments of the search.
     """
 
     def __init__(self, request: ScheduleRequest) -> None:

@@ -1,8 +1,8 @@
-"""When each action of a pipeline schedule runs, and what it keeps in memory.
+"""Simulates a pipeline schedule: when each action runs, and how many bytes each rank keeps.
 
-A rank computes one action at a time, in its order, and waits until what it needs is there. A
-transfer begins when the result is there and the link is free, and takes nothing of the ranks; each
-pair of ranks has a link for each direction::
+A rank runs one action at a time, in its order, and waits until its inputs have arrived. A transfer
+begins when the result is ready and the link is free, and takes no time of the ranks; each pair of
+ranks has a link in each direction::
 
     rank 0   F0  F1  .   .   I0  W0  I1  W1
     rank 1   .   F0  I0  W0  F1  I1  W1
@@ -19,7 +19,7 @@ from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action, Schedule, wi
 from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
 from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
 
-Message = tuple[str, int, int, int]  # a result, the stages that make and use it, the micro-batch
+Message = tuple[str, int, int, int]  # the result, the stages that make and use it, the micro-batch
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Run:
 
 @dataclass(frozen=True)
 class PipelineTimeline:
-    """What a step does.
+    """The timeline of one step.
 
     Attributes:
-        runs: of each rank, in order.
-        peak_bytes: of each rank, with what its stages keep all the time.
+        runs: the runs of each rank, in order.
+        peak_bytes: the most bytes each rank keeps, including what its stages keep all the time.
         updates: seconds of the optimizer on each rank, after its last action.
     """
 
@@ -47,18 +47,18 @@ class PipelineTimeline:
 
     @property
     def makespan(self) -> float:
-        """Seconds from the first start to the last end, on all ranks."""
+        """Seconds from the start of the step to the last end of an action on any rank."""
         return max((run.end for runs in self.runs for run in runs), default=0.0)
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step, at whose end the ranks wait for each other."""
+        """Seconds of a step, including the updates; at its end the ranks wait for each other."""
         ends = [runs[-1].end if runs else 0.0 for runs in self.runs]
         return max(end + update for end, update in zip(ends, self.updates, strict=True))
 
     @property
     def spans(self) -> tuple[float, ...]:
-        """Seconds from the first start to the last end, of each rank."""
+        """Seconds from each rank's own first start to its last end."""
         return tuple(runs[-1].end - runs[0].start if runs else 0.0 for runs in self.runs)
 
     @property
@@ -68,20 +68,20 @@ class PipelineTimeline:
 
     @property
     def bubble(self) -> float:
-        """The share of the makespan in which ranks wait, on average over the ranks."""
+        """The share of the makespan in which a rank waits, averaged over the ranks."""
         total = self.makespan * len(self.runs)
         return 1 - sum(self.busy) / total if total else 0.0
 
 
 class Links:
-    """When what is sent arrives; one message after the other, from each rank to each other."""
+    """The links between ranks; each carries one message at a time, in one direction."""
 
     def __init__(self, rank_of: tuple[int, ...]) -> None:
         self._rank_of = rank_of
         self._free: dict[tuple[int, int], float] = defaultdict(float)
 
     def arrival(self, source: int, target: int, at: float, seconds: float) -> float:
-        """Of what a stage has for another from ``at`` on, and takes ``seconds`` between ranks."""
+        """Returns when a result that is ready at ``at`` arrives, taking ``seconds`` on the link."""
         link = self._rank_of[source], self._rank_of[target]
         if link[0] == link[1]:
             return at
@@ -90,10 +90,10 @@ class Links:
 
 
 class Deadlock(UserError):
-    """No rank can go on.
+    """Raised when no rank can go on.
 
     Attributes:
-        stuck: for each rank that has not come to its end, the number of its next action.
+        stuck: for each unfinished rank, the index of its next action.
     """
 
     def __init__(self, message: str, stuck: dict[int, int]) -> None:
@@ -102,12 +102,12 @@ class Deadlock(UserError):
 
 
 def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimeline:
-    """Runs a step of the schedule. Its transfers are those that it needs, at the costs' seconds.
+    """Simulates a step of the schedule, with exactly the transfers that it needs.
 
-    Stages before the first one that trains cost what :func:`forward_only` says.
+    Stages before the first one that trains have the costs of :func:`forward_only`.
 
     Raises:
-        Deadlock: ranks wait for each other, or for what nobody computes.
+        Deadlock: ranks wait for each other, or for results that nobody computes.
         UserError: the costs are those of another number of stages.
     """
     costs.check(schedule.stages)
@@ -164,10 +164,10 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
 
 
 def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:
-    """For each rank, the most that it keeps during each of its actions.
+    """Returns for each rank the most bytes that it keeps during each of its actions.
 
-    It depends on the order of its actions alone, and not on when they run. Stages before the first
-    one that trains keep nothing for I and W.
+    They depend on the order of the rank's actions alone, not on when they run. Stages before the
+    first one that trains keep nothing for I and W.
     """
     costs = forward_only(costs, schedule.first_trained)
     result = []
@@ -180,5 +180,5 @@ def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ..
 
 
 def peak_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[int, ...]:
-    """For each rank the most that it keeps."""
+    """Returns the most bytes that each rank keeps at any time."""
     return tuple(max(kept, default=0) for kept in saved_bytes(schedule, costs))

@@ -1,7 +1,7 @@
-"""The list schedules of Zero Bubble for measured costs, one stage a rank.
+"""The heuristic of Zero Bubble for measured costs, with one stage per rank.
 
 Qi et al., "Zero Bubble Pipeline Parallelism" (ICLR 2024), section 3.1, "The heuristic algorithm".
-A round gives each rank one I, and before it at most one F. W fills the gaps::
+A round gives each rank one I, and at most one F before it. W fills the gaps::
 
     rank 0   F0  F1  F2  .   .   .   I0  F3  W0  I1  W1  ...
     rank 1   .   F0  F1  .   I0  F2  W0  I1  F3  W1  ...
@@ -31,15 +31,15 @@ from ooodist.planner.pipeline.simulate import Links
 
 @dataclass(frozen=True)
 class Choices:
-    """What costs alone do not decide.
+    """The choices that the costs alone do not determine.
 
     Attributes:
-        late_first_backward: in the warm-up, a rank takes one more F although its first I then has
-            to wait; else only one after which it does not.
-        backward_first: a rank leaves out the F of a round where that would keep I waiting, unless
-            it would then be idle for longer than another rank has been.
-        fill_all: a gap that is shorter than W is always filled with W; else only where the rank
-            would then have been idle for longer than any other.
+        late_first_backward: in the warm-up, a rank runs one more F even if that delays its first
+            I; if False, only an F that does not.
+        backward_first: a rank skips the F of a round if it would delay I, unless skipping it would
+            leave the rank idle for longer than any other has been.
+        fill_all: a gap shorter than W is always filled with W; if False, only if the rank would
+            otherwise have been idle for longer than any other.
     """
 
     late_first_backward: bool
@@ -48,16 +48,16 @@ class Choices:
 
 
 def automatic(microbatches: int, costs: PipelineCosts) -> Iterator[Schedule]:
-    """The schedules of all choices.
+    """Yields the schedule for each combination of choices.
 
-    They keep to the memory limit where one micro-batch fits into it.
+    They stay within the memory limit if one micro-batch fits into it.
 
     Args:
-        microbatches: in a step.
-        costs: of the stages; stage i is on rank i.
+        microbatches: the number of micro-batches in a step.
+        costs: the costs of the stages; stage i is on rank i.
 
     Raises:
-        UserError: no stage or no micro-batch.
+        UserError: there is no stage or no micro-batch.
     """
     check_size(len(costs.stages), microbatches)
     for choices in itertools.product((True, False), repeat=3):
@@ -65,7 +65,7 @@ def automatic(microbatches: int, costs: PipelineCosts) -> Iterator[Schedule]:
 
 
 class _Making:
-    """Appends actions to ranks, and knows when each of them ends."""
+    """Builds a schedule by appending actions to ranks, and tracks when each of them ends."""
 
     def __init__(self, microbatches: int, costs: PipelineCosts, choices: Choices) -> None:
         self._microbatches, self._costs, self._choices = microbatches, costs, choices
@@ -81,8 +81,8 @@ class _Making:
         self._idle = [0.0] * self._ranks  # since the first F
         self._most_idle = 0.0
         self._kept = [stage.base_bytes for stage in costs.stages]
-        self._done: dict[tuple[int, str], int] = defaultdict(int)  # of a rank and kind
-        # When what a rank needs from another for its F and I arrives, of each micro-batch.
+        self._done: dict[tuple[int, str], int] = defaultdict(int)  # by rank and kind
+        # When the inputs of a rank's F and I arrive from another rank, for each micro-batch.
         self._arrivals: dict[tuple[int, str], list[float]] = defaultdict(list)
 
     def schedule(self) -> Schedule:
@@ -96,11 +96,11 @@ class _Making:
         return Schedule("zb_auto", tuple(range(self._ranks)), self._microbatches, actions)
 
     def _warm_up(self) -> None:
-        """All F before the first I, and that."""
+        """Appends all F that precede the first I, and the first I, to each rank."""
         for rank in range(self._ranks):
             self._append(rank, FORWARD)
         more = [0] * self._ranks
-        arrival = 0.0  # of what the first I needs, as far as is known
+        arrival = 0.0  # of the input of the first I, as far as is known
         for rank in reversed(range(self._ranks)):
             stage, now, kept = self._costs.stages[rank], self._now[rank], self._kept[rank]
             while rank + 1 < self._ranks and 1 + more[rank] < self._microbatches:
@@ -113,7 +113,7 @@ class _Making:
                 more[rank] += 1
             arrival = max(now, arrival) + stage.input_gradient + stage.send_back_seconds
         for before, rank in itertools.pairwise(range(self._ranks)):
-            # One less than the rank before, so that none waits for an F between two I.
+            # One fewer than the rank before, so that no rank waits for an F between two I.
             has_all = 1 + more[rank] == self._microbatches
             more[rank] = min(more[rank], more[before] if has_all else max(0, more[before] - 1))
         for rank, number in enumerate(more):
@@ -123,8 +123,8 @@ class _Making:
             self._append(rank, INPUT_GRADIENT)
 
     def _round(self) -> None:
-        """Another F where it is due, then another I, on each rank."""
-        # A rank that leaves out its F lets those before it leave out theirs.
+        """Appends another F where it is due, then another I, to each rank."""
+        # If a rank skips its F, the ranks before it skip theirs too.
         due = itertools.takewhile(self._wants_forward, reversed(range(self._ranks)))
         for rank in reversed(list(due)):
             while not self._fits_forward(rank, self._kept[rank]) and self._weights_left(rank):
@@ -136,12 +136,12 @@ class _Making:
                 self._append(rank, WEIGHT_GRADIENT)
             self._fill(rank, INPUT_GRADIENT)
             if rank == 0 and self._done[0, FORWARD] == self._microbatches:
-                while self._weights_left(0):  # nobody waits for its I
+                while self._weights_left(0):  # nobody waits for rank 0's I
                     self._append(0, WEIGHT_GRADIENT)
             self._append(rank, INPUT_GRADIENT)
 
     def _wants_forward(self, rank: int) -> bool:
-        """Whether the F of this round is due before the I."""
+        """Returns whether the F of this round is due before the I."""
         begun = self._done[rank, FORWARD]
         if begun == self._microbatches:
             return False
@@ -163,7 +163,7 @@ class _Making:
         return end <= arrival or self._is_too_idle(rank, arrival)
 
     def _fill(self, rank: int, kind: str) -> None:
-        """W until what the next action of this kind needs is there."""
+        """Appends W until the input of the next action of this kind arrives."""
         if rank == (0 if kind == FORWARD else self._ranks - 1):
             return
         arrival = self._arrivals[rank, kind][self._done[rank, kind]]
@@ -194,15 +194,15 @@ class _Making:
             self._arrivals[other, kind].append(at)
 
     def _is_too_idle(self, rank: int, until: float) -> bool:
-        """Whether it would have waited for longer than any other by then, if it did nothing."""
+        """Returns whether a rank idle until then would have waited longer than any other has."""
         return self._idle[rank] + until - self._now[rank] > self._most_idle
 
     def _weights_left(self, rank: int) -> int:
-        """How many W the rank could do."""
+        """Returns how many W the rank could run now."""
         return self._done[rank, INPUT_GRADIENT] - self._done[rank, WEIGHT_GRADIENT]
 
     def _fits_forward(self, rank: int, kept: int) -> bool:
-        """With room for its I, as no W may be left then."""
+        """Returns whether an F and its I fit; by then there may be no W left to free memory."""
         return self._is_within(kept + sum(self._costs.stages[rank].in_flight_bytes))
 
     def _fits_backward(self, rank: int) -> bool:

@@ -1,1 +1,1 @@
-"""Pictures, tables and traces of pipeline steps, recorded and simulated."""
+"""Figures, tables and traces of pipeline steps, recorded and simulated."""

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline does in a step, as bars: F, I, W and the optimizer's update.
+"""The bars of a pipeline timeline: F, I, W and the optimizer's update, one lane per rank.
 
 ::
 
@@ -18,12 +18,12 @@ UPDATE = "U"
 
 @dataclass(frozen=True)
 class Bar:
-    """On the lane of a rank.
+    """A bar on the lane of a rank.
 
     Attributes:
         kind: ``F``, ``I``, ``W`` or ``U``.
-        start, end: seconds from the beginning of the step.
-        action: that it is, or is a part of; None: the update.
+        start, end: seconds from the start of the step.
+        action: the action that the bar shows, in whole or in part; None: the update.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Bar:
 
 
 def bars(simulated: Simulated) -> list[list[Bar]]:
-    """Of each rank, in order; B as I and then W, and updates only where they take time."""
+    """Returns each rank's bars in order; a B becomes I and W, and updates of zero time are none."""
     timeline, costs = simulated.timeline, simulated.plan.costs
     result = []
     for runs, update in zip(timeline.runs, timeline.updates, strict=True):
@@ -53,6 +53,6 @@ def bars(simulated: Simulated) -> list[list[Bar]]:
 
 
 def joins_gradients(simulated: Simulated) -> bool:
-    """Whether I and W are one action somewhere: I's result is sent after W."""
+    """Returns whether some action is a B, whose input gradient is sent only after its W."""
     actions = simulated.plan.schedule.actions
     return any(action.kind == BACKWARD for lane in actions for action in lane)

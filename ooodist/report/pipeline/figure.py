@@ -1,11 +1,11 @@
-"""A picture of pipeline schedules: what each rank computes when, and where it waits.
+"""Draws pipeline schedules: what each rank computes when, and where it waits.
 
     1f1b     rank 0 | 0 1 2 3       0   0   1   1  ...
              rank 1 |   0 1 2   0   0   1   1 ...
     zb_h1    the same below it, with the same time axis
 
-The number on a bar is its micro-batch. Where a rank has several stages, the first is light, and the
-last is dark.
+The number on a bar is its micro-batch. If a rank has several stages, they range from light (the
+first) to dark (the last).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ooodist.report.bars import Bars
 from ooodist.report.pipeline.bars import UPDATE, Bar, bars
 from ooodist.report.pipeline.outcomes import Simulated
 
-# As in ooodist.report.data_parallel.figure: color-blind people can tell them apart.
+# Safe for color-blind readers, as in ooodist.report.data_parallel.figure.
 _COLORS = {
     FORWARD: "#56b4e9",
     INPUT_GRADIENT: "#e69f00",
@@ -40,28 +40,28 @@ _NAMES = {
     WEIGHT_GRADIENT: "W: weight gradient",
     UPDATE: "update",
 }
-_DARKEST = 0.4  # of the last of several stages; 1 is black
-_WHITE_TEXT = 0.3  # from this darkness on
-_LABEL_POINTS = (7.0, 5.5)  # the first for which there is room
+_DARKEST = 0.4  # darkness of the last of several stages; 1 is black
+_WHITE_TEXT = 0.3  # numbers on darker bars are white
+_LABEL_POINTS = (7.0, 5.5)  # the first size that fits is used
 _TITLE_POINTS = 12.0
-_LETTER_WIDTH, _LINE_HEIGHT = 0.62, 1.3  # of the font's size, about
+_LETTER_WIDTH, _LINE_HEIGHT = 0.62, 1.3  # as shares of the font size, approximately
 
 _WIDTH = 12.0  # inches
-_LANE_INCHES = (0.12, 0.26)  # of a lane, at least and at most
-_LANES_INCHES = 2.4  # of all lanes of a panel, if that is within these bounds
-_TITLE_INCHES = 0.42  # of a panel
-_AXES_POINTS = 0.93 * _WIDTH * 72  # the part of the width that is the time axis
-_TICK_INCHES = 0.12  # of the name of a rank
-_FILLED = 0.9  # of the height of a lane
+_LANE_INCHES = (0.12, 0.26)  # smallest and largest height of a lane
+_LANES_INCHES = 2.4  # height of all lanes of a panel, as far as those bounds allow
+_TITLE_INCHES = 0.42  # height of a panel's title
+_AXES_POINTS = 0.93 * _WIDTH * 72  # width of the time axis
+_TICK_INCHES = 0.12  # height of a rank's name
+_FILLED = 0.9  # share of a lane's height that bars fill
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One schedule.
+    """A panel that shows one schedule.
 
     Attributes:
-        title: shown above it.
-        simulated: what is shown.
+        title: the text above it.
+        simulated: the plan and step that it shows.
     """
 
     title: str
@@ -69,11 +69,11 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], title: str) -> Figure:
-    """The picture, with a panel below the other and one time axis in milliseconds.
+    """Draws the panels below each other, with one time axis in milliseconds.
 
     Args:
-        panels: all for the same ranks.
-        title: of the picture.
+        panels: the panels, all with the same number of ranks.
+        title: the title of the figure.
     """
     seconds = max(panel.simulated.seconds for panel in panels)
     ranks = len(panels[0].simulated.timeline.runs)
@@ -85,7 +85,7 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_panel(axes, panel, seconds, lane)
     all_axes[-1].set_xlabel("time (ms)")
-    all_axes[-1].set_xlim(0, seconds * 1.002e3)  # with the line at the end
+    all_axes[-1].set_xlim(0, seconds * 1.002e3)  # leaves room for the line at the end
     figure.legend(
         handles=_legend(panels), loc="outside lower center", ncols=6, frameon=False, fontsize=9
     )
@@ -93,7 +93,7 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def write_title(figure: Figure, title: str) -> None:
-    """Above all axes, in as many lines as it needs."""
+    """Writes the title above all axes, in as many lines as it needs."""
     letters = int(figure.get_figwidth() * 72 / (_TITLE_POINTS * _LETTER_WIDTH))
     lines = textwrap.fill(title, letters)
     figure.suptitle(
@@ -130,7 +130,7 @@ def _draw_panel(axes: Axes, panel: Panel, seconds: float, lane_inches: float) ->
 
 
 def _label_size(all_bars: Sequence[Bar], seconds: float, lane_inches: float) -> float | None:
-    """Of the font in which there is room for the numbers of most bars; None if there is none."""
+    """Returns the font size in points that fits the median bar; None if none does."""
     shown = [bar for bar in all_bars if bar.action is not None and bar.end > bar.start]
     if not shown:
         return None
@@ -146,7 +146,7 @@ def _label_size(all_bars: Sequence[Bar], seconds: float, lane_inches: float) -> 
 def _write_number(
     axes: Axes, bar: Bar, low: float, size: float, color: str, seconds: float
 ) -> None:
-    """The micro-batch, if there is room on this bar."""
+    """Writes the micro-batch on the bar if it fits."""
     text = _number(bar)
     if len(text) * _LETTER_WIDTH * size > (bar.end - bar.start) / seconds * _AXES_POINTS:
         return
@@ -167,7 +167,7 @@ def _number(bar: Bar) -> str:
 
 
 def _groups(lane: Sequence[Bar], simulated: Simulated) -> dict[tuple[str, float], list[Bar]]:
-    """The bars of each kind and darkness."""
+    """Groups the bars that take time by kind and darkness."""
     rank_of = simulated.plan.schedule.rank_of
     groups: dict[tuple[str, float], list[Bar]] = {}
     for bar in lane:

@@ -1,13 +1,13 @@
-"""A step of a pipeline as text in which a column is a unit of time, so that bubbles are seen.
+"""Prints a pipeline step as text in which each column is a unit of time, so bubbles are visible.
 
 ::
 
-    rank 0 |F-F-F-......I-W-F-I-W-I-W-|     a letter is where an action begins, and below it
-           |0 1 2       0 0 3 1 1 2 2 |     stands its micro-batch (and its stage, if ranks have
+    rank 0 |F-F-F-......I-W-F-I-W-I-W-|     a letter marks the start of an action; below it is
+           |0 1 2       0 0 3 1 1 2 2 |     its micro-batch (and its stage, if ranks have
     rank 1 |..F-F-F-..I-W-F-I-W-...         several)
 
-    rank 0 |FF...IWFIWIW|                   if there are more actions than columns, a letter is
-    rank 1 |.FF.IWFIW...                    what takes most of its column
+    rank 0 |FF...IWFIWIW|                   if bars are shorter than columns, a letter shows
+    rank 1 |.FF.IWFIW...                    what takes up most of its column
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _WAITS, _GOES_ON = ".", "-"
 
 
 def time_grid(simulated: Simulated, width: int = WIDTH) -> str:
-    """One to three lines for each rank, and a legend.
+    """Returns one to three lines for each rank, and a legend.
 
     Args:
-        simulated: of which at least one action takes time.
-        width: of the lines of ranks, at most, in characters.
+        simulated: the plan and step to show; at least one action must take time.
+        width: the largest width of the ranks' lines, in characters.
     """
     lanes = [[bar for bar in lane if bar.end > bar.start] for lane in bars(simulated)]
     label = len(f"rank {len(lanes) - 1}")
@@ -53,7 +53,7 @@ def time_grid(simulated: Simulated, width: int = WIDTH) -> str:
 
 
 def _num_columns(ends: Sequence[float], most: int) -> int:
-    """As many as there may be; or less, if all ends (0 to 1) then are ends of columns."""
+    """Returns a number of columns that puts all ends (0 to 1) on column ends, else ``most``."""
 
     def are_on_columns(number: int) -> bool:
         places = [end * number for end in ends]
@@ -63,7 +63,7 @@ def _num_columns(ends: Sequence[float], most: int) -> int:
 
 
 def _rows(lane: Sequence[Bar], columns: int, unit: float, *, with_stages: bool) -> list[str]:
-    """Letters, micro-batches and stages."""
+    """Returns the rows of a lane: letters, micro-batches and, if wanted, stages."""
 
     def letter(bar: Bar, length: int) -> str:
         return bar.kind.ljust(length, _GOES_ON)
@@ -75,7 +75,7 @@ def _rows(lane: Sequence[Bar], columns: int, unit: float, *, with_stages: bool) 
         return _last_digits(None if bar.action is None else bar.action.stage, length)
 
     def row(text: Callable[[Bar, int], str], idle: str) -> str:
-        """The text of each bar is as long as the bar."""
+        """Joins the texts of the bars, each as long as its bar, and fills gaps with ``idle``."""
         line = ""
         for bar in lane:
             start, end = _columns_of(bar, unit)
@@ -88,7 +88,7 @@ def _rows(lane: Sequence[Bar], columns: int, unit: float, *, with_stages: bool) 
 
 
 def _coarse_row(lane: Iterable[Bar], columns: int, unit: float) -> str:
-    """For each column the letter of what takes most of it."""
+    """Returns for each column the letter of what takes up most of it."""
     seconds: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(columns)]
     for bar in lane:
         for column in range(int(bar.start / unit), min(columns, int(bar.end / unit) + 1)):
@@ -100,12 +100,12 @@ def _coarse_row(lane: Iterable[Bar], columns: int, unit: float) -> str:
 
 
 def _columns_of(bar: Bar, unit: float) -> tuple[int, int]:
-    """The first, and the one behind the last; the same if there is no column for it."""
+    """Returns the bar's first column and the one after its last; equal if it has no column."""
     return round(bar.start / unit), round(bar.end / unit)
 
 
 def _last_digits(number: int | None, length: int) -> str:
-    """As many as there is room for."""
+    """Returns the last digits of the number, padded or cut to ``length``."""
     return ("" if number is None else str(number))[-length:].ljust(length)
 
 

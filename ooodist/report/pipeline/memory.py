@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline keep over time, as curves and as a picture.
+"""Memory that the ranks of a pipeline keep over time, as curves and as a figure.
 
 ::
 
@@ -25,11 +25,11 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 _LIMIT = "#d62f1f"
 _INCHES = (12.0, 1.7)  # width, and height of a panel
 _HEADROOM = 1.08
-_FAR = 3  # times the peak: a limit above that would leave no room for the curves
+_FAR = 3  # times the peak: a limit above that would squash the curves
 
 
 def memory_curves(simulated: Simulated) -> list[list[tuple[float, int]]]:
-    """For each rank (seconds, bytes kept from then on), from 0 to the end of the step."""
+    """Returns for each rank points (seconds, bytes kept from then on) over the whole step."""
     costs = simulated.plan.costs
     curves = []
     kept_of = saved_bytes(simulated.plan.schedule, costs)
@@ -46,12 +46,12 @@ def memory_curves(simulated: Simulated) -> list[list[tuple[float, int]]]:
 
 
 def draw_memory(panels: Sequence[Panel], limit: int | None, title: str) -> Figure:
-    """The picture, with a panel below the other, one axis of time and one of bytes.
+    """Draws the panels below each other, with shared axes of time and bytes.
 
     Args:
-        panels: each has a curve for each rank.
-        limit: bytes that a rank may keep; None: any number.
-        title: of the picture.
+        panels: the panels; each gets a curve for each rank.
+        limit: bytes that a rank may keep; None: no limit.
+        title: the title of the figure.
     """
     figure = Figure(figsize=(_INCHES[0], _INCHES[1] * len(panels) + 1.2), layout="constrained")
     write_title(figure, title)
@@ -63,7 +63,7 @@ def draw_memory(panels: Sequence[Panel], limit: int | None, title: str) -> Figur
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_panel(axes, panel, divisor)
         if limit is not None:
-            # A line that is far above all curves is only in the legend.
+            # A limit that is far above all curves appears only in the legend.
             label = f"limit: {readable_bytes(limit)}"
             axes.axhline(limit / divisor, color=_LIMIT, linewidth=1.5, linestyle="--", label=label)
         axes.set_ylabel(unit)

@@ -1,4 +1,4 @@
-"""Schedules of a pipeline side by side: which can be made, which fit, and what a step takes."""
+"""Compares pipeline schedules: which can be made, which fit, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FREE_LINKS = "links that cost nothing"
 
 @dataclass(frozen=True)
 class PipelineSubject:
-    """What is planned.
+    """A model whose pipelines are planned.
 
     Attributes:
         title: the model in a few words.
-        costs: of its layers, for each number of micro-batches that is planned for.
-        batch: samples of a step; None where only the costs are known.
-        pipelines: that share the samples of all; what they exchange is not counted.
+        costs: the costs of its layers, by the number of micro-batches in a step.
+        batch: samples per step and pipeline; None if only the costs are known.
+        pipelines: the number of replicas of the pipeline; their exchanges are not counted.
     """
 
     title: str
@@ -34,22 +34,22 @@ class PipelineSubject:
 
     @property
     def unit(self) -> str:
-        """Of the throughput of a pipeline."""
+        """The unit of a pipeline's throughput."""
         return "micro-batches/s" if self.batch is None else "samples/s"
 
     def throughput(self, microbatches: int, step_seconds: float) -> float:
-        """Of a pipeline, in its unit."""
+        """Returns the throughput of one pipeline, in ``unit``."""
         return (self.batch or microbatches) / step_seconds
 
 
 @dataclass(frozen=True)
 class Setting:
-    """For what schedules are made.
+    """The size of a pipeline for which schedules are made.
 
     Attributes:
-        ranks: of the pipeline.
-        microbatches: of a step.
-        chunks: stages of a rank; None: as usual with each schedule.
+        ranks: the number of ranks.
+        microbatches: the number of micro-batches in a step.
+        chunks: stages per rank; None: each schedule's default.
     """
 
     ranks: int
@@ -58,56 +58,56 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """In a few words."""
+        """The setting in a few words."""
         words = f"{_count(self.ranks, 'rank')}, {_count(self.microbatches, 'micro-batch', 'es')}"
         return words if self.chunks is None else f"{words}, {_count(self.chunks, 'chunk')}"
 
     @property
     def folder(self) -> str:
-        """A name for the folder of its files."""
+        """The name of the folder for the setting's files."""
         name = f"p{self.ranks}-m{self.microbatches}"
         return name if self.chunks is None else f"{name}-v{self.chunks}"
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A plan, and what a step of it does."""
+    """A plan with the timeline of a step, simulated or measured."""
 
     plan: PipelinePlan
     timeline: PipelineTimeline
 
     @property
     def chunks(self) -> int:
-        """Stages of a rank."""
+        """The number of stages per rank."""
         return self.plan.schedule.stages // self.plan.schedule.ranks
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.timeline.step_seconds
 
     @property
     def bubble_of_spans(self) -> float:
-        """The share of its own span in which a rank waits, on average over the ranks."""
+        """The share of its own span in which a rank waits, averaged over the ranks."""
         pairs = zip(self.timeline.busy, self.timeline.spans, strict=True)
-        # Sums of floats may be more than the span by their last digits.
+        # Rounding may make a sum of floats slightly larger than the span.
         shares = [max(0.0, 1 - busy / span) if span else 0.0 for busy, span in pairs]
         return sum(shares) / len(shares)
 
     @property
     def peak_bytes(self) -> int:
-        """Of the rank that keeps most."""
+        """The peak of the rank that keeps the most bytes."""
         return max(self.timeline.peak_bytes)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a schedule.
+    """The result of planning one schedule.
 
     Attributes:
-        name: as it was asked for.
-        simulated: None if it cannot be made.
-        refused: why it cannot be made, or does not fit into the memory limit; empty if it can be
+        name: the name under which the schedule was requested.
+        simulated: the plan and its simulated step; None if it cannot be made.
+        refused: why it cannot be made or does not fit into the memory limit; empty if it can be
             used.
     """
 
@@ -118,13 +118,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The schedules for one setting.
+    """A comparison of the schedules for one setting.
 
     Attributes:
-        subject: what was planned.
-        setting: for which.
-        outcomes: of each schedule.
-        baseline: 1F1B with one stage a rank, whether it fits or not; None if it cannot be made.
+        subject: the model that was planned.
+        setting: the size of the pipeline.
+        outcomes: the outcome of each schedule.
+        baseline: 1F1B with one stage per rank, whether it fits or not; None if it cannot be made.
     """
 
     subject: PipelineSubject
@@ -134,7 +134,7 @@ class Comparison:
 
     @property
     def costs(self) -> ModelCosts:
-        """Of the layers."""
+        """The costs of the layers."""
         return self.subject.costs[self.setting.microbatches]
 
     @property
@@ -144,7 +144,7 @@ class Comparison:
 
     @property
     def conditions(self) -> str:
-        """Links and limit in a few words."""
+        """The links, the memory limit and the number of pipelines in a few words."""
         words = [link_title(self.costs.link)]
         if self.costs.memory_limit is not None:
             words.append(f"at most {readable_bytes(self.costs.memory_limit)} a rank")
@@ -154,21 +154,21 @@ class Comparison:
 
     @property
     def shown(self) -> list[tuple[Outcome, Simulated]]:
-        """Those that could be made."""
+        """The outcomes that could be made, each with its simulated step."""
         return [(one, one.simulated) for one in self.outcomes if one.simulated is not None]
 
     @cached_property
     def best(self) -> tuple[Outcome, Simulated] | None:
-        """The first of the fastest that can be used; None if there is none."""
+        """The fastest schedule that can be used, the first if several are; None if none can."""
         usable = [(one, simulated) for one, simulated in self.shown if not one.refused]
         return min(usable, key=lambda item: item[1].seconds, default=None)
 
     def throughput(self, simulated: Simulated) -> float:
-        """In the subject's unit."""
+        """Returns the throughput in the subject's unit."""
         return self.subject.throughput(self.setting.microbatches, simulated.seconds)
 
     def speed_up(self, simulated: Simulated) -> float | None:
-        """Over the baseline; None if there is none."""
+        """Returns the speed-up over the baseline; None if there is no baseline."""
         return None if self.baseline is None else self.baseline.seconds / simulated.seconds
 
 
@@ -176,9 +176,9 @@ def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) ->
     """Makes the schedules and simulates a step of each.
 
     Args:
-        subject: with the costs for the setting's number of micro-batches.
-        setting: for which.
-        names: of :data:`ooodist.planner.pipeline.plan.NAMES`, ``auto``, or CSV files.
+        subject: the model, with costs for the setting's number of micro-batches.
+        setting: the size of the pipeline.
+        names: names in :data:`ooodist.planner.pipeline.plan.NAMES`, ``auto``, or CSV files.
 
     Raises:
         UserError: the layers take no time.
@@ -197,7 +197,7 @@ def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) ->
 
 
 def link_title(link: Link) -> str:
-    """What links cost, in a few words."""
+    """Returns the latency and bandwidth of a link in a few words."""
     words = [readable_seconds(link.latency)] if link.latency else []
     if link.seconds_per_byte:
         words.append(f"{8e-9 / link.seconds_per_byte:.4g} Gbit/s")
@@ -205,7 +205,7 @@ def link_title(link: Link) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """``0.0015`` -> ``1.5 ms``."""
+    """Formats a time with a fitting unit: ``0.0015`` -> ``1.5 ms``."""
     for unit, name in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
@@ -217,14 +217,14 @@ def _outcome(costs: ModelCosts, setting: Setting, name: str) -> Outcome:
         simulated = _simulated(costs, setting, name)
         return Outcome(name, simulated, _too_large(simulated, costs.memory_limit))
     except UserError as error:
-        # Without the grid of a schedule that cannot run.
+        # Only the first line: the grid of a schedule that cannot run follows it.
         refused = str(error).splitlines()[0].removeprefix(f"schedule {name}, ")
     return Outcome(name, _without_limit(costs, setting, name), refused)
 
 
 def _without_limit(costs: ModelCosts, setting: Setting, name: str) -> Simulated | None:
-    """What a schedule that is refused would take with more memory; None if that is not it."""
-    if costs.memory_limit is None or name == AUTO:  # which finds what fits, if there is anything
+    """Returns the step of a refused schedule with unlimited memory; None if that does not help."""
+    if costs.memory_limit is None or name == AUTO:  # auto finds a schedule that fits, if any does
         return None
     try:
         return _simulated(replace(costs, memory_limit=None), setting, name)
@@ -238,7 +238,7 @@ def _simulated(costs: ModelCosts, setting: Setting, name: str) -> Simulated:
 
 
 def _too_large(simulated: Simulated, limit: int | None) -> str:
-    """Why it does not fit, which nobody has checked for a file of a schedule; empty if it fits."""
+    """Returns why it does not fit, else an empty string; schedule files are checked only here."""
     if limit is None or simulated.peak_bytes <= limit:
         return ""
     rank = simulated.timeline.peak_bytes.index(simulated.peak_bytes)

@@ -1,4 +1,4 @@
-"""Planning pipelines: the schedules of some settings, the pictures, and files for Perfetto."""
+"""Plans pipelines for some settings, and writes the schedules, figures and Perfetto traces."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def plan_pipelines(
     """Plans for each setting and writes the files.
 
     Args:
-        subject: what is planned.
-        settings: if there are several, each has a folder of its own in ``output``.
-        names: of the schedules, as :func:`ooodist.report.pipeline.outcomes.compare` takes them.
-        output: the folder for the files; it is made if need be, and files of an earlier planning
+        subject: the model to plan for.
+        settings: the pipeline sizes; if there are several, each has its own folder in ``output``.
+        names: the schedules, as :func:`ooodist.report.pipeline.outcomes.compare` takes them.
+        output: the folder for the files; it is created if need be, and files of an earlier run
             are replaced.
 
     Returns:
-        the text for people.
+        The text to print.
 
     Raises:
         UserError: no schedule can be used in any setting, or the files cannot be written.
@@ -111,7 +111,7 @@ def _sweep(comparisons: Sequence[Comparison], output: Path) -> str:
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
-    """Writes what was planned for one setting."""
+    """Writes the files for one setting."""
     assert comparison.best is not None
     schedule = comparison.best[1].plan.schedule
     (folder / SCHEDULE_NAME).write_text(to_csv(schedule), encoding="utf-8")
@@ -131,7 +131,7 @@ def _write(comparison: Comparison, folder: Path) -> None:
 
 
 def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> str:
-    """The schedule and what is predicted of it."""
+    """Returns the schedule's name and the predictions for it."""
     speed_up = comparison.speed_up(simulated)
     words = [
         f"{outcome.name}: {pipeline_table.milliseconds(simulated.seconds)} ms a step",

@@ -1,4 +1,4 @@
-"""A picture of throughput over the number of micro-batches, a line for each schedule."""
+"""Draws the throughput over the number of micro-batches, with a line for each schedule."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.pipeline.figure import write_title
 from ooodist.report.pipeline.outcomes import Comparison
 
-# Of each schedule with a name, and of those of files: the palette of Okabe and Ito and three more.
-# The markers tell the lines apart without colors.
+# A color and a marker for each named schedule, and one for all files: the palette of Okabe and Ito
+# and three more colors. The markers tell the lines apart without colors.
 _COLORS = (
     *("#56b4e9", "#e69f00", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#a6930a"),
     *("#882255", "#777777", "#444444"),
 )
 _MARKERS = "osD^vP<>Xh"
 _STYLES = ("-", "--", ":")
-_INCHES = (5.0, 4.6)  # of the axes for a number of ranks
+_INCHES = (5.0, 4.6)  # width and height of the axes for a number of ranks
 _LEGEND_INCHES = 2.2
-_LINE_INCHES = 0.2  # of the legend
+_LINE_INCHES = 0.2  # height of a line in the legend
 
-Line = tuple[str, int | None]  # a schedule, and the chunks that were asked for
+Line = tuple[str, int | None]  # a schedule, and the requested chunks
 
 
 def draw_sweep(comparisons: Sequence[Comparison], title: str) -> Figure:
-    """The picture: axes for each number of ranks; what does not fit is left out.
+    """Draws axes for each number of ranks; schedules that cannot be used are left out.
 
     Args:
-        comparisons: of one subject, for different settings.
-        title: of the picture.
+        comparisons: the comparisons of one subject for different settings.
+        title: the title of the figure.
     """
     all_ranks = sorted({each.setting.ranks for each in comparisons})
     lines = list(
@@ -43,7 +43,7 @@ def draw_sweep(comparisons: Sequence[Comparison], title: str) -> Figure:
         )
     )
     width = _INCHES[0] * len(all_ranks) + _LEGEND_INCHES
-    height = max(_INCHES[1], _LINE_INCHES * (len(lines) + 5))  # with the title
+    height = max(_INCHES[1], _LINE_INCHES * (len(lines) + 5))  # including the title
     figure = Figure(figsize=(width, height), layout="constrained")
     write_title(figure, title)
     all_axes = figure.subplots(1, len(all_ranks), sharey=True, squeeze=False)[0]
@@ -84,7 +84,7 @@ def _draw_axes(axes: Axes, comparisons: Sequence[Comparison], lines: Sequence[Li
 
 
 def _points(comparisons: Sequence[Comparison], line: Line) -> dict[int, float]:
-    """The throughput for each number of micro-batches with which the schedule can be used."""
+    """Returns the throughput by number of micro-batches, where the schedule can be used."""
     return {
         comparison.setting.microbatches: comparison.throughput(simulated)
         for comparison in comparisons

@@ -1,4 +1,4 @@
-"""Pipeline schedules side by side: as tables for people, and as CSV."""
+"""Compares pipeline schedules in tables, as text and as CSV."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ooodist.report.data_parallel.plan_table import aligned, readable_bytes
 from ooodist.report.pipeline.outcomes import BASELINE, FREE_LINKS, Comparison, Outcome, Simulated
 
 _MILLI = 1e3
-_LONGEST_NAME = 24  # of a layer
+_LONGEST_NAME = 24  # characters of a layer's name
 
 
 def text(comparison: Comparison) -> str:
-    """A line for each schedule, and below them why some cannot be used."""
+    """Returns a table with a line for each schedule, and below it why some cannot be used."""
     head = ("", "chunks", "ms/step", comparison.subject.unit, f"over {BASELINE}", "bubble")
     lines: list[tuple[str, ...]] = [(*head, "of spans", "peak memory", "fits")]
     for outcome in comparison.outcomes:
@@ -34,7 +34,7 @@ def text(comparison: Comparison) -> str:
 
 
 def stages_text(comparison: Comparison, simulated: Simulated) -> str:
-    """A line for each stage: its rank, its layers, and what a micro-batch takes there."""
+    """Returns a line for each stage: its rank, milliseconds per micro-batch, and its layers."""
     plan = simulated.plan
     lines: list[tuple[str, ...]] = [("stage", "rank", "ms F", "ms I", "ms W", "layers")]
     for stage, (part, rank, cost) in enumerate(
@@ -47,7 +47,7 @@ def stages_text(comparison: Comparison, simulated: Simulated) -> str:
 
 
 def sweep_text(comparisons: Sequence[Comparison]) -> str:
-    """A line for each setting, with its best schedule; and why there is none."""
+    """Returns a line for each setting with its best schedule, and the reasons where none fits."""
     unit = comparisons[0].subject.unit
     lines: list[tuple[str, ...]] = [
         ("", "best", "chunks", "ms/step", unit, f"over {BASELINE}", "bubble", "of spans", "memory")
@@ -68,7 +68,7 @@ def sweep_text(comparisons: Sequence[Comparison]) -> str:
 
 
 def write_csv(comparisons: Sequence[Comparison], file: Path) -> None:
-    """A line for each schedule of each setting; the file is replaced. Raises OSError."""
+    """Writes a line for each schedule of each setting, replacing the file; raises OSError."""
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(
@@ -93,7 +93,7 @@ def write_csv(comparisons: Sequence[Comparison], file: Path) -> None:
 
 
 def milliseconds(seconds: float) -> str:
-    """``0.0123`` -> ``12.3``; short times with more digits."""
+    """Formats seconds as milliseconds: ``0.0123`` -> ``12.3``; short times get more digits."""
     return f"{seconds * _MILLI:.{1 if seconds >= 10 / _MILLI else 3}f}"
 
 
@@ -104,7 +104,7 @@ def _note_on_links(comparison: Comparison) -> list[str]:
 
 
 def _cells(comparison: Comparison, outcome: Outcome) -> Iterator[str]:
-    """From chunks to whether it fits."""
+    """Yields the text table's cells, from chunks to whether the schedule fits."""
     simulated = outcome.simulated
     if simulated is None:
         yield from ("-",) * 7
@@ -121,7 +121,7 @@ def _cells(comparison: Comparison, outcome: Outcome) -> Iterator[str]:
 
 
 def _numbers(comparison: Comparison, simulated: Simulated | None) -> Iterator[object]:
-    """From step_ms to peak_bytes."""
+    """Yields the CSV cells from step_ms to peak_bytes."""
     if simulated is None:
         yield from (None, None, None, comparison.subject.unit, None, None, None, None)
         return

@@ -1,4 +1,4 @@
-"""A Keras callback that shows some steps of a pipeline's training in Perfetto, as they ran."""
+"""A Keras callback that records steps of a pipeline's training as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WARM_UP_STEPS = 2
 
 @dataclass(frozen=True)
 class PipelineComparison:
-    """A schedule, predicted and measured; seconds of a step, and the shares that ranks wait."""
+    """A schedule's seconds per step and bubble (share of waiting), predicted and measured."""
 
     schedule: str
     predicted_seconds: float
@@ -42,7 +42,7 @@ class PipelineComparison:
 
     @property
     def error(self) -> float:
-        """Of the prediction, as a share of what was measured; negative where it is too low."""
+        """The prediction's relative error; negative if the predicted time is too short."""
         return self.predicted_seconds / self.measured_seconds - 1
 
     def __str__(self) -> str:
@@ -54,17 +54,17 @@ class PipelineComparison:
 
 
 class PipelineTrace(keras.callbacks.Callback):
-    """Shows steps of a model that was given to :func:`ooodist.pipelined`.
+    """Records steps of a model that was given to :func:`ooodist.pipelined`.
 
-    All ranks have one; rank 0 writes what the ranks of its pipeline did in ``num_steps`` steps,
-    beside what was predicted, as ``trace.json.gz``. The clocks of hosts are taken to be alike.
+    All ranks need the callback; rank 0 writes what the ranks of its pipeline did in ``num_steps``
+    steps, beside the prediction, as ``trace.json.gz``. Clocks of hosts are assumed synchronized.
 
     Args:
         output: the folder for the file.
-        num_steps: how many steps to show.
+        num_steps: the number of steps to record.
 
     Attributes:
-        comparison: predicted and measured; None as long as it is not known, and on other ranks.
+        comparison: predicted and measured values; None until they are known, and on other ranks.
 
     Raises:
         UserError: ``num_steps`` is less than 1.
@@ -78,7 +78,7 @@ class PipelineTrace(keras.callbacks.Callback):
         self._path = Path(output) / FILE_NAME
         self._num_steps = num_steps
         self._left_to_warm = WARM_UP_STEPS
-        self._done = 0  # steps
+        self._done = 0  # steps trained so far
         self._is_finished = False
         self._began = 0.0
         self._seconds: list[float] = []
@@ -93,7 +93,7 @@ class PipelineTrace(keras.callbacks.Callback):
             return
         if (
             self.model.ooodist.strategy.is_trying
-        ):  # schedules take turns: what was recorded is of another
+        ):  # schedules are being tried in turn: the recorded steps belong to another one
             self._left_to_warm = WARM_UP_STEPS
             self._seconds.clear()
             self._steps.clear()
@@ -153,7 +153,7 @@ class PipelineTrace(keras.callbacks.Callback):
         logger.info("%s", self.comparison)
 
     def _timeline(self, plan: PipelinePlan, began: float, ran: Sequence[Ran]) -> PipelineTimeline:
-        """What all ranks of the first pipeline did in a step; all ranks call it."""
+        """Gathers the timeline of a step of the first pipeline; all ranks must call it."""
         engine = self.model.ooodist.engine
         computed = [each for each in ran if each.action.kind in COMPUTE_KINDS]
         most = max(len(actions) for actions in plan.schedule.actions)

@@ -1,10 +1,10 @@
-"""What a file for Perfetto shows of a simulated pipeline: a process a schedule, a track a rank.
+"""Turns a pipeline step into a process for Perfetto, with a track for each rank.
 
     rank 0   | 0F0 | 0F1 |           | 0B0     |
     rank 1          \\| 1F0 | 1B0     |/
     memory of rank 0, memory of rank 1   curves
 
-An arrow leads from where something is computed to where it is used, if that is on another rank.
+An arrow leads from an action to one on another rank that uses its result.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _UPDATE = "update"
 
 
 def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Process:
-    """The process of a simulated step.
+    """Returns the process of a simulated or measured step.
 
     Args:
-        simulated: what is shown.
-        number: of the process.
-        title: shown above.
+        simulated: the plan and step to show.
+        number: the number of the process.
+        title: the name of the process.
     """
     timeline = simulated.timeline
     slices: list[Slice] = []
@@ -68,7 +68,7 @@ def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Proces
 
 
 def _arrows(simulated: Simulated, places: dict[Action, int]) -> list[tuple[int, int]]:
-    """From each F and I to the one that uses it on another rank."""
+    """Returns arrows from each F, I and B to the action on another rank that uses its result."""
     rank_of = simulated.plan.schedule.rank_of
     arrows = []
     for action, place in places.items():

@@ -1,1 +1,1 @@
-"""A zoo as a gRPC service, and its client."""
+"""A gRPC service that shares a zoo, and its client."""

@@ -1,8 +1,8 @@
-"""What the zoo's service does in each call of zoo.proto, for callers whom guard.py let in.
+"""Implements each call of zoo.proto, for callers that guard.py has admitted.
 
-A file that arrives is kept outside of the zoo until it is whole and its sum is right; then
-:meth:`Zoo.add` looks into it. It has no name there: neither a call that fails nor a service that is
-killed leaves anything behind.
+An uploaded file stays outside the zoo until it is complete and its checksum matches; then
+:meth:`Zoo.add` checks its content. It is an unnamed temporary file, so neither a failed call nor a
+killed service leaves anything behind.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ID = re.compile(r"[0-9A-Za-z_-]{1,128}")
 
 
 class Calls(zoo_pb2_grpc.ZooServicer):
-    """Answers the calls of clients.
+    """Handles the calls of clients.
 
     Args:
-        zoo: in which they look, and which stays the caller's to close.
-        tokens: which say who is an admin.
-        limits: that users have.
+        zoo: the zoo to serve, which the caller must close.
+        tokens: tokens and admins of the service.
+        limits: limits for users and their uploads.
     """
 
     def __init__(self, zoo: Zoo, tokens: Tokens, limits: Limits) -> None:
@@ -46,7 +46,7 @@ class Calls(zoo_pb2_grpc.ZooServicer):
     def Query(
         self, request_iterator: Iterator[zoo_pb2.QueryRequest], context: Caller
     ) -> Iterator[zoo_pb2.QueryResponse]:
-        """Finds models for a new one."""
+        """Finds the models most similar to a new one."""
         request = context.next(request_iterator)
         for found in self._zoo.query(*messages.query_of(request, context.user)):
             yield messages.query_response(found)
@@ -57,7 +57,7 @@ class Calls(zoo_pb2_grpc.ZooServicer):
         """Sends the file of a model."""
         model = context.next(request_iterator).id
         if not may_use(self._entry(model).meta, context.user):
-            raise _no_model(model)  # not even that it is there is the user's business
+            raise _no_model(model)  # hides even that it exists
         with self._zoo.open(model) as file:
             size = self._zoo.size(model)
             sent = hashlib.sha256()
@@ -70,7 +70,7 @@ class Calls(zoo_pb2_grpc.ZooServicer):
     def Register(
         self, request_iterator: Iterator[zoo_pb2.RegisterRequest], context: Caller
     ) -> Iterator[zoo_pb2.RegisterResponse]:
-        """Takes the file of a model."""
+        """Receives the file of a model and adds it to the zoo."""
         request = context.next(request_iterator)
         if not request.HasField("upload"):
             raise UserError("the first message must say what is uploaded")
@@ -103,7 +103,7 @@ class Calls(zoo_pb2_grpc.ZooServicer):
     def List(
         self, request_iterator: Iterator[zoo_pb2.ListRequest], context: Caller
     ) -> Iterator[zoo_pb2.ListResponse]:
-        """Lists the models that the user may use, to admins all."""
+        """Lists the models that the user may use, or all of them for an admin."""
         context.next(request_iterator)
         for row in self._zoo.list():
             if context.user in self._tokens.admins or may_use(row.meta, context.user):
@@ -112,7 +112,7 @@ class Calls(zoo_pb2_grpc.ZooServicer):
     def Evict(
         self, request_iterator: Iterator[zoo_pb2.EvictRequest], context: Caller
     ) -> Iterator[zoo_pb2.EvictResponse]:
-        """Removes a model."""
+        """Removes a model, for admins only."""
         model = context.next(request_iterator).id
         if context.user not in self._tokens.admins:
             raise RefusedError(

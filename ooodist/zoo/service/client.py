@@ -1,4 +1,4 @@
-"""A zoo, wherever it is: a folder or bucket, or a service on another machine.
+"""Uniform access to a zoo in a folder, in a bucket, or behind a service on another machine.
 
 ::
 
@@ -6,7 +6,7 @@
         found = zoo.find(graph, Wanted(task="image classification"))
         entry, weights = zoo.fetch(found[0].id)
 
-gRPC is imported only for a service: a folder or bucket needs no extra.
+gRPC is imported only for a service, so a folder or bucket needs no extra.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class ZooClient:
     """Finds, fetches and registers models.
 
     Args:
-        address: ``host:port`` or ``grpc://host:port`` of a service; or where a zoo is, as
-            :class:`Zoo` takes it.
-        token: for the service; if None, that in the environment variable OOODIST_ZOO_TOKEN.
-        certificate: a PEM file with the certificate of the service or of who signed it. Without
-            one, only a service on this machine is asked, in plain text.
-        timeout: seconds for the service to answer, or to send or take up to 1 MiB.
-        index: file of the index of a zoo that is not asked through a service; see :class:`Zoo`.
+        address: ``host:port`` or ``grpc://host:port`` of a service, or the address of a zoo as in
+            :class:`Zoo`.
+        token: token for the service; None to use the environment variable OOODIST_ZOO_TOKEN.
+        certificate: PEM file with the certificate of the service or of its signer. Without it,
+            only a service on this machine is used, in plain text.
+        timeout: seconds for the service to answer, or to send or receive up to 1 MiB.
+        index: index file of a zoo that is used without a service; see :class:`Zoo`.
 
     Raises:
-        UserError: one of these cannot be used, or the extra that a service needs is not
-            installed. (Whether the service is there shows in the calls.)
+        UserError: an argument is invalid, or the extra that a service needs is not installed.
+            (The service is first contacted by a call.)
     """
 
     def __init__(
@@ -76,26 +76,26 @@ class ZooClient:
             self._zoo = Zoo(address, index=index)
 
     def find(self, model: Graph | Outline, wanted: Wanted, count: int = 1) -> list[Found]:
-        """The models that are most like this one, best first.
+        """Returns the models most similar to this one, best first.
 
         Args:
-            model: to be warmed up.
-            wanted: which models will do. (A service fills in the user.)
-            count: at most so many.
+            model: the model to warm-start.
+            wanted: conditions on the models. (A service fills in the user.)
+            count: most models to return.
 
         Raises:
-            UserError: the zoo or the service says no.
-            ZooUnavailable: there is no answer.
+            UserError: the zoo or the service refuses the request.
+            ZooUnavailable: the service does not answer.
         """
         outline = outline_of(model) if isinstance(model, Graph) else model
         return self._zoo.query(outline, wanted, count)
 
     def fetch(self, model: str) -> tuple[Entry, dict[str, np.ndarray]]:
-        """What is known of the model with this id, and its weights by name. Raises as ``find``."""
+        """Returns the entry of a model by id, and its weights by name. Raises as ``find``."""
         return self._zoo.fetch(model)
 
     def register(self, model: keras.Model, meta: Meta) -> str:
-        """Puts a trained model into the zoo and returns its id. Raises as ``find``."""
+        """Adds a trained model to the zoo and returns its id. Raises as ``find``."""
         from ooodist.transfer.graph.keras_graph import graph_of  # imports TensorFlow
 
         graph = graph_of(model)
@@ -107,15 +107,15 @@ class ZooClient:
             return self._zoo.upload(file)
 
     def list(self) -> list[Row]:
-        """The models that there are for this user. Raises as ``find``."""
+        """Returns the models that this user may use. Raises as ``find``."""
         return self._zoo.list()
 
     def evict(self, model: str) -> None:
-        """Removes a model; a service lets only its admins. Raises as ``find``."""
+        """Removes a model; a service requires an admin. Raises as ``find``."""
         self._zoo.evict(model)
 
     def close(self) -> None:
-        """Nothing can be asked any more."""
+        """Closes the zoo or the connection; no more calls are possible."""
         self._zoo.close()
 
     def __enter__(self) -> ZooClient:

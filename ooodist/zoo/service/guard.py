@@ -1,8 +1,8 @@
-"""Who may call the zoo's service, and what a call that fails is told.
+"""Authentication, limits and error reporting for all calls of the zoo's service.
 
-Each call needs a token, and the token says who asks: what a client claims to be is not looked at.
-All calls are streams for gRPC: so it hands over the messages one by one, and a client that nobody
-knows, or that sends nothing, does not keep a thread waiting for a message.
+Each call needs a token, which identifies the user; nothing else that a client claims is believed.
+To gRPC all calls are streams: it delivers messages one at a time, so the token is checked before
+any message is awaited, and a silent client does not keep a thread forever.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ooodist")
 
-_DETAIL_LETTERS = 1000  # of an error: they travel in a header, which must be short
+_DETAIL_LETTERS = 1000  # of an error message, which travels in a short header
 
 
 class RefusedError(Exception):
-    """A call is refused for another reason than that its messages are wrong."""
+    """A call is refused for a reason other than an invalid message."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -44,12 +44,12 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Caller:
-    """A client in the middle of a call; the service's methods get it as their context.
+    """A client during a call; the service's methods receive it as their context.
 
     Attributes:
-        user: who it is.
-        cancel: ends the call.
-        timeout: seconds that it may take for a message.
+        user: name of the user, according to the token.
+        cancel: function that ends the call.
+        timeout: seconds that the client may take per message.
     """
 
     user: str
@@ -57,11 +57,11 @@ class Caller:
     timeout: float
 
     def watch(self) -> IdleTimeout:
-        """Ends the call if the client is too slow to send or take a message."""
+        """Returns a watchdog that ends the call if the client takes too long for a message."""
         return IdleTimeout(self.timeout, self.cancel)
 
     def next(self, requests: Iterator[T]) -> T:
-        """Its next message. Raises UserError: there is none."""
+        """Returns the next message of the client; raises UserError if there is none."""
         with self.watch():
             message = next(requests, None)
         if message is None:
@@ -70,12 +70,12 @@ class Caller:
 
 
 class Guard(grpc.ServerInterceptor):
-    """Stands before all calls: looks at tokens, limits and errors.
+    """Intercepts all calls to check tokens, enforce limits and report errors.
 
     Args:
-        tokens: of those who may call.
-        limits: that users have.
-        address: of the zoo, which clients are not told.
+        tokens: tokens of the users.
+        limits: limits on concurrent calls, and the timeout.
+        address: address of the zoo, which is kept out of error messages.
     """
 
     def __init__(self, tokens: Tokens, limits: Limits, address: str) -> None:
@@ -89,12 +89,12 @@ class Guard(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
-        """What gRPC asks for each call; None: there is no such call."""
+        """Returns the handler of a call, wrapped in the checks; None if there is no such call."""
         handler = continuation(handler_call_details)
         if handler is None:
             return None
         most = request_bytes(handler_call_details.method.rpartition("/")[2])
-        # Without a deserializer: gRPC would call a message that is damaged an error of the service.
+        # No deserializer: gRPC would report a damaged message as an error of the service.
         return grpc.stream_stream_rpc_method_handler(
             partial(self._answer, handler, most), response_serializer=handler.response_serializer
         )
@@ -114,7 +114,7 @@ class Guard(grpc.ServerInterceptor):
             with self._places.taken_by(caller.user):
                 for answer in handler.stream_stream(requests, caller):
                     with caller.watch():
-                        yield answer  # goes on once the network has taken it
+                        yield answer  # resumes once the network has taken it
         except grpc.RpcError:
             return  # the client has gone
         except RefusedError as error:
@@ -131,7 +131,7 @@ class Guard(grpc.ServerInterceptor):
             context.abort(grpc.StatusCode.INTERNAL, "the service failed; its log says why")
 
     def _user(self, given: str | bytes) -> str:
-        """Whose token it is. All are compared, in a time that does not tell how much is right."""
+        """Returns the user of a token, compared with all tokens in constant time."""
         header = given if isinstance(given, bytes) else given.encode()
         found = None
         for token, user in self._tokens.users.items():
@@ -145,9 +145,9 @@ class Guard(grpc.ServerInterceptor):
         return found
 
     def _public(self, error: Exception) -> str:
-        """The message without what the client has no business to know."""
+        """Returns the error message without the address of the zoo, shortened."""
         text = str(error)
         for place in (self._address, os.path.abspath(self._address)):
-            if re.match(r"/.|\w+://", place):  # and not a single word, which may be in any text
+            if re.match(r"/.|\w+://", place):  # but no single word, which any text may contain
                 text = text.replace(place, "the zoo")
         return text[:_DETAIL_LETTERS]

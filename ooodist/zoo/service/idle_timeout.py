@@ -1,4 +1,4 @@
-"""A limit on how long a call may stand still, however long it takes as a whole."""
+"""A limit on how long a call may stall, independent of its total duration."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 
 class IdleTimeout:
-    """Calls ``cancel`` once nothing has moved for some seconds.
+    """Calls ``cancel`` once a call has made no progress for some seconds.
 
-    A call of gRPC can only be given seconds for the whole of it, and nobody knows how long it takes
-    to send a large file. So what is limited is the time from one message to the next::
+    gRPC can only limit the duration of a whole call, and how long a large file takes is not known
+    in advance. So this limits the time from one message to the next::
 
         with IdleTimeout(30.0, call.cancel) as watch:
             for message in call:
                 watch.moved()
 
     Attributes:
-        expired: whether it has called.
+        expired: whether it has called ``cancel``.
     """
 
     def __init__(self, seconds: float, cancel: Callable[[], object]) -> None:
@@ -30,7 +30,7 @@ class IdleTimeout:
         self._thread = threading.Thread(target=self._run, name="ooodist-zoo-watch", daemon=True)
 
     def moved(self, more_seconds: float = 0.0) -> None:
-        """Starts anew; the next message may take so much longer."""
+        """Restarts the timer, with ``more_seconds`` on top for the next message."""
         self._until = time.monotonic() + self._seconds + more_seconds
 
     def __enter__(self) -> IdleTimeout:

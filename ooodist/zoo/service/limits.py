@@ -1,8 +1,8 @@
-"""How much of a zoo's service its users may take, each of them and all together.
+"""Limits on what users may take of a zoo's service, each of them and all together.
 
-A call that waits for its client keeps a thread. So there are far more threads than calls that have
-something to do at a time, and of those one user gets only a part: a client that opens streams and
-says nothing is in nobody's way but its own.
+A call that waits for its client occupies a thread. So there are far more threads than calls that
+have work to do at any time, and each user gets only a share of them: a client that opens streams
+and stays silent blocks nobody but itself.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-CHUNK_BYTES = 2**20  # of a file, that travel in a message
-MESSAGE_BYTES = 4 * 2**20  # the most that gRPC takes in at all
-LARGEST_BYTES = 2 * 2**30  # of a file, unless the user says otherwise
+CHUNK_BYTES = 2**20  # of a file in one message
+MESSAGE_BYTES = 4 * 2**20  # the most that gRPC accepts in a message
+LARGEST_BYTES = 2 * 2**30  # of a file, by default
 
 _REQUEST_BYTES = {"Query": 3 * 2**20, "Register": 2 * CHUNK_BYTES}
 _OTHER_REQUEST_BYTES = 2**16
 
 
 def request_bytes(call: str) -> int:
-    """The most bytes that a message to the service may have in a call."""
+    """Returns the most bytes that a request of this call may have."""
     return _REQUEST_BYTES.get(call, _OTHER_REQUEST_BYTES)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a service takes.
+    """The limits of a service.
 
     Attributes:
-        calls: that may go on at a time; each has a thread.
-        calls_of_user: the same, of one user.
-        uploads: of these calls.
-        uploads_of_user: the same, of one user.
-        file_bytes: of a file that may be registered.
-        timeout: seconds in which a client must send, or take, its next message of up to 1 MiB.
+        calls: most concurrent calls; each has a thread.
+        calls_of_user: most concurrent calls of one user.
+        uploads: most concurrent uploads, which also count as calls.
+        uploads_of_user: most concurrent uploads of one user.
+        file_bytes: largest file that may be registered, in bytes.
+        timeout: seconds for a client to send or receive its next message of up to 1 MiB.
     """
 
     calls: int = 256
@@ -48,16 +48,16 @@ class Limits:
 
 
 class BusyError(Exception):
-    """There is no place left for a call."""
+    """A limit on concurrent calls or uploads is reached."""
 
 
 class Places:
-    """Places for things that go on at a time.
+    """A limited number of places, in total and for each user.
 
     Args:
-        what: they are, for the error.
-        total: places.
-        of_user: places that one user may have.
+        what: what takes the places, in the plural, for the error.
+        total: number of places.
+        of_user: most places that one user may take.
     """
 
     def __init__(self, what: str, total: int, of_user: int) -> None:
@@ -69,7 +69,7 @@ class Places:
 
     @contextlib.contextmanager
     def taken_by(self, user: str) -> Iterator[None]:
-        """A place for a user. Raises BusyError, at once, if there is none."""
+        """Takes a place for a user; raises BusyError immediately if there is none."""
         with self._lock:
             if self._taken[user] >= self._of_user:
                 raise BusyError(
@@ -86,4 +86,4 @@ class Places:
             yield
         finally:
             with self._lock:
-                self._taken -= Counter({user: 1})  # which drops users that have none
+                self._taken -= Counter({user: 1})  # also drops users with no places

@@ -1,8 +1,8 @@
-"""What the zoo's service and its clients say to each other: zoo.proto, made and read here.
+"""Builds and parses the messages of zoo.proto, for the service and its clients.
 
-Nothing that arrives is trusted. That a message has the right fields of the right types is what
-protobuf sees to; here it is checked that their values make sense, before anything is made of them.
-Files travel in chunks of 1 MiB, but for the last.
+Nothing received is trusted. Protobuf makes sure that a message has the right fields of the right
+types; this module checks that the values make sense before they are used. Files travel in chunks of
+1 MiB; the last may be shorter.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ T = TypeVar("T")
 
 SERVICE: str = zoo_pb2.DESCRIPTOR.services_by_name["Zoo"].full_name
 
-MOST_FOUND = 100  # models that may be asked for at once
-MOST_SECONDS = 2.0**37  # since 1970, which is in the year 6325
+MOST_FOUND = 100  # models per query
+MOST_SECONDS = 2.0**37  # since 1970: the year 6325
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class Part(Protocol):
-    """A message that may hold a chunk of a file: FetchResponse, RegisterRequest."""
+    """A message that may hold a chunk of a file: FetchResponse or RegisterRequest."""
 
     @property
     def chunk(self) -> bytes:
-        """The chunk; empty if the message is something else."""
+        """The chunk; empty if the message holds something else."""
 
 
 def made(kind: Callable[..., T], **fields: Any) -> T:
-    """A message of this kind.
+    """Returns a message of this kind.
 
     Raises:
-        UserError: a field cannot have this value.
+        UserError: a field cannot hold its value.
     """
     try:
         return kind(**fields)
-    except (TypeError, ValueError) as error:  # too large a number, or half of a surrogate pair
+    except (TypeError, ValueError) as error:  # too large a number, or a lone surrogate
         raise UserError(f"{repr(fields)[:80]} cannot be sent: {error}") from error
 
 
 def parsed(parse: Callable[[bytes], T], message: bytes, most: int) -> T:
-    """The message in these bytes.
+    """Parses a message.
 
     Args:
-        parse: makes a message of bytes.
-        message: the bytes that arrived.
-        most: bytes that it may have.
+        parse: converts bytes to a message.
+        message: bytes received.
+        most: most bytes that it may have.
 
     Raises:
-        UserError: it is longer, or is no such message.
+        UserError: it is too long or malformed.
     """
     if len(message) > most:
         raise UserError(f"a message has {len(message)} bytes; at most {most} are allowed")
@@ -73,10 +73,10 @@ def parsed(parse: Callable[[bytes], T], message: bytes, most: int) -> T:
 
 
 def query_request(outline: Outline, wanted: Wanted, count: int) -> zoo_pb2.QueryRequest:
-    """Asks for the ``count`` best models, of those wanted, for an outline.
+    """Returns a request for the ``count`` best models that are wanted for an outline.
 
     Raises:
-        UserError: the service would not take it.
+        UserError: the service would reject it.
     """
     outline_json.check_size(len(outline))
     operators = [
@@ -105,10 +105,10 @@ def query_request(outline: Outline, wanted: Wanted, count: int) -> zoo_pb2.Query
 
 
 def query_of(request: zoo_pb2.QueryRequest, user: str) -> tuple[Outline, Wanted, int]:
-    """What :func:`query_request` got, on behalf of a user.
+    """Returns the arguments of :func:`query_request`, with the user who asks filled in.
 
     Raises:
-        UserError: names what is wrong.
+        UserError: the request is invalid; the message names the fault.
     """
     if not 1 <= request.count <= MOST_FOUND:
         raise UserError(f"count is {request.count}; it must be 1 to {MOST_FOUND}")
@@ -121,19 +121,19 @@ def query_of(request: zoo_pb2.QueryRequest, user: str) -> tuple[Outline, Wanted,
 
 
 def query_response(found: Found) -> zoo_pb2.QueryResponse:
-    """A model that was found."""
+    """Returns the message for a model that was found."""
     return made(zoo_pb2.QueryResponse, id=found.id, score=found.score, meta=_meta(found.meta))
 
 
 def found_of(response: zoo_pb2.QueryResponse) -> Found:
-    """What :func:`query_response` got. Raises UserError: it makes no sense."""
-    if not 0 < response.score <= 1 + 1e-6:  # NaN is not; rounding may add a little
+    """Returns the argument of :func:`query_response`; raises UserError if it is invalid."""
+    if not 0 < response.score <= 1 + 1e-6:  # also catches NaN; rounding may add a little
         raise UserError(f"a message has a score of {response.score}; it must be above 0, at most 1")
     return Found(checked_id(response.id), response.score, _meta_of(response.meta))
 
 
 def list_response(row: Row) -> zoo_pb2.ListResponse:
-    """A model of the list."""
+    """Returns the message for a model in the list."""
     return made(
         zoo_pb2.ListResponse,
         id=row.id,
@@ -148,9 +148,9 @@ def list_response(row: Row) -> zoo_pb2.ListResponse:
 
 
 def row_of(response: zoo_pb2.ListResponse) -> Row:
-    """What :func:`list_response` got. Raises UserError: it makes no sense."""
+    """Returns the argument of :func:`list_response`; raises UserError if it is invalid."""
     for seconds in (response.created, response.last_used):
-        if not abs(seconds) <= MOST_SECONDS:  # NaN is not
+        if not abs(seconds) <= MOST_SECONDS:  # also catches NaN
             raise UserError(f"a message has a time of {seconds} s, at which there was no zoo")
     return Row(
         id=checked_id(response.id),
@@ -165,23 +165,23 @@ def row_of(response: zoo_pb2.ListResponse) -> Row:
 
 
 def checked_id(text: str) -> str:
-    """The same text. Raises UserError: no model has it as its id."""
+    """Returns the id unchanged; raises UserError if it cannot be the id of a model."""
     if not (1 <= len(text) <= MOST_TEXT and text.isprintable()):
         raise UserError(f"a message has {text[:80]!r} as the id of a model, which none has")
     return text
 
 
 def check_sha256(text: str) -> None:
-    """Raises UserError for what is no SHA-256 sum in hexadecimal digits."""
+    """Raises UserError unless the text is a SHA-256 digest in hexadecimal."""
     if not _SHA256.fullmatch(text):
         raise UserError(f"sha256 is {text[:80]!r}; it must have 64 hexadecimal digits")
 
 
 def chunks(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """The next ``size`` bytes of a file, in pieces as they travel.
+    """Yields the next ``size`` bytes of a file in chunks as they are sent.
 
     Raises:
-        UserError: the file has fewer.
+        UserError: the file has fewer bytes left.
     """
     for start in range(0, size, CHUNK_BYTES):
         length = min(CHUNK_BYTES, size - start)
@@ -197,19 +197,19 @@ def receive(
     file: IO[bytes],
     moved: Callable[[], None] | None = None,
 ) -> str:
-    """Writes a file from its chunks, and leaves what follows them in ``messages``.
+    """Writes a file from its chunks; later messages stay in ``messages``.
 
     Args:
-        messages: from which the chunks are taken.
-        size: bytes of the whole file, as declared and found acceptable.
-        file: to write into.
-        moved: if given, is called after each chunk.
+        messages: messages that hold the chunks.
+        size: declared size of the file in bytes, already checked.
+        file: file to write to.
+        moved: called after each chunk, if given.
 
     Returns:
-        The SHA-256 sum of what was written, in hexadecimal digits.
+        The SHA-256 digest of the bytes written, in hexadecimal.
 
     Raises:
-        UserError: a chunk is missing, or has another size than it should.
+        UserError: a chunk is missing or has the wrong size.
     """
     written = hashlib.sha256()
     for start in range(0, size, CHUNK_BYTES):
@@ -230,13 +230,13 @@ def receive(
 
 
 def sha256_of(file: Path) -> str:
-    """The SHA-256 sum of a file in hexadecimal digits."""
+    """Returns the SHA-256 digest of a file in hexadecimal."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _shapes(operator: zoo_pb2.Operator) -> list[list[int]]:
-    """The shapes of an operator; of too many, only so many that they are refused."""
+    """Returns the shapes of an operator, cut off just above the limits that refuse them."""
     some = operator.shapes[: outline_json.MOST_WEIGHTS + 1]
     return [list(shape.sizes[: outline_json.MOST_AXES + 1]) for shape in some]
 

@@ -1,4 +1,4 @@
-"""The calls of a zoo's service, as a client makes them; see zoo.proto."""
+"""The client side of the zoo's service; see zoo.proto."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from ooodist.zoo.zoo import Found, Row, Wanted
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-_CHECKED_BYTES_PER_SECOND = 20 * 2**20  # by a slow service, of a file that it has received
+_CHECKED_BYTES_PER_SECOND = 20 * 2**20  # rate at which a slow service checks an upload
 _UNREACHABLE = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
-_UNREADABLE = "Exception deserializing response!"  # as gRPC has it, of status INTERNAL
+_UNREADABLE = "Exception deserializing response!"  # gRPC's text, with the status INTERNAL
 
 
 class Remote:
-    """A zoo that a service offers; the arguments are those of :class:`ZooClient`."""
+    """A zoo behind a service; takes the arguments of :class:`ZooClient`."""
 
     def __init__(
         self, address: str, token: str | None, certificate: Path | None, timeout: float
@@ -77,7 +77,7 @@ class Remote:
             self._download(model, file)
             try:
                 return entries.read_with_weights(file)
-            except UserError as error:  # the file itself is gone when somebody reads this
+            except UserError as error:  # the temporary file will be gone by then
                 text = str(error).replace(str(file), f"{model} of the zoo at {self._address}")
                 raise UserError(text) from error
 
@@ -129,12 +129,12 @@ class Remote:
         asked: Iterable[Request],
         last_seconds: float = 0.0,
     ) -> Generator[Any, None, None]:
-        """Sends messages and gives back those that come.
+        """Sends messages and yields the answers.
 
         Args:
-            method: of the stub.
+            method: method of the stub.
             asked: messages to send.
-            last_seconds: by which the answer to the last one may take longer.
+            last_seconds: extra seconds for the answer to the last message.
         """
 
         def sent() -> Iterator[Request]:
@@ -190,7 +190,7 @@ class Remote:
 
 def _credentials(certificate: Path) -> grpc.ChannelCredentials:
     try:
-        ssl.create_default_context(cafile=certificate)  # gRPC would only fail to connect
+        ssl.create_default_context(cafile=certificate)  # gRPC itself would just fail to connect
         return grpc.ssl_channel_credentials(certificate.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(

@@ -1,6 +1,6 @@
-"""The zoo as a gRPC service, for machines that do not share a file system.
+"""Serves a zoo over gRPC, for machines that do not share a file system.
 
-Its calls are in zoo.proto, what they do in calls.py, and who may call is up to guard.py.
+zoo.proto defines the calls, calls.py implements them, and guard.py decides who may call.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from ooodist.zoo.service.limits import MESSAGE_BYTES, Limits
 from ooodist.zoo.service.tokens import Tokens, check_tokens, read_tokens
 from ooodist.zoo.zoo import Zoo
 
-REFUSING = 16  # threads beside those of calls that go on
+REFUSING = 16  # extra threads, which refuse calls above the limit
 
 
 @dataclass(frozen=True)
 class Service:
-    """A zoo that is being served; see :func:`serve`.
+    """A running service of a zoo, as returned by :func:`serve`.
 
     Attributes:
-        address: ``host:port``, with the port that was chosen if it was given as 0.
+        address: ``host:port``, with the actual port if 0 was given.
     """
 
     address: str
@@ -43,7 +43,7 @@ class Service:
     _pool: ThreadPoolExecutor
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Takes no more calls, and ends those that take longer than so many seconds."""
+        """Refuses new calls, and ends those still running after so many seconds."""
         self._server.stop(seconds).wait()
         self._pool.shutdown(wait=False)
 
@@ -64,18 +64,18 @@ def serve(
     key: Path | None = None,
     limits: Limits | None = None,
 ) -> Service:
-    """Starts to serve a zoo.
+    """Starts serving a zoo in background threads.
 
     Args:
-        zoo: which stays the caller's to close.
-        address: ``host:port``; port 0: any that is free.
-        tokens: the user of each token.
+        zoo: the zoo, which the caller must close.
+        address: ``host:port``; port 0 picks a free one.
+        tokens: user by token.
         admins: users who may evict models.
-        certificate, key: PEM files for TLS, without which only this machine itself is served.
-        limits: that users have, if others than usual.
+        certificate, key: PEM files for TLS; without them, only loopback addresses are allowed.
+        limits: limits for users; None for the defaults.
 
     Raises:
-        UserError: the address, the tokens, the certificate or the key cannot be used.
+        UserError: the address, the tokens, the certificate or the key is invalid.
     """
     check_tokens(tokens)
     if (certificate is None) != (key is None):
@@ -95,10 +95,10 @@ def serve(
         interceptors=[Guard(known, limits, zoo.address)],
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES),
-            ("grpc.max_concurrent_streams", 64),  # of a connection
-            ("grpc.so_reuseport", 0),  # or a second service would share the port unnoticed
+            ("grpc.max_concurrent_streams", 64),  # per connection
+            ("grpc.so_reuseport", 0),  # so that a second service cannot share the port
         ],
-        maximum_concurrent_rpcs=2 * limits.calls,  # some of which wait to be refused
+        maximum_concurrent_rpcs=2 * limits.calls,  # some of them wait to be refused
     )
     zoo_pb2_grpc.add_ZooServicer_to_server(Calls(zoo, known, limits), server)
     try:
@@ -119,9 +119,9 @@ def serve_forever(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> None:
-    """Serves a zoo until SIGINT or SIGTERM comes; prints where.
+    """Serves a zoo until SIGINT or SIGTERM; prints the address.
 
-    Without a file of tokens it makes one token, for this run, and prints it.
+    Without a file of tokens, it makes a token for this run and prints it.
 
     Raises:
         UserError: as :func:`read_tokens` and :func:`serve`.
@@ -134,7 +134,7 @@ def serve_forever(
         tokens = read_tokens(tokens_file)
     users, admins = tokens.users, tokens.admins
     service = serve(zoo, address, tokens=users, admins=admins, certificate=certificate, key=key)
-    ended: SimpleQueue[None] = SimpleQueue()  # as a handler may not set an Event that is waited for
+    ended: SimpleQueue[None] = SimpleQueue()  # a signal handler must not set an Event
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.put(None))
     with service:
@@ -155,7 +155,7 @@ def serve_forever(
 
 def _credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
     try:
-        # gRPC would take anything and then refuse each client.
+        # gRPC would accept anything and then refuse every client.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key, password=lambda: "")
         pair = (key.read_bytes(), certificate.read_bytes())

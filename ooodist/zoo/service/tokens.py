@@ -1,4 +1,4 @@
-"""Who may ask a zoo's service: tokens, and the users that they belong to."""
+"""Access tokens of a zoo's service, and the users that they belong to."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from ooodist.errors import UserError
 from ooodist.util import strict_yaml
 
-TOKEN_VARIABLE = "OOODIST_ZOO_TOKEN"  # of the environment: where clients find theirs
-SHORTEST_TOKEN = 16  # letters
-_TOKEN = re.compile(rf"[!-~]{{{SHORTEST_TOKEN},}}")  # what a header of HTTP can hold
+TOKEN_VARIABLE = "OOODIST_ZOO_TOKEN"  # environment variable with a client's token
+SHORTEST_TOKEN = 16  # characters
+_TOKEN = re.compile(rf"[!-~]{{{SHORTEST_TOKEN},}}")  # what an HTTP header can hold
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Who may ask.
+    """The tokens that a service accepts.
 
     Attributes:
-        users: the user of each token.
+        users: user by token.
         admins: users who may evict models.
     """
 
@@ -29,7 +29,7 @@ class Tokens:
 
 
 def read_token(file: Path, said: str) -> str:
-    """The one token in a file; ``said``: how an error about the file begins. Raises UserError."""
+    """Returns the token in a file; raises UserError, which begins with ``said``."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -37,12 +37,12 @@ def read_token(file: Path, said: str) -> str:
 
 
 def read_tokens(file: Path) -> Tokens:
-    """Tokens from a YAML file with a line ``user: token`` for each user.
+    """Reads tokens from a YAML file with a line ``user: token`` for each user.
 
-    The key ``admins`` is no user, but a list of those who may evict models.
+    The key ``admins`` is not a user, but lists the users who may evict models.
 
     Raises:
-        UserError: others can read the file, or something in it is wrong.
+        UserError: other users can access the file, or its content is invalid.
     """
     try:
         mode = file.stat().st_mode
@@ -59,7 +59,7 @@ def read_tokens(file: Path) -> Tokens:
     admins = content.pop("admins", [])
     users: dict[str, str] = {}
     for user, token in content.items():
-        # The message must not show the token: it may be right but for a letter.
+        # The message must not show the token, which may be almost right.
         if not isinstance(user, str) or not isinstance(token, str):
             raise UserError(f"tokens {file}: user {user} or its token is no text; put it in quotes")
         if token in users:
@@ -77,7 +77,7 @@ def read_tokens(file: Path) -> Tokens:
 
 
 def check_tokens(tokens: Mapping[str, str], place: str = "") -> None:
-    """Raises UserError, which begins with ``place``, for tokens that are none or can be guessed."""
+    """Raises UserError, beginning with ``place``, for missing, invalid or guessable tokens."""
     if not tokens or not all(tokens.values()):
         raise UserError(f"{place}there is no token, or one without a user; give each user one")
     for token, user in tokens.items():

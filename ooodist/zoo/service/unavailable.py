@@ -1,4 +1,4 @@
-"""The error for a service that does not answer."""
+"""The error raised when a service does not answer."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ooodist.errors import UserError
 
 
 class ZooUnavailable(UserError):
-    """There is no answer from the zoo's service."""
+    """The zoo's service does not answer."""
