@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -120,7 +118,7 @@ def warn_of_changes(source: Source, config: Config, size: int) -> None:
             before,
             config.data.name,
         )
-    for key, before, now in _differences(state.config, current):
+    for key, before, now in yaml_dataclass.differences(state.config, current):
         if key.split(".")[0] not in _FREE_KEYS:
             logger.warning("resuming with %s: %s instead of %s", key, now, before)
     for package, version in versions().items():
@@ -172,18 +170,3 @@ def _trained(model: keras.Model, state: checkpoint.State) -> list[keras.Variable
 def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether the learning rate comes from a schedule."""
     return isinstance(without_scaling(optimizer).get_config()["learning_rate"], dict)
-
-
-def _differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], path: str = ""
-) -> list[tuple[str, Any, Any]]:
-    """Key, value before and value now of all settings that differ."""
-    found: list[tuple[str, Any, Any]] = []
-    for key in dict.fromkeys([*before, *now]):
-        old, new = before.get(key), now.get(key)
-        place = yaml_dataclass.join(path, key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += _differences(old, new, place)
-        elif old != new:
-            found.append((place, old, new))
-    return found

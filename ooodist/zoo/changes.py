@@ -18,13 +18,7 @@ READ_AT_ONCE = 100  # files, between which the index is written
 
 
 class Changes:
-    """What changed in a storage.
-
-    A damaged file is logged once, and is no change as long as it stays as it is.
-
-    Args:
-        storage: of the zoo.
-    """
+    """What changed in a storage. A damaged file is logged once, and read again if it changes."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -79,13 +73,6 @@ class Changes:
 
 
 def unused_row(model: str, read: Entry, size: int, created: float) -> Row:
-    """The row of a model that was never used.
-
-    Args:
-        model: its id.
-        read: what its file says.
-        size: bytes of the file.
-        created: unix seconds.
-    """
+    """The row of a model that was never used: its id, what its file says, bytes, unix seconds."""
     shapes = [weight.shape for node in read.graph.nodes for weight in node.weights]
     return Row(model, read.meta, size, sum(map(math.prod, shapes)), created, last_used=created)
