@@ -218,8 +218,7 @@ class LiveSchedule:
                     "pipeline: the search failed, so %s stays: %s", self.plan.schedule.name, error
                 )
             self.close()
-        text = yaml_dataclass.dump(found)
-        text = self._engine.broadcast_text(text)
+        text = self._engine.broadcast_text(yaml_dataclass.dump(found))
         found = yaml_dataclass.read_text(FoundSchedules, text, "of rank 0")
         for schedule in found.schedules:
             if self._job.computes_alike(schedule, self.plan.schedule):

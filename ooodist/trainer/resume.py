@@ -141,14 +141,11 @@ def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarr
     model.optimizer.build(_trained(model, source.state))
     checkpoint.check_fits(model, source.state, str(source.file))
     rate = None if is_scheduled(model.optimizer) else np.asarray(model.optimizer.learning_rate)
-    error, best_weights = None, None
-    if engine.rank == 0:
-        try:
+    best_weights = None
+    with engine.agreed():
+        if engine.rank == 0:
             checkpoint.load_variables(source.file, model, source.state)
             best_weights = checkpoint.read_best_weights(source.file, model)
-        except UserError as caught:
-            error = str(caught)
-    engine.agree(error)
     replicas.broadcast_weights(engine, model)
     if rate is not None:
         model.optimizer.learning_rate = rate

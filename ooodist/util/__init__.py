@@ -1,1 +1,1 @@
-"""What all folders use: dataclasses from YAML, complete files, quick imports."""
+"""What all folders use: YAML, complete files, digests, quantities, what programs share."""

@@ -24,18 +24,8 @@ def parse(text: str, units: Mapping[str, float]) -> float | None:
 def read(
     text: str, name: str, units: Mapping[str, float], example: str, *, positive: bool = False
 ) -> float:
-    """The same, whatever space is around the number.
-
-    Args:
-        text: what was given.
-        name: of the option, for the error.
-        units: what each is worth, by name.
-        example: of what is allowed, for the error.
-        positive: 0 is not allowed.
-
-    Raises:
-        UserError: it is no such quantity.
-    """
+    """The same, whatever space is around the number. Raises UserError, which calls it ``name`` and
+    shows the ``example``; also for 0 where it must be ``positive``."""
     value = parse(_BEFORE_UNIT.sub("", text.strip()), units)
     if value is None or (positive and not value):
         more = ", more than 0" if positive else ""

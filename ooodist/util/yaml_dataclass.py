@@ -113,10 +113,7 @@ def write_file(value: Any, file: Path) -> None:
 
 
 def read_text(cls: type[T], text: str, source: str) -> T:
-    """An object of the dataclass from YAML text; ``source`` names what is no YAML.
-
-    Raises UserError.
-    """
+    """An object of the dataclass from YAML text, which ``source`` names. Raises UserError."""
     return read(cls, parse(text, source))
 
 
