@@ -23,7 +23,6 @@ from pathlib import Path
 from report import draw, table
 
 from ooodist.engines.settings import planned_credits
-from ooodist.plan.__main__ import read_costs
 from ooodist.planner.cluster import describe_network
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
@@ -39,6 +38,7 @@ from ooodist.planner.data_parallel.orders import baseline_order, num_deferred
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.search import Limits, make_plan
 from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.util import yaml_dataclass
 
 FOLDER = Path(__file__).parent
 MODELS = ("resnet50", "vgg16", "bert_24")
@@ -66,7 +66,7 @@ class Case:
 
 def predict(case: Case) -> list[dict[str, object]]:
     """One row of the CSV file for each plan."""
-    costs = read_costs(FOLDER / "costs" / f"{case.model}.yaml")
+    costs = yaml_dataclass.read_file(StepCosts, FOLDER / "costs" / f"{case.model}.yaml", "--costs")
     network = describe_network(case.engine, case.workers, case.bandwidth * 1e9, LATENCY)
     limits = LIMITS if network.by_urgency else RING_LIMITS
     planned = make_plan(costs, network, limits=limits)

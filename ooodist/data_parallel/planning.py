@@ -12,7 +12,6 @@ import keras
 from ooodist.config.sections import PlanningConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.settings import planned_credits
-from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
@@ -45,13 +44,10 @@ def read_plan(file: Path, engine: Engine) -> Planned:
     Raises:
         UserError: the file cannot be read; on all ranks.
     """
-    text, error = "", None
-    if engine.rank == 0:
-        try:
+    text = ""
+    with engine.agreed():
+        if engine.rank == 0:
             text = yaml_dataclass.dump(plans.read(file))
-        except UserError as caught:
-            error = str(caught)
-    engine.agree(error)
     return Planned(_shared(text, engine))
 
 
@@ -123,13 +119,10 @@ def planned_for(
     Raises:
         UserError: no plan fits into the memory limit; on all ranks.
     """
-    text, error = "", None
-    if engine.rank == 0:
-        try:
+    text = ""
+    with engine.agreed():
+        if engine.rank == 0:
             text = yaml_dataclass.dump(replace(_plan(order, costs, network, limits), model=model))
-        except UserError as caught:
-            error = str(caught)
-    engine.agree(error)
     return Planned(_shared(text, engine), costs, network)
 
 

@@ -14,7 +14,6 @@ import keras
 
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
-from ooodist.errors import UserError
 from ooodist.pipeline.measure import FEW_LAYER_STEPS, LAYER_STEPS, measure_layers
 from ooodist.pipeline.stages import calls_of, parts_of_split
 from ooodist.planner.pipeline.actions import from_csv, to_csv
@@ -82,13 +81,10 @@ def plan_schedule(
 
 
 def _decided_by_rank_0(make: Callable[[], PipelinePlan], engine: Engine) -> PipelinePlan:
-    text, error = "", None
-    if engine.rank == 0:
-        try:
+    text = ""
+    with engine.agreed():
+        if engine.rank == 0:
             text = _to_text(make())
-        except UserError as caught:
-            error = str(caught)
-    engine.agree(error)
     return _from_text(engine.broadcast_text(text))
 
 

@@ -108,7 +108,8 @@ def _plan_costs(options: argparse.Namespace) -> int:
     limits = Limits(
         memory_bytes=planning.memory_bytes, max_steps_per_execution=planning.max_steps_per_execution
     )
-    subject = Subject(options.costs.stem, read_costs(options.costs))
+    costs = yaml_dataclass.read_file(StepCosts, options.costs, "--costs")
+    subject = Subject(options.costs.stem, costs)
     output = Path(options.output or DEFAULT_OUTPUT)
     _plan(subject, clusters, _as_trained(limits, clusters), output)
     return 0
@@ -221,11 +222,6 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
         most = whole_number(options.steps_per_execution, "--steps-per-execution", least=1)
         planning = replace(planning, max_steps_per_execution=most)
     return planning
-
-
-def read_costs(file: Path) -> StepCosts:
-    """The costs of a YAML file. Raises UserError."""
-    return yaml_dataclass.read_file(StepCosts, file, "--costs")
 
 
 if __name__ == "__main__":

@@ -68,12 +68,9 @@ class Conditions:
 
     def differences(self, other: Conditions) -> list[str]:
         """Returns what differs, as ``machine.cores: 2, not 4`` (2 in ``self``, 4 in ``other``)."""
-        mine, others = (_flat(yaml_dataclass.plain(item)) for item in (self, other))
-        return [
-            f"{key}: {mine.get(key)}, not {others.get(key)}"
-            for key in dict.fromkeys([*mine, *others])
-            if mine.get(key) != others.get(key)
-        ]
+        mine, others = yaml_dataclass.plain(self), yaml_dataclass.plain(other)
+        found = yaml_dataclass.differences(mine, others)
+        return [f"{key}: {own}, not {others}" for key, own, others in found]
 
 
 def present_conditions(model: keras.Model, traced: StepToMeasure, engine: Engine) -> Conditions:
@@ -90,13 +87,6 @@ def present_conditions(model: keras.Model, traced: StepToMeasure, engine: Engine
         machine=_machine(),
         versions=_versions_with(engine.name),
     )
-
-
-def _flat(value: object, path: str = "") -> dict[str, object]:
-    if not isinstance(value, dict):
-        return {path: value}
-    items = [_flat(item, yaml_dataclass.join(path, key)) for key, item in value.items()]
-    return {key: leaf for item in items for key, leaf in item.items()}
 
 
 def _machine() -> Machine:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -120,7 +118,7 @@ def warn_of_changes(source: Source, config: Config, size: int) -> None:
             before,
             config.data.name,
         )
-    for key, before, now in _differences(state.config, current):
+    for key, before, now in yaml_dataclass.differences(state.config, current):
         if key.split(".")[0] not in _FREE_KEYS:
             logger.warning("resuming with %s: %s instead of %s", key, now, before)
     for package, version in versions().items():
@@ -144,14 +142,11 @@ def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarr
     model.optimizer.build(_trained(model, source.state))
     checkpoint.check_fits(model, source.state, str(source.file))
     rate = None if is_scheduled(model.optimizer) else np.asarray(model.optimizer.learning_rate)
-    error, best_weights = None, None
-    if engine.rank == 0:
-        try:
+    best_weights = None
+    with engine.agreed():
+        if engine.rank == 0:
             checkpoint.load_variables(source.file, model, source.state)
             best_weights = checkpoint.read_best_weights(source.file, model)
-        except UserError as caught:
-            error = str(caught)
-    engine.agree(error)
     replicas.broadcast_weights(engine, model)
     if rate is not None:
         model.optimizer.learning_rate = rate
@@ -173,18 +168,3 @@ def _trained(model: keras.Model, state: checkpoint.State) -> list[keras.Variable
 def is_scheduled(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether the learning rate comes from a schedule."""
     return isinstance(without_scaling(optimizer).get_config()["learning_rate"], dict)
-
-
-def _differences(
-    before: Mapping[str, Any], now: Mapping[str, Any], path: str = ""
-) -> list[tuple[str, Any, Any]]:
-    """Returns (key, value before, value now) for all settings that differ."""
-    found: list[tuple[str, Any, Any]] = []
-    for key in dict.fromkeys([*before, *now]):
-        old, new = before.get(key), now.get(key)
-        place = yaml_dataclass.join(path, key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += _differences(old, new, place)
-        elif old != new:
-            found.append((place, old, new))
-    return found

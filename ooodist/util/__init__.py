@@ -1,1 +1,1 @@
-"""Helpers for all packages, such as dataclasses from YAML, atomic files and quick imports."""
+"""Helpers for all packages: YAML, atomic files, digests, quantities, what programs share."""

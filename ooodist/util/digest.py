@@ -10,22 +10,18 @@ import hashlib
 from collections.abc import Iterable
 from typing import IO
 
-ALL_DIGITS = 64
-
 
 def digest(content: str | bytes | Iterable[bytes]) -> bytes:
     """Returns the 32-byte digest of a text (as UTF-8), of bytes, or of parts in sequence."""
     if isinstance(content, str):
         content = content.encode()
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).digest()
     whole = hashlib.sha256()
-    for part in content:
+    for part in (content,) if isinstance(content, bytes) else content:
         whole.update(part)
     return whole.digest()
 
 
-def hex_digest(content: str | bytes | Iterable[bytes], digits: int = ALL_DIGITS) -> str:
+def hex_digest(content: str | bytes | Iterable[bytes], digits: int = 64) -> str:
     """Returns the first hexadecimal digits of a :func:`digest`."""
     return digest(content).hex()[:digits]
 

@@ -158,6 +158,20 @@ def check_keys(mapping: Mapping[Any, Any], allowed: Iterable[str], path: str, wh
             )
 
 
+def differences(
+    one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
+) -> list[tuple[str, Any, Any]]:
+    """The keys whose plain values differ, as ``machine.cores``, with the two values."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in dict.fromkeys([*one, *other]):
+        mine, others, place = one.get(key), other.get(key), join(path, key)
+        if isinstance(mine, Mapping) and isinstance(others, Mapping):
+            found += differences(mine, others, place)
+        elif mine != others:
+            found.append((place, mine, others))
+    return found
+
+
 def join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 

@@ -125,7 +125,7 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
     assert float(rows["planned"]["step_ms"]) == best
     assert int(rows["planned"]["peak_bytes"]) <= 3 << 20
     # What it has planned with can be planned with again.
-    assert program.read_costs(output / "costs.yaml") == small_costs()
+    assert yaml_dataclass.read_file(StepCosts, output / "costs.yaml", "costs") == small_costs()
 
 
 def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:

@@ -133,12 +133,9 @@ def from_yaml(text: str, source: str) -> Plan:
         raise UserError(f"{source} is no plan; make one with python -m ooodist.plan")
     try:
         plan = yaml_dataclass.read_dataclass(Plan, value, "")
-    except UserError as error:
-        raise UserError(f"plan {source}: {error}") from error
-    try:
         check_exchanges(plan)
     except UserError as error:
-        raise UserError(f"{source}: {error}") from error
+        raise UserError(f"plan {source}: {error}") from error
     return plan
 
 
