@@ -1,1 +1,1 @@
-"""The job file as dataclasses, and back: parsing alone, without TensorFlow and Keras."""
+"""Job files as dataclasses, and back; parsing itself needs neither TensorFlow nor Keras."""

@@ -1,8 +1,8 @@
-"""What a job file may say under ``data:``: one dataclass per kind of data.
+"""The settings under ``data:`` in a job file: one dataclass per kind of data.
 
-Nothing here imports TensorFlow or reads a file: the classes only hold the settings and refuse
-impossible ones with :class:`ooodist.errors.UserError`. ``KINDS`` maps the ``name`` of the job
-file to its class.
+Nothing here imports TensorFlow or reads a file: the classes only hold the settings and reject
+invalid ones with :class:`ooodist.errors.UserError`. ``KINDS`` maps the ``name`` in the job file to
+its class.
 """
 
 from __future__ import annotations

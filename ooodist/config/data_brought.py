@@ -1,7 +1,7 @@
-"""The settings of the kinds of data that a user brings: npz, images, tfrecord, tfds, function.
+"""The settings of data that users bring: npz, images, tfrecord, tfds, function.
 
-Where ``validation_fraction`` is ``None`` it means 0.2, unless a validation set of its own is
-named (``validation``, ``validation_path``). 0 means: no validation.
+A ``validation_fraction`` of ``None`` means 0.2, unless a separate validation set is named
+(``validation``, ``validation_path``); 0 means no validation.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class ImagesConfig:
     name: ClassVar[str] = "images"
     path: str
     image_size: int = 224  # pixels
-    channels: int = 3  # or 1: grey
+    channels: int = 3  # or 1: gray
     validation_path: str | None = None
     validation_fraction: float | None = None
     split_seed: int = 0
-    check_files: int = 20_000  # how many files are opened at the start to see that they are images
+    check_files: int = 20_000  # how many files are opened at the start to check they are images
 
     def __post_init__(self) -> None:
         check_range("image_size", self.image_size, 1)
@@ -105,16 +105,16 @@ class TFRecordConfig:
     """TFRecord files of ``tf.train.Example``; several x features become a dictionary.
 
     uint8 and images become float32 in [0, 1], other integers int32, other floats float32. Each
-    worker reads its part of the files; where there are fewer files than workers, whole ones.
+    worker reads only some of the files; if there are fewer than workers, several read the same.
     """
 
     name: ClassVar[str] = "tfrecord"
-    pattern: str  # of file names, as in a shell: /data/train-*.tfrecord
+    pattern: str  # a shell pattern of file names: /data/train-*.tfrecord
     features: dict[str, FeatureConfig]
     validation_pattern: str | None = None
     compression: str = "none"  # or gzip
     task: str | None = None
-    num_classes: int | None = None  # needed for classification and language
+    num_classes: int | None = None  # required for classification and language
     shuffle_buffer: int = 10_000  # samples; the files' order is shuffled too
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class TFRecordConfig:
 class TFDSConfig:
     """A TensorFlow Datasets name (needs the package tensorflow-datasets).
 
-    x and y are the data set's supervised pair, or the features named here. Dtypes as in npz.
+    x and y are the data set's supervised pair, or the features named here. Dtypes are those of npz.
     """
 
     name: ClassVar[str] = "tfds"
@@ -160,10 +160,10 @@ class TFDSConfig:
 
 @dataclass(frozen=True)
 class FunctionConfig:
-    """A function of the user's that returns a ``tf.data.Dataset``, or (training, validation).
+    """A user's function that returns a ``tf.data.Dataset``, or (training, validation).
 
-    The datasets are finite, unbatched, of pairs (x, y) with known shapes, and must yield the
-    same elements in the same order each time and on every worker: ooodist shuffles and shards.
+    The datasets must be finite, unbatched, and of pairs (x, y) with known shapes, and yield the
+    same elements in the same order every time on every worker: ooodist shuffles and shards.
     """
 
     name: ClassVar[str] = "function"

@@ -1,4 +1,4 @@
-"""Checks that the settings of several kinds of data share; each raises ``UserError``."""
+"""Checks shared by the settings of several kinds of data; each raises ``UserError``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_range(key: str, value: float | None, least: int, most: int | None = No
 
 
 def check_fraction(value: float | None, instead: tuple[str, str | None] | None = None) -> None:
-    """``instead``: key and value of the setting that names a validation set of its own."""
+    """Checks a fraction; ``instead`` is the key and value that name a separate validation set."""
     if value is not None and not 0 <= value < 1:
         raise UserError(
             f"data.validation_fraction is {value}: allowed is 0 (no validation) up to, "

@@ -1,4 +1,4 @@
-"""The settings of the kinds of data that need no files of the user's: digits, text, synthetic."""
+"""The settings of the kinds of data that need no user files: digits, text, synthetic."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class DigitsConfig:
 
     name: ClassVar[str] = "digits"
     image_size: int = 8  # pixels; other sizes are resized bilinearly
-    channels: int = 1  # 1, or 3 (the grey value three times)
+    channels: int = 1  # 1, or 3 (the gray value three times)
     validation_fraction: float = 0.2
-    split_seed: int = 0  # which samples are validation; the run's seed does not matter
-    augment: bool = False  # training only: shifts of up to an eighth of the image
+    split_seed: int = 0  # chooses the validation samples, independently of the run's seed
+    augment: bool = False  # training only: shifts by up to an eighth of the image
 
     def __post_init__(self) -> None:
         check_range("image_size", self.image_size, 1)
@@ -29,12 +29,12 @@ class DigitsConfig:
 
 @dataclass(frozen=True)
 class TextConfig:
-    """A byte-level language model's text: predict byte i + 1 from the bytes up to i."""
+    """Text for a byte-level language model, which predicts byte i + 1 from the bytes up to i."""
 
     name: ClassVar[str] = "text"
     source: str = "topics"  # the help texts that ship with Python, or the path of a text file
-    sequence_length: int = 128  # bytes of a sample
-    validation_fraction: float = 0.1  # the end of the text
+    sequence_length: int = 128  # bytes per sample
+    validation_fraction: float = 0.1  # taken from the end of the text
 
     def __post_init__(self) -> None:
         check_range("sequence_length", self.sequence_length, 1)
@@ -43,10 +43,10 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class SyntheticConfig:
-    """Random samples of any shape whose targets can be learned.
+    """Random samples of any shape with targets that can be learned.
 
-    ``num_classes``: classification. ``target_shape``: regression. Neither, with
-    ``dtype: int32``: language (the targets are the inputs' next tokens).
+    ``num_classes`` makes it classification, ``target_shape`` regression, and neither, with
+    ``dtype: int32``, language (the targets are the inputs' next tokens).
     """
 
     name: ClassVar[str] = "synthetic"

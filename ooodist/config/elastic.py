@@ -1,4 +1,4 @@
-"""The key ``elastic`` of a job. Nothing here imports TensorFlow."""
+"""The ``elastic`` section of a job. Nothing here imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ logger = logging.getLogger("ooodist")
 
 @dataclass(frozen=True)
 class ElasticConfig:
-    """Only the tensors that matter most are trained. ``rho``: the time that a step may take, as a
-    share of a full one; 1 is full training. ``renew``: when to select again, as ``200 steps``,
+    """Trains only the most important tensors. ``rho``: the time that a step may take, as a share of
+    a full step's; 1 is full training. ``renew``: when to select again, such as ``200 steps``,
     ``2 epochs`` or ``plateau`` (after an epoch whose loss is not 1 % below the best). ``batches``:
-    on which importance is measured. ``smoothing``: the share that the importance so far keeps.
-    ``keep``: the selection stays unless another one has that much more of all importance.
-    ``always``: layers or weights that are trained in any case (the head is). ``select``: by
-    ``importance``; to compare: ``full``, ``head``, ``bias_norm_head`` (which know no rho).
-    ``cache``: traced steps that are kept, one a selection. ``not_copied_epochs``: after a warm
-    start, tensors that were not copied as they are go before all others for so many epochs."""
+    the number of batches on which importance is measured. ``smoothing``: the weight of earlier
+    importance in the average. ``keep``: the selection changes only if another one has more of the
+    total importance by this share. ``always``: layers or weights to train in any case (as the head
+    is). ``select``: ``importance``, or a baseline that ignores rho: ``full``, ``head``,
+    ``bias_norm_head``. ``cache``: traced steps to keep, one per selection. ``not_copied_epochs``:
+    epochs after a warm start in which tensors that were not copied unchanged have priority."""
 
     rho: Annotated[float, Range(0, 1)] = 0.5
     renew: str = "200 steps"
@@ -37,11 +37,11 @@ class ElasticConfig:
     not_copied_epochs: Annotated[int, Range(0)] = 2
 
     def __post_init__(self) -> None:
-        self.interval  # noqa: B018 - it refuses what it cannot read
+        self.interval  # noqa: B018 - raises UserError for an invalid value
 
     @property
     def interval(self) -> tuple[int, str]:
-        """How many of what there are between two selections: steps, epochs or plateaus."""
+        """The interval between two selections: a number, and its unit (step, epoch or plateau)."""
         if self.renew == "plateau":
             return 1, "plateau"
         number, _, unit = self.renew.partition(" ")
@@ -53,12 +53,12 @@ class ElasticConfig:
 
     @property
     def is_full(self) -> bool:
-        """Whether all is trained, always."""
+        """Whether all tensors are always trained."""
         return self.rho == 1 or self.select == "full"
 
 
 def check_order_is_found(order: Any, k: int | None, plan: Any = None) -> None:
-    """Raises UserError for orders that cannot be found again for each selection of tensors."""
+    """Raises UserError for an order that cannot be found anew for each selection of tensors."""
     if plan is not None or k or order not in ("inorder", "first_k", "priority", "planned"):
         raise UserError(
             f"elastic is given, and the order is {order if plan is None else plan}"
@@ -68,7 +68,7 @@ def check_order_is_found(order: Any, k: int | None, plan: Any = None) -> None:
 
 
 def read_elastic(given: ElasticConfig | Mapping[str, Any] | None) -> ElasticConfig | None:
-    """What ``elastic`` says; None where all tensors are trained. Raises UserError."""
+    """Reads the ``elastic`` section; returns None if all tensors are trained. Raises UserError."""
     config = given if isinstance(given, ElasticConfig) else None
     if isinstance(given, Mapping):
         config = yaml_dataclass.read_dataclass(ElasticConfig, dict(given), "elastic")

@@ -1,9 +1,9 @@
-"""The job file: every key that ``python -m ooodist.train --config FILE`` knows.
+"""Reads the job file, with every key that ``python -m ooodist.train --config FILE`` accepts.
 
     config = load(Path("job.yaml"), overrides=["batch=32", "optimizer.learning_rate=0.01"])
 
-A file that leaves everything out trains ResNet-20 on the handwritten digits. Nothing here
-imports TensorFlow before all keys that can be checked without it have been checked.
+An empty file trains ResNet-20 on the handwritten digits. Nothing here imports TensorFlow before
+all keys that can be checked without it have been checked.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _read_data(value: Any, path: str) -> Any:
 
 
 def _write_kind(config: Any) -> dict[str, Any]:
-    """A model's or data's settings; a user's function is its own name."""
+    """Returns a model's or data's settings; a user's function takes the place of the name."""
     settings: dict[str, Any] = yaml_dataclass.plain(config)
     if "function" in settings:
         settings["name"] = settings.pop("function")
@@ -114,7 +114,7 @@ def _write_metrics(value: tuple[NamedArguments, ...] | None) -> list[Any] | None
 
 
 def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The name, and the other settings, of ``{name: NAME, …}`` or just ``NAME``."""
+    """Splits ``{name: NAME, …}``, or just ``NAME``, into the name and the other settings."""
     given = yaml_dataclass.read(str | dict[str, Any], value, path)
     settings = {"name": given} if isinstance(given, str) else dict(given)
     if "name" not in settings:
@@ -125,10 +125,10 @@ def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One job. ``batch``: samples per worker and step (a pipeline is one worker); ``workers``: if
-    given, so many processes must have been started; ``parallel``: null is data parallel;
+    """A job. ``batch``: samples per worker and step (a pipeline is one worker); ``workers``: if
+    given, the number of processes that must have been started; ``parallel``: null is data parallel;
     ``elastic``: null trains all tensors; ``warm_start``: null starts from fresh weights;
-    ``steps_per_execution``: null is the plan's choice, or 1 without one; ``timeout``:
+    ``steps_per_execution``: null is the plan's choice, or 1 without a plan; ``timeout``:
     seconds without progress after which the job ends."""
 
     engine: Engine = "auto"
@@ -235,7 +235,7 @@ class Config:
 
 
 def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
-    """The job of a file (None: the default job), changed by overrides ``key.key=YAML value``.
+    """Reads a job from a file (None: the default job), with overrides ``key.key=YAML value``.
 
     Raises UserError.
     """
@@ -243,9 +243,9 @@ def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[ParallelConfig, float]:
-    """Only ``parallel`` and ``timeout`` of a job; of the others only the names are checked.
+    """Reads only ``parallel`` and ``timeout`` of a job, and checks the names of the other keys.
 
-    So neither TensorFlow nor Keras is imported. Raises UserError; also if there is no ``parallel``.
+    It imports neither TensorFlow nor Keras. Raises UserError, also if there is no ``parallel``.
     """
     settings = _given(file, overrides)
     yaml_dataclass.check_fields(settings, Config, "")
@@ -261,23 +261,23 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
 
 
 def loads(text: str) -> Config:
-    """The job of YAML text. Raises UserError."""
+    """Reads a job from YAML text. Raises UserError."""
     settings = _group_of_keys(strict_yaml.parse(text, "the job"), "the job")
     return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
 
 
 def to_yaml(config: Config) -> str:
-    """All keys of the job; :func:`loads` makes the same config of it."""
+    """Returns all keys of the job as YAML, from which :func:`loads` makes an equal config."""
     return yaml_dataclass.dump(config)
 
 
 def digest(config: Config) -> str:
-    """Differs when anything in the configs differs."""
+    """Returns a digest of all keys of the job."""
     return hex_digest(to_yaml(config))
 
 
 def _given(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """The settings in a file, changed by overrides."""
+    """Returns the settings in a file, changed by the overrides."""
     value = None if file is None else strict_yaml.parse_file(file, "--config")
     settings = _group_of_keys(value, str(file))
     for override in overrides:
@@ -304,8 +304,8 @@ def _override(settings: dict[str, Any], override: str) -> None:
     value = strict_yaml.parse(text, f"--set {key}")
     here = settings
     for depth, group in enumerate(groups):
-        # `--set optimizer.momentum=0` changes the default optimizer, which the file leaves out;
-        # `--set optimizer.name=adam` takes another one instead of it.
+        # `--set optimizer.momentum=0` changes the default optimizer if the file names none;
+        # `--set optimizer.name=adam` replaces it.
         default = DEFAULTS.get(group, {}) if depth == 0 and last != "name" else {}
         inner = here.get(group)
         if isinstance(inner, str) and group in DEFAULTS and depth == 0:

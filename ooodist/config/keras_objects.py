@@ -1,6 +1,6 @@
-"""Optimizers, schedules, losses and metrics of Keras from the names and arguments of a job file.
+"""Makes Keras optimizers, schedules, losses and metrics from the names and arguments in a job file.
 
-``check_…`` only looks at names and arguments (no TensorFlow operation runs, so it may be called
+``check_…`` only checks names and arguments (no TensorFlow operation runs, so it may be called
 before an engine starts); ``make_…`` makes the object.
 """
 
@@ -30,12 +30,12 @@ _MAY_BE_NEGATIVE = ("learning_rate_power",)
 
 
 def snake_case(name: str) -> str:
-    """``CosineDecay`` -> ``cosine_decay``, ``R2Score`` -> ``r2_score``."""
+    """Converts to snake case: ``CosineDecay`` -> ``cosine_decay``, ``R2Score`` -> ``r2_score``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def _catalogue(module: ModuleType, base: type, spell: Callable[[str], str], *wrappers: str) -> Any:
-    """The public subclasses of ``base`` by the names that job files use."""
+    """Returns the public subclasses of ``base`` by the names that job files use."""
     classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
     return {
         spell(name): cls
@@ -48,7 +48,7 @@ OPTIMIZERS: Catalogue = _catalogue(
     keras.optimizers,
     keras.optimizers.Optimizer,
     str.lower,
-    "LossScaleOptimizer",  # precision: mixed_float16 brings it
+    "LossScaleOptimizer",  # added by precision: mixed_float16
     "MultiOptimizer",
 )
 SCHEDULES: Catalogue = _catalogue(
@@ -61,13 +61,13 @@ METRICS: Catalogue = _catalogue(
 
 
 def check_optimizer(named: NamedArguments, path: str) -> NamedArguments:
-    """The same with its canonical name. Raises UserError that names the wrong key."""
+    """Returns the optimizer with its canonical name. Raises UserError, which names a wrong key."""
     name = _find(named.name, OPTIMIZERS, path, "optimizer")
     arguments = dict(named.arguments)
     rate = arguments.pop("learning_rate", None)
     checked = _check_arguments(OPTIMIZERS[name], arguments, path, name, numbers_only=True)
     for key in _CLIPPING:
-        if checked.get(key) == 0:  # Keras would not clip, and not say so
+        if checked.get(key) == 0:  # Keras would silently not clip
             raise UserError(f"{path}.{key} is 0; it must be more than 0, or null for no clipping")
     if rate is not None:
         checked = {"learning_rate": _check_rate(rate, f"{path}.learning_rate"), **checked}
@@ -76,7 +76,7 @@ def check_optimizer(named: NamedArguments, path: str) -> NamedArguments:
 
 def _check_rate(rate: Any, path: str) -> float | dict[str, Any]:
     if not isinstance(rate, dict):
-        # A schedule's keys are checked below, so only the number is left to refuse here.
+        # A schedule's keys are checked below, so only a bad number is rejected here.
         value: float = yaml_dataclass.read(float | dict[str, Any], rate, path)
         _check_not_negative(rate, path)
         return value
@@ -92,19 +92,19 @@ def _check_rate(rate: Any, path: str) -> float | dict[str, Any]:
 
 
 def check_loss(named: NamedArguments, path: str) -> NamedArguments:
-    """The same with its canonical name. Raises UserError that names the wrong key."""
+    """Returns the loss with its canonical name. Raises UserError, which names a wrong key."""
     name = _find(named.name, LOSSES, path, "loss")
     return NamedArguments(name, _check_arguments(LOSSES[name], named.arguments, path, name))
 
 
 def check_metric(named: NamedArguments, path: str) -> NamedArguments:
-    """The same with its canonical name. Raises UserError that names the wrong key."""
+    """Returns the metric with its canonical name. Raises UserError, which names a wrong key."""
     name = _find(named.name, METRICS, path, "metric")
     return NamedArguments(name, _check_arguments(METRICS[name], named.arguments, path, name))
 
 
 def make_optimizer(named: NamedArguments) -> keras.optimizers.Optimizer:
-    """A new optimizer. Raises UserError where Keras refuses a value."""
+    """Makes a new optimizer. Raises UserError if Keras refuses a value."""
     arguments = dict(named.arguments)
     rate = arguments.get("learning_rate")
     if isinstance(rate, Mapping):
@@ -115,7 +115,7 @@ def make_optimizer(named: NamedArguments) -> keras.optimizers.Optimizer:
 
 
 def make_loss(named: NamedArguments | None, task: str) -> keras.losses.Loss:
-    """The loss, or the usual one of the data's task; models give logits."""
+    """Makes the loss, by default the usual one for the task; models output logits."""
     if named is None:
         usual = "mean_squared_error" if task == "regression" else "sparse_categorical_crossentropy"
         named = NamedArguments(usual)
@@ -125,7 +125,7 @@ def make_loss(named: NamedArguments | None, task: str) -> keras.losses.Loss:
 def make_metrics(
     metrics: tuple[NamedArguments, ...] | None, task: str
 ) -> list[keras.metrics.Metric]:
-    """The metrics, or the usual ones of the data's task: accuracy, none for regression."""
+    """Makes the metrics, by default the usual ones for the task: accuracy, none for regression."""
     if metrics is None:
         if task == "regression":
             return []
@@ -140,7 +140,7 @@ def make_metrics(
 
 
 def _on_logits(cls: type, named: NamedArguments) -> dict[str, Any]:
-    """The arguments with ``from_logits: true`` where the class knows it and the job is silent."""
+    """Returns the arguments, with ``from_logits: true`` if the class has it and it is unset."""
     arguments = dict(named.arguments)
     if "from_logits" in inspect.signature(cls).parameters and "from_logits" not in arguments:
         logger.info("%s takes logits (from_logits: false is for probabilities)", named.name)
@@ -149,7 +149,7 @@ def _on_logits(cls: type, named: NamedArguments) -> dict[str, Any]:
 
 
 def _find(name: Any, catalogue: Catalogue, path: str, what: str, key: str = "name") -> str:
-    """The canonical spelling of a name; ``RMSProp`` and ``AdamW`` are found as well."""
+    """Returns the canonical spelling of a name; ``RMSProp`` and ``AdamW`` are found as well."""
     if isinstance(name, str):
         for known in catalogue:
             if known.replace("_", "") == name.replace("_", "").lower():
@@ -163,7 +163,7 @@ def _find(name: Any, catalogue: Catalogue, path: str, what: str, key: str = "nam
 def _check_arguments(
     cls: type, arguments: Mapping[str, Any], path: str, name: str, numbers_only: bool = False
 ) -> dict[str, Any]:
-    """The arguments, checked against the signature of the constructor and its defaults."""
+    """Checks the arguments against the constructor's signature and defaults, and returns them."""
     parameters = {
         key: parameter
         for key, parameter in inspect.signature(cls).parameters.items()
@@ -186,14 +186,14 @@ def _check_arguments(
 
 
 def _check_not_negative(value: Any, path: str) -> None:
-    """Keras takes a number below zero, and trains without a word on it."""
+    """Raises UserError for a number below zero, which Keras would accept silently."""
     at_least_zero = yaml_dataclass.Range(0)
     if isinstance(value, int | float) and not at_least_zero.contains(value):
         raise UserError(f"{path} is {value}; it must be {at_least_zero}")
 
 
 def _hint(default: Any, numbers_only: bool) -> Any:
-    """What an argument may be, judged by its default value, as Keras has no type hints."""
+    """Returns an argument's type, inferred from its default, as Keras has no type hints."""
     if default is None or default is inspect.Parameter.empty:
         without_text = int | float | list[Any] | None
         return without_text if numbers_only else without_text | str | bool

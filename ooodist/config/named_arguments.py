@@ -1,4 +1,4 @@
-"""How a job file names an optimizer, a loss or a metric of Keras."""
+"""The form in which a job file names an optimizer, loss or metric of Keras."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NamedArguments:
-    """Something of Keras by name: ``{name: sgd, momentum: 0.9}``, or only ``sgd``."""
+    """A Keras object by name and arguments: ``{name: sgd, momentum: 0.9}``, or just ``sgd``."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)

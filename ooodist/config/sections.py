@@ -1,4 +1,4 @@
-"""The sections of a job file that stand for themselves: each a dataclass that checks itself."""
+"""The self-contained sections of a job file, as dataclasses that check their own values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ooodist.planner.pipeline import plan as pipeline_plan
 from ooodist.planner.pipeline.plan import AUTO
 from ooodist.util.yaml_dataclass import Range
 
-MOST_STEPS_PER_EXECUTION = 128  # each is traced
-MOST_STEPS_OF_A_TRACE = 1000  # all are kept in memory until they are written
+MOST_STEPS_PER_EXECUTION = 128  # each step is traced
+MOST_STEPS_OF_A_TRACE = 1000  # all are kept in memory until written
 
 
 @dataclass(frozen=True)
 class OrderConfig:
-    """The order of the backward units and of the exchanges: ``inorder`` (TensorFlow's),
-    ``first_k`` (the weight gradients of the first k layers last; without ``k`` the best k is
-    found), ``priority`` (exchanges by the next forward pass's need), ``planned`` (the best that
-    the planner finds; ``plan``: a file of ``python -m ooodist.plan`` instead of planning here).
+    """The order of backward units and exchanges. ``name``: ``inorder`` (TensorFlow's), ``first_k``
+    (the weight gradients of the first k layers last; without ``k``, the best k is found),
+    ``priority`` (exchanges in the order in which the next forward pass needs them), ``planned``
+    (the best order the planner finds). ``plan``: a plan's file from ``python -m ooodist.plan``.
     """
 
     name: Literal["inorder", "first_k", "priority", "planned"] = "inorder"
@@ -40,20 +40,20 @@ class OrderConfig:
 
     @property
     def is_a_plan(self) -> bool:
-        """Whether order and exchanges come from a plan."""
+        """Whether the order and the exchanges come from a plan."""
         return self.name in ("priority", "planned") or (self.name == "first_k" and self.k is None)
 
 
 @dataclass(frozen=True)
 class PlanningConfig:
-    """``memory_bytes``: what a worker may use at most; null: no limit. ``max_steps_per_execution``:
-    the planner takes no more. ``profiles``: the folder in which measured costs are kept; null:
-    ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile fits. ``trial``:
-    training begins with the default; plans are found while it trains and take turns with it, and
-    the fastest stays. Without it the plan is found before the first step and carried out as it is
-    (as with ``memory_bytes``: the default knows no limit). ``share``: the most that planning may
-    take of the training's time; what takes longer is left out. ``trial`` and ``share`` mean the
-    same for pipelines whose schedule is ``auto``; the others are not theirs."""
+    """Settings of the planner. ``memory_bytes``: bytes that a worker may use; null: no limit.
+    ``max_steps_per_execution``: the most that a plan may use. ``profiles``: the folder of measured
+    costs; null: ``~/.cache/ooodist/profiles``. ``profile_anew``: measure even if a profile matches.
+    ``trial``: begin training with the default, search for plans meanwhile, try them in turn with it
+    and keep the fastest; if false, or with ``memory_bytes`` (as the default has no limit), the plan
+    is found before the first step and used untried. ``share``: the largest share of the training's
+    time that planning may take; planning that would take longer is skipped. Pipelines with the
+    schedule ``auto`` have ``trial`` and ``share`` as well, but none of the other keys."""
 
     memory_bytes: Annotated[int, Range(1)] | None = None
     max_steps_per_execution: Annotated[int, Range(1, MOST_STEPS_PER_EXECUTION)] = field(
@@ -66,15 +66,15 @@ class PlanningConfig:
 
     @property
     def is_live(self) -> bool:
-        """Whether plans are found and tried while training."""
+        """Whether plans are searched and tried during the training."""
         return self.trial and self.memory_bytes is None
 
     def check_for_pipelines(self, schedule: str, *, elastic: bool) -> None:
-        """Raises UserError if something is given that a pipeline does not have.
+        """Raises UserError if a setting is given that a pipeline does not have.
 
         Args:
-            schedule: its name; ``auto`` is one.
-            elastic: it trains only some of the tensors.
+            schedule: the name of the pipeline's schedule, or ``auto``.
+            elastic: whether the pipeline trains only some of the tensors.
         """
         if elastic and schedule == AUTO and self.share != PlanningConfig.share:
             raise UserError(
@@ -106,8 +106,8 @@ _NOT_OF_PIPELINES = {
 
 @dataclass(frozen=True)
 class ExchangeConfig:
-    """``credit``: exchanges in flight; ``bucket_bytes``: gradients smaller than this are
-    exchanged together. null leaves the choice to ooodist."""
+    """Settings of exchanges; null leaves the choice to ooodist. ``credit``: exchanges in flight.
+    ``bucket_bytes``: gradients smaller than this are exchanged together."""
 
     credit: Annotated[int, Range(1)] | None = None
     bucket_bytes: Annotated[int, Range(0)] | None = None
@@ -115,13 +115,13 @@ class ExchangeConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """``pipeline``: so many ranks share the layers; ``data``: so many such pipelines share the
-    samples. A batch (of a pipeline) is split into ``microbatches``. ``schedule``: a name, as
-    ``1f1b`` or ``zb_h1``, ``auto`` (the fastest that is found while it trains), or a CSV file in
-    PyTorch's form. ``chunks``: stages of a rank; null: as usual with that schedule. ``split``:
-    names of the layers with which a new stage begins; null: balanced by measured costs.
-    ``recompute``: activations are computed again instead of kept. ``memory_bytes``: what a rank may
-    keep; null: no limit."""
+    """Settings of pipelines. ``pipeline``: the number of ranks that share the layers; ``data``: the
+    number of such pipelines, which share the samples. ``microbatches``: into how many a pipeline's
+    batch is split. ``schedule``: a name such as ``1f1b`` or ``zb_h1``, ``auto`` (the fastest found
+    during training), or a CSV file in PyTorch's format. ``chunks``: stages per rank; null: the
+    schedule's default. ``split``: names of the layers that begin a new stage; null: balanced by
+    measured costs. ``recompute``: recompute activations instead of saving them. ``memory_bytes``:
+    bytes that a rank may keep; null: no limit."""
 
     pipeline: Annotated[int, Range(1)] = 1
     data: Annotated[int, Range(1)] = 1
@@ -137,15 +137,15 @@ class ParallelConfig:
 
     @property
     def ranks(self) -> int:
-        """Of all pipelines."""
+        """The number of ranks of all pipelines together."""
         return self.pipeline * self.data
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """``every_epochs``: 0 writes none. ``keep``: so many of the newest. ``resume``: true takes
-    the newest of the output folder; or the path of one. ``new_world_size``: a checkpoint of
-    another number of workers may be resumed."""
+    """Settings of checkpoints. ``every_epochs``: the interval; 0 writes none. ``keep``: how many of
+    the newest to keep. ``resume``: true resumes from the newest in the output folder; or the path
+    of one. ``new_world_size``: whether one of another number of workers may be resumed."""
 
     every_epochs: Annotated[int, Range(0)] = 1
     keep: Annotated[int, Range(1)] = 3
@@ -155,7 +155,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EarlyStoppingConfig:
-    """The arguments of Keras' EarlyStopping."""
+    """The arguments of Keras's EarlyStopping."""
 
     monitor: str = "val_loss"
     min_delta: Annotated[float, Range(0)] = 0.0
@@ -168,7 +168,7 @@ class EarlyStoppingConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """What is written to the output folder; ``trace``: so many steps are recorded (0: none)."""
+    """What is written to the output folder. ``trace``: the number of steps to record (0: none)."""
 
     tensorboard: bool = True
     csv: bool = True

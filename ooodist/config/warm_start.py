@@ -1,4 +1,4 @@
-"""The key ``warm_start`` of a job. Nothing here imports TensorFlow."""
+"""The ``warm_start`` section of a job. Nothing here imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ooodist.util.yaml_dataclass import Range
 
 @dataclass(frozen=True)
 class WarmStartConfig:
-    """The job starts from the weights of a similar trained model. ``zoo``: a folder, an address
-    that fsspec knows (as ``s3://bucket/zoo``), or ``host:port`` of ``python -m ooodist.zoo serve``.
-    ``task``, ``dataset``: only models for these; empty: the job's own, ``any``: all. ``tags``:
-    only models that have them all. ``least_score``: models that are less similar are left alone.
-    ``probe_steps``: the best three are trained for so many steps, and the best of them is taken.
-    ``lower_rate``: the learning rate begins lower by this share of what was carried over, and
-    reaches its own after ``ramp_steps``. ``required``: without a match the job ends; otherwise it
-    starts cold. ``register``: the trained model is added to the zoo. ``token_file``: for a
-    service (or the variable OOODIST_ZOO_TOKEN); ``certificate``: its own or its authority's;
-    ``timeout``: seconds to wait for it."""
+    """Starts the job from the weights of a similar trained model. ``zoo``: a folder, an fsspec URL
+    (such as ``s3://bucket/zoo``), or ``host:port`` of ``python -m ooodist.zoo serve``. ``task``,
+    ``dataset``: consider only models for these; empty: the job's own, ``any``: all. ``tags``:
+    consider only models that have all of them. ``least_score``: ignore less similar models.
+    ``probe_steps``: train the best three for so many steps and take the best of them.
+    ``lower_rate``: lower the learning rate at first by this share times the share of weights
+    carried over; it recovers within ``ramp_steps``. ``required``: end the job if no model matches,
+    instead of a cold start. ``register``: add the trained model to the zoo. ``token_file``: the
+    token for a zoo service (or set the variable OOODIST_ZOO_TOKEN); ``certificate``: the service's
+    certificate or its authority's; ``timeout``: seconds to wait for the service."""
 
     zoo: str
     task: str = ""

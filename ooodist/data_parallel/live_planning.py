@@ -8,8 +8,8 @@
 
 Training begins with the default plan, so planning does not delay the first step. The time that
 planning takes from the training, for measuring and tracing, is bounded: planning begins once it
-would take a small share of the whole training's time, or, if its length is unknown, of the time
-trained so far. All ranks decide alike, as each decision depends only on numbers that all share.
+would take a small share of the time left, or of the time trained so far if that is longer or the
+time left unknown. All ranks decide alike, as decisions depend only on numbers that all share.
 
 The times of training steps correct the measured costs (:mod:`ooodist.planner.correction`): those of
 the default before the first search, those of a trial before the next, which follows as long as

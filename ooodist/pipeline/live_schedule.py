@@ -1,4 +1,4 @@
-"""Schedules are searched, tried and taken over while a pipeline trains.
+"""Searches for schedules, tries them and adopts the fastest while a pipeline trains.
 
 ::
 
@@ -6,14 +6,14 @@
     rank 0    |                    |          |  search     |
                                       (a process beside it)
 
-Training begins with the best known schedule for what layers cost. Some of its steps, with I and W
-apart, tell what stages cost. With that the search runs beside the training; what it finds, and
-known schedules that should be nearly as fast, take turns with the current one. The fastest stays
-until steps take another time. Then, or where steps in a trial were not as predicted, stages are
-measured and schedules searched again.
+Training begins with the best known schedule for the costs of the layers. The costs of the stages
+are measured in some of its steps, with separate I and W. Given these, the search runs beside the
+training; the schedules it finds, and known ones that should be nearly as fast, take turns with the
+current one. The fastest stays until the step time drifts. Then, or if steps of a trial were not as
+predicted, stages are measured and schedules searched again.
 
-Stages stay as they were cut, and on their ranks; only schedules that compute the same numbers, bit
-by bit, are tried. All ranks decide alike: each decision is made of numbers that all have.
+The split into stages and their ranks never change, and only schedules that compute bitwise equal
+numbers are tried. All ranks decide alike, as decisions depend only on numbers that all share.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
 
 logger = logging.getLogger("ooodist")
 
-PLANNING_STEPS = 10  # which planning is taken to cost: all that is slower while it goes on
+PLANNING_STEPS = 10  # the assumed cost of planning: the slowdown of steps while it goes on
 WARM_UP_STEPS = 3  # libraries tune themselves
 TIMED_STEPS = 9
 MEASURED_STEPS = 7  # the first does not count
@@ -47,29 +47,29 @@ class Job(live.Job, Protocol):
     """A pipeline that trains."""
 
     def train(self, batches: Sequence[Batch]) -> Logs:
-        """A step, as it is carried out at present."""
+        """Trains a step with the current plan."""
 
     def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
-        """Steps are of this plan from now on; if they are measured, I and W are apart."""
+        """Makes all steps from now on use this plan, with separate I and W if measured."""
 
     def measured_in_steps(self) -> PipelineCosts:
-        """What stages have cost since steps are measured; all ranks call it."""
+        """Returns the stages' costs in the steps measured so far; all ranks must call it."""
 
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
-        """Whether two schedules of its stages compute the same numbers, bit by bit."""
+        """Returns whether two schedules of its stages compute bitwise equal numbers."""
 
 
 class LiveSchedule(LiveSearch[FoundSchedules]):
-    """Trains on batches, and finds out which schedule is the fastest.
+    """Trains on batches while it searches for faster schedules and tries them.
 
     Args:
-        engine: of the ranks.
-        job: what is trained.
-        plan: to begin with.
-        share: the most that planning may take of the training's time.
+        engine: the engine that connects the ranks.
+        job: the pipeline to train.
+        plan: the plan to begin with.
+        share: the largest share of the training's time that planning may take.
 
     Attributes:
-        plan: the fastest that is known.
+        plan: the fastest plan known.
     """
 
     def __init__(self, engine: Engine, job: Job, plan: PipelinePlan, *, share: float) -> None:
@@ -78,10 +78,10 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         self._known: dict[str, PipelinePlan] = {}
         self._add(plan)
         self.plan = self._carried_out = plan
-        self._seconds = 0.0  # that a step with it takes
+        self._seconds = 0.0  # of a step with that plan
         self._tried: set[str] = set()  # since the last drift
-        self._again: set[str] = set()  # tried before it
-        self._besides = 0.0  # seconds of a step that no schedule changes
+        self._again: set[str] = set()  # tried before that drift
+        self._besides = 0.0  # seconds of a step that do not depend on the schedule
         self._times: list[float] = []
 
     # Before planning
@@ -108,7 +108,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         return logs
 
     def _consider(self) -> bool:
-        """Begins to plan if that takes little of the training's time."""
+        """Begins to plan if that takes at most the allowed share; returns whether it does."""
         steps = max(self._calls, self._job.left or 0)
         most = self._share * self._most(steps)[0]
         self._job.is_trying = most >= PLANNING_STEPS
@@ -121,7 +121,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         self._next, self._job.is_trying = self._time, True
 
     def _time(self, batches: Sequence[Batch]) -> Logs:
-        """What predictions are compared with."""
+        """Times steps of the current plan, with which predictions are compared."""
         logs, seconds = timed(self._job.train, batches)
         self._times.append(seconds)
         if len(self._times) == WARM_UP_STEPS + TIMED_STEPS:
@@ -184,7 +184,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
             self._settle(self.plan)
 
     def _add(self, plan: PipelinePlan) -> None:
-        """Knows it from now on, by a name of its own; unless it is known already."""
+        """Adds the plan to the known ones under a unique name, unless its actions are known."""
         schedule = plan.schedule
         if any(schedule.actions == other.schedule.actions for other in self._known.values()):
             return
@@ -195,9 +195,9 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         self._known[name] = replace(plan, schedule=replace(schedule, name=name))
 
     def _worth_trying(self) -> list[PipelinePlan]:
-        """Others than the current one: at first all that should be nearly as fast as the fastest,
-        and all that were tried before steps took another time; then those that should be faster
-        than all that were tried."""
+        """Returns the untried plans worth a trial: at first those predicted nearly as fast as the
+        fastest, and those tried before the step time drifted; later, those predicted to be faster
+        than the current one."""
         others = [plan for name, plan in self._known.items() if name not in self._tried]
         others = [plan for plan in others if plan.schedule.name != self.plan.schedule.name]
         if self._tried:
@@ -211,7 +211,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         ]
 
     def _predicted(self, plan: PipelinePlan) -> float:
-        """Seconds of a step."""
+        """Returns the predicted seconds of a step."""
         return plan.timeline.step_seconds + self._besides
 
     # Trials

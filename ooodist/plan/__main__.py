@@ -1,4 +1,4 @@
-"""``python -m ooodist.plan``: plan a job, predict, draw; trains nothing; ``--help`` shows how."""
+"""Plans a job, predicts its steps and draws them, without training (``python -m ooodist.plan``)."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def main(arguments: Sequence[str]) -> int:
         config = _config_to_measure(config, is_described=bool(clusters))
     except UserError as error:
         return refused(error)
-    # Later, because it imports TensorFlow, which takes seconds.
+    # Imported late, because it imports TensorFlow, which takes seconds.
     from ooodist.job import measurement
 
     code, measured = measurement.run(config, output)
-    if measured is None:  # it failed, or this is not rank 0
+    if measured is None:  # measuring failed, or this is not rank 0
         return code
     profile = measured.profile
     subject = Subject(measured.title, profile.costs, profile.model)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _plan(subject: Subject, clusters: Sequence[Cluster], limits: Limits, output: Path) -> None:
-    # Later, because it imports Matplotlib, for which mistakes need not wait.
+    # Imported late, as Matplotlib loads slowly and errors in the options need not wait for it.
     from ooodist.report.data_parallel.planned import plan_clusters
 
     logger.setLevel(logging.INFO)
@@ -80,7 +80,7 @@ def _plan(subject: Subject, clusters: Sequence[Cluster], limits: Limits, output:
 
 
 def _check_nothing_is_measured(options: argparse.Namespace) -> None:
-    """Raises UserError for options of measuring a job, which have no meaning with --costs."""
+    """Raises UserError for options of measuring a job, which --costs makes meaningless."""
     given = [
         name
         for name, value in (
@@ -116,15 +116,15 @@ def _plan_costs(options: argparse.Namespace) -> int:
 
 
 def _as_trained(limits: Limits, described: Sequence[Cluster]) -> Limits:
-    """The limits, with the credits that a training on the described clusters could carry out."""
-    if not described or described[0].network.by_urgency:  # its engine is started with the plan's
+    """Returns the limits with the credits that training on the described clusters could use."""
+    if not described or described[0].network.by_urgency:  # the engine starts with the plan's credit
         return limits
     return replace(limits, credits=planned_credits(described[0].network.engine))
 
 
 def _config(options: argparse.Namespace) -> Config:
     config = job_file.load(options.config, options.overrides)
-    if not plan_pipeline.is_asked_for(options, config):  # which reads them by itself
+    if not plan_pipeline.is_asked_for(options, config):  # pipelines read these options themselves
         config = replace(config, planning=_planning(options, config.planning))
     if options.steps_per_execution is not None:
         config = replace(config, steps_per_execution=None)  # the option takes the place of the key
@@ -134,9 +134,9 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _config_to_measure(config: Config, *, is_described: bool) -> Config:
-    """The job, on the engine that it is measured on.
+    """Returns the job with the engine on which it is measured.
 
-    Raises UserError if this process was started in another way than that needs.
+    Raises UserError if this process was not started the way that engine needs.
     """
     if not is_described:
         name, reason = detect.choose(config.engine, os.environ, config.workers)
@@ -159,7 +159,7 @@ def _config_to_measure(config: Config, *, is_described: bool) -> Config:
 
 
 def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluster]:
-    """What --workers, --hosts and the other options describe; empty without them."""
+    """Returns the clusters that --workers, --hosts etc. describe; empty without such options."""
     given = {
         "--workers": options.workers,
         "--hosts": options.hosts,
@@ -213,7 +213,7 @@ def _described_clusters(options: argparse.Namespace, engine: str) -> list[Cluste
 
 
 def _planning(options: argparse.Namespace, planning: PlanningConfig) -> PlanningConfig:
-    """The settings with what the options say."""
+    """Returns the planning settings, overridden by the options."""
     if options.profile:
         planning = replace(planning, profile_anew=True)
     if options.memory is not None:
@@ -226,6 +226,6 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
 
 if __name__ == "__main__":
     logging.basicConfig(format="ooodist: %(message)s")
-    # TensorFlow's notes on its build; warnings and errors stay.
+    # Hides TensorFlow's notes on its build; warnings and errors remain.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     sys.exit(main(sys.argv[1:]))

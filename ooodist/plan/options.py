@@ -1,4 +1,4 @@
-"""The options of ``python -m ooodist.plan``, and what their words stand for."""
+"""The command-line options of ``python -m ooodist.plan`` and parsers of their values."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ exit code: 0 when the plans are written, 2 for what you can put right, 1 for any
 
 ALL = "all"
 DESCRIBED_ENGINES = ("horovod", "byteps", "collective")
-DEFAULT_ENGINE = "horovod"  # of a described cluster
-DEFAULT_LATENCY = "50us"  # of described links: two hosts and a switch between them
-DEFAULT_OUTPUT = "runs/plan"  # where there is no job that has one
-FOLDER_NAME = "plan"  # in the output of a job
+DEFAULT_ENGINE = "horovod"  # for a described cluster
+DEFAULT_LATENCY = "50us"  # for described links: two hosts and a switch between them
+DEFAULT_OUTPUT = "runs/plan"  # if there is no job with an output folder
+FOLDER_NAME = "plan"  # within the job's output folder
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line; their words are not looked at. Raises UserError."""
+    """Parses a command line, without checking most values. Raises UserError."""
     parser = Parser(
         prog="python -m ooodist.plan",
         description="Measure a job, plan its order and exchanges, or the schedule of its pipeline, "
@@ -124,12 +124,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes from text such as ``12GiB``. Raises UserError."""
+    """Returns the bytes of a text such as ``12GiB``. Raises UserError."""
     return int(quantity.read(text, "--memory", quantity.BYTES, "12GiB", positive=True))
 
 
 def whole_number(text: str, name: str, *, least: int) -> int:
-    """Raises UserError, in which ``name`` names the option."""
+    """Parses an integer of at least ``least``; raises UserError, which names option ``name``."""
     if not text.isdecimal() or int(text) < least:
         raise UserError(f"{name} is {text}; it must be a whole number of at least {least}")
     return int(text)

@@ -1,4 +1,4 @@
-"""The pipelines of ``python -m ooodist.plan``: from costs of layers, or of a job."""
+"""Plans pipelines for ``python -m ooodist.plan``, from the costs of layers or from a job."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ logger = logging.getLogger("ooodist")
 
 
 def is_asked_for(options: argparse.Namespace, config: Config) -> bool:
-    """Whether a pipeline is to be planned for a job.
+    """Returns whether a pipeline is to be planned for a job.
 
-    Raises UserError for options of pipelines where there is none.
+    Raises UserError if there are options of pipelines but no pipeline.
     """
     if options.pipeline or (config.parallel is not None and config.parallel.pipeline > 1):
         return True
@@ -53,7 +53,7 @@ def is_asked_for(options: argparse.Namespace, config: Config) -> bool:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raises UserError for options of data parallel training."""
+    """Raises UserError for options of data-parallel training."""
     given = {
         "--workers": options.workers,
         "--servers": options.servers,
@@ -72,7 +72,7 @@ def check_kind_of_costs(options: argparse.Namespace) -> None:
     """Raises UserError unless the file has costs of layers with --pipeline, of a step without."""
     value = strict_yaml.parse_file(options.costs, "--costs")
     if not isinstance(value, dict):
-        return  # whoever reads it says what is wrong
+        return  # reading the file will report the error
     if "layers" in value and not options.pipeline:
         raise UserError(
             f"--costs {options.costs} has the costs of layers, which are for pipelines; give "
@@ -90,7 +90,7 @@ def check_kind_of_costs(options: argparse.Namespace) -> None:
 
 
 def plan_costs(options: argparse.Namespace) -> int:
-    """Plans from the costs of a file and returns the exit code. Raises UserError."""
+    """Plans from the costs in a file and returns the exit code. Raises UserError."""
     check_options(options)
     settings = _settings(options, ParallelConfig())
     names = _names(options, ParallelConfig())
@@ -137,15 +137,15 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
 def _measure(
     config: Config, split: Sequence[str] | None, numbers: Sequence[int], output: Path
 ) -> tuple[int, str, dict[int, tuple[LayerCost, ...]]]:
-    """The exit code, the model in a few words, and what its layers cost.
+    """Measures layers; returns the exit code, the model in a few words, and the layers' costs.
 
     Args:
-        config: of a job for one process.
-        split: layers with which stages begin, which are then measured as one; None: every layer.
-        numbers: of micro-batches, for each of which the layers are measured.
-        output: where is going to be written.
+        config: a job for one process.
+        split: names of layers that begin a stage, to merge each stage's layers; None: all separate.
+        numbers: numbers of micro-batches; the layers are measured, and returned, for each.
+        output: the folder that will be written, which is checked first.
     """
-    # Later, because they import TensorFlow, which takes seconds.
+    # Imported late, because they import TensorFlow, which takes seconds.
     from ooodist.job.preparation import check_writable, load_and_build
     from ooodist.job.run import on_all_ranks
     from ooodist.pipeline.measure import measure_layers
@@ -172,7 +172,7 @@ def _measure(
 def _plan(
     subject: PipelineSubject, settings: Sequence[Setting], names: Sequence[str], output: Path
 ) -> int:
-    # Later, because it imports Matplotlib, for which mistakes need not wait.
+    # Imported late, as Matplotlib loads slowly and errors in the options need not wait for it.
     from ooodist.report.pipeline.planned import plan_pipelines
 
     logger.setLevel(logging.INFO)
@@ -181,7 +181,7 @@ def _plan(
 
 
 def _settings(options: argparse.Namespace, parallel: ParallelConfig) -> list[Setting]:
-    """What the options say, or else the job."""
+    """Returns the settings that the options give, or else the job."""
     ranks = _numbers(options.pipeline, "--pipeline") or [parallel.pipeline]
     microbatches = _numbers(options.microbatches, "--microbatches")
     if not microbatches and parallel.pipeline > 1:
@@ -207,12 +207,12 @@ def _settings(options: argparse.Namespace, parallel: ParallelConfig) -> list[Set
 
 
 def _numbers(words: Sequence[str] | None, name: str) -> list[int]:
-    """Each once; none without words."""
+    """Returns the distinct numbers in ``words``; empty without any."""
     return list(dict.fromkeys(whole_number(word, name, least=1) for word in words or ()))
 
 
 def _names(options: argparse.Namespace, parallel: ParallelConfig) -> list[str]:
-    """Of the schedules; without options all, and a file that the job has."""
+    """Returns the names of the schedules; by default all, and the job's file if it names one."""
     names: list[str] = options.schedule or [ALL, parallel.schedule]
     for name in names:
         if name not in (ALL, AUTO, *NAMES) and not name.endswith(".csv"):
@@ -226,7 +226,7 @@ def _names(options: argparse.Namespace, parallel: ParallelConfig) -> list[str]:
 
 
 def _described(options: argparse.Namespace, costs: ModelCosts, limit: int | None) -> ModelCosts:
-    """The costs with the links and the memory limit of the options; else with this limit."""
+    """Returns the costs with the options' link and memory limit; ``limit`` is the default limit."""
     if options.memory is not None:
         limit = parse_memory(options.memory)
     if options.latency is not None and options.bandwidth is None:

@@ -25,7 +25,7 @@ def fixed_weights(name: str, model: keras.Model, choice: Selectable) -> frozense
 
 
 def _biases_and_norms(model: keras.Model) -> Collection[str]:
-    """Returns the names of trainable biases and of all trainable weights of normalization layers."""
+    """Returns the names of trainable biases and of all trained weights of normalization layers."""
     weights = model.trainable_variables
     of_norms = {
         id(weight)

@@ -51,8 +51,7 @@ def select(
 
     Args:
         choice: the items and their costs.
-        importance: the importance of each item, in any unit; items whose importance is not positive
-            are selected only if forced.
+        importance: the importance of each item, in any unit; selected only if positive, or forced.
         budget: seconds of the whole step, including ``choice.fixed_seconds``.
         forced: numbers of items that must be selected; if empty, those next to the loss.
 

@@ -19,7 +19,7 @@ the model. A span lasts from a rank's own first action to its last.
 
 fast_forward, modulo and push depend on the costs; with 4 ranks, 8 layers and F = I = W = 1 per
 layer, the makespans for 1, 4 and 8 micro-batches are 18, 30, 54 (fast_forward) and 17, 27, 51
-(modulo and push); those of gpipe are 24, 42, 66.
+(modulo); those of gpipe are 24, 42, 66.
 
 Sources: fast-forward, modulo and push (Oh et al., EuroSys'22), GPipe (Huang et al. 2019), 1F1B
 (PipeDream, Narayanan et al. 2019), interleaved (Megatron-LM, Narayanan et al. 2021), ZB-H1, ZB-H2
