@@ -19,7 +19,7 @@ examples:
   # ... which the training then carries out
   horovodrun -np 2 python -m ooodist.train --config job.yaml --plan plans/plan.yaml
 
-  # this job on a cluster that one does not have: measures the model here, describes the network
+  # this job on a cluster that you do not have: measures the model here, describes the network
   python -m ooodist.plan --config job.yaml --workers 64 --bandwidth 10Gbit --latency 30us
   python -m ooodist.plan --config job.yaml --workers 16 --bandwidth 25Gbit \\
       --engine byteps --servers 16 --memory 12GiB
@@ -72,30 +72,34 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         dest="overrides",
         action="append",
         default=[],
-        help="override a key of the job, as batch=32; may be repeated",
+        help="override a key of the job, such as batch=32; may be repeated",
     )
     add("--profile", action="store_true", help="measure anew, even if there is a profile that fits")
     add(
         "--costs",
         metavar="FILE",
         type=Path,
-        help="costs of a step, or for a pipeline of layers, instead of measuring a job",
+        help="costs of a step (for a pipeline, of layers), instead of measuring a job",
     )
     add(
         "--bandwidth",
         metavar="RATE",
         nargs="+",
-        help="of each host's link, as 10Gbit; in a pipeline of the links between ranks",
+        help="rate of each host's link, such as 10Gbit; in a pipeline, of links between ranks",
     )
-    add("--latency", metavar="TIME", help=f"from host to host (default: {DEFAULT_LATENCY})")
-    add("--memory", metavar="SIZE", help="that a worker may use, as 12GiB (default: any)")
-    add("--output", metavar="DIR", help=f"for the files (default: the job's output/{FOLDER_NAME})")
+    add("--latency", metavar="TIME", help=f"time from host to host (default: {DEFAULT_LATENCY})")
+    add("--memory", metavar="SIZE", help="memory limit of a worker, such as 12GiB (default: none)")
+    add(
+        "--output",
+        metavar="DIR",
+        help=f"folder for the files (default: the job's output/{FOLDER_NAME})",
+    )
 
     add = parser.add_argument_group("data parallel").add_argument
-    add("--workers", metavar="N", nargs="+", help="describe a cluster of so many workers")
-    add("--hosts", metavar="H", nargs="+", help="describe a cluster of so many hosts instead")
-    add("--devices", metavar="D", help="of each host, a worker each (default: 1)")
-    add("--inside", metavar="RATE", help="of a device's link to the others of its host")
+    add("--workers", metavar="N", nargs="+", help="describe a cluster of this many workers")
+    add("--hosts", metavar="H", nargs="+", help="describe a cluster of this many hosts instead")
+    add("--devices", metavar="D", help="devices per host, with a worker each (default: 1)")
+    add("--inside", metavar="RATE", help="rate of a device's link to the others of its host")
     add(
         "--engine",
         choices=DESCRIBED_ENGINES,
@@ -105,20 +109,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add(
         "--servers",
         metavar="S",
-        help="BytePS: on so many hosts of their own (default: with the workers)",
+        help="BytePS: servers on hosts of their own (default: beside the workers)",
     )
-    add("--steps-per-execution", metavar="MOST", help="that may be traced into one function")
+    add("--steps-per-execution", metavar="MOST", help="most steps traced into one function")
 
     add = parser.add_argument_group("pipelines; by default as the job's parallel says").add_argument
     add("--pipeline", metavar="P", nargs="+", help="ranks")
-    add("--microbatches", metavar="M", nargs="+", help="of a step")
-    add("--chunks", metavar="V", nargs="+", help="stages of a rank (default: as usual)")
+    add("--microbatches", metavar="M", nargs="+", help="micro-batches per step")
+    add("--chunks", metavar="V", nargs="+", help="stages per rank (default: as usual)")
     add(
         "--schedule",
         metavar="NAME",
         nargs="+",
-        help=f"{AUTO}, {', '.join(NAMES)}, files as schedule.csv, which may be PyTorch's "
-        f"(torch.distributed.pipelining; default: {ALL} with a name)",
+        help=f"{AUTO}, {', '.join(NAMES)}, or CSV files, which may be PyTorch's "
+        f"(torch.distributed.pipelining); default: {ALL} with a name",
     )
     return parser.parse_args(arguments)
 

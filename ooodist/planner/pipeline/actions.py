@@ -50,7 +50,7 @@ MOST_MICROBATCHES = 1_000_000  # stages times micro-batches: some 500 MB of acti
 MOST_DIGITS = 9  # in the number of a stage or a micro-batch
 _ACTION = re.compile(rf"(\d+)({'|'.join((*COMPUTE_KINDS, *TRANSFER_KINDS))})(\d+)")
 # PyTorch also writes actions for weights sharded over ranks, and pairs of overlapping actions.
-_OF_SPREAD_WEIGHTS = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD)\d*")
+_OF_SHARDED_WEIGHTS = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD)\d*")
 _OVERLAPPING = re.compile(r"\((.*)\)OVERLAP_F_B")
 _OLD_BACKWARD = re.compile(r"\d+BW\d+")
 OLD_LETTERS = (
@@ -82,7 +82,7 @@ def parse_action(text: str) -> Action:
     if found is None:
         old = f"; {OLD_LETTERS}" if _OLD_BACKWARD.fullmatch(text.strip()) else ""
         raise UserError(
-            f"action {text!r} is none: write stage, kind and micro-batch, as 2F0; kinds are "
+            f"action {text!r} is not one: write stage, kind and micro-batch, as 2F0; kinds are "
             f"{', '.join((*COMPUTE_KINDS, *TRANSFER_KINDS))}{old}"
         )
     for what, digits in (("stage", found[1]), ("micro-batch", found[3])):
@@ -218,7 +218,7 @@ def from_csv(text: str, source: str) -> Schedule:
 def _computed(cell: str) -> list[Action]:
     """Returns the compute actions of a cell; raises UserError if it is not an action."""
     cell = cell.strip()
-    if not cell or _OF_SPREAD_WEIGHTS.fullmatch(cell):
+    if not cell or _OF_SHARDED_WEIGHTS.fullmatch(cell):
         return []
     overlapping = _OVERLAPPING.fullmatch(cell)
     actions = map(parse_action, overlapping[1].split(";") if overlapping else [cell])

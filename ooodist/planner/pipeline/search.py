@@ -23,6 +23,7 @@ from ooodist.planner.pipeline.actions import (
     trained_from,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
+from ooodist.planner.pipeline.dependencies import SPLIT_KINDS
 from ooodist.planner.pipeline.evaluate import Evaluator
 from ooodist.planner.pipeline.list_scheduling import Rule, list_schedule
 from ooodist.planner.pipeline.moves import Orders, improve
@@ -220,7 +221,12 @@ def _made_by_rules(
     rank_of: tuple[int, ...], microbatches: int, costs: PipelineCosts
 ) -> Iterator[Schedule]:
     ranks = max(rank_of) + 1
-    kinds = [("I", "F", "W"), ("I", "W", "F"), ("F", "I", "W")]
+    forward, input_gradient, weight_gradient = SPLIT_KINDS
+    kinds = [
+        (input_gradient, forward, weight_gradient),
+        (input_gradient, weight_gradient, forward),
+        SPLIT_KINDS,
+    ]
     wanted = (ranks, ranks + 1, ranks - 1, ranks // 2, 1, 2, 3)
     aheads = [None, *dict.fromkeys(ahead for ahead in wanted if ahead > 0)]
     # With one stage per rank, ``deep`` makes no difference.

@@ -145,13 +145,15 @@ class _Making:
         begun = self._done[rank, FORWARD]
         if begun == self._microbatches:
             return False
-        behind = rank + 1
-        if not self._choices.backward_first or behind == self._ranks:
+        following = rank + 1
+        if not self._choices.backward_first or following == self._ranks:
             return True
-        if begun < self._done[behind, FORWARD] + 2:
+        if begun < self._done[following, FORWARD] + 2:
             return True
-        stage, other = self._costs.stages[rank], self._costs.stages[behind]
-        arrival = self._now[behind] + other.forward + other.input_gradient + other.send_back_seconds
+        stage, other = self._costs.stages[rank], self._costs.stages[following]
+        arrival = (
+            self._now[following] + other.forward + other.input_gradient + other.send_back_seconds
+        )
         if self._now[rank] >= arrival:
             return False
         end, kept = self._now[rank] + stage.forward, self._kept[rank]

@@ -115,7 +115,7 @@ class PipelineTrace(keras.callbacks.Callback):
         if not self._is_finished and self.model.ooodist.engine.rank == 0:
             logger.warning(
                 "trace: nothing was recorded: the training ran %d steps, which are too few for %d "
-                "behind %d that warm up, and behind those in which schedules are tried; train "
+                "after %d that warm up and those in which schedules are tried; train "
                 "longer, or set report.trace to 0",
                 self._done,
                 self._num_steps,
