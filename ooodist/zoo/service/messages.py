@@ -69,7 +69,10 @@ def parsed(parse: Callable[[bytes], T], message: bytes, most: int) -> T:
     try:
         return parse(message)
     except DecodeError as error:
-        raise UserError(f"a message is not as zoo.proto has it: {error!s:.200}") from error
+        raise UserError(
+            f"a message is not as zoo.proto has it ({error!s:.200}); the service and its clients "
+            "must have the same version of ooodist"
+        ) from error
 
 
 def query_request(outline: Outline, wanted: Wanted, count: int) -> zoo_pb2.QueryRequest:

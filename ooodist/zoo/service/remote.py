@@ -35,7 +35,6 @@ _UNREACHABLE = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
-_UNREADABLE = "Exception deserializing response!"  # gRPC's text, with the status INTERNAL
 
 
 class Remote:
@@ -65,7 +64,7 @@ class Remote:
                 f"the zoo at {address} is on another machine, and a token must not travel in plain "
                 "text; give the certificate of the service, or of who signed it"
             )
-        self._stub = zoo_pb2_grpc.ZooStub(self._channel)
+        self._stub = zoo_pb2_grpc.ZooStub(_Channel(self._channel))
 
     def query(self, outline: Outline, wanted: Wanted, count: int) -> list[Found]:
         request = messages.query_request(outline, wanted, count)
@@ -150,6 +149,8 @@ class Remote:
             try:
                 for answer in call:
                     watch.moved()
+                    if isinstance(answer, UserError):
+                        raise answer
                     yield answer
             except grpc.RpcError as error:
                 raise self._error(error, watch.expired) from error
@@ -175,17 +176,39 @@ class Remote:
                 f"what listens at {self._address} is no zoo of this ooodist ({details}); check the "
                 "address, and that the service and its clients have the same version of ooodist"
             )
-        if code is grpc.StatusCode.INTERNAL and details == _UNREADABLE:
-            return UserError(
-                f"a message of {where} is not as zoo.proto has it; the service and its clients "
-                "must have the same version of ooodist"
-            )
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return UserError(
                 f"{where} says: {details}; give your token of the service as token, or in the "
                 f"environment variable {TOKEN_VARIABLE}"
             )
         return UserError(f"{where} says: {details}")
+
+
+class _Channel:
+    """A channel for the stub, on which a damaged response arrives as a UserError.
+
+    gRPC itself logs the traceback of an error in a deserializer, and reports that the service failed.
+    """
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes],
+        response_deserializer: Callable[[bytes], Response],
+        **options: Any,
+    ) -> Callable[..., grpc.Call]:
+        """Makes what the stub calls; see :meth:`grpc.Channel.stream_stream`."""
+
+        def read(content: bytes) -> Response | UserError:
+            try:
+                return messages.parsed(response_deserializer, content, MESSAGE_BYTES)
+            except UserError as error:
+                return error
+
+        return self._channel.stream_stream(method, request_serializer, read, **options)
 
 
 def _credentials(certificate: Path) -> grpc.ChannelCredentials:
