@@ -187,7 +187,7 @@ class Remote:
 class _Channel:
     """A channel for the stub, on which a damaged response arrives as a UserError.
 
-    gRPC itself logs the traceback of an error in a deserializer, and reports that the service failed.
+    gRPC itself logs the traceback of an error in a deserializer and says that the service failed.
     """
 
     def __init__(self, channel: grpc.Channel) -> None:
