@@ -30,7 +30,7 @@ STEPS = (5, 50, 150)
 
 def main() -> None:
     engine = engines.init("local")
-    print("| optimizer | steps | loss, then behind D | help at w | help at w + D |")
+    print("| optimizer | steps | loss, then after D | help at w | help at w + D |")
     print("|---|---|---|---|---|")
     for optimizer in OPTIMIZERS:
         config = job_file.load(None, ["batch=64", f"optimizer={optimizer}"])

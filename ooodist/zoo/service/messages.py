@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -230,12 +229,6 @@ def receive(
         if moved is not None:
             moved()
     return written.hexdigest()
-
-
-def sha256_of(file: Path) -> str:
-    """Returns the SHA-256 digest of a file in hexadecimal."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _shapes(operator: zoo_pb2.Operator) -> list[list[int]]:

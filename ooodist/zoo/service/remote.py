@@ -16,6 +16,7 @@ import numpy as np
 
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline
+from ooodist.util.digest import file_digest
 from ooodist.zoo import entry as entries
 from ooodist.zoo.entry import Entry
 from ooodist.zoo.service import messages, zoo_pb2, zoo_pb2_grpc
@@ -82,8 +83,9 @@ class Remote:
 
     def upload(self, file: Path) -> str:
         size = file.stat().st_size
-        upload = zoo_pb2.Upload(size=size, sha256=messages.sha256_of(file))
         with file.open("rb") as content:
+            upload = zoo_pb2.Upload(size=size, sha256=file_digest(content))
+            content.seek(0)
             asked = itertools.chain(
                 [zoo_pb2.RegisterRequest(upload=upload)],
                 (zoo_pb2.RegisterRequest(chunk=chunk) for chunk in messages.chunks(content, size)),

@@ -6,7 +6,6 @@ import hashlib
 import io
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -312,8 +311,3 @@ class TestFiles:
         for other in (zoo_pb2.FetchResponse(size=7), zoo_pb2.FetchResponse(sha256="7")):
             with pytest.raises(UserError, match="a chunk has 0 bytes; at byte 0 of 7 it must"):
                 messages.receive(iter([other]), 7, io.BytesIO())
-
-    def test_their_sum_is_known_before_they_are_sent(self, tmp_path: Path) -> None:
-        content = bytes(3_000_000)
-        (tmp_path / "file").write_bytes(content)
-        assert messages.sha256_of(tmp_path / "file") == hashlib.sha256(content).hexdigest()
