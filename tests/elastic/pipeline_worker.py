@@ -113,7 +113,7 @@ class Laws(Notes):
             assert {variable.path for variable in work.variables} <= mask.weights
             if stage < first:
                 assert work.saved_bytes == (0, 0, 0)
-            assert not work._kept
+            assert not work._saved
             assert not work._for_weights
         trained = {variable.path for variable in assembly.gradients.variables}
         assert set(assembly.gradients._sums) <= trained <= mask.weights
