@@ -178,7 +178,9 @@ def state(model: keras.Model) -> dict[str, np.ndarray]:
     strategy = model.ooodist.strategy
     held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
     found = {f"{number} {v.path}": v.numpy() for number, v in enumerate(held)}
-    found |= {f"count {path}": v.numpy() for path, v in strategy.selective._slots.counts.items()}
+    found |= {
+        f"count {path}": v.numpy() for path, v in strategy.selective._optimizer_state.counts.items()
+    }
     sums = strategy.inner.assembly.gradients.accumulators
     return found | {f"sum {path}": v.numpy() for path, v in sums.items()}
 
