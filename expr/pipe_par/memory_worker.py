@@ -29,7 +29,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
 from ooodist.pipeline.assembly import assemble  # noqa: E402
-from ooodist.pipeline.ranks import places  # noqa: E402
+from ooodist.pipeline.ranks import make_ranks  # noqa: E402
 
 
 def status(key: str) -> int:
@@ -62,7 +62,7 @@ def measure(microbatches: int) -> list[dict[str, float]]:
         schedule=schedule,
         split=tuple(model.layers[1 + half * n].name for n in range(1, engine.size)),
     )
-    ranks = places(engine, engine.size, 1)
+    ranks = make_ranks(engine, engine.size, 1)
     assembly = assemble(model, batch, parallel, ranks, engine, TIMEOUT)
     peaks = []
     for _ in range(6):

@@ -41,7 +41,7 @@ from ooodist.job.preparation import load_and_build  # noqa: E402
 from ooodist.pipeline.assembly import Assembly, assemble  # noqa: E402
 from ooodist.pipeline.batches import BatchSplitter  # noqa: E402
 from ooodist.pipeline.planning import plan_schedule  # noqa: E402
-from ooodist.pipeline.ranks import places  # noqa: E402
+from ooodist.pipeline.ranks import make_ranks  # noqa: E402
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS  # noqa: E402
 from ooodist.planner.pipeline.costs import PipelineCosts  # noqa: E402
 from ooodist.planner.pipeline.plan import PipelinePlan  # noqa: E402
@@ -69,7 +69,7 @@ class Worker:
             parallel = ParallelConfig(
                 pipeline=engine.size, microbatches=max(numbers), schedule=name
             )
-            ranks = places(engine, engine.size, 1)
+            ranks = make_ranks(engine, engine.size, 1)
             self.assemblies[placement] = assemble(
                 self.model, self.batch, parallel, ranks, engine, TIMEOUT
             )

@@ -113,7 +113,7 @@ class Laws(Notes):
             assert {variable.path for variable in work.variables} <= mask.weights
             if stage < first:
                 assert work.saved_bytes == (0, 0, 0)
-            assert not work._kept
+            assert not work._saved
             assert not work._for_weights
         trained = {variable.path for variable in assembly.gradients.variables}
         assert set(assembly.gradients._sums) <= trained <= mask.weights
@@ -178,7 +178,9 @@ def state(model: keras.Model) -> dict[str, np.ndarray]:
     strategy = model.ooodist.strategy
     held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
     found = {f"{number} {v.path}": v.numpy() for number, v in enumerate(held)}
-    found |= {f"count {path}": v.numpy() for path, v in strategy.selective._slots.counts.items()}
+    found |= {
+        f"count {path}": v.numpy() for path, v in strategy.selective._optimizer_state.counts.items()
+    }
     sums = strategy.inner.assembly.gradients.accumulators
     return found | {f"sum {path}": v.numpy() for path, v in sums.items()}
 

@@ -145,7 +145,7 @@ def test_a_stage_that_only_runs_forward() -> None:
     last.on_outputs = lambda sent, _: outputs.append(sent[0].numpy())
     for number in range(2):
         last.forward(number, first.forward(number, []))
-        assert first._kept == first._for_weights == first._seeds == {}
+        assert first._saved == first._for_weights == first._seeds == {}
         assert last.input_gradient(number, []) == []
         last.weight_gradient(number)
     dense.assert_added_up(dense.weights[4:])
