@@ -79,7 +79,7 @@ def measure_layers(
     owners = by_call(traced, model.name, calls, kinds)
     seconds = measure_owners(replace(traced, owner_of=owners), steps=steps).seconds
     updates = _updates(seconds)
-    kept = _kept_bytes(traced, calls, kinds)
+    saved = _saved_bytes(traced, calls, kinds)
     sent = crossing_bytes(model, calls, splitter.size // microbatches)
     costs, seen = [], set()
     for number, (call, sent_bytes) in enumerate(zip(calls, sent, strict=True)):
@@ -88,7 +88,7 @@ def measure_layers(
         seen.add(id(call.layer))
         variables = getattr(call.layer, "trainable_variables", []) if first else []
         input_bytes, weight_bytes, gradient_bytes = (
-            kept.get((call.layer.name, until), 0) if first else 0 for until in _UNTIL
+            saved.get((call.layer.name, until), 0) if first else 0 for until in _UNTIL
         )
         costs.append(
             LayerCost(
@@ -356,12 +356,12 @@ def _updates(seconds: Mapping[Owner | None, float]) -> dict[str, float]:
     return updates
 
 
-def _kept_bytes(
+def _saved_bytes(
     traced: StepToMeasure, calls: Sequence[Call], kinds: Mapping[str, str]
 ) -> dict[tuple[str, str], int]:
     """Returns the bytes of saved tensors by (layer, one of _UNTIL)."""
     layers = {call.layer.name for call in calls}
-    kept: dict[tuple[str, str], int] = {}
+    saved: dict[tuple[str, str], int] = {}
     for tensor in saved_tensors(traced.step, traced.owner_of, traced.weights):
         users = {kinds[name] for name in tensor.used_by} - {"F"}
         made_by = kinds[tensor.made_by]
@@ -372,5 +372,5 @@ def _kept_bytes(
             continue  # passed from one I to the next
         until = _GRADIENT if made_by == "dX" else _WEIGHT if is_for_w else _INPUT
         layer = _layer_of(tensor.made_by, layers) or calls[0].layer.name
-        kept[layer, until] = kept.get((layer, until), 0) + tensor.num_bytes
-    return kept
+        saved[layer, until] = saved.get((layer, until), 0) + tensor.num_bytes
+    return saved

@@ -203,8 +203,8 @@ def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterato
 def _check_memory(schedule: Schedule, costs: PipelineCosts) -> None:
     if costs.memory_limit is None:
         return
-    for rank, kept in enumerate(saved_bytes(schedule, costs)):
-        for number, num_bytes in enumerate(kept):
+    for rank, saved in enumerate(saved_bytes(schedule, costs)):
+        for number, num_bytes in enumerate(saved):
             if num_bytes > costs.memory_limit:
                 step = _step_of(schedule.actions[rank], number)
                 raise ScheduleError(

@@ -142,12 +142,12 @@ class Evaluator:
         """Returns whether a rank with this order stays within the memory limit."""
         if self._limit is None:
             return True
-        kept = self._base[rank]
+        saved = self._base[rank]
         for number in order:
             begin, end = self._bytes[number // self._microbatches]
-            if kept + begin > self._limit:
+            if saved + begin > self._limit:
                 return False
-            kept += begin + end
+            saved += begin + end
         return True
 
     def step_seconds(self, orders: Sequence[Sequence[int]], most: float = math.inf) -> float:

@@ -81,7 +81,7 @@ class _Making:
         ]
         self._backward = BACKWARD if BACKWARD in rule.kinds else INPUT_GRADIENT
         self._urgency_of_kind = {kind: number for number, kind in enumerate(rule.kinds)}
-        self._kept = [
+        self._saved = [
             sum(costs.stages[stage].base_bytes for stage in stages) for stages in self._stages_of
         ]
         self._needed = [self._most_of_one(stage) for stage in range(self._stages)]
@@ -145,7 +145,7 @@ class _Making:
         end = now + cost.seconds(kind)
         self._busy_until[rank] = end
         self._done[stage, kind] += 1
-        self._kept[rank] += sum(cost.saved_bytes(kind))
+        self._saved[rank] += sum(cost.saved_bytes(kind))
         for user, waiting in self._users[stage, kind]:
             at = end
             if user != stage:
@@ -191,17 +191,17 @@ class _Making:
     def _most_of_one(self, stage: int) -> int:
         """Returns the most bytes that a micro-batch keeps at once on the rank of this stage, from
         this stage on, if each W follows its I."""
-        kept = most = 0
+        saved = most = 0
         for each in range(stage, self._stages):
             if self._rank_of[each] == self._rank_of[stage]:
                 cost = self._costs.stages[each]
-                kept += cost.input_bytes + cost.weight_bytes
-                most = max(most, kept + cost.gradient_bytes)
+                saved += cost.input_bytes + cost.weight_bytes
+                most = max(most, saved + cost.gradient_bytes)
         return most
 
     def _within(self, rank: int, more: int) -> bool:
         limit = self._costs.memory_limit
-        return limit is None or self._kept[rank] + more <= limit
+        return limit is None or self._saved[rank] + more <= limit
 
     def _urgency_of(self, stage: int, kind: str, microbatch: int) -> tuple[int, int, int]:
         depth = stage if kind == FORWARD else -stage

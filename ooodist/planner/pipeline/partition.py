@@ -58,10 +58,10 @@ def partition(
     in_flight = in_flight or [1] * stages
     seconds = _sums(layer.seconds for layer in layers)
     base = _sums(layer.base_bytes for layer in layers)
-    kept = _sums(layer.saved_bytes for layer in layers)
+    saved = _sums(layer.saved_bytes for layer in layers)
 
     def seconds_of(stage: int, begin: int, end: int) -> float:
-        num_bytes = base[end] - base[begin] + in_flight[stage] * (kept[end] - kept[begin])
+        num_bytes = base[end] - base[begin] + in_flight[stage] * (saved[end] - saved[begin])
         if memory_limit is not None and num_bytes > memory_limit:
             return math.inf
         return seconds[end] - seconds[begin]

@@ -181,4 +181,4 @@ def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ..
 
 def peak_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[int, ...]:
     """Returns the most bytes that each rank keeps at any time."""
-    return tuple(max(kept, default=0) for kept in saved_bytes(schedule, costs))
+    return tuple(max(saved, default=0) for saved in saved_bytes(schedule, costs))

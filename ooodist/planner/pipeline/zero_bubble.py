@@ -80,7 +80,7 @@ class _Making:
         self._now = [0.0] * self._ranks
         self._idle = [0.0] * self._ranks  # since the first F
         self._most_idle = 0.0
-        self._kept = [stage.base_bytes for stage in costs.stages]
+        self._saved = [stage.base_bytes for stage in costs.stages]
         self._done: dict[tuple[int, str], int] = defaultdict(int)  # by rank and kind
         # When the inputs of a rank's F and I arrive from another rank, for each micro-batch.
         self._arrivals: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -102,14 +102,14 @@ class _Making:
         more = [0] * self._ranks
         arrival = 0.0  # of the input of the first I, as far as is known
         for rank in reversed(range(self._ranks)):
-            stage, now, kept = self._costs.stages[rank], self._now[rank], self._kept[rank]
+            stage, now, saved = self._costs.stages[rank], self._now[rank], self._saved[rank]
             while rank + 1 < self._ranks and 1 + more[rank] < self._microbatches:
                 late = self._choices.late_first_backward
                 is_in_time = now < arrival if late else now + stage.forward <= arrival
-                if not is_in_time or not self._fits_forward(rank, kept):
+                if not is_in_time or not self._fits_forward(rank, saved):
                     break
                 now += stage.forward
-                kept += stage.input_bytes + stage.weight_bytes
+                saved += stage.input_bytes + stage.weight_bytes
                 more[rank] += 1
             arrival = max(now, arrival) + stage.input_gradient + stage.send_back_seconds
         for before, rank in itertools.pairwise(range(self._ranks)):
@@ -127,7 +127,7 @@ class _Making:
         # If a rank skips its F, the ranks before it skip theirs too.
         due = itertools.takewhile(self._wants_forward, reversed(range(self._ranks)))
         for rank in reversed(list(due)):
-            while not self._fits_forward(rank, self._kept[rank]) and self._weights_left(rank):
+            while not self._fits_forward(rank, self._saved[rank]) and self._weights_left(rank):
                 self._append(rank, WEIGHT_GRADIENT)
             self._fill(rank, FORWARD)
             self._append(rank, FORWARD)
@@ -156,12 +156,12 @@ class _Making:
         )
         if self._now[rank] >= arrival:
             return False
-        end, kept = self._now[rank] + stage.forward, self._kept[rank]
+        end, saved = self._now[rank] + stage.forward, self._saved[rank]
         for _ in range(self._weights_left(rank)):
-            if self._fits_forward(rank, kept):
+            if self._fits_forward(rank, saved):
                 break
             end += stage.weight_gradient
-            kept -= stage.weight_bytes + stage.gradient_bytes
+            saved -= stage.weight_bytes + stage.gradient_bytes
         return end <= arrival or self._is_too_idle(rank, arrival)
 
     def _fill(self, rank: int, kind: str) -> None:
@@ -187,7 +187,7 @@ class _Making:
             self._idle[rank] += start - self._now[rank]
             self._most_idle = max(self._most_idle, self._idle[rank])
         end = self._now[rank] = start + stage.seconds(kind)
-        self._kept[rank] += sum(stage.saved_bytes(kind))
+        self._saved[rank] += sum(stage.saved_bytes(kind))
         self._actions[rank].append(Action(rank, kind, microbatch))
         self._done[rank, kind] += 1
         other = self._receivers[rank, kind]
@@ -203,12 +203,12 @@ class _Making:
         """Returns how many W the rank could run now."""
         return self._done[rank, INPUT_GRADIENT] - self._done[rank, WEIGHT_GRADIENT]
 
-    def _fits_forward(self, rank: int, kept: int) -> bool:
+    def _fits_forward(self, rank: int, saved: int) -> bool:
         """Returns whether an F and its I fit; by then there may be no W left to free memory."""
-        return self._is_within(kept + sum(self._costs.stages[rank].in_flight_bytes))
+        return self._is_within(saved + sum(self._costs.stages[rank].in_flight_bytes))
 
     def _fits_backward(self, rank: int) -> bool:
-        return self._is_within(self._kept[rank] + self._costs.stages[rank].gradient_bytes)
+        return self._is_within(self._saved[rank] + self._costs.stages[rank].gradient_bytes)
 
     def _is_within(self, num_bytes: int) -> bool:
         limit = self._costs.memory_limit

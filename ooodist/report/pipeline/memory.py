@@ -32,10 +32,10 @@ def memory_curves(simulated: Simulated) -> list[list[tuple[float, int]]]:
     """Returns for each rank points (seconds, bytes kept from then on) over the whole step."""
     costs = simulated.plan.costs
     curves = []
-    kept_of = saved_bytes(simulated.plan.schedule, costs)
-    for runs, kept in zip(simulated.timeline.runs, kept_of, strict=True):
+    saved_of = saved_bytes(simulated.plan.schedule, costs)
+    for runs, saved in zip(simulated.timeline.runs, saved_of, strict=True):
         curve: list[tuple[float, int]] = []
-        for run, during in zip(runs, kept, strict=True):
+        for run, during in zip(runs, saved, strict=True):
             begin, end = costs.stages[run.action.stage].saved_bytes(run.action.kind)
             if not curve:
                 curve.append((0.0, during - begin))
