@@ -1,6 +1,6 @@
 """Jobs as people run them on one machine: the default against ``order: planned``, in turns.
 
-    python expr/at_home/run.py [--jobs NAME ...] [--repeats 2] [--output expr/at_home]
+    python expr/at_home/run.py [--jobs NAME ...] [--repeats 2] [--no-trials] [--output DIR]
 
 Three ways to run each job: ``default`` (order inorder), ``planned`` (order planned, and no other
 setting) and, once, ``tried`` (planned, and planning may take as long as it likes), which shows what
@@ -224,6 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--repeats", type=int, default=2, help="0: what is tried alone")
+    parser.add_argument("--no-trials", action="store_true", help="whole jobs alone")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
     files = options.output / "jobs.csv", options.output / "tried.csv"
@@ -243,7 +244,7 @@ def main() -> None:
                     )
             if timed:
                 write(files[0], ("job", "way", "repeat", "seconds", "step_seconds"), timed)
-            if job.settings:
+            if job.settings and not options.no_trials:
                 _, output = run(job, "tried", folder)
                 tried: list[dict[str, object]] = [
                     {"job": name, "trial": each.trial, "plan": each.name}
