@@ -1,0 +1,167 @@
+"""Keras variables without values: made without memory, given values later, and released again.
+
+Keras itself makes such variables while a model is called in a ``keras.StatelessScope``: they have
+an initializer, and ``_value`` is None. Reading one runs the initializer each time. An initializer
+draws its seed when it is made, so a value that is made later is the one that the variable would
+have had. None of this is public: ``Variable._value``, ``Variable._initializer`` and
+``Variable._deferred_initialize`` are as old as Keras 3.0, and so is the list of variables that
+wait for the end of the scope.
+
+A variable that was released raises UserError when its value is read, except where only shapes
+matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state
+
+from ooodist.errors import UserError
+
+T = TypeVar("T")
+
+_PENDING = "uninitialized_variables"  # Keras's list
+_only_shapes_matter = False
+
+
+def made_without_values(make: Callable[[], T]) -> T:
+    """Returns what ``make`` returns; variables that it makes have no values.
+
+    They do have values from where ``make`` calls ``keras.utils.clear_session``, if it does.
+
+    Raises:
+        UserError: ``make`` sets or needs values of variables.
+    """
+    try:
+        with _scope() as scope:
+            made = make()
+    except ValueError as error:
+        if "in a stateless scope" not in str(error):
+            raise
+        raise UserError(
+            "the function that builds the model makes a variable from a value, which it would have "
+            "on every rank; give it an initializer, as add_weight(initializer=…) does"
+        ) from error
+    if scope.state_mapping:
+        raise UserError(
+            "the function that builds the model sets values of its variables (set_weights, "
+            "load_weights, assign), which they would have on every rank; give them initializers, "
+            "or load a checkpoint once the model is made"
+        )
+    return made
+
+
+def build_without_values(
+    optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
+) -> None:
+    """Builds an optimizer for these weights; what it keeps for each of them has no value."""
+    # TensorFlow's optimizers look at the value of each weight, and know weights by its identity.
+    stand_ins = {id(weight): tf.Variable(tf.zeros([])) for weight in weights}
+    with _scope() as scope:
+        scope.state_mapping.update(stand_ins)
+        optimizer.build(weights)
+
+
+def train_those_with_values(
+    optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
+) -> None:
+    """Makes a built optimizer train those of its weights that have values now, and no others.
+
+    ``apply`` is called with some weights, but averages (``use_ema``) are made of all in
+    ``_trainable_variables``, which ``_model_variables_moving_average`` matches one by one; and
+    ``_trainable_variables_indices`` has the places of weights by the identity of their values.
+
+    Args:
+        optimizer: built for these weights, with :func:`build_without_values` or otherwise.
+        weights: in the same order.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)  # of LossScaleOptimizer
+    if inner is not None:
+        train_those_with_values(inner, weights)
+    places = {place: weight for place, weight in enumerate(weights) if has_value(weight)}
+    own = list(places.values())
+    attributes = vars(optimizer)  # set past Keras, which would list the weights for saving
+    attributes["_trainable_variables_indices"] = {
+        optimizer._var_key(weight): place for place, weight in places.items()
+    }
+    attributes["_trainable_variables"] = own
+    if inner is None and optimizer.use_ema:
+        averages = optimizer._model_variables_moving_average
+        if len(averages) == len(weights):  # not done before
+            attributes["_model_variables_moving_average"] = [averages[place] for place in places]
+        # Called by fit at its end, with all weights of the model.
+        finalize = type(optimizer).finalize_variable_values
+        optimizer.finalize_variable_values = lambda _: finalize(optimizer, own)
+
+
+@contextlib.contextmanager
+def _scope() -> Iterator[keras.StatelessScope]:
+    """A scope whose variables are not initialized at its end."""
+    before = global_state.get_global_attribute(_PENDING) or []
+    try:
+        with keras.StatelessScope(initialize_variables=False) as scope:
+            yield scope
+    finally:
+        global_state.set_global_attribute(_PENDING, before)
+
+
+def has_value(variable: Any) -> bool:
+    """Returns whether a variable has a value on this rank; variables of TensorFlow always have."""
+    return getattr(variable, "_value", variable) is not None
+
+
+def initialize(variable: keras.Variable) -> None:
+    """Gives a variable without a value its initial one."""
+    variable._deferred_initialize()
+
+
+def set_value(variable: keras.Variable, value: Any) -> None:
+    """Sets a variable to a value of its shape, whether it has one already or not."""
+    if has_value(variable):
+        variable.assign(value)
+    else:
+        variable._initializer = lambda shape, dtype: tf.cast(value, dtype)
+        variable._deferred_initialize()
+
+
+def release(variable: keras.Variable, holder: str) -> None:
+    """Frees a variable's value.
+
+    Args:
+        variable: with or without a value.
+        holder: who has a value, as "rank 3"; for the message to those who read it here.
+    """
+    variable._value = None
+    variable._initializer = _Absent(variable.path, holder)
+
+
+@contextlib.contextmanager
+def only_shapes_matter() -> Iterator[None]:
+    """Lets released variables be read in this block, in graphs that are traced and never run."""
+    global _only_shapes_matter
+    before, _only_shapes_matter = _only_shapes_matter, True
+    try:
+        yield
+    finally:
+        _only_shapes_matter = before
+
+
+class _Absent:
+    """The initializer of a released variable."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        self._path = path
+        self._holder = holder
+
+    def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
+        if _only_shapes_matter and not tf.executing_eagerly():
+            return tf.zeros(shape, dtype)
+        raise UserError(
+            f"the value of {self._path} was read, but this rank does not have it: {self._holder} "
+            "does; read it there, or have the whole model with ooodist.whole(model)"
+        )

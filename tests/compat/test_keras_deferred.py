@@ -1,0 +1,142 @@
+"""Variables without values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.compat import keras_deferred
+from ooodist.compat.keras_deferred import has_value, made_without_values
+from ooodist.errors import UserError
+
+
+def build() -> keras.Model:
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((8,), dtype="int32")
+    hidden = keras.layers.Embedding(20, 16)(inputs)
+    hidden = keras.layers.MultiHeadAttention(2, 8, dropout=0.1)(hidden, hidden)
+    hidden = keras.layers.BatchNormalization()(hidden)
+    hidden = keras.layers.GRU(4)(keras.layers.Dropout(0.2)(hidden))
+    return keras.Model(inputs, keras.layers.Dense(3, kernel_initializer="orthogonal")(hidden))
+
+
+def test_values_given_later_are_those_of_the_whole_model() -> None:
+    expected = [variable.numpy() for variable in build().variables]
+    model = made_without_values(build)
+    assert model.built
+    assert not any(map(has_value, model.variables))
+    for variable in reversed(model.variables):  # in any order
+        keras_deferred.initialize(variable)
+        assert has_value(variable)
+    for variable, value in zip(model.variables, expected, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+
+
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [
+        lambda: keras.optimizers.Adam(0.1, use_ema=True, weight_decay=0.1),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)),
+    ],
+)
+def test_optimizers_are_built_without_memory(
+    make_optimizer: Callable[[], keras.optimizers.Optimizer],
+) -> None:
+    whole, model = build(), made_without_values(build)
+    for variable in model.variables[2:]:
+        keras_deferred.release(variable, "nobody")
+    optimizers = make_optimizer(), make_optimizer()
+    for each in optimizers:
+        each.exclude_from_weight_decay(var_names=["kernel"])
+    keras_deferred.build_without_values(optimizers[0], model.trainable_variables)
+    optimizers[1].build(whole.trainable_variables)
+    assert optimizers[0].built
+    assert not any(has_value(v) for v in optimizers[0].variables if len(v.shape))
+    assert not any(map(has_value, model.variables))
+
+    own = [1, 4]  # this rank's weights
+    for at in own:
+        value = whole.trainable_variables[at].numpy()
+        keras_deferred.set_value(model.trainable_variables[at], value)
+    keras_deferred.train_those_with_values(optimizers[0], model.trainable_variables)
+    # Names begin with those of layers, which count on from model to model.
+    for variable, twin in zip(optimizers[0].variables, optimizers[1].variables, strict=True):
+        if not has_value(variable):
+            keras_deferred.initialize(variable)
+        np.testing.assert_array_equal(variable.numpy(), twin.numpy())
+    for _ in range(2):
+        for optimizer, weights in zip(optimizers, (model, whole), strict=True):
+            every = range(len(whole.trainable_variables)) if weights is whole else own
+            trained = [weights.trainable_variables[at] for at in every]
+            optimizer.apply([tf.ones(weight.shape) for weight in trained], trained)
+    for optimizer, weights in zip(optimizers, (model, whole), strict=True):
+        optimizer.finalize_variable_values(weights.trainable_variables)  # as fit does
+    for at in own:
+        found, expected = (each.trainable_variables[at].numpy() for each in (model, whole))
+        np.testing.assert_array_equal(found, expected)
+    names = [whole.trainable_variables[at].path.replace("/", "_") for at in own]
+    for variable, twin in zip(optimizers[0].variables, optimizers[1].variables, strict=True):
+        if not len(variable.shape) or any(name in twin.path for name in names):
+            np.testing.assert_array_equal(variable.numpy(), twin.numpy(), err_msg=twin.path)
+
+
+def test_later_variables_are_made_as_ever() -> None:
+    made_without_values(build)
+    with keras.StatelessScope():  # initializes those that were made in it
+        layer = keras.layers.Dense(2)
+        layer.build((None, 3))
+    assert all(map(has_value, layer.variables))
+    assert has_value(tf.Variable(1.0))
+
+
+def test_values_are_set_and_released() -> None:
+    model = made_without_values(build)
+    kernel = model.layers[-1].kernel
+    value = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for factor in (1, 2):  # without a value, and with one
+        keras_deferred.set_value(kernel, factor * value)
+        np.testing.assert_array_equal(kernel.numpy(), factor * value)
+    keras_deferred.release(kernel, "rank 3")
+    assert not has_value(kernel)
+    for read in (kernel.numpy, lambda: kernel + 1, model.layers[-1].get_weights):
+        with pytest.raises(UserError, match="rank 3 does"):
+            read()
+    keras_deferred.set_value(kernel, value)
+    np.testing.assert_array_equal(kernel.numpy(), value)
+
+
+def test_released_variables_have_shapes() -> None:
+    model = build()
+    for variable in model.variables:
+        keras_deferred.release(variable, "nobody")
+    spec = tf.TensorSpec((5, 8), tf.int32)
+    with pytest.raises(UserError, match="nobody does"):
+        tf.function(model).get_concrete_function(spec)
+    with keras_deferred.only_shapes_matter():
+        traced = tf.function(model).get_concrete_function(spec)
+        with pytest.raises(UserError, match="nobody does"):  # eagerly, zeros would be believed
+            model(tf.zeros((5, 8), tf.int32))
+    assert traced.output_shapes == (5, 3)
+
+
+def from_a_value() -> object:
+    return keras.Variable(np.ones(3))
+
+
+def that_sets_weights() -> keras.Model:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model.set_weights([np.ones((2, 2)), np.zeros(2)])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "match"), [(from_a_value, "from a value"), (that_sets_weights, "sets values")]
+)
+def test_functions_that_need_values_are_refused(make: Callable[[], object], match: str) -> None:
+    with pytest.raises(UserError, match=match):
+        made_without_values(make)
+    assert has_value(keras.Variable(1.0))
