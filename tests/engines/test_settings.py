@@ -32,6 +32,9 @@ def test_the_credit_that_byteps_gets_is_the_one_that_is_planned_with() -> None:
         assert variables["BYTEPS_SCHEDULING_CREDIT"] == setting
 
 
+ONE_HOST = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", "localhost"])
 def test_without_a_network_byteps_is_left_as_it_comes(address: str) -> None:
     environ = {"DMLC_PS_ROOT_URI": address}
@@ -42,6 +45,25 @@ def test_without_a_network_byteps_is_left_as_it_comes(address: str) -> None:
     assert of_a_file["BYTEPS_PARTITION_BYTES"] == "123456"
     assert of_a_file["BYTEPS_SCHEDULING_CREDIT"] == "8"
     assert settings.planned_settings("horovod", environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_left"),
+    [
+        (ONE_HOST, True),
+        ({"HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": "2"}, True),
+        ({"HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2"}, False),
+        (ONE_HOST | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, False),
+        ({"HOROVOD_SIZE": "4"}, False),
+        ({}, False),
+    ],
+)
+def test_without_a_network_horovod_is_left_as_it_comes(
+    environ: dict[str, str], is_left: bool
+) -> None:
+    variables = settings.planned_settings("horovod", environ=environ)
+    assert ("HOROVOD_CYCLE_TIME" not in variables) == is_left
+    assert (settings.NICENESS not in variables) == is_left
 
 
 def test_on_a_network_byteps_is_set_up() -> None:
@@ -62,9 +84,6 @@ def test_one_core_has_two_threads(engine: str, monkeypatch: pytest.MonkeyPatch) 
     assert settings.planned_settings(engine)["TF_NUM_INTEROP_THREADS"] == "2"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4})
     assert "TF_NUM_INTEROP_THREADS" not in settings.planned_settings(engine)
-
-
-ONE_HOST = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
 
 
 @pytest.mark.parametrize(

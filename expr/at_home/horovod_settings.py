@@ -1,0 +1,69 @@
+"""Horovod's settings for plans on a single host, where a job sets none: what they cost and bring.
+
+    python expr/at_home/horovod_settings.py [--jobs NAME ...] [--repeats 4]
+
+Each job runs with the default order and with three sets of environment variables, in turns: none,
+those that a job on several hosts gets for its plan, and these without the ones of Horovod's cycle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from run import JOBS, ROOT, step_seconds
+
+from ooodist.engines.settings import planned_settings
+
+PLANNED = planned_settings("horovod", environ={})  # no launcher's variables: several hosts
+WAYS = {
+    "none": {},
+    "for plans": PLANNED,
+    "without the cycle": {k: v for k, v in PLANNED.items() if "CYCLE" not in k},
+}
+USUAL = ("quick start, Horovod", "GPT, Horovod", "MLP, horovodrun")
+
+
+def step_milliseconds(job: str, variables: dict[str, str]) -> float:
+    """The median step of a whole job."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            JOBS[job].command("default", Path(folder)),
+            cwd=ROOT,
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+    seconds = step_seconds(done.stdout)
+    if done.returncode or seconds is None:
+        sys.exit(done.stdout[-4000:])
+    return seconds * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=USUAL)
+    parser.add_argument("--repeats", type=int, default=4)
+    options = parser.parse_args()
+    print(f"| job | {' | '.join(WAYS)} |\n|{'---|' * (1 + len(WAYS))}")
+    for job in options.jobs:
+        found: dict[str, list[float]] = {way: [] for way in WAYS}
+        for repeat in range(options.repeats):
+            for way in list(WAYS)[:: 1 if repeat % 2 == 0 else -1]:
+                found[way].append(step_milliseconds(job, WAYS[way]))
+        cells = [
+            f"{statistics.median(those):.1f} ({min(those):.1f} to {max(those):.1f})"
+            for those in found.values()
+        ]
+        print(f"| {job} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
