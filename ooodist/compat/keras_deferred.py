@@ -3,9 +3,9 @@
 Keras itself makes such variables while a model is called in a ``keras.StatelessScope``: they have
 an initializer, and ``_value`` is None. Reading one runs the initializer each time. An initializer
 draws its seed when it is made, so a value that is made later is the one that the variable would
-have had. None of this is public: ``Variable._value``, ``Variable._initializer`` and
-``Variable._deferred_initialize`` are as old as Keras 3.0, and so is the list of variables that
-wait for the end of the scope.
+have had. None of this is public: ``Variable._value``, ``_initializer``, ``_deferred_initialize``
+and ``_initialize_with_initializer`` are as old as Keras 3.0, and so is the list of variables that
+wait for the end of a scope.
 
 A variable that was released raises UserError when its value is read, except where only shapes
 matter.
@@ -30,30 +30,42 @@ _only_shapes_matter = False
 
 
 def made_without_values(make: Callable[[], T]) -> T:
-    """Returns what ``make`` returns; variables that it makes have no values.
+    """Returns what ``make`` returns; variables that it makes with an initializer have no values.
 
-    They do have values from where ``make`` calls ``keras.utils.clear_session``, if it does.
+    Those that it makes from a value, as optimizers make the learning rate, do have it. This cannot
+    be had with a StatelessScope, in which Keras refuses variables that are made from a value.
 
     Raises:
-        UserError: ``make`` sets or needs values of variables.
+        UserError: ``make`` sets values of variables.
     """
+    with _without_initializing():
+        try:
+            return make()
+        except AttributeError as error:
+            if "'NoneType' object has no attribute 'assign" not in str(error):
+                raise
+            raise UserError(
+                "the function that builds the model sets values of its variables (set_weights, "
+                "load_weights, assign), which they would have on every rank; give them "
+                "initializers, or load a checkpoint once the model is made"
+            ) from error
+
+
+@contextlib.contextmanager
+def _without_initializing() -> Iterator[None]:
+    """Makes variables remember their initializers in this block, instead of running them."""
+
+    def remember(variable: keras.Variable, initializer: Callable[..., Any]) -> None:
+        variable._value, variable._initializer = None, initializer
+
+    kind = keras.Variable
+    plain = kind._initialize_with_initializer, kind._deferred_initialize
+    kind._initialize_with_initializer = remember
+    kind._deferred_initialize = lambda _: None  # at the end of Keras' own scopes: not yet
     try:
-        with _scope() as scope:
-            made = make()
-    except ValueError as error:
-        if "in a stateless scope" not in str(error):
-            raise
-        raise UserError(
-            "the function that builds the model makes a variable from a value, which it would have "
-            "on every rank; give it an initializer, as add_weight(initializer=…) does"
-        ) from error
-    if scope.state_mapping:
-        raise UserError(
-            "the function that builds the model sets values of its variables (set_weights, "
-            "load_weights, assign), which they would have on every rank; give them initializers, "
-            "or load a checkpoint once the model is made"
-        )
-    return made
+        yield
+    finally:
+        kind._initialize_with_initializer, kind._deferred_initialize = plain
 
 
 def build_without_values(
@@ -62,9 +74,13 @@ def build_without_values(
     """Builds an optimizer for these weights; what it keeps for each of them has no value."""
     # TensorFlow's optimizers look at the value of each weight, and know weights by its identity.
     stand_ins = {id(weight): tf.Variable(tf.zeros([])) for weight in weights}
-    with _scope() as scope:
-        scope.state_mapping.update(stand_ins)
-        optimizer.build(weights)
+    before = global_state.get_global_attribute(_PENDING) or []
+    try:
+        with keras.StatelessScope(initialize_variables=False) as scope:
+            scope.state_mapping.update(stand_ins)
+            optimizer.build(weights)
+    finally:
+        global_state.set_global_attribute(_PENDING, before)
 
 
 def train_those_with_values(
@@ -92,22 +108,11 @@ def train_those_with_values(
     attributes["_trainable_variables"] = own
     if inner is None and optimizer.use_ema:
         averages = optimizer._model_variables_moving_average
-        if len(averages) == len(weights):  # not done before
-            attributes["_model_variables_moving_average"] = [averages[place] for place in places]
+        of_all = attributes.setdefault("_averages_of_all_weights", averages)
+        attributes["_model_variables_moving_average"] = [of_all[place] for place in places]
         # Called by fit at its end, with all weights of the model.
         finalize = type(optimizer).finalize_variable_values
         optimizer.finalize_variable_values = lambda _: finalize(optimizer, own)
-
-
-@contextlib.contextmanager
-def _scope() -> Iterator[keras.StatelessScope]:
-    """A scope whose variables are not initialized at its end."""
-    before = global_state.get_global_attribute(_PENDING) or []
-    try:
-        with keras.StatelessScope(initialize_variables=False) as scope:
-            yield scope
-    finally:
-        global_state.set_global_attribute(_PENDING, before)
 
 
 def has_value(variable: Any) -> bool:
@@ -149,6 +154,15 @@ def only_shapes_matter() -> Iterator[None]:
         yield
     finally:
         _only_shapes_matter = before
+
+
+def trace_for_shapes(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
+    """Traces a function for what it notes of its tensors; variables need no values.
+
+    In a StatelessScope, what the function assigns (as batch normalization does) is dropped.
+    """
+    with only_shapes_matter(), keras.StatelessScope(initialize_variables=False):
+        tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 class _Absent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from ooodist.config.elastic import ElasticConfig, read_elastic
 from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
+from ooodist.pipeline.holding import build_model
 from ooodist.pipeline.strategy import Pipeline, check_model
 from ooodist.step.synchronized import synchronized_layers
 from ooodist.trainer.fit import DistributedFit
@@ -19,7 +20,7 @@ from ooodist.trainer.strategy import Strategy
 
 
 def pipelined(
-    model: keras.Model,
+    model: keras.Model | Callable[[], keras.Model],
     *,
     pipeline: int,
     microbatches: int,
@@ -36,10 +37,16 @@ def pipelined(
     """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
 
     The computation is that of one process that accumulates the gradients of the micro-batches.
+    Each rank has the weights, gradients, optimizer state and statistics of its own stages alone,
+    from the first ``fit`` on, and from the beginning where a function builds the model: all ranks
+    make all layers, but only the values of weights that they need. What a rank does not have is NaN
+    in ``model.get_weights()``, and an error elsewhere; ``with ooodist.whole(model):`` gives all
+    ranks the whole model.
     Evaluation is sharded by samples: each rank evaluates the whole model on its part.
 
     Args:
-        model: functional or sequential, and compiled.
+        model: functional or sequential, and compiled; or a function that returns such a model, the
+            same on all ranks. Weights have the values that the function would give them.
         pipeline: ranks per pipeline.
         microbatches: micro-batches per batch.
         data: number of pipelines, which share the samples; ranks are ``pipeline * data``.
@@ -56,11 +63,11 @@ def pipelined(
         elastic: train only the weights that matter most; see :func:`ooodist.distribute`.
 
     Returns:
-        the same model.
+        the model.
 
     Raises:
-        UserError: the engine is not mpi, the model cannot be trained in a pipeline, or an argument
-            is impossible.
+        UserError: the engine is not mpi, the function needs values of weights, the model cannot be
+            trained in a pipeline, or an argument is impossible.
     """
     parallel = ParallelConfig(
         pipeline=pipeline,
@@ -80,6 +87,9 @@ def pipelined(
             f"the engine is {engine.name}, but pipelines run over MPI; start with "
             'ooodist.init("mpi"), under mpirun'
         )
+    if not isinstance(model, keras.Model):
+        with engine.agreed():
+            model = build_model(model)
     check_model(model)
     if data > 1 and (layers := synchronized_layers(model)):
         raise UserError(

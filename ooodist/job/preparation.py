@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from ooodist import data as data_kinds
 from ooodist import models
+from ooodist.compat.keras_deferred import made_without_values
 from ooodist.config import job as job_file
 from ooodist.config import keras_objects
 from ooodist.config.job import Config
@@ -178,7 +179,10 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
     keras.config.set_dtype_policy(config.precision)
     # Layers draw the seeds of their generators here: all ranks make the same model.
     keras.utils.set_random_seed(config.seed)
-    model = models.build(config.model, data)
+    if config.parallel is None or config.model.weights or config.warm_start is not None:
+        model = models.build(config.model, data)
+    else:  # each rank will only have what it trains
+        model = made_without_values(lambda: models.build(config.model, data))
     keras.utils.set_random_seed(config.seed + _place(config, engine)[0])
     loss = keras_objects.make_loss(config.loss, data.task)
     metrics = keras_objects.make_metrics(config.metrics, data.task)

@@ -28,7 +28,6 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.profiler.conditions import versions
 from ooodist.report.data_parallel.trace import Trace
 from ooodist.report.pipeline.trace import PipelineTrace
-from ooodist.step.finite import check_weights
 from ooodist.trainer import checkpoint
 from ooodist.trainer.callbacks import (
     Best,
@@ -166,7 +165,7 @@ def train(job: Job, started: float) -> None:
     finally:  # the caller's process may live on
         watchdog.stop()
     registered = None
-    check_weights(job.model)
+    job.model.ooodist.strategy.watch.check_weights()
     if config.warm_start is not None and config.warm_start.register:
         from ooodist.job import warm_start as warm_job  # imports gRPC
 

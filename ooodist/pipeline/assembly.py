@@ -16,12 +16,14 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
+from ooodist.compat.keras_deferred import only_shapes_matter
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.gpu import seconds_of
 from ooodist.engines.mpi import wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.cutting import Cutter
+from ooodist.pipeline.holding import Holding
 from ooodist.pipeline.links import gather_costs
 from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
 from ooodist.pipeline.planning import plan_schedule, plan_stages
@@ -264,18 +266,20 @@ def assemble(
     ranks: Ranks,
     engine: Engine,
     timeout: float,
+    holding: Holding,
     *,
     is_live: bool = False,
 ) -> Assembly:
     """Plans, cuts and measures the stages of a model; all ranks call it together.
 
     Args:
-        model: compiled, with the same weights on all ranks; it stays as it is.
+        model: compiled; afterwards each rank has the weights of its own stages.
         batch: as the data yields it.
         parallel: the job's settings.
         ranks: the position of this rank among all.
         engine: what the ranks agree with.
         timeout: seconds that a rank waits for a message.
+        holding: gives each rank the variables of its stages.
         is_live: the schedule is provisional, the best of the known ones, and stages are not
             measured unless their costs are unknown otherwise.
 
@@ -285,13 +289,15 @@ def assemble(
     plan = plan_stages(model, batch, parallel, engine, is_live=is_live)
     with engine.agreed():
         splitter = BatchSplitter(model, batch, parallel.microbatches)
-        stages = split(model, plan.parts)
-        check_losses(stages)
-        inputs, _ = splitter.specs()
-        sent = sent_specs(model, stages, inputs)
+        with only_shapes_matter():
+            stages = split(model, plan.parts)
+            check_losses(stages)
+            inputs, _ = splitter.specs()
+            sent = sent_specs(model, stages, inputs)
     direct = _is_direct()
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
+    holding.hold(stages, rank_of)
     transport = Transport(ranks.pipeline.Dup(), timeout)
     gradients = Gradients(stages, rank_of, ranks, transport)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]

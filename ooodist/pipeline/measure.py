@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.gpu import seconds_of, wait_for_gpu
 from ooodist.graph.ops import num_bytes
 from ooodist.pipeline.batches import BatchSplitter
@@ -135,7 +136,8 @@ def measure_stages(
     """
     inputs, targets = splitter.specs()
     optimizer = splitter.model.optimizer
-    held = [*splitter.model.variables, *splitter.model.metrics_variables, *optimizer.variables]
+    variables = [*splitter.model.variables, *splitter.model.metrics_variables, *optimizer.variables]
+    held = [variable for variable in variables if has_value(variable)]
 
     def begin() -> None:
         for number, work in works.items():

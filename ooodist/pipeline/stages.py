@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import trace_for_shapes
 from ooodist.compat.keras_graph import function_nodes, mask_of, set_mask
 from ooodist.errors import UserError
 from ooodist.util.yaml_dataclass import did_you_mean
@@ -201,7 +202,7 @@ def _with_masks(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
             places.append(tuple(at for at, t in enumerate(sent) if mask_of(t) is not None))
 
     specs = [tf.TensorSpec(symbol.shape, symbol.dtype) for symbol in model.inputs]
-    tf.function(run, autograph=False).get_concrete_function(*specs)
+    trace_for_shapes(run, specs)
     return [
         replace(stage, received_masks=received, sent_masks=sent)
         for stage, (received, sent) in zip(stages, itertools.pairwise(places), strict=True)
@@ -249,7 +250,7 @@ def sent_specs(
                 _check_sent(stage, symbol, tensor)
             specs.append(tuple(tf.TensorSpec(t.shape, t.dtype) for t in sent))
 
-    tf.function(run, autograph=False).get_concrete_function(*inputs)
+    trace_for_shapes(run, inputs)
     return specs
 
 

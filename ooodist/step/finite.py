@@ -29,6 +29,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
@@ -173,20 +174,25 @@ class GradientWatch:
         )
 
     def check_weights(self, loss: Any = None) -> None:
-        """Raises UserError if weights are not finite; they must be alike on all ranks.
+        """Raises UserError, on all ranks, if weights are not finite.
 
         Args:
             loss: the loss in the logs, None if there is none.
         """
         if self._nan_is_handled and _is_not_finite(loss):
             return
-        check_weights(self._model)
+        with self._engine.agreed():  # the ranks of a pipeline have different ones
+            check_weights(self._model)
 
 
 def check_weights(model: keras.Model) -> None:
-    """Raises UserError naming the first trained weight that is not finite, or other that is NaN."""
-    trained = model.trainable_variables
-    others = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
+    """Raises UserError naming the first trained weight that is not finite, or other that is NaN.
+
+    Weights that this rank does not have are not looked at.
+    """
+    trained = list(filter(has_value, model.trainable_variables))
+    fixed = filter(has_value, model.non_trainable_variables)
+    others = [v for v in fixed if keras.backend.is_float_dtype(v.dtype)]
     for variables, is_bad, what in (
         (trained, lambda value: ~np.isfinite(value), "not finite"),
         (others, np.isnan, "NaN"),  # minus infinity in a custom mask is no mistake

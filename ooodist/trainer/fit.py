@@ -16,6 +16,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -94,7 +95,7 @@ class DistributedFit:
     def end_epoch(self, logs: dict[str, Any]) -> None:
         """Synchronizes the ranks and checks that the replicas are identical."""
         self.synchronize()
-        replicas.check_replicas(self.engine, self._model)
+        self.strategy.check_replicas()
         self.strategy.end_epoch(logs)
 
     def synchronize(self) -> None:
@@ -210,11 +211,6 @@ class DistributedFit:
     def _train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(self._plain_train_on_batch).bind(*args, **kwargs).arguments
         strategy = self.strategy
-        if not strategy.is_whole_between_epochs:
-            raise UserError(
-                "train_on_batch ends no epoch, at which the ranks of a pipeline broadcast what "
-                "they have trained; use fit, with steps_per_epoch"
-            )
         if strategy.accumulate > 1:
             raise UserError(
                 f"train_on_batch gives one batch, but accumulate is {strategy.accumulate}, which "
@@ -256,9 +252,9 @@ class DistributedFit:
         if isinstance(given, keras.callbacks.CallbackList):
             raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
         callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
-        if not self.strategy.is_whole_between_epochs:
+        if not self.strategy.has_whole_model:
             writers.check_saves_at_ends_of_epochs(callbacks)
-        callbacks = writers.on_this_rank(callbacks, self.engine)
+        callbacks = writers.on_this_rank(callbacks, self.strategy)
         self.strategy.watch.leave_loss_to(callbacks)
         return [EpochCare(self), *callbacks, StopTogether(self)]
 
@@ -283,6 +279,31 @@ class DistributedFit:
         if tf.inside_function():
             return self._plain_metrics()
         return replicas.global_metrics(self.engine, self._model, self._plain_metrics)
+
+
+def whole(model: keras.Model) -> AbstractContextManager[None]:
+    """Gives all ranks the whole model in a block, to save it or to look at its weights.
+
+    All ranks enter the block. In a pipeline each rank has the weights and the optimizer state of
+    its own stages alone otherwise; elsewhere the block changes nothing::
+
+        with ooodist.whole(model):
+            if ooodist.rank() == 0:
+                model.save("model.keras")
+
+    Args:
+        model: a model that was given to ``ooodist.pipelined`` or ``ooodist.distribute``.
+
+    Raises:
+        UserError: it was not.
+    """
+    if not hasattr(model, "ooodist"):
+        raise UserError(
+            f"model {model.name} was not given to ooodist.pipelined or ooodist.distribute, so it "
+            "is whole as it is"
+        )
+    strategy: Strategy = model.ooodist.strategy
+    return strategy.whole()
 
 
 def without_optionals(batch: Batch) -> Batch:

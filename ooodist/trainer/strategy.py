@@ -11,9 +11,11 @@ Only :class:`ooodist.trainer.fit.DistributedFit` touches Keras's methods; it ask
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +46,11 @@ class Strategy(ABC):
         steps_per_execution, accumulate: their product is the number of batches of a call.
         left: batches of this fit that are still to be trained on; None if unknown.
         watch: ends the training when gradients or weights are not finite.
-        is_whole_between_epochs: whether each rank has all trained weights at any time.
+        has_whole_model: whether each rank has all weights.
         is_trying: whether calls are run in alternative ways at present, to find the fastest.
     """
 
-    is_whole_between_epochs = True
+    has_whole_model = True
     is_trying = False
 
     def __init__(
@@ -110,7 +112,22 @@ class Strategy(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Gives all ranks what each knows of the model; called only if there was training since."""
+        """Makes the replicas one model; called only if there was training since."""
+
+    def check_replicas(self) -> None:
+        """Raises UserError, on all ranks, if trained weights are not the same on all replicas."""
+        replicas.check_replicas(self.engine, self.model)
+
+    def whole(
+        self, root: int | None = None, *, returns: bool = False
+    ) -> AbstractContextManager[None]:
+        """Gives ranks the whole model in this block; all ranks enter it.
+
+        Args:
+            root: the rank that gets it; None: all ranks do.
+            returns: after the block, the others get what the root's variables are then.
+        """
+        return contextlib.nullcontext()
 
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:  # noqa: B027
         """Called before a call runs, with its batches and a way to see those that follow."""
@@ -139,12 +156,20 @@ class Strategy(ABC):
 
     def broadcast(self, batch: Batch) -> None:
         """Gives all ranks rank 0's weights. Raises UserError if their arguments differ."""
-        build(self.model, batch)
+        self.build(batch)
         self.engine.check_equal("the arguments of ooodist.distribute", self.arguments)
-        replicas.broadcast_weights(self.engine, self.model)
+        self.broadcast_weights()
         if self.engine.size > 1:
             metric_states.refuse_what_does_not_add_up(self.model)
         self.watch.begin()
+
+    def build(self, batch: Batch) -> None:
+        """Builds weights, metrics and optimizer."""
+        build(self.model, batch)
+
+    def broadcast_weights(self) -> None:
+        """Gives all ranks rank 0's weights and optimizer state."""
+        replicas.broadcast_weights(self.engine, self.model)
 
     @property
     def compiled(self) -> tuple[Any, ...]:

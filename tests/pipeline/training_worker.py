@@ -226,8 +226,9 @@ def main(name: str) -> None:
     history = model.fit(
         batches.data(replica), epochs=EPOCHS, class_weight=case.class_weight, verbose=0
     )
-    compare(values, {v.path: v.numpy() for v in model.variables}, case)
-    compare(optimizer_state, {v.path: v.numpy() for v in model.optimizer.variables}, case)
+    with ooodist.whole(model):
+        compare(values, {v.path: v.numpy() for v in model.variables}, case)
+        compare(optimizer_state, {v.path: v.numpy() for v in model.optimizer.variables}, case)
     for logs in zip(*history.history.values(), strict=True):
         assert np.isfinite(logs).all(), logs
     shown = " ".join(f"{key} {values[-1]:.6f}" for key, values in history.history.items())
@@ -253,19 +254,21 @@ def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches
     x, y = batches.arrays()
     size = len(tf.nest.flatten(y)[0]) // STEPS
     model.fit(x, y, size, shuffle=False, class_weight=case.class_weight, verbose=0)
-    compare(*({v.path: v.numpy() for v in each.variables} for each in (expected, model)), case)
-    optimizer_state = [
-        {v.path.partition("/")[2]: v.numpy() for v in each.optimizer.variables}  # of any number
-        for each in (expected, model)
-    ]
+    with ooodist.whole(model):
+        compare(*({v.path: v.numpy() for v in each.variables} for each in (expected, model)), case)
+        optimizer_state = [
+            {v.path.partition("/")[2]: v.numpy() for v in each.optimizer.variables}  # of any number
+            for each in (expected, model)
+        ]
     compare(*optimizer_state, case)
     ends_where_gradients_are_not_finite(model, x, y, size, class_weight=case.class_weight)
 
 
 def ends_where_gradients_are_not_finite(model: keras.Model, *data: Any, **options: Any) -> None:
     """On all ranks, with the same message, in the step in which it happens."""
-    last = model.trainable_variables[-1]
-    last.assign(np.full(last.shape, np.inf, last.dtype))
+    weights = model.get_weights()
+    weights[-1] = np.full(weights[-1].shape, np.inf, weights[-1].dtype)
+    model.set_weights(weights)
     step = int(model.optimizer.iterations.numpy()) + 1
     try:
         model.fit(*data, shuffle=False, verbose=0, **options)
