@@ -145,10 +145,6 @@ class Holding:
             if position not in holders:
                 release(variable, f"rank {holders[0]} of each pipeline")
         self.weights, self.optimizer_state = found
-        of_weights = {id(variable) for variable, _ in self.optimizer_state}
-        for variable in self._model.optimizer.variables:  # some are of all weights together
-            if id(variable) not in of_weights and not has_value(variable):
-                initialize(variable)
         train_those_with_values(self._model.optimizer, self._model.trainable_variables)
 
     @contextlib.contextmanager

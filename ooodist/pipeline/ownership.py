@@ -29,8 +29,8 @@ def holders_of_variables(
 ) -> tuple[Held, Held]:
     """Returns the variables of the model and of its optimizer, with the positions that have them.
 
-    The first position is the owner. What an optimizer keeps for all weights together is the same
-    everywhere, and left out; so is a variable of the model that no stage uses, which all have.
+    The first position is the owner. All have what an optimizer keeps for all weights together, and
+    a variable of the model that no stage uses.
 
     Raises:
         UserError: several ranks update the statistics of a layer, or it is unknown for which
@@ -40,7 +40,7 @@ def holders_of_variables(
     for stage, position in zip(stages, rank_of, strict=True):
         for variable in stage.model.variables:
             holders.setdefault(id(variable), set()).add(position)
-    everywhere = set(rank_of)
+    everywhere = tuple(sorted(set(rank_of)))
     weights = [(v, tuple(sorted(holders.get(id(v), everywhere)))) for v in model.variables]
     for variable, positions in weights:
         if len(positions) > 1 and id(variable) in holders and _is_statistic(variable):
@@ -52,13 +52,12 @@ def holders_of_variables(
     optimizer_state = []
     paths = [variable.path for variable in model.trainable_variables]
     for variable, weight in optimizer_state_of(model.optimizer, paths):
-        if weight:
-            optimizer_state.append((variable, of_path[weight]))
-        elif len(variable.shape):
+        if not weight and len(variable.shape):
             raise UserError(
                 f"the optimizer {model.optimizer.name} keeps {variable.path}, of which nobody "
                 "knows for which weight it is; take another optimizer for a pipeline"
             )
+        optimizer_state.append((variable, of_path[weight] if weight else everywhere))
     return weights, optimizer_state
 
 
