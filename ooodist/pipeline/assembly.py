@@ -266,20 +266,20 @@ def assemble(
     ranks: Ranks,
     engine: Engine,
     timeout: float,
-    holding: Holding,
+    holding: Holding | None = None,
     *,
     is_live: bool = False,
 ) -> Assembly:
     """Plans, cuts and measures the stages of a model; all ranks call it together.
 
     Args:
-        model: compiled; afterwards each rank has the weights of its own stages.
+        model: compiled.
         batch: as the data yields it.
         parallel: the job's settings.
         ranks: the position of this rank among all.
         engine: what the ranks agree with.
         timeout: seconds that a rank waits for a message.
-        holding: gives each rank the variables of its stages.
+        holding: gives each rank the variables of its stages; None: all keep the whole model.
         is_live: the schedule is provisional, the best of the known ones, and stages are not
             measured unless their costs are unknown otherwise.
 
@@ -297,7 +297,8 @@ def assemble(
     direct = _is_direct()
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
-    holding.hold(stages, rank_of)
+    if holding is not None:
+        holding.hold(stages, rank_of)
     transport = Transport(ranks.pipeline.Dup(), timeout)
     gradients = Gradients(stages, rank_of, ranks, transport)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
