@@ -14,7 +14,7 @@ import keras
 
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
-from ooodist.pipeline.measure import FEW_LAYER_STEPS, LAYER_STEPS, measure_layers
+from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS, LAYER_STEPS, measure_layers
 from ooodist.pipeline.stages import calls_of, parts_of_split
 from ooodist.planner.pipeline.actions import from_csv, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
