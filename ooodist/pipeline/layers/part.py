@@ -3,7 +3,7 @@
 ::
 
     model     a   b   c | d   e | f   g
-    part 1        x -> scale -> d -> e -> mean      x: zeros, of the shape of what c makes
+    part 1        x -> scale -> d -> e -> squares   x: zeros, of the shape of what c makes
 
 A training step computes no gradient for what a model reads. The scale, a weight, makes it compute
 the dX of ``d``, as in the whole model. There it does so only if something before ``d`` trains.
@@ -57,8 +57,8 @@ def part_of(
         received: specs of what it receives for a micro-batch: tensors, then their masks.
         splitter: knows the whole model and the data.
         trains_before: whether an earlier stage trains, and so needs gradients of this one.
-        is_last: whether it computes the model's loss; otherwise the loss is the mean of what it
-            makes.
+        is_last: whether it computes the model's loss; otherwise the loss is the mean of the
+            squares of what it makes, whose gradient is no constant that TensorFlow could fold.
     """
     whole = splitter.model
     data = dict(zip(map(id, whole.inputs), tf.nest.flatten(splitter.first()[0]), strict=True))
@@ -72,8 +72,9 @@ def part_of(
     for key, symbol in needed.items():
         values[key] = keras.Input(batch_shape=symbol.shape, dtype=symbol.dtype)
         inputs.append(values[key])
-        if key in specs:
-            values[key] = _Scale(mask_of.get(key), trainable=trains_before)(values[key])
+        if key in specs and (key in mask_of or _is_float(symbol)):
+            trainable = trains_before and _is_float(symbol)
+            values[key] = _Scale(mask_of.get(key), trainable=trainable)(values[key])
     numbers: dict[int, int] = {}
     for number, call in enumerate(stage.calls):
         arguments, options = call.arguments.fill_in(values)
@@ -85,7 +86,7 @@ def part_of(
     if not (model.trainable_variables and any(map(_is_float, found))):  # nothing to train: F alone
         found = [_Scale(trainable=True)(keras.ops.cast(each, "float32")) for each in found]
         model = _TrainedAlone(inputs, found, name=model.name)
-    model.loss_of = _loss_of(whole) if is_last else _mean
+    model.loss_of = _loss_of(whole) if is_last else _squares
     model.compile(optimizer=unbuilt_copy(whole.optimizer), auto_scale_loss=False)
     calls = calls_of(model)
     tensors = [data[key] if key in data else _stand_in(specs[key]) for key in needed]
@@ -146,13 +147,13 @@ class _Scale(keras.layers.Layer):
 def _loss_of(whole: keras.Model) -> Callable[[list[tf.Tensor], Any, Any], tf.Tensor]:
     compiled = keras_model.compiled_loss(whole)
     if compiled is None:  # all of the loss is what layers add
-        return _mean
+        return _squares
     return lambda outputs, y, weights: compiled(y, in_structure(whole, outputs), weights)
 
 
-def _mean(outputs: list[tf.Tensor], _y: Any, _weights: Any) -> tf.Tensor:
+def _squares(outputs: list[tf.Tensor], _y: Any, _weights: Any) -> tf.Tensor:
     floats = [tensor for tensor in outputs if _is_float(tensor)]
-    return tf.add_n([tf.reduce_mean(tf.cast(tensor, tf.float32)) for tensor in floats])
+    return tf.add_n([tf.reduce_mean(tf.square(tf.cast(tensor, tf.float32))) for tensor in floats])
 
 
 def _is_float(tensor: tf.Tensor | Symbol) -> bool:
