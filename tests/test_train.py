@@ -308,7 +308,7 @@ def is_rank_1(process: int) -> bool:
 def test_nothing_is_imported_in_vain() -> None:
     """The quick start installs no MPI: neither training nor planning may import it. SciPy's solvers
     are for jobs that are measured or planned: they would start half a second later."""
-    modules = "ooodist.job.run, ooodist.job.measurement, ooodist.pipeline.measure"
+    modules = "ooodist.job.run, ooodist.job.measurement, ooodist.pipeline.layers.measure"
     vain = "{'mpi4py', 'scipy.optimize', 'scipy.stats'}"
     program = f"import sys, {modules}\nassert not {vain} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

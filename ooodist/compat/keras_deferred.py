@@ -5,7 +5,8 @@ an initializer, and ``_value`` is None. Reading one runs the initializer each ti
 draws its seed when it is made, so a value that is made later is the one that the variable would
 have had. None of this is public: ``Variable._value``, ``_initializer``, ``_deferred_initialize``
 and ``_initialize_with_initializer`` are as old as Keras 3.0, and so is the list of variables that
-wait for the end of a scope.
+wait for the end of a scope. TensorFlow's ``UninitializedVariable``, a handle without memory, is not
+public either.
 
 A variable that was released raises UserError when its value is read, except where only shapes
 matter.
@@ -14,12 +15,13 @@ matter.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from ooodist.errors import UserError
 
@@ -132,6 +134,31 @@ def set_value(variable: keras.Variable, value: Any) -> None:
     else:
         variable._initializer = lambda shape, dtype: tf.cast(value, dtype)
         variable._deferred_initialize()
+
+
+@contextlib.contextmanager
+def standing_in(variables: Iterable[keras.Variable], *, with_memory: bool) -> Iterator[None]:
+    """Makes those variables that have no value usable in this block; they have none after it.
+
+    No initializer runs: a seed that it draws from would change, and a released variable has none.
+
+    Args:
+        variables: with and without values; those that have one keep it.
+        with_memory: whether they are zeros, and ops that read them can run; if not, they take no
+            memory, and graphs with such ops can only be traced.
+    """
+    missing = [variable for variable in variables if not has_value(variable)]
+    for variable in missing:
+        shape, dtype, trainable = variable.shape, variable.dtype, variable.trainable
+        if with_memory:
+            variable._value = tf.Variable(tf.zeros(shape, dtype), trainable=trainable)
+        else:
+            variable._value = UninitializedVariable(trainable=trainable, shape=shape, dtype=dtype)
+    try:
+        yield
+    finally:
+        for variable in missing:
+            variable._value = None
 
 
 def release(variable: keras.Variable, holder: str) -> None:

@@ -28,6 +28,7 @@ def pipelined(
     schedule: str = "auto",
     chunks: int | None = None,
     split: Sequence[str] | None = None,
+    costs: str | None = None,
     recompute: bool = False,
     memory_bytes: int | None = None,
     timeout: float = 60.0,
@@ -54,8 +55,11 @@ def pipelined(
             fastest while the model trains; it begins with the best known one), or a CSV file.
         chunks: stages per rank; None for the usual number of the schedule.
         split: names of the layers with which a new stage begins; None for balanced stages.
+        costs: a file with the costs of the layers, as ``python -m ooodist.plan`` writes it; None to
+            measure them, each rank a part.
         recompute: compute activations again instead of saving them.
-        memory_bytes: limit on a rank's memory for gradients (sums, activations); None for no limit.
+        memory_bytes: limit on what a rank keeps: weights, optimizer state, summed gradients,
+            activations and messages of its stages, in bytes; None for no limit.
         timeout: seconds that a rank waits for a message.
         planning: for the schedule ``auto``: without ``trial`` it is found before the first step (as
             always with ``elastic``), and ``share`` is the largest share of the training's time that
@@ -76,6 +80,7 @@ def pipelined(
         schedule=schedule,
         chunks=chunks,
         split=None if split is None else tuple(split),
+        costs=costs,
         recompute=recompute,
         memory_bytes=memory_bytes,
     )

@@ -175,18 +175,20 @@ class Assembly:
             update += cost.update
             for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT):
                 seconds[number, kind] = cost.seconds(kind)
-        return self._costs_of_all(
-            costs_of(self.works, self.boundaries, self.gradients, seconds, update)
-        )
+        return self._costs_of_all(self._costs_of_own(seconds, update))
 
     def measured_in_steps(self) -> PipelineCosts:
         """Returns the costs measured since :meth:`carry_out` was told to; all ranks call it."""
         assert self._noted is not None
         seconds = seconds_by_kind(self._noted.ran)
         update = statistics.median(self._noted.updates)
-        return self._costs_of_all(
-            costs_of(self.works, self.boundaries, self.gradients, seconds, update)
-        )
+        return self._costs_of_all(self._costs_of_own(seconds, update))
+
+    def _costs_of_own(
+        self, seconds: Mapping[tuple[int, str], float], update: float
+    ) -> dict[int, StageCost]:
+        model = self.splitter.model
+        return costs_of(model, self.works, self.boundaries, self.gradients, seconds, update)
 
     def _costs_of_all(self, own: Mapping[int, StageCost]) -> PipelineCosts:
         costs = gather_costs(

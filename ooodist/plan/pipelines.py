@@ -148,7 +148,7 @@ def _measure(
     # Imported late, because they import TensorFlow, which takes seconds.
     from ooodist.job.preparation import check_writable, load_and_build
     from ooodist.job.run import on_all_ranks
-    from ooodist.pipeline.measure import measure_layers
+    from ooodist.pipeline.layers.measure import measure_layers
     from ooodist.pipeline.stages import calls_of, parts_of_split
 
     titles: list[str] = []

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist.pipeline.measure import Noted, measure_layers, seconds_by_kind
+from ooodist.pipeline.layers.measure import measure_layers
+from ooodist.pipeline.measure import Noted, seconds_by_kind
 from ooodist.pipeline.stages import calls_of
 from ooodist.planner.pipeline.actions import Action
 from tests.pipeline.models import MODELS

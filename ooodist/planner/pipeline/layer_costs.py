@@ -1,6 +1,6 @@
 """The cost model of a model's layers, from which pipeline stages are made.
 
-Costs are measured by ``ooodist.pipeline.measure``, or written by hand for a machine not at hand.
+Costs are measured by ``ooodist.pipeline.layers``, or written by hand for a machine not at hand.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from ooodist.errors import UserError
 from ooodist.planner.costs import Bytes, Seconds
-from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
-from ooodist.planner.pipeline.partition import partition
+from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, StageCost
+from ooodist.planner.pipeline.partition import partition, smallest_parts
 from ooodist.util import yaml_dataclass
 
 
@@ -24,7 +23,10 @@ class LayerCost:
         name: the name of the (first) layer.
         forward, input_gradient, weight_gradient: seconds of F, I and W.
         update: seconds of the optimizer, once per step.
-        base_bytes: bytes kept all the time: weights, optimizer state, accumulated gradients.
+        base_bytes: bytes kept all the time: weights, optimizer state, accumulated gradients. Those
+            of a weight that several layers share are of the first one.
+        state_bytes: of ``base_bytes``, those of weights and optimizer state; only messages tell
+            them apart.
         input_bytes: bytes kept from F to the end of I.
         weight_bytes: bytes kept from F to the end of W.
         gradient_bytes: bytes kept from I to the end of W.
@@ -42,6 +44,7 @@ class LayerCost:
     weight_bytes: Bytes = 0
     gradient_bytes: Bytes = 0
     sent_bytes: Bytes = 0
+    state_bytes: Bytes = 0
 
     @property
     def seconds(self) -> float:
@@ -125,8 +128,10 @@ def balanced_parts(
     """Returns splits into ``ranks * chunks`` stages whose slowest stage is as fast as possible.
 
     How many bytes a schedule keeps is known only once it is made. So with a memory limit there are
-    two candidates: a split (if any) in which each stage, with as many micro-batches in flight as in
-    1F1B, stays within its share of its rank's limit; and the split that ignores the limit.
+    several candidates: a split (if any) in which each stage, with as many micro-batches in flight
+    as in 1F1B, stays within its share of its rank's limit, and the split that ignores the limit.
+    Without the former, there are also the fastest split into which one micro-batch fits, and the
+    one that needs least memory for it.
 
     Raises:
         UserError: there are fewer layers than stages.
@@ -139,16 +144,19 @@ def balanced_parts(
     with_gradients = [
         replace(layer, base_bytes=layer.base_bytes + layer.gradient_bytes) for layer in layers
     ]
+    share = costs.memory_limit // chunks
+    in_flight = [min(microbatches, ranks - stage % ranks) for stage in range(stages)]
     try:
-        within = partition(
-            with_gradients,
-            stages,
-            in_flight=[min(microbatches, ranks - stage % ranks) for stage in range(stages)],
-            memory_limit=costs.memory_limit // chunks,
-        )
-    except UserError:
-        return [free]
-    return [within] if within == free else [within, free]
+        within = partition(with_gradients, stages, in_flight=in_flight, memory_limit=share)
+        return list(dict.fromkeys([within, free]))
+    except LacksMemory:
+        pass
+    smallest = smallest_parts(with_gradients, stages)
+    try:
+        one = partition(with_gradients, stages, memory_limit=share)
+    except LacksMemory:
+        one = smallest
+    return list(dict.fromkeys([one, free, smallest]))
 
 
 def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
@@ -168,6 +176,7 @@ def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
             weight_bytes=layer.weight_bytes,
             gradient_bytes=layer.gradient_bytes,
             base_bytes=layer.base_bytes,
+            state_bytes=layer.state_bytes,
             sent_bytes=sent,
             send_seconds=costs.link.seconds(sent) if sent else 0.0,
             send_back_seconds=costs.link.seconds(received) if received else 0.0,
