@@ -91,7 +91,7 @@ class PipelineTimeline:
     def update_starts(self) -> tuple[float, ...]:
         """When the update of each rank begins."""
         return tuple(
-            max((each.end for each in (*runs[-1:], *exchanges[-1:])), default=0.0)
+            max([run.end for run in runs[-1:]] + [each.end for each in exchanges[-1:]], default=0.0)
             for runs, exchanges in zip(self.runs, self.exchanges, strict=True)
         )
 
