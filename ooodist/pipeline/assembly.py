@@ -191,8 +191,14 @@ class Assembly:
         return costs_of(model, self.works, self.boundaries, self.gradients, seconds, update)
 
     def _costs_of_all(self, own: Mapping[int, StageCost]) -> PipelineCosts:
+        trained = {number: work.variables for number, work in self.works.items()}
         costs = gather_costs(
-            own, self.transport, self.ranks, self.plan.schedule.rank_of, self.boundaries
+            own,
+            self.transport,
+            self.ranks,
+            self.plan.schedule.rank_of,
+            self.boundaries,
+            self.gradients.begun_by(trained),
         )
         return PipelineCosts(costs, self.plan.costs.memory_limit)
 
@@ -229,7 +235,9 @@ class Assembly:
         if self._noted is None:
             self._end_step()
         else:
-            wait(self.ranks.world.Ibarrier())  # so that the update's time has no wait for others
+            # So that the update's time has no wait for exchanges and for others.
+            self.gradients.wait_for_begun()
+            wait(self.ranks.world.Ibarrier())
             self._noted.note(ran, seconds_of(self._end_step))
         return ran, sum(work.mean_loss for work in self.works.values())
 

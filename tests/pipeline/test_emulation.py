@@ -219,7 +219,8 @@ def recorded(schedule: Schedule, costs: PipelineCosts, slower: float) -> list[np
                 begin, end = runs[action].start, runs[action].end
             lines.append((slower * begin, slower * end, 0.0))
             now = end
-        lines.append((slower * (now + timeline.updates[rank]), 0.0, 0.0))
+        end = timeline.update_starts[rank] + timeline.updates[rank]
+        lines.append((slower * end, 0.0, 0.0))
         times.append(np.array([lines]))
     return times
 

@@ -48,6 +48,7 @@ def test_seconds_and_bytes_are_where_they_belong() -> None:
         assert cost.forward > 0
         assert cost.weight_gradient > 0
         assert cost.update > 0
+    assert costs["small"].exchanged_bytes == 4 * (32 * WIDTH + WIDTH)
     assert costs["small"].base_bytes == 4 * (32 * WIDTH + WIDTH)  # gradients, added up
     # A micro-batch's activations, which W of the next layer needs.
     assert costs["large"].weight_bytes >= 4 * SAMPLES * 16 * WIDTH

@@ -226,6 +226,8 @@ def main(name: str) -> None:
     history = model.fit(
         batches.data(replica), epochs=EPOCHS, class_weight=case.class_weight, verbose=0
     )
+    stages = model.ooodist.strategy.assembly.plan.costs.stages
+    assert all((stage.exchange > 0) == (case.data > 1) for stage in stages), stages
     with ooodist.whole(model):
         compare(values, {v.path: v.numpy() for v in model.variables}, case)
         compare(optimizer_state, {v.path: v.numpy() for v in model.optimizer.variables}, case)

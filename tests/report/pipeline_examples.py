@@ -21,6 +21,7 @@ def equal_layers(
     base: int = 0,
     limit: int | None = None,
     link: Link | None = None,
+    replicas: int = 1,
 ) -> ModelCosts:
     """Layers with F = I = W, of which a micro-batch keeps so many bytes until the end of W."""
     layers = tuple(
@@ -30,10 +31,11 @@ def equal_layers(
             base_bytes=base,
             weight_bytes=kept,
             sent_bytes=1000,
+            exchanged_bytes=100,
         )
         for place in range(number)
     )
-    return ModelCosts(layers, link or Link(), limit)
+    return ModelCosts(layers, link or Link(), limit, replicas=replicas)
 
 
 def compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -105,6 +106,7 @@ def layer_costs(
     state, are_first = held_by_calls(model, calls), _are_first(calls)
     costs = []
     for number, call in enumerate(calls):
+        weights = getattr(call.layer, "trainable_variables", []) if are_first[number] else []
         for_input, for_weight, from_input = (
             saved.get((call.layer.name, until), 0) if are_first[number] else 0 for until in UNTIL
         )
@@ -121,9 +123,16 @@ def layer_costs(
                 gradient_bytes=from_input,
                 sent_bytes=sent[number],
                 state_bytes=state[number].state,
+                exchanged_bytes=sum(map(_summed_bytes, weights)),
             )
         )
     return tuple(costs)
+
+
+def _summed_bytes(variable: keras.Variable) -> int:
+    """Returns the bytes of a weight's gradient as replicas sum it: MPI adds no 16-bit floats."""
+    size = 8 if variable.dtype == "float64" else 4
+    return size * math.prod(variable.shape)
 
 
 class Held(NamedTuple):

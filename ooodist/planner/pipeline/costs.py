@@ -39,6 +39,8 @@ class StageCost:
         send_back_seconds: seconds from the end of I until its result reaches the previous stage.
         sent_bytes: bytes of the stage's output; the gradient that comes back is as large.
         update: seconds of the optimizer, once per step.
+        exchange: seconds of summing the stage's gradients over the replicas of the pipeline, once
+            per step, beside other work; 0 without replicas.
     """
 
     forward: Seconds = 1.0
@@ -53,6 +55,7 @@ class StageCost:
     sent_bytes: Bytes = 0
     update: Seconds = 0.0
     state_bytes: Bytes = 0
+    exchange: Seconds = 0.0
 
     def seconds(self, kind: str) -> float:
         """Returns the seconds that an action of this kind takes."""
@@ -186,8 +189,8 @@ def shown_stages(stages: Sequence[int]) -> str:
 def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
     """Returns the costs if the stages before ``first`` only run forward.
 
-    Those stages take no time for I, W and the update, keep nothing for them, and receive no input
-    gradients. Their ``base_bytes`` are unchanged.
+    Those stages take no time for I, W, the exchange and the update, keep nothing for them, and
+    receive no input gradients. Their ``base_bytes`` are unchanged.
 
     Args:
         costs: the costs if all stages train.
@@ -207,6 +210,7 @@ def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
             weight_bytes=0,
             gradient_bytes=0,
             update=0.0,
+            exchange=0.0,
         )
     return replace(costs, stages=tuple(stages))
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated
 
+from ooodist.errors import UserError
 from ooodist.planner.costs import Bytes, Seconds
 from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, StageCost
 from ooodist.planner.pipeline.partition import partition, smallest_parts
 from ooodist.util import yaml_dataclass
+from ooodist.util.yaml_dataclass import Range
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class LayerCost:
         gradient_bytes: bytes kept from I to the end of W.
         sent_bytes: bytes of all tensors made up to this layer and needed after it: what is sent
             if a stage ends here. The gradient that comes back is as large.
+        exchanged_bytes: bytes of the gradients of the weights, as replicas of the pipeline sum them
+            once per step; not needed without replicas.
     """
 
     name: str
@@ -45,6 +50,7 @@ class LayerCost:
     gradient_bytes: Bytes = 0
     sent_bytes: Bytes = 0
     state_bytes: Bytes = 0
+    exchanged_bytes: Bytes = 0
 
     @property
     def seconds(self) -> float:
@@ -74,6 +80,18 @@ class Link:
         """Returns the seconds that a message of this size takes."""
         return self.latency + num_bytes * self.seconds_per_byte
 
+    def all_reduce_seconds(self, num_bytes: int, members: int) -> float:
+        """Returns the seconds of summing so many bytes over the members of a ring of such links.
+
+        Each member sends its n-th part 2 (n - 1) times: Patarasuk and Yuan, "Bandwidth optimal
+        all-reduce algorithms for clusters of workstations", JPDC 2009. Tensors that are summed at
+        the same time share the latency.
+        """
+        if not num_bytes:
+            return 0.0
+        trips = 2 * (members - 1)
+        return trips * (self.latency + num_bytes / members * self.seconds_per_byte)
+
 
 @dataclass(frozen=True)
 class ModelCosts:
@@ -84,12 +102,27 @@ class ModelCosts:
         link: the link between neighboring ranks.
         memory_limit: bytes that a rank may keep; None: no limit.
         recompute: whether stages keep only the inputs they received, and I runs F again.
+        replicas: the number of such pipelines, which train on different samples.
+        replica_link: the link between the ranks that have the same stages; None: as ``link``.
+
+    Raises:
+        UserError: there are replicas, but no layer has ``exchanged_bytes``.
     """
 
     layers: tuple[LayerCost, ...]
     link: Link = Link()
     memory_limit: Bytes | None = None
     recompute: bool = False
+    replicas: Annotated[int, Range(1)] = 1
+    replica_link: Link | None = None
+
+    def __post_init__(self) -> None:
+        if self.replicas > 1 and not any(layer.exchanged_bytes for layer in self.layers):
+            raise UserError(
+                f"replicas is {self.replicas}, but the layers have no exchanged_bytes, which these "
+                "replicas sum; measure the costs anew, or add to each layer the bytes of its "
+                "weights' gradients, as exchanged_bytes: 4096"
+            )
 
 
 def read_model_costs(file: Path, option: str = "--costs") -> ModelCosts:
@@ -161,6 +194,7 @@ def balanced_parts(
 
 def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
     """Returns the costs of the stages that consist of these parts of the layers."""
+    ring = costs.replica_link or costs.link
 
     def cost(part: range, layer: LayerCost) -> StageCost:
         sent = layer.sent_bytes if part.stop < len(costs.layers) else 0
@@ -180,6 +214,7 @@ def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
             sent_bytes=sent,
             send_seconds=costs.link.seconds(sent) if sent else 0.0,
             send_back_seconds=costs.link.seconds(received) if received else 0.0,
+            exchange=ring.all_reduce_seconds(layer.exchanged_bytes, costs.replicas),
         )
 
     stages = map(cost, parts, merged(costs.layers, parts))

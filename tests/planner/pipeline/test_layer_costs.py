@@ -36,6 +36,7 @@ LAYERS = st.lists(
         weight_bytes=NUMBERS,
         gradient_bytes=NUMBERS,
         sent_bytes=NUMBERS,
+        exchanged_bytes=NUMBERS,
     ),
     min_size=4,
     max_size=10,
@@ -127,8 +128,41 @@ def test_the_gradients_of_one_micro_batch_are_counted() -> None:
     assert len(balanced_parts(ModelCosts(layers, memory_limit=119), 2, 1, 8)) == 1
 
 
+@settings(deadline=None)
+@given(LAYERS, st.integers(1, 5), st.sampled_from([None, Link(0.25, 0.5)]))
+def test_replicas_sum_the_gradients_of_each_stage(
+    layers: list[LayerCost], replicas: int, between: Link | None
+) -> None:
+    if not any(layer.exchanged_bytes for layer in layers):
+        layers[0] = replace(layers[0], exchanged_bytes=1)
+    costs = ModelCosts(tuple(layers), Link(0.5, 0.125), replicas=replicas, replica_link=between)
+    link = between or costs.link
+    parts = [range(2), range(2, len(layers))]
+    stages = stage_costs(costs, parts).stages
+    for part, stage in zip(parts, stages, strict=True):
+        num_bytes = sum(layers[place].exchanged_bytes for place in part)
+        # Of a ring: every member sends a part of its gradients to the next, again and again.
+        trip = (
+            link.seconds(1) - link.seconds_per_byte + num_bytes / replicas * link.seconds_per_byte
+        )
+        expected = sum(trip for _ in range(2 * (replicas - 1))) if num_bytes else 0.0
+        assert stage.exchange == pytest.approx(expected)
+    alone = stage_costs(replace(costs, replicas=1), parts).stages
+    assert alone == tuple(replace(stage, exchange=0.0) for stage in stages)
+
+
+def test_replicas_need_the_bytes_that_they_exchange(tmp_path: Path) -> None:
+    file = tmp_path / "costs.yaml"
+    file.write_text("layers: [{name: a, forward: 1}]\n")  # as it was written before
+    costs = read_model_costs(file)
+    assert stage_costs(costs, [range(1)]).stages[0].exchange == 0
+    with pytest.raises(UserError, match=r"replicas is 2, but the layers have no exchanged_bytes"):
+        replace(costs, replicas=2)
+
+
 def test_a_file_and_back(tmp_path: Path) -> None:
-    costs = ModelCosts((LayerCost("a", 1.0, sent_bytes=3), LayerCost("b")), Link(1e-3, 1e-9), 99)
+    layers = (LayerCost("a", 1.0, sent_bytes=3, exchanged_bytes=4), LayerCost("b"))
+    costs = ModelCosts(layers, Link(1e-3, 1e-9), 99, replicas=2, replica_link=Link(1e-2))
     file = tmp_path / "costs.yaml"
     file.write_text(yaml_dataclass.dump(costs))
     assert read_model_costs(file) == costs
