@@ -91,9 +91,16 @@ class Holding:
             setattr(model, name, self._saving(name, getattr(model, name)))
 
     def build_optimizer(self) -> None:
-        """Builds the compiled optimizer if it is not built, without memory for its state."""
+        """Builds the compiled optimizer if it is not built, without memory for its state.
+
+        Where a pipeline is a single rank, that has everything from now on.
+        """
         model = self._model
-        if not model.optimizer.built:
+        if self._ranks.positions == 1:
+            for variable in model.variables:
+                if not has_value(variable):
+                    initialize(variable)
+        elif not model.optimizer.built:
             build_without_values(model.optimizer, model.trainable_variables)
 
     def agree(self) -> None:
@@ -145,7 +152,7 @@ class Holding:
             if position not in holders:
                 release(variable, f"rank {holders[0]} of each pipeline")
         self.weights, self.optimizer_state = found
-        train_those_with_values(self._model.optimizer, self._model.trainable_variables)
+        self._train_own()
 
     @contextlib.contextmanager
     def whole(self, root: int | None = None, *, returns: bool = False) -> Iterator[None]:
@@ -161,6 +168,7 @@ class Holding:
         if takes_part:
             for variable, holders in self._all():
                 deliver(variable, holders[0], set(wanted).difference(holders), ranks)
+            self._train_own()
         try:
             yield
             if takes_part and returns:
@@ -172,6 +180,10 @@ class Holding:
                 for variable, holders in self._all():
                     if ranks.position not in holders:
                         release(variable, f"rank {holders[0]} of each pipeline")
+                self._train_own()
+
+    def _train_own(self) -> None:
+        train_those_with_values(self._model.optimizer, self._model.trainable_variables)
 
     def _all(self) -> Held:
         return [*self.weights, *self.optimizer_state]
