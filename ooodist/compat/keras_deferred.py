@@ -61,12 +61,24 @@ def made_without_values(make: Callable[[], T]) -> T:
 def build_without_values(
     optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
 ) -> None:
-    """Builds an optimizer for these weights; what it keeps for each of them has no value."""
+    """Builds an optimizer for these weights; what it keeps for each of them has no value.
+
+    Raises:
+        UserError: the optimizer makes a variable from a value, as Adafactor does.
+    """
     # TensorFlow's optimizers look at the value of each weight, and know weights by its identity.
     stand_ins = {id(weight): tf.Variable(tf.zeros([])) for weight in weights}
-    with _scope() as scope:
-        scope.state_mapping.update(stand_ins)
-        optimizer.build(weights)
+    try:
+        with _scope() as scope:
+            scope.state_mapping.update(stand_ins)
+            optimizer.build(weights)
+    except ValueError as error:
+        if "in a stateless scope" not in str(error):
+            raise
+        raise UserError(
+            f"the optimizer {optimizer.name} ({type(optimizer).__name__}) makes a variable from a "
+            "value, which it would have on every rank; take another optimizer"
+        ) from error
 
 
 def train_those_with_values(

@@ -19,10 +19,10 @@ import keras
 import tensorflow as tf
 
 from ooodist.compat import keras_model
+from ooodist.compat.keras_optimizer import unbuilt_copy
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.runtime.work import in_structure
 from ooodist.pipeline.stages import Call, Stage, Symbol, calls_of
-from ooodist.step.optimizer import unbuilt_copy
 
 
 @dataclass(frozen=True)
