@@ -4,9 +4,8 @@ Keras itself makes such variables while a model is called in a ``keras.Stateless
 an initializer, and ``_value`` is None. Reading one runs the initializer each time. An initializer
 draws its seed when it is made, so a value that is made later is the one that the variable would
 have had. None of this is public: ``Variable._value``, ``_initializer``, ``_deferred_initialize``
-and ``_initialize_with_initializer`` are as old as Keras 3.0, and so is the list of variables that
-wait for the end of a scope. TensorFlow's ``UninitializedVariable``, a handle without memory, is not
-public either.
+and ``_initialize_with_initializer`` are as old as Keras 3.0. TensorFlow's
+``UninitializedVariable``, a handle without memory, is not public either.
 
 A variable that was released raises UserError when its value is read, except where only shapes
 matter.
@@ -20,14 +19,12 @@ from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from ooodist.errors import UserError
 
 T = TypeVar("T")
 
-_PENDING = "uninitialized_variables"  # Keras's list
 _only_shapes_matter = False
 
 
@@ -73,16 +70,20 @@ def _without_initializing() -> Iterator[None]:
 def build_without_values(
     optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
 ) -> None:
-    """Builds an optimizer for these weights; what it keeps for each of them has no value."""
+    """Builds an optimizer for these weights; what it keeps for each of them has no value.
+
+    What it makes from a value, as Adafactor does, does have it.
+    """
     # TensorFlow's optimizers look at the value of each weight, and know weights by its identity.
-    stand_ins = {id(weight): tf.Variable(tf.zeros([])) for weight in weights}
-    before = global_state.get_global_attribute(_PENDING) or []
+    values = [weight._value for weight in weights]
+    for weight in weights:
+        weight._value = tf.Variable(tf.zeros([]))
     try:
-        with keras.StatelessScope(initialize_variables=False) as scope:
-            scope.state_mapping.update(stand_ins)
+        with _without_initializing():
             optimizer.build(weights)
     finally:
-        global_state.set_global_attribute(_PENDING, before)
+        for weight, value in zip(weights, values, strict=True):
+            weight._value = value
 
 
 def train_those_with_values(

@@ -97,19 +97,6 @@ def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
     return optimizer
 
 
-def unbuilt_copy(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Returns an optimizer of the same kind and settings that has no state.
-
-    A schedule becomes a number, its present value: a class of the user's need not be registered.
-    """
-    config = optimizer.get_config()
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        config["inner_optimizer"] = unbuilt_copy(optimizer.inner_optimizer)
-        return type(optimizer)(**config)
-    config["learning_rate"] = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
-    return type(optimizer).from_config(config)
-
-
 def optimizer_state_of(
     optimizer: keras.optimizers.Optimizer, paths: Iterable[str]
 ) -> list[tuple[keras.Variable, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import keras
@@ -12,6 +13,7 @@ import tensorflow as tf
 from ooodist.compat import keras_deferred
 from ooodist.compat.keras_deferred import has_value, made_without_values
 from ooodist.errors import UserError
+from tests.compat.contract import Contract
 
 
 def build() -> keras.Model:
@@ -42,6 +44,7 @@ def test_values_given_later_are_those_of_the_whole_model() -> None:
     [
         lambda: keras.optimizers.Adam(0.1, use_ema=True, weight_decay=0.1),
         lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)),
+        lambda: keras.optimizers.Adafactor(0.1),  # makes some variables from values
     ],
 )
 def test_optimizers_are_built_without_memory(
@@ -108,6 +111,75 @@ def test_values_are_set_and_released() -> None:
             read()
     keras_deferred.set_value(kernel, value)
     np.testing.assert_array_equal(kernel.numpy(), value)
+
+
+def _handle() -> None:
+    model = made_without_values(build)
+    kernel = model.layers[-1].kernel
+    with keras_deferred.standing_in([kernel], with_memory=False):
+        assert kernel.value.shape == (4, 3)
+        assert kernel.value.trainable
+        assert kernel.value.read_value().numpy().size == 0  # nothing is there
+    assert not has_value(kernel)
+
+
+CONTRACTS = [
+    Contract(
+        "resource_variable_ops.UninitializedVariable",
+        "tensorflow",
+        keras_deferred.standing_in,
+        _handle,
+    )
+]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=str)
+def test_tensorflow_keeps(contract: Contract) -> None:
+    contract.hold()
+
+
+@pytest.mark.parametrize("with_memory", [False, True])
+def test_stand_ins_leave_no_trace(with_memory: bool) -> None:
+    """Pending ones are given their first value later, released ones stay so, others keep theirs."""
+    expected = [variable.numpy() for variable in build().variables]
+    model = made_without_values(build)
+    released, held, *pending = model.variables
+    keras_deferred.release(released, "rank 3")
+    keras_deferred.set_value(held, expected[1])
+    with contextlib.suppress(ZeroDivisionError):  # however it ends
+        run_with_stand_ins(model, with_memory=with_memory)
+    assert [has_value(v) for v in model.variables] == [v is held for v in model.variables]
+    np.testing.assert_array_equal(held.numpy(), expected[1])
+    with pytest.raises(UserError, match="rank 3 does"):
+        released.numpy()
+    for variable, value in zip(pending, expected[2:], strict=True):
+        keras_deferred.initialize(variable)
+        np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+
+
+def run_with_stand_ins(model: keras.Model, *, with_memory: bool) -> None:
+    tokens = tf.ones((5, 8), tf.int32)
+    with keras_deferred.standing_in(model.variables, with_memory=with_memory):
+        traced = tf.function(trained(model)).get_concrete_function(tokens)
+        if with_memory:
+            assert all(np.isfinite(each).all() for each in traced(tokens))
+        else:
+            with pytest.raises(tf.errors.OpError):
+                traced(tokens)
+        raise ZeroDivisionError
+
+
+def trained(model: keras.Model) -> Callable[[tf.Tensor], list[tf.Tensor]]:
+    """Gradients of all weights."""
+
+    def gradients(tokens: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(tokens, training=False))
+        found = tape.gradient(loss, model.trainable_variables)
+        assert None not in found
+        return [tf.convert_to_tensor(gradient) for gradient in found]
+
+    return gradients
 
 
 def test_released_variables_have_shapes() -> None:

@@ -5,8 +5,8 @@
     model     a   b   c | d   e | f   g
     part 1        x -> scale -> d -> e -> squares   x: zeros, of the shape of what c makes
 
-A training step computes no gradient for what a model reads. The scale, a weight, makes it compute
-the dX of ``d``, as in the whole model. There it does so only if something before ``d`` trains.
+A training step computes no gradient for what a model reads. The scale, which has weights, makes it
+compute the dX of ``d``, as the whole model does if something before ``d`` trains.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import keras
 import tensorflow as tf
 
 from ooodist.compat import keras_model
+from ooodist.compat.keras_optimizer import unbuilt_copy
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.runtime.work import in_structure
 from ooodist.pipeline.stages import Call, Stage, Symbol, calls_of
-from ooodist.step.optimizer import unbuilt_copy
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def part_of(
     Args:
         stage: a stage of the whole model.
         received: specs of what it receives for a micro-batch: tensors, then their masks.
-        splitter: knows the whole model and the data.
+        splitter: knows the whole model, which is built, and the data.
         trains_before: whether an earlier stage trains, and so needs gradients of this one.
         is_last: whether it computes the model's loss; otherwise the loss is the mean of the
             squares of what it makes, whose gradient is no constant that TensorFlow could fold.
@@ -74,7 +74,7 @@ def part_of(
         inputs.append(values[key])
         if key in specs and (key in mask_of or _is_float(symbol)):
             trainable = trains_before and _is_float(symbol)
-            values[key] = _Scale(mask_of.get(key), trainable=trainable)(values[key])
+            values[key] = ScaleOfPart(mask_of.get(key), trainable=trainable)(values[key])
     numbers: dict[int, int] = {}
     for number, call in enumerate(stage.calls):
         arguments, options = call.arguments.fill_in(values)
@@ -84,7 +84,7 @@ def part_of(
     found = [values[id(symbol)] for symbol in outputs]
     model = _TrainedAlone(inputs, found, name=f"{whole.name}_part_{stage.number}")
     if not (model.trainable_variables and any(map(_is_float, found))):  # nothing to train: F alone
-        found = [_Scale(trainable=True)(keras.ops.cast(each, "float32")) for each in found]
+        found = [ScaleOfPart(trainable=True)(keras.ops.cast(each, "float32")) for each in found]
         model = _TrainedAlone(inputs, found, name=model.name)
     model.loss_of = _loss_of(whole) if is_last else _squares
     model.compile(optimizer=unbuilt_copy(whole.optimizer), auto_scale_loss=False)
@@ -120,8 +120,10 @@ class _TrainedAlone(keras.Model):
         return tf.add_n([tf.cast(each, tf.float32) for each in (loss, *self.losses)])
 
 
-class _Scale(keras.layers.Layer):
-    """Scales floats by a weight; other numbers stay.
+class ScaleOfPart(keras.layers.Layer):
+    """Scales floats by two weights; other numbers stay.
+
+    What is computed for one weight alone would count as dW; a gradient for two is dX.
 
     Args:
         mask: spec of the mask that its result has; None for none.
@@ -133,12 +135,14 @@ class _Scale(keras.layers.Layer):
         self._mask = mask
 
     def build(self, shape: Any) -> None:
-        self.scale = self.add_weight(shape=(), initializer="ones")
+        self.scales = [self.add_weight(shape=(), initializer="ones") for _ in range(2)]
 
     def call(self, tensor: tf.Tensor) -> tf.Tensor:
         if not _is_float(tensor):
             return tensor
-        return tensor * keras.ops.cast(self.scale, tensor.dtype)
+        for scale in self.scales:
+            tensor *= keras.ops.cast(scale, tensor.dtype)
+        return tensor
 
     def compute_mask(self, tensor: tf.Tensor, previous: Any = None) -> Any:
         return None if self._mask is None else tf.ones(self._mask.shape, self._mask.dtype)

@@ -11,7 +11,8 @@ import keras
 import tensorflow as tf
 
 from ooodist.compat.keras_deferred import build_without_values
-from ooodist.step.optimizer import optimizer_state_of, unbuilt_copy
+from ooodist.compat.keras_optimizer import unbuilt_copy
+from ooodist.step.optimizer import optimizer_state_of
 
 
 def size_of(variable: keras.Variable) -> int:
