@@ -45,15 +45,18 @@ def compare(
     *names: str,
     chunks: int | None = None,
     batch: int | None = None,
+    replicas: int = 1,
 ) -> Comparison:
     """The schedules of one setting."""
-    subject = PipelineSubject("layers", {microbatches: costs}, batch)
-    return compare_subject(subject, Setting(ranks, microbatches, chunks), names)
+    batches = {microbatches: batch} if batch else None
+    subject = PipelineSubject("layers", {microbatches: costs}, batches)
+    return compare_subject(subject, Setting(ranks, microbatches, chunks, replicas), names)
 
 
 def simulate(costs: ModelCosts, ranks: int, microbatches: int, name: str) -> Simulated:
     """A schedule by its name."""
-    simulated = compare(costs, ranks, microbatches, name).outcomes[0].simulated
+    result = compare(costs, ranks, microbatches, name, replicas=costs.replicas)
+    simulated = result.outcomes[0].simulated
     assert simulated is not None
     return simulated
 

@@ -115,9 +115,9 @@ class ModelCosts:
     def __post_init__(self) -> None:
         if self.replicas > 1 and not any(layer.exchanged_bytes for layer in self.layers):
             raise UserError(
-                f"replicas is {self.replicas}, but the layers have no exchanged_bytes, which these "
-                "replicas sum; measure the costs anew, or add to each layer the bytes of its "
-                "weights' gradients, as exchanged_bytes: 4096"
+                f"{self.replicas} replicas of a pipeline sum the gradients of its layers, but no "
+                "layer has exchanged_bytes; measure the costs anew, add the bytes of its weights' "
+                "gradients to each layer, as exchanged_bytes: 4096, or plan without --data"
             )
 
 

@@ -23,23 +23,23 @@ class PipelineSubject:
     Attributes:
         title: the model in a few words.
         costs: the costs of its layers, by the number of micro-batches in a step.
-        batch: samples per step and pipeline; None if only the costs are known.
-        pipelines: the number of replicas of the pipeline; their exchanges are not counted.
+        batches: samples per step of one pipeline, by the number of micro-batches; None if only the
+            costs are known.
     """
 
     title: str
     costs: Mapping[int, ModelCosts]
-    batch: int | None = None
-    pipelines: int = 1
+    batches: Mapping[int, int] | None = None
 
     @property
     def unit(self) -> str:
-        """The unit of a pipeline's throughput."""
-        return "micro-batches/s" if self.batch is None else "samples/s"
+        """The unit of the throughput."""
+        return "micro-batches/s" if self.batches is None else "samples/s"
 
-    def throughput(self, microbatches: int, step_seconds: float) -> float:
-        """Returns the throughput of one pipeline, in ``unit``."""
-        return (self.batch or microbatches) / step_seconds
+    def throughput(self, setting: Setting, step_seconds: float) -> float:
+        """Returns the throughput of all replicas together, in ``unit``."""
+        number = setting.microbatches
+        return setting.replicas * (self.batches[number] if self.batches else number) / step_seconds
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,33 @@ class Setting:
 
     Attributes:
         ranks: the number of ranks.
-        microbatches: the number of micro-batches in a step.
+        microbatches: the number of micro-batches in a step of one pipeline.
         chunks: stages per rank; None: each schedule's default.
+        replicas: the number of such pipelines, which train on different samples.
     """
 
     ranks: int
     microbatches: int
     chunks: int | None = None
+    replicas: int = 1
 
     @property
     def title(self) -> str:
         """The setting in a few words."""
-        words = f"{_count(self.ranks, 'rank')}, {_count(self.microbatches, 'micro-batch', 'es')}"
-        return words if self.chunks is None else f"{words}, {_count(self.chunks, 'chunk')}"
+        words = [_count(self.ranks, "rank"), _count(self.microbatches, "micro-batch", "es")]
+        if self.chunks is not None:
+            words.append(_count(self.chunks, "chunk"))
+        if self.replicas > 1:
+            words.append(_count(self.replicas, "replica"))
+        return ", ".join(words)
 
     @property
     def folder(self) -> str:
         """The name of the folder for the setting's files."""
         name = f"p{self.ranks}-m{self.microbatches}"
-        return name if self.chunks is None else f"{name}-v{self.chunks}"
+        if self.chunks is not None:
+            name += f"-v{self.chunks}"
+        return name if self.replicas == 1 else f"{name}-d{self.replicas}"
 
 
 @dataclass(frozen=True)
@@ -134,8 +142,8 @@ class Comparison:
 
     @property
     def costs(self) -> ModelCosts:
-        """The costs of the layers."""
-        return self.subject.costs[self.setting.microbatches]
+        """The costs of the layers, and the replicas."""
+        return _costs(self.subject, self.setting)
 
     @property
     def title(self) -> str:
@@ -144,12 +152,13 @@ class Comparison:
 
     @property
     def conditions(self) -> str:
-        """The links, the memory limit and the number of pipelines in a few words."""
+        """The links and the memory limit in a few words."""
         words = [link_title(self.costs.link)]
         if self.costs.memory_limit is not None:
             words.append(f"at most {readable_bytes(self.costs.memory_limit)} a rank")
-        if self.subject.pipelines > 1:
-            words.append(f"one of {self.subject.pipelines} pipelines, without what they exchange")
+        between = self.costs.replica_link
+        if between is not None:
+            words.append(f"between replicas {link_title(between)}")
         return ", ".join(words)
 
     @property
@@ -165,7 +174,7 @@ class Comparison:
 
     def throughput(self, simulated: Simulated) -> float:
         """Returns the throughput in the subject's unit."""
-        return self.subject.throughput(self.setting.microbatches, simulated.seconds)
+        return self.subject.throughput(self.setting, simulated.seconds)
 
     def speed_up(self, simulated: Simulated) -> float | None:
         """Returns the speed-up over the baseline; None if there is no baseline."""
@@ -181,9 +190,9 @@ def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) ->
         names: names in :data:`ooodist.planner.pipeline.plan.NAMES`, ``auto``, or CSV files.
 
     Raises:
-        UserError: the layers take no time.
+        UserError: the layers take no time, or it is not known what replicas exchange.
     """
-    costs = subject.costs[setting.microbatches]
+    costs = _costs(subject, setting)
     if not sum(layer.seconds for layer in costs.layers) > 0:
         raise UserError(
             f"the {len(costs.layers)} layers of {subject.title} take 0 seconds; give the seconds "
@@ -194,6 +203,10 @@ def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) ->
     if baseline is None or setting.chunks not in (None, 1):
         baseline = _outcome(costs, replace(setting, chunks=None), BASELINE)
     return Comparison(subject, setting, tuple(outcomes.values()), baseline.simulated)
+
+
+def _costs(subject: PipelineSubject, setting: Setting) -> ModelCosts:
+    return replace(subject.costs[setting.microbatches], replicas=setting.replicas)
 
 
 def link_title(link: Link) -> str:

@@ -60,7 +60,7 @@ def plan_pipelines(
     """
     comparisons = []
     for setting in settings:
-        logger.info("planning p=%d, m=%d%s", setting.ranks, setting.microbatches, _chunks(setting))
+        logger.info("planning %s", _short(setting))
         comparisons.append(compare(subject, setting, names))
     if all(comparison.best is None for comparison in comparisons):
         last = comparisons[-1].outcomes[-1]
@@ -142,6 +142,9 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
     words.append(
         f"bubble {simulated.timeline.bubble:.1%} (of spans {simulated.bubble_of_spans:.1%})"
     )
+    if simulated.timeline.exposed_exchange:
+        exposed = pipeline_table.milliseconds(simulated.timeline.exposed_exchange)
+        words.append(f"exchange exposed {exposed} ms")
     if simulated.peak_bytes:
         words.append(f"at most {readable_bytes(simulated.peak_bytes)}")
     if outcome.refused:
@@ -149,8 +152,13 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
     return ", ".join(words)
 
 
-def _chunks(setting: Setting) -> str:
-    return "" if setting.chunks is None else f", v={setting.chunks}"
+def _short(setting: Setting) -> str:
+    words = [f"p={setting.ranks}, m={setting.microbatches}"]
+    if setting.chunks is not None:
+        words.append(f"v={setting.chunks}")
+    if setting.replicas > 1:
+        words.append(f"d={setting.replicas}")
+    return ", ".join(words)
 
 
 _KIND_OF_FILE = {
