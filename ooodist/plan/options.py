@@ -47,6 +47,9 @@ examples:
   # ... and how best to divide 32 devices and a step's 64 micro-batches among replicas
   python -m ooodist.plan --costs layers.yaml --devices 32 --microbatches 64 --memory 12GiB \\
       --bandwidth 100Gbit
+  # ... on hosts with several devices: also where each rank runs
+  python -m ooodist.plan --costs layers.yaml --pipeline 8 --microbatches 64 \\
+      --hosts 4 --devices 8 --inside 1600Gbit --bandwidth 100Gbit
   # ... against a schedule that torch.distributed.pipelining has written; it reads ours as well
   python -m ooodist.plan --costs layers.yaml --pipeline 4 --microbatches 8 \\
       --schedule auto dump.csv

@@ -14,6 +14,7 @@ from ooodist.config.job import Config
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines import detect
 from ooodist.errors import UserError
+from ooodist.plan.hosts import described_hosts
 from ooodist.plan.options import (
     ALL,
     DEFAULT_LATENCY,
@@ -63,8 +64,6 @@ def check_options(options: argparse.Namespace) -> None:
     """Raises UserError for options of data-parallel training."""
     given = {
         "--workers": options.workers,
-        "--hosts": options.hosts,
-        "--inside": options.inside,
         "--servers": options.servers,
         "--steps-per-execution": options.steps_per_execution,
         "--engine": options.engine,
@@ -107,7 +106,9 @@ def plan_costs(options: argparse.Namespace) -> int:
     names = _names(options, ParallelConfig())
     costs = _described(options, costs, costs.memory_limit)
     subject = PipelineSubject(
-        options.costs.stem, {setting.microbatches: costs for setting in settings}
+        options.costs.stem,
+        {setting.microbatches: costs for setting in settings},
+        hosts=described_hosts(options, costs.link),
     )
     return _plan(subject, settings, names, Path(options.output or DEFAULT_OUTPUT))
 
@@ -131,6 +132,7 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
         batches = dict.fromkeys(numbers, samples)
     empty = ModelCosts((), recompute=parallel.recompute)
     described = _described(options, empty, parallel.memory_bytes)
+    hosts = described_hosts(options, described.link)
     engine, reason = detect.detect(os.environ)
     if engine != "local":
         raise UserError(
@@ -145,7 +147,7 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
     costs = {
         number: replace(described, layers=measured[1 if size else number]) for number in numbers
     }
-    subject = PipelineSubject(f"{name}, batch {samples}", costs, batches)
+    subject = PipelineSubject(f"{name}, batch {samples}", costs, batches, hosts)
     return _plan(subject, settings, names, output)
 
 
@@ -240,7 +242,7 @@ def _described(options: argparse.Namespace, costs: ModelCosts, limit: int | None
         parse_latency(options.latency or DEFAULT_LATENCY, "--latency"),
         8.0 / parse_bandwidth(options.bandwidth[0], "--bandwidth"),
     )
-    return replace(costs, link=link, memory_limit=limit)
+    return replace(costs, link=link, links=None, replica_link=None, memory_limit=limit)
 
 
 def _refuse_without_pipeline(options: argparse.Namespace) -> None:

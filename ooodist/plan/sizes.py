@@ -18,6 +18,7 @@ from itertools import product
 
 from ooodist.config.sections import ParallelConfig
 from ooodist.errors import UserError
+from ooodist.plan.hosts import number_of_devices
 from ooodist.plan.options import whole_number
 from ooodist.planner.pipeline.plan import chunks_of_split
 from ooodist.report.pipeline.outcomes import Setting
@@ -81,7 +82,7 @@ def _divided(
     microbatches: int,
 ) -> list[Setting]:
     """Returns all ways to divide devices and micro-batches, of those that the options allow."""
-    devices = whole_number(options.devices, "--devices", least=1)
+    devices = number_of_devices(options)
     pairs = [(devices // data, data) for data in range(1, devices + 1) if devices % data == 0]
     wanted = [
         (rank, data)
@@ -91,8 +92,8 @@ def _divided(
     if not wanted:
         possible = ", ".join(f"{rank} x {data}" for rank, data in pairs)
         raise UserError(
-            f"--devices is {devices}, which is not --pipeline x --data; pipeline x data can be "
-            f"{possible}: leave both out to plan them all"
+            f"--devices makes {devices} in all, which is not --pipeline x --data; pipeline x data "
+            f"can be {possible}: leave both out to plan them all"
         )
     reasons = {pair: _why_not(parallel, microbatches, *pair) for pair in wanted}
     if all(reasons.values()):

@@ -17,6 +17,7 @@ from tests.plan.program import planned, table_rows
 from tests.plan.test_plan import errors, run, small_costs
 
 PIPELINE = ["--pipeline", "4", "--microbatches", "8"]
+HOSTS = ["--hosts", "2", "--inside", "2Gbit", "--bandwidth", "1Gbit"]
 MIB = 1 << 20
 FILES = {
     *("schedule.csv", "costs.yaml", "plans.csv", "timeline.png", "timeline.svg"),
@@ -154,6 +155,23 @@ def test_devices(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
     assert [row["replicas"] for row in table_rows(tmp_path / "only")] == ["3"]
 
 
+def test_hosts(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
+    arguments = ["--costs", str(layers_file), "--microbatches", "8", "--schedule", "1f1b"]
+    arguments += ["--hosts", "2", "--devices", "4", "--inside", "800Gbit", "--bandwidth", "1Gbit"]
+    assert program.main([*arguments, "--output", str(tmp_path / "all")]) == 0
+    shown = capsys.readouterr().out
+    assert "2 hosts of 4 devices, links of 800 Gbit/s inside of them, and links of 50 us" in shown
+    assert "fastest on 8 devices: " in shown
+    assert "\nhost  replica  ranks" in shown
+    rows = {(int(row["ranks"]), int(row["replicas"])) for row in table_rows(tmp_path / "all")}
+    assert rows == {(8, 1), (4, 2), (2, 4), (1, 8)}
+    # Half of the gradients of two stages in one host, rather than those of all over its link.
+    costs = read_model_costs(tmp_path / "all" / "p4-m4-d2" / "costs.yaml")
+    assert costs.replica_link == Link(0.0, 8 / 800e9)
+    assert costs.links is not None
+    assert [costs.links[a][a + 1].latency for a in range(3)].count(pytest.approx(50e-6)) == 1
+
+
 def test_progress_is_told(layers_file: Path, tmp_path: Path) -> None:
     result = run(
         *("--costs", str(layers_file), "--pipeline", "2", "--microbatches", "2", "4"),
@@ -220,7 +238,7 @@ def test_a_schedule_of_a_file(layers_file: Path, tmp_path: Path) -> None:
         ),
         (
             ["--costs", "LAYERS", "--devices", "8", "--pipeline", "3", "--microbatches", "4"],
-            "--devices is 8, which is not --pipeline x --data; pipeline x data can be 8 x 1, 4 x ",
+            "--devices makes 8 in all, which is not --pipeline x --data; pipeline x data can be 8 ",
         ),
         (
             ["--costs", "LAYERS", "--devices", "8", "--pipeline", "4", "--microbatches", "7"],
@@ -233,6 +251,26 @@ def test_a_schedule_of_a_file(layers_file: Path, tmp_path: Path) -> None:
         (
             ["--costs", "LAYERS", "--devices", "8", "--pipeline", "4"],
             "--devices needs --microbatches as well, into which a batch is split; give ",
+        ),
+        (
+            ["--costs", "LAYERS", *PIPELINE, "--inside", "1Gbit"],
+            "--inside is 1Gbit, the rate of links inside of hosts, which need --hosts as well; ",
+        ),
+        (
+            ["--costs", "LAYERS", *PIPELINE, "--hosts", "2", "--devices", "2"],
+            "--hosts needs --inside as well, for pipelines; give --hosts 2 --devices 8 --inside ",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "2"), *HOSTS, "--hosts", "2", "4"],
+            "--hosts is 2 4, but pipelines are planned for hosts of one number; give one",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "2"), *HOSTS, "--bandwidth", "9Gbit"],
+            "--inside is 2Gbit, which is slower than --bandwidth 9Gbit; links inside of a host ",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "3"), *HOSTS],
+            "--devices makes 6 in all, which is not --pipeline x --data; pipeline x data can be 6 ",
         ),
         (["--costs", "STEP", "--chunks", "2"], "--chunks is of a pipeline, and there is none; "),
         (["--microbatches", "2"], "--microbatches is of a pipeline, and there is none; give "),

@@ -22,6 +22,7 @@ def equal_layers(
     limit: int | None = None,
     link: Link | None = None,
     replicas: int = 1,
+    sent: int = 1000,
 ) -> ModelCosts:
     """Layers with F = I = W, of which a micro-batch keeps so many bytes until the end of W."""
     layers = tuple(
@@ -30,7 +31,7 @@ def equal_layers(
             *(seconds, seconds, seconds, update),
             base_bytes=base,
             weight_bytes=kept,
-            sent_bytes=1000,
+            sent_bytes=sent,
             exchanged_bytes=100,
         )
         for place in range(number)

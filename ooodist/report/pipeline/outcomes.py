@@ -10,6 +10,8 @@ from ooodist.errors import UserError
 from ooodist.planner.pipeline.layer_costs import Link, ModelCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, make_plan
 from ooodist.planner.pipeline.simulate import PipelineTimeline
+from ooodist.planner.placement.hosts import Hosts, Placement
+from ooodist.planner.placement.search import best_placement
 from ooodist.report.data_parallel.plan_table import readable_bytes
 
 BASELINE = "1f1b"
@@ -25,11 +27,13 @@ class PipelineSubject:
         costs: the costs of its layers, by the number of micro-batches in a step.
         batches: samples per step of one pipeline, by the number of micro-batches; None if only the
             costs are known.
+        hosts: the hosts on which ranks are placed; None if all links are alike.
     """
 
     title: str
     costs: Mapping[int, ModelCosts]
     batches: Mapping[int, int] | None = None
+    hosts: Hosts | None = None
 
     @property
     def unit(self) -> str:
@@ -131,19 +135,18 @@ class Comparison:
     Attributes:
         subject: the model that was planned.
         setting: the size of the pipeline.
+        costs: the costs of the layers and links, and the number of replicas.
+        placement: on which hosts the ranks are placed; None if all links are alike.
         outcomes: the outcome of each schedule.
         baseline: 1F1B with one stage per rank, whether it fits or not; None if it cannot be made.
     """
 
     subject: PipelineSubject
     setting: Setting
+    costs: ModelCosts
+    placement: Placement | None
     outcomes: tuple[Outcome, ...]
     baseline: Simulated | None
-
-    @property
-    def costs(self) -> ModelCosts:
-        """The costs of the layers, and the replicas."""
-        return _costs(self.subject, self.setting)
 
     @property
     def title(self) -> str:
@@ -153,11 +156,15 @@ class Comparison:
     @property
     def conditions(self) -> str:
         """The links and the memory limit in a few words."""
+        hosts = self.subject.hosts
         words = [link_title(self.costs.link)]
+        if hosts is not None:
+            each = f"{hosts.devices} devices, {link_title(hosts.inside)} inside of them"
+            words = [f"{_count(hosts.number, 'host')} of {each}, and {words[0]} between"]
         if self.costs.memory_limit is not None:
             words.append(f"at most {readable_bytes(self.costs.memory_limit)} a rank")
         between = self.costs.replica_link
-        if between is not None:
+        if between is not None and hosts is None:
             words.append(f"between replicas {link_title(between)}")
         return ", ".join(words)
 
@@ -190,23 +197,28 @@ def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) ->
         names: names in :data:`ooodist.planner.pipeline.plan.NAMES`, ``auto``, or CSV files.
 
     Raises:
-        UserError: the layers take no time, or it is not known what replicas exchange.
+        UserError: the layers take no time, it is not known what replicas exchange, or the hosts
+            have another number of devices.
     """
-    costs = _costs(subject, setting)
+    costs = replace(subject.costs[setting.microbatches], replicas=setting.replicas)
     if not sum(layer.seconds for layer in costs.layers) > 0:
         raise UserError(
             f"the {len(costs.layers)} layers of {subject.title} take 0 seconds; give the seconds "
             "of at least one as forward, input_gradient or weight_gradient"
         )
+    placement = None
+    if subject.hosts is not None:
+        placement = best_placement(
+            costs, subject.hosts, setting.ranks, setting.microbatches, setting.chunks
+        )
+        costs = placement.costs(costs, subject.hosts)
     outcomes = {name: _outcome(costs, setting, name) for name in names}
     baseline = outcomes.get(BASELINE)
     if baseline is None or setting.chunks not in (None, 1):
         baseline = _outcome(costs, replace(setting, chunks=None), BASELINE)
-    return Comparison(subject, setting, tuple(outcomes.values()), baseline.simulated)
-
-
-def _costs(subject: PipelineSubject, setting: Setting) -> ModelCosts:
-    return replace(subject.costs[setting.microbatches], replicas=setting.replicas)
+    return Comparison(
+        subject, setting, costs, placement, tuple(outcomes.values()), baseline.simulated
+    )
 
 
 def link_title(link: Link) -> str:

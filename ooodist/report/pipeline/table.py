@@ -113,6 +113,15 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * _MILLI:.{1 if seconds >= 10 / _MILLI else 3}f}"
 
 
+def fastest(comparisons: Sequence[Comparison]) -> Comparison:
+    """Returns the setting with the largest throughput; at least one has a usable schedule."""
+
+    def throughput(comparison: Comparison) -> float:
+        return comparison.throughput(comparison.best[1]) if comparison.best else 0.0
+
+    return max(comparisons, key=throughput)
+
+
 def _note_on_links(comparison: Comparison) -> list[str]:
     if comparison.costs.link != Link():
         return []
@@ -125,23 +134,20 @@ def _fastest_of_devices(comparisons: Sequence[Comparison]) -> list[str]:
     divided = {(each.ranks * each.replicas, each.microbatches * each.replicas) for each in settings}
     if len({each.ranks for each in settings}) == 1 or len(divided) > 1:
         return []
-    usable = [
-        (comparison.throughput(comparison.best[1]), comparison, comparison.best[0])
-        for comparison in comparisons
-        if comparison.best is not None
-    ]
-    throughput, fastest, outcome = max(usable, key=lambda each: each[0])
-    setting, batches = fastest.setting, fastest.subject.batches
+    best = fastest(comparisons)
+    assert best.best is not None
+    setting, batches, (outcome, simulated) = best.setting, best.subject.batches, best.best
     keys = f"pipeline: {setting.ranks}, data: {setting.replicas}, "
     keys += f"microbatches: {setting.microbatches}, schedule: {outcome.name}"
     if setting.chunks is not None:
         keys += f", chunks: {setting.chunks}"
-    if fastest.costs.memory_limit is not None:
-        keys += f", memory_bytes: {fastest.costs.memory_limit}"
+    if best.costs.memory_limit is not None:
+        keys += f", memory_bytes: {best.costs.memory_limit}"
     batch = f"--set batch={batches[setting.microbatches]} " if batches else ""
     return [
         f"fastest on {setting.ranks * setting.replicas} devices: {setting.title}, with "
-        f"{throughput:.1f} {fastest.subject.unit}; for the job: {batch}--set 'parallel={{{keys}}}'"
+        f"{best.throughput(simulated):.1f} {best.subject.unit}; for the job: {batch}"
+        f"--set 'parallel={{{keys}}}'"
     ]
 
 
