@@ -1,6 +1,6 @@
 """One rank of share.py's job: trains a GPT, and looks at its own memory.
 
-    mpirun -np 4 python share_worker.py ANSWER.json LAYERS WIDTH STEPS SCHEDULE
+mpirun -np 4 python share_worker.py ANSWER.json LAYERS WIDTH STEPS SCHEDULE
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from tests.plan.program import planned, table_rows
 from tests.plan.test_plan import errors, run, small_costs
 
 PIPELINE = ["--pipeline", "4", "--microbatches", "8"]
+HOSTS = ["--hosts", "2", "--inside", "2Gbit", "--bandwidth", "1Gbit"]
 MIB = 1 << 20
 FILES = {
     *("schedule.csv", "costs.yaml", "plans.csv", "timeline.png", "timeline.svg"),
@@ -44,6 +45,7 @@ def eight_layers() -> ModelCosts:
             weight_bytes=2 * MIB,
             gradient_bytes=MIB,
             sent_bytes=MIB // 2,
+            exchanged_bytes=MIB,
         )
         for place in range(8)
     )
@@ -114,6 +116,62 @@ def test_a_sweep(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
         assert (row["fits"] == "no") == impossible
 
 
+def test_replicas(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "out"
+    arguments = ["--costs", str(layers_file), *PIPELINE, "--data", "1", "4", "--schedule", "zb_h1"]
+    assert program.main([*arguments, "--output", str(output)]) == 0
+    assert "4 ranks, 8 micro-batches, 4 replicas" in capsys.readouterr().out
+    one, four = table_rows(output)
+    # A ring of 4 over 10 us and 80 Gbit/s: the gradients of two layers.
+    assert float(one["exposed_exchange_ms"]) == 0
+    exchange = 6e3 * (1e-5 + 2 * MIB / 4 * 1e-10)
+    assert float(four["exposed_exchange_ms"]) == pytest.approx(exchange, abs=1e-5)
+    assert float(four["throughput"]) == pytest.approx(4 * 8e3 / float(four["step_ms"]), rel=1e-6)
+    # What was planned with replicas is planned with them again.
+    file = output / "p4-m8-d4" / "costs.yaml"
+    again = ["--costs", str(file), *PIPELINE, "--schedule", "zb_h1", "--output"]
+    assert program.main([*again, str(tmp_path / "again")]) == 0
+    assert table_rows(tmp_path / "again")[0]["step_ms"] == four["step_ms"]
+
+
+def test_devices(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "out"
+    arguments = ["--costs", str(layers_file), "--devices", "12", "--microbatches", "24"]
+    arguments += ["--memory", "64MiB", "--schedule", "1f1b", "--output", str(output)]
+    assert program.main(arguments) == 0
+    shown = capsys.readouterr().out
+    rows = {(int(row["ranks"]), int(row["replicas"])): row for row in table_rows(output)}
+    assert list(rows) == [(12, 1), (6, 2), (4, 3), (3, 4), (2, 6), (1, 12)]
+    assert all(int(row["microbatches"]) * d == 24 for (_, d), row in rows.items())
+    # Eight layers are too few for twelve ranks, and too many for two.
+    fitting = {size for size, row in rows.items() if row["fits"] == "yes"}
+    assert fitting == {(6, 2), (4, 3), (3, 4)}
+    assert "nothing for 12 ranks, 24 micro-batches; 1f1b: 8 layers cannot be split" in shown
+    assert "nothing for 2 ranks, 4 micro-batches, 6 replicas; 1f1b: rank 0" in shown
+    best = max(fitting, key=lambda size: float(rows[size]["throughput"]))
+    assert f"parallel={{pipeline: {best[0]}, data: {best[1]}, microbatches: " in shown
+    only = [*arguments[:-2], "--pipeline", "4", "--output", str(tmp_path / "only")]
+    assert program.main(only) == 0
+    assert [row["replicas"] for row in table_rows(tmp_path / "only")] == ["3"]
+
+
+def test_hosts(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
+    arguments = ["--costs", str(layers_file), "--microbatches", "8", "--schedule", "1f1b"]
+    arguments += ["--hosts", "2", "--devices", "4", "--inside", "800Gbit", "--bandwidth", "1Gbit"]
+    assert program.main([*arguments, "--output", str(tmp_path / "all")]) == 0
+    shown = capsys.readouterr().out
+    assert "2 hosts of 4 devices, links of 800 Gbit/s inside of them, and links of 50 us" in shown
+    assert "fastest on 8 devices: " in shown
+    assert "\nhost  replica  ranks" in shown
+    rows = {(int(row["ranks"]), int(row["replicas"])) for row in table_rows(tmp_path / "all")}
+    assert rows == {(8, 1), (4, 2), (2, 4), (1, 8)}
+    # Half of the gradients of two stages in one host, rather than those of all over its link.
+    costs = read_model_costs(tmp_path / "all" / "p4-m4-d2" / "costs.yaml")
+    assert costs.replica_link == Link(0.0, 8 / 800e9)
+    assert costs.links is not None
+    assert [costs.links[a][a + 1].latency for a in range(3)].count(pytest.approx(50e-6)) == 1
+
+
 def test_progress_is_told(layers_file: Path, tmp_path: Path) -> None:
     result = run(
         *("--costs", str(layers_file), "--pipeline", "2", "--microbatches", "2", "4"),
@@ -172,6 +230,48 @@ def test_a_schedule_of_a_file(layers_file: Path, tmp_path: Path) -> None:
         (["--costs", "LAYERS", *PIPELINE, "--servers", "4"], "--servers is of data parallel "),
         (["--costs", "LAYERS", *PIPELINE, "--engine", "byteps"], "--engine is of data parallel "),
         ([*PIPELINE, "--steps-per-execution", "4"], "--steps-per-execution is of data parallel "),
+        (["--costs", "LAYERS", *PIPELINE, "--data", "0"], "--data is 0; it must be a whole number"),
+        (["--costs", "STEP", "--data", "2"], "--data is of a pipeline, and there is none; give "),
+        (
+            ["--costs", "LAYERS", "--devices", "8", "--microbatches", "4", "8"],
+            "--microbatches is 4 8, but --devices divides the micro-batches of one step among ",
+        ),
+        (
+            ["--costs", "LAYERS", "--devices", "8", "--pipeline", "3", "--microbatches", "4"],
+            "--devices makes 8 in all, which is not --pipeline x --data; pipeline x data can be 8 ",
+        ),
+        (
+            ["--costs", "LAYERS", "--devices", "8", "--pipeline", "4", "--microbatches", "7"],
+            "7 micro-batches cannot be divided among 2 replicas (pipeline 4); make --microbatches ",
+        ),
+        (
+            ["--costs", "LAYERS", "--devices", "x", "--microbatches", "7"],
+            "--devices is x; it must be a whole number of at least 1",
+        ),
+        (
+            ["--costs", "LAYERS", "--devices", "8", "--pipeline", "4"],
+            "--devices needs --microbatches as well, into which a batch is split; give ",
+        ),
+        (
+            ["--costs", "LAYERS", *PIPELINE, "--inside", "1Gbit"],
+            "--inside is 1Gbit, the rate of links inside of hosts, which need --hosts as well; ",
+        ),
+        (
+            ["--costs", "LAYERS", *PIPELINE, "--hosts", "2", "--devices", "2"],
+            "--hosts needs --inside as well, for pipelines; give --hosts 2 --devices 8 --inside ",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "2"), *HOSTS, "--hosts", "2", "4"],
+            "--hosts is 2 4, but pipelines are planned for hosts of one number; give one",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "2"), *HOSTS, "--bandwidth", "9Gbit"],
+            "--inside is 2Gbit, which is slower than --bandwidth 9Gbit; links inside of a host ",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "3"), *HOSTS],
+            "--devices makes 6 in all, which is not --pipeline x --data; pipeline x data can be 6 ",
+        ),
         (["--costs", "STEP", "--chunks", "2"], "--chunks is of a pipeline, and there is none; "),
         (["--microbatches", "2"], "--microbatches is of a pipeline, and there is none; give "),
         (["--schedule", "1f1b"], "--schedule is of a pipeline, and there is none; give "),
@@ -281,13 +381,13 @@ def test_a_job(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     assert "measuring the layers of mlp for m=4" in result.stdout
     assert (
-        "mlp, batch 64 on 2 ranks, 4 micro-batches, links that cost nothing, at most 953.7 MiB a "
-        "rank, one of 2 pipelines, without what they exchange"
+        "mlp, batch 64 on 2 ranks, 4 micro-batches, 2 replicas, links that cost nothing, at most "
+        "953.7 MiB a rank"
     ) in result.stdout
     assert {file.name for file in (output / "plan").iterdir()} == FILES
     (row, _) = table_rows(output / "plan")
     assert row["unit"] == "samples/s"
-    assert float(row["throughput"]) == pytest.approx(64e3 / float(row["step_ms"]), rel=1e-3)
+    assert float(row["throughput"]) == pytest.approx(2 * 64e3 / float(row["step_ms"]), rel=1e-3)
     costs = read_model_costs(output / "plan" / "costs.yaml")
     assert [layer.name for layer in costs.layers][1:4] == ["dense_0", "dense_1", "dense_2"]
     assert (costs.link, costs.memory_limit) == (Link(), 10**9)
@@ -295,11 +395,33 @@ def test_a_job(tmp_path: Path) -> None:
     sweep = ("--microbatches", "2", "8", "--bandwidth", "10Gbit", "--memory", "2GiB")
     result = run("--config", str(job), *names, *sweep, "--output", str(tmp_path / "sweep"))
     assert result.returncode == 0, result.stdout
-    few, many = (read_model_costs(tmp_path / "sweep" / f"p2-m{m}" / "costs.yaml") for m in (2, 8))
+    few, many = (
+        read_model_costs(tmp_path / "sweep" / f"p2-m{m}-d2" / "costs.yaml") for m in (2, 8)
+    )
     assert few.link == many.link == Link(pytest.approx(50e-6), 8e-10)
     assert few.memory_limit == many.memory_limit == 2 << 30
     # A micro-batch of 32 samples, and of 8.
     assert few.layers[1].sent_bytes == 4 * many.layers[1].sent_bytes
+
+
+def test_devices_are_divided_for_a_job(tmp_path: Path) -> None:
+    """Its 128 samples of a step are divided anew; a micro-batch always has 16 of them."""
+    job, output = tmp_path / "job.yaml", tmp_path / "out"
+    job.write_text(JOB)
+    result = run(
+        *("--config", str(job), "--devices", "4", "--bandwidth", "10Gbit"),
+        *("--microbatches", "8", "--schedule", "1f1b", "--output", str(output)),
+    )
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.count("measuring the layers") == 1
+    assert "mlp, batch 128, links of " in result.stdout
+    assert "fastest on 4 devices: " in result.stdout
+    rows = {int(row["ranks"]): row for row in table_rows(output)}
+    assert {ranks: (row["replicas"], row["microbatches"]) for ranks, row in rows.items()} == {
+        **{4: ("1", "8"), 2: ("2", "4"), 1: ("4", "2")}
+    }
+    for row in rows.values():
+        assert float(row["throughput"]) == pytest.approx(128e3 / float(row["step_ms"]), rel=1e-3)
 
 
 def test_a_job_whose_stages_are_said_and_recomputed(tmp_path: Path) -> None:

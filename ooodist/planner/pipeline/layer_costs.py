@@ -5,6 +5,7 @@ Costs are measured by ``ooodist.pipeline.layers``, or written by hand for a mach
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -99,7 +100,9 @@ class ModelCosts:
 
     Attributes:
         layers: the cost of each layer, in order.
-        link: the link between neighboring ranks.
+        link: the link between ranks.
+        links: where links differ, ``links[a][b]`` is that from rank a to rank b of a pipeline;
+            None: all are as ``link``.
         memory_limit: bytes that a rank may keep; None: no limit.
         recompute: whether stages keep only the inputs they received, and I runs F again.
         replicas: the number of such pipelines, which train on different samples.
@@ -115,13 +118,27 @@ class ModelCosts:
     recompute: bool = False
     replicas: Annotated[int, Range(1)] = 1
     replica_link: Link | None = None
+    links: tuple[tuple[Link, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.replicas > 1 and not any(layer.exchanged_bytes for layer in self.layers):
             raise UserError(
-                f"replicas is {self.replicas}, but the layers have no exchanged_bytes, which these "
-                "replicas sum; measure the costs anew, or add to each layer the bytes of its "
-                "weights' gradients, as exchanged_bytes: 4096"
+                f"{self.replicas} replicas of a pipeline sum the gradients of its layers, but no "
+                "layer has exchanged_bytes; measure the costs anew, add the bytes of its weights' "
+                "gradients to each layer, as exchanged_bytes: 4096, or plan without --data"
+            )
+
+    def link_between(self, source: int, target: int) -> Link:
+        """Returns the link from one rank of a pipeline to another."""
+        return self.link if self.links is None else self.links[source][target]
+
+    def check_links(self, ranks: int) -> None:
+        """Raises UserError unless ``links``, if given, are those of so many ranks."""
+        if self.links is not None and {len(self.links), *map(len, self.links)} != {ranks}:
+            sizes = " ".join(str(len(row)) for row in self.links)
+            raise UserError(
+                f"links has {len(self.links)} rows, with {sizes} links each, but the pipeline has "
+                f"{ranks} ranks; give {ranks} rows of {ranks} links, or leave links out"
             )
 
 
@@ -192,11 +209,27 @@ def balanced_parts(
     return list(dict.fromkeys([one, free, smallest]))
 
 
-def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
-    """Returns the costs of the stages that consist of these parts of the layers."""
-    ring = costs.replica_link or costs.link
+def stage_costs(
+    costs: ModelCosts, parts: Sequence[range], rank_of: Sequence[int] | None = None
+) -> PipelineCosts:
+    """Returns the costs of stages.
 
-    def cost(part: range, layer: LayerCost) -> StageCost:
+    Args:
+        costs: the costs of the layers.
+        parts: the layers of each stage.
+        rank_of: the rank of each stage; None: one stage per rank.
+
+    Raises:
+        UserError: ``costs.links`` are those of another number of ranks.
+    """
+    rank_of = rank_of or range(len(parts))
+    costs.check_links(max(rank_of) + 1)
+    ring = costs.replica_link or costs.link
+    ways = list(itertools.pairwise(rank_of))
+    to_next = [*(costs.link_between(*way) for way in ways), Link()]
+    to_previous = [Link(), *(costs.link_between(there, here) for here, there in ways)]
+
+    def cost(part: range, layer: LayerCost, there: Link, back: Link) -> StageCost:
         sent = layer.sent_bytes if part.stop < len(costs.layers) else 0
         received = costs.layers[part.start - 1].sent_bytes if part.start else 0
         if costs.recompute:
@@ -212,10 +245,10 @@ def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
             base_bytes=layer.base_bytes,
             state_bytes=layer.state_bytes,
             sent_bytes=sent,
-            send_seconds=costs.link.seconds(sent) if sent else 0.0,
-            send_back_seconds=costs.link.seconds(received) if received else 0.0,
+            send_seconds=there.seconds(sent) if sent else 0.0,
+            send_back_seconds=back.seconds(received) if received else 0.0,
             exchange=ring.all_reduce_seconds(layer.exchanged_bytes, costs.replicas),
         )
 
-    stages = map(cost, parts, merged(costs.layers, parts))
+    stages = map(cost, parts, merged(costs.layers, parts), to_next, to_previous)
     return PipelineCosts(tuple(stages), costs.memory_limit)

@@ -38,6 +38,7 @@ class _Kind:
     make: Maker
     chunks: int  # the default
     other_chunks: bool = False  # whether another number is allowed
+    is_v: bool = False  # whether stages are placed in the shape of a V, rather than round-robin
 
 
 _KINDS = {
@@ -49,7 +50,7 @@ _KINDS = {
     "push": _Kind(schedules.push, 2, other_chunks=True),
     "zb_h1": _Kind(lambda p, m, v, _: schedules.zero_bubble_h1(p, m), 1),
     "zb_h2": _Kind(lambda p, m, v, _: schedules.zero_bubble_h2(p, m), 1),
-    "zb_v": _Kind(lambda p, m, v, _: schedules.zero_bubble_v(p, m), 2),
+    "zb_v": _Kind(lambda p, m, v, _: schedules.zero_bubble_v(p, m), 2, is_v=True),
 }
 NAMES = tuple(_KINDS)
 MOST_CHUNKS = 3  # always searched if the number of chunks is not given
@@ -143,7 +144,7 @@ def make_plans(
             refused.note(error)
             continue
         for parts, rank_of in itertools.product(splits, _placements(ranks, number)):
-            stages = stage_costs(costs, parts)
+            stages = stage_costs(costs, parts, rank_of)
             is_searched = bool(chunks) or number <= MOST_CHUNKS
             if not is_searched and fastest_named_seconds(rank_of, microbatches, stages) >= best:
                 continue
@@ -185,10 +186,10 @@ def first_plan(
         except UserError as error:
             refused.note(error)
             continue
-        for parts in splits:
+        for parts, rank_of in itertools.product(splits, _placements(ranks, number)):
             try:
-                stages = stage_costs(costs, parts)
-                plan = placed(parts, stages, ranks, microbatches, AUTO, best_known)
+                stages = stage_costs(costs, parts, rank_of)
+                plan = PipelinePlan(parts, best_known(rank_of, microbatches, stages), stages)
             except UserError as error:
                 refused.note(error, parts)
                 continue
@@ -276,13 +277,16 @@ def _plan(
     costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None
 ) -> PipelinePlan:
     if _is_file(name):
-        number = _read(Path(name), ranks, microbatches).stages // ranks
+        given = _read(Path(name), ranks, microbatches)
+        number, rank_of = given.stages // ranks, given.rank_of
     else:
         number = chunks or _KINDS[name].chunks
+        rank_of = _v(ranks) if _KINDS[name].is_v else _round_robin(ranks, number)
     refused = _Refused(costs)
     for parts in balanced_parts(costs, ranks, number, microbatches):
         try:
-            return placed(parts, stage_costs(costs, parts), ranks, microbatches, name)
+            stages = stage_costs(costs, parts, rank_of)
+            return placed(parts, stages, ranks, microbatches, name)
         except UserError as error:
             refused.note(error, parts)
     raise refused.least()
@@ -356,6 +360,14 @@ def _is_file(name: str) -> bool:
 
 def _placements(ranks: int, chunks: int) -> Iterator[tuple[int, ...]]:
     """Yields the possible placements, each as the rank of every stage."""
-    yield tuple(stage % ranks for stage in range(ranks * chunks))
+    yield _round_robin(ranks, chunks)
     if chunks == 2 and ranks > 1:
-        yield (*range(ranks), *reversed(range(ranks)))
+        yield _v(ranks)
+
+
+def _round_robin(ranks: int, chunks: int) -> tuple[int, ...]:
+    return tuple(stage % ranks for stage in range(ranks * chunks))
+
+
+def _v(ranks: int) -> tuple[int, ...]:
+    return (*range(ranks), *reversed(range(ranks)))

@@ -118,6 +118,23 @@ def test_auto_with_few_layers() -> None:
         make_plan(ModelCosts(COSTS.layers[:1]), RANKS, MICROBATCHES, AUTO)
 
 
+@pytest.mark.parametrize("name", [*NAMES, AUTO])
+def test_the_links_are_those_of_the_ranks_on_which_stages_are(name: str) -> None:
+    """Only rank 2 sends to rank 0, where a rank has several stages round-robin."""
+    slow = Link(9.0)
+    links = [[Link()] * 3 for _ in range(3)]
+    links[2][0] = links[0][2] = slow
+    costs = replace(COSTS, links=tuple(map(tuple, links)))
+    for plan in make_plans(costs, 3, MICROBATCHES, name):
+        rank_of = plan.schedule.rank_of
+        for stage, (here, there) in enumerate(itertools.pairwise(rank_of)):
+            expected = 9.0 if (here, there) == (2, 0) else 0.0
+            assert plan.costs.stages[stage].send_seconds == expected
+            assert plan.costs.stages[stage + 1].send_back_seconds == expected
+    best = first_plan(costs, 3, MICROBATCHES)
+    assert best.timeline.step_seconds < make_plan(costs, 3, MICROBATCHES, "push").timeline.makespan
+
+
 def test_under_a_memory_limit() -> None:
     limit = 8 * 10  # two micro-batches of four layers
     limited = ModelCosts(COSTS.layers, COSTS.link, limit)
