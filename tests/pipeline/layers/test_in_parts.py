@@ -82,7 +82,7 @@ def test_seconds_are_those_in_the_whole_model() -> None:
         assert cost.input_gradient > 0.25 * cost.weight_gradient, cost
 
 
-@pytest.mark.parametrize("name", ["residual", "masked", "encoder_decoder"])
+@pytest.mark.parametrize("name", ["residual", "encoder_decoder"])
 def test_bytes_are_those_in_the_whole_model(name: str) -> None:
     model, inputs, labels = MODELS[name]()
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -106,8 +106,8 @@ def test_one_rank_measures_the_whole_model() -> None:
 
 def test_several_ranks_each_measure_a_part() -> None:
     """Ranks without values have only those of their part, and only while they measure it."""
-    job = run_mpi(3, "measuring_worker.py", SAME, FAILS)
+    job = run_mpi(2, "measuring_worker.py", SAME, FAILS)
     assert job.returncode == 0, job.stdout
     for case in (SAME, FAILS):
-        for rank in range(3):
+        for rank in range(2):
             assert f"held: {case}, rank {rank}" in job.stdout, job.stdout
