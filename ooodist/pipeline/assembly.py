@@ -355,7 +355,7 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
         names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
         logger.info(
-            "rank %d, stage %d: %s; F %.1f, I %.1f, W %.1f ms a micro-batch, sends %.2f MB",
+            "rank %d, stage %d: %s; F %.1f, I %.1f, W %.1f ms a micro-batch, sends %.2f MB%s",
             position,
             stage.number,
             names,
@@ -363,6 +363,7 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
             cost.input_gradient * 1e3,
             cost.weight_gradient * 1e3,
             cost.sent_bytes / 1e6,
+            f", exchanges gradients in {cost.exchange * 1e3:.1f} ms" if cost.exchange else "",
         )
     logger.info(
         "schedule %s, %d micro-batches: predicted %.1f ms a step, bubble %.1f %%",
