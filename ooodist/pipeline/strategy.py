@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
+from ooodist.checkpoint.together import spread
 from ooodist.compat.keras_model import build_with
 from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine, wait
@@ -154,6 +155,20 @@ class Pipeline(Strategy):
         """The plan that is carried out, or that was before others took turns with it."""
         assert self.assembly is not None
         return self.assembly.plan if self._live is None else self._live.plan
+
+    @property
+    def owned(self) -> set[int]:
+        """The ids of the variables that this rank owns, of the model and of the optimizer."""
+        position = self.ranks.position
+        return {id(v) for v, owner in (*self.weights, *self._optimizer_state) if owner == position}
+
+    def writers(self) -> dict[int, int]:
+        """Returns which rank writes each variable into a checkpoint, by the variable's id.
+
+        What the optimizer keeps for all weights together is not in it.
+        """
+        owned = [*self.weights, *self._optimizer_state]
+        return spread(owned, self.ranks.positions, self.ranks.replicas)
 
     def write_plan(self, folder: Path) -> None:
         write_schedule(self.fastest, folder / SCHEDULE_NAME)
