@@ -70,8 +70,9 @@ class Writer:
     def write(self, name: str, array: np.ndarray) -> Entry:
         """Appends an array under this name; if it is taken, with a number, as ``bias#2``."""
         member, whole = self._member(name), hashlib.sha256()
+        is_numpys_own = array.dtype.isbuiltin == 1
         header = {
-            "descr": npy.dtype_to_descr(array.dtype),
+            "descr": array.dtype.str if is_numpys_own else f"|V{array.dtype.itemsize}",
             "fortran_order": False,
             "shape": array.shape,
         }

@@ -31,7 +31,9 @@ def find(path: Path, option: str) -> Path:
     """
     if not path.exists():
         raise UserError(f"{option} is {path}, which does not exist; check the path")
-    return path if is_checkpoint(path) else latest(path, option)[0]
+    if is_checkpoint(path):
+        return path
+    return latest(path, option, "give the output folder of a job, or the path of one")[0]
 
 
 def merge(folder: Path, file: Path, *, best: bool = False) -> None:

@@ -97,7 +97,11 @@ def read_state(path: Path) -> State:
         return parts.state
 
 
-def latest(folder: Path, option: str = "checkpoint.resume") -> tuple[Path, State]:
+def latest(
+    folder: Path,
+    option: str = "checkpoint.resume",
+    way_out: str = "give the path of one, or start anew without resume",
+) -> tuple[Path, State]:
     """Returns the newest undamaged checkpoint of a folder; logs the damaged ones.
 
     Raises UserError, which names the ``option``, if there is none.
@@ -109,10 +113,7 @@ def latest(folder: Path, option: str = "checkpoint.resume") -> tuple[Path, State
         except UserError as error:
             logger.warning("%s: looking for an earlier one", error)
     damaged = " that is whole" if found else ""
-    raise UserError(
-        f"{option}: there is no checkpoint{damaged} in {folder}; "
-        "give the path of one, or start anew without resume"
-    )
+    raise UserError(f"{option}: there is no checkpoint{damaged} in {folder}; {way_out}")
 
 
 def prune(folder: Path, keep: int) -> None:

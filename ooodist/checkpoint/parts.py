@@ -108,17 +108,24 @@ def _check(manifest: Manifest) -> None:
     if manifest.format != FORMAT:
         raise UserError(f"format is {manifest.format}; it must be {FORMAT}")
     if len(manifest.variables) != len(manifest.state.variables):
-        raise UserError(f"it has {len(manifest.variables)} variables, and its state others")
+        raise UserError(
+            f"it has {len(manifest.variables)} variables, and its state "
+            f"{len(manifest.state.variables)}"
+        )
     for name in manifest.sizes:
         if not _PART.fullmatch(name):
             raise UserError(f"a part is called {name!r}")
     for entry in manifest.entries():
         if entry.file not in manifest.sizes:
             raise UserError(f"{entry.member} is in {entry.file!r}, which is no part")
+        if any(size < 0 for size in entry.shape):
+            raise UserError(f"the shape of {entry.member} is {entry.shape}")
         try:
-            dtype_of(entry.dtype)
-        except TypeError as error:
-            raise UserError(f"the dtype of {entry.member} is {entry.dtype!r}") from error
+            is_number = not dtype_of(entry.dtype).hasobject
+        except TypeError:
+            is_number = False
+        if not is_number:
+            raise UserError(f"the dtype of {entry.member} is {entry.dtype!r}")
 
 
 class Parts:
