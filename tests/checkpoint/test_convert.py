@@ -212,9 +212,9 @@ def test_neither_takes_the_memory_of_the_model(tmp_path: Path) -> None:
     sizes = {part_name(0): (folder / part_name(0)).stat().st_size}
     state = replace(state_of(), variables=variables)
     write_manifest(folder, Manifest(state, "{}", "{}", sizes, tuple(entries), tuple(entries)))
-    commands = [("merge", folder, tmp_path / "a.keras"), ("split", tmp_path / "a.keras", "parts")]
-    for command, source, target in commands:
-        done = run_command(command, source, tmp_path / target)
+    file = tmp_path / "a.keras"
+    for command, *paths in (("merge", folder, file), ("split", file, tmp_path / "parts")):
+        done = run_command(command, *paths)
         assert done.returncode == 0, done.stderr
         peak = int(done.stdout.splitlines()[-1]) * 1024
         assert peak < NUM_VARIABLES * VARIABLE_BYTES / 2, f"{command}: {peak / 2**20:.0f} MiB"
