@@ -18,6 +18,12 @@ class Variable:
     dtype: str
     places: tuple[str, ...] = ()  # as ``layers/dense/vars/0``; a Keras file has them all
 
+    @property
+    def name(self) -> str:
+        """What tells it from others: its path; Keras numbers optimizers as they are made."""
+        of_optimizer = any(place.startswith("optimizer/") for place in self.places)
+        return self.path.rpartition("/")[2] if of_optimizer else self.path
+
     def __str__(self) -> str:
         return f"{self.path} of shape {self.shape}, {self.dtype}"
 
@@ -42,14 +48,14 @@ class State:
 
 
 def check_fits(
-    mine: Sequence[Variable], saved: Sequence[Variable], file: object, *, by_path: bool = False
+    mine: Sequence[Variable], saved: Sequence[Variable], file: object, *, by_name: bool = False
 ) -> None:
     """Checks that a job's variables are those of a checkpoint, in the same order.
 
     Args:
         mine, saved: the variables of the job, and those of the checkpoint.
         file: names the checkpoint in the message.
-        by_path: whether their paths must be equal, too. Where each rank reads only some of them,
+        by_name: whether their names must be equal, too. Where each rank reads only some of them,
             nothing else would tell two layers of one shape apart.
 
     Raises:
@@ -57,7 +63,7 @@ def check_fits(
     """
     for own, theirs in zip(mine, saved, strict=False):
         is_same = (own.shape, own.dtype) == (theirs.shape, theirs.dtype)
-        if not is_same or (by_path and own.path != theirs.path):
+        if not is_same or (by_name and own.name != theirs.name):
             raise UserError(
                 f"checkpoint {file} is of another model or optimizer: it has {theirs} where this "
                 f"job has {own}; {_WAY_OUT}"

@@ -197,7 +197,7 @@ class PartialRestore:
         self.best_weights: list[np.ndarray | None] | None = None
         with engine.agreed():
             variables = keras_file.variables_of(model)
-            check_fits(variables, source.state.variables, source.file, by_path=True)
+            check_fits(variables, source.state.variables, source.file, by_name=True)
 
     def restore(self, owned: Collection[int] = ()) -> None:
         """Restores what this rank has by now, and has not restored before.

@@ -50,7 +50,7 @@ def test_its_layout(model: keras.Model, file: Path) -> None:
         known = [place for variable in read.state.variables for place in variable.places]
     assert sorted(places) == sorted(known)
     assert groups["layers/embedding/vars"] == "embedding"
-    assert groups["optimizer/vars"] == "adam"
+    assert groups["optimizer/vars"].startswith("adam")
 
 
 def test_the_state_says_where_each_variable_is(model: keras.Model, file: Path) -> None:

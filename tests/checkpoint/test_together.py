@@ -28,11 +28,10 @@ from tests.pipeline.jobs import run_python
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_write_and_read_their_own(ranks: int, tmp_path: Path) -> None:
-    job = run_python(ranks, HERE / "worker.py", tmp_path, seconds=200)
+def test_ranks_write_and_read_their_own(tmp_path: Path) -> None:
+    job = run_python(3, HERE / "worker.py", tmp_path, seconds=200)
     assert job.returncode == 0, job.stdout
-    for rank in range(ranks):
+    for rank in range(3):
         assert f"rank {rank} is done" in job.stdout
 
 

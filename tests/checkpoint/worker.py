@@ -17,7 +17,7 @@ from ooodist import engines
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint import keras_file, together
 from ooodist.checkpoint.parts import Parts
-from ooodist.compat.keras_deferred import has_value, release
+from ooodist.compat.keras_deferred import has_value, release, set_value
 from ooodist.engines.base import Engine
 from ooodist.errors import SharedError
 from ooodist.trainer.resume import PartialRestore, Source
@@ -37,9 +37,8 @@ def keep_own(model: keras.Model, writers: dict[int, int], rank: int) -> None:
             release(variable, f"rank {writers[id(variable)]}")
 
 
-def check_writing(engine: Engine, folder: Path) -> None:
+def check_writing(engine: Engine, folder: Path, model: keras.Model) -> None:
     """What all have written is the whole model."""
-    model = make_model()
     expected, writers = values_of(model), writers_of(model, engine.size)
     best = [value + 1 for value in model.get_weights()]
     own_best = [
@@ -56,9 +55,8 @@ def check_writing(engine: Engine, folder: Path) -> None:
             assert_same(parts.read_best(index), np.asarray(value))
 
 
-def check_failure(engine: Engine, folder: Path) -> None:
+def check_failure(engine: Engine, folder: Path, model: keras.Model) -> None:
     """What fails on the last rank fails on all, and the checkpoint of this name stays."""
-    model = make_model()
     writers, last = writers_of(model, engine.size), engine.size - 1
     weight = next(w for w in model.trainable_weights if writers[id(w)] == last)
     if engine.rank == last:
@@ -72,9 +70,8 @@ def check_failure(engine: Engine, folder: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def check_restoring(engine: Engine, folder: Path) -> None:
+def check_restoring(engine: Engine, folder: Path, model: keras.Model) -> None:
     """Each rank gets the values that it owns, divided otherwise than when they were written."""
-    model = make_model()
     expected = values_of(model)
     kept = keras_file.kept(model)
     owner = {id(v): (index + 1) // 2 % engine.size for index, v in enumerate(kept) if len(v.shape)}
@@ -100,9 +97,8 @@ def check_restoring(engine: Engine, folder: Path) -> None:
     assert float(model.optimizer.learning_rate) == 0.25
 
 
-def check_refusals(engine: Engine, folder: Path) -> None:
+def check_refusals(engine: Engine, folder: Path, model: keras.Model) -> None:
     """Another model, or a checkpoint that one rank does not see, ends all."""
-    model = make_model()
     state = folders.read_state(folder)
     first, *others = state.variables
     renamed = replace(state, variables=(replace(first, path="words/embeddings"), *others))
@@ -118,10 +114,12 @@ def check_refusals(engine: Engine, folder: Path) -> None:
 def main() -> None:
     engine = engines.init("mpi")
     folder = Path(sys.argv[1]) / folders.parts_name(3)
-    check_writing(engine, folder)
-    check_failure(engine, folder)
-    check_restoring(engine, folder)
-    check_refusals(engine, folder)
+    model = make_model()
+    values = values_of(model)
+    for check in (check_writing, check_failure, check_restoring, check_refusals):
+        for variable, value in zip(keras_file.kept(model), values, strict=True):
+            set_value(variable, value)
+        check(engine, folder, model)
     print(f"rank {engine.rank} is done", flush=True)
     engines.shutdown()
 
