@@ -32,6 +32,7 @@ LAYERS = (
     ("pipeline",),
     ("data_parallel",),
     ("trainer",),
+    ("checkpoint",),
     ("report",),
     ("profiler",),
     ("step",),

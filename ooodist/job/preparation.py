@@ -6,7 +6,7 @@ Any error here on some rank is agreed on, so that all ranks end with the same me
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,13 @@ class Job:
 
     config: Config
     engine: Engine
-    folder: Path  # the output; only rank 0 writes to it
+    folder: Path  # the output; only rank 0 writes to it, except parts of checkpoints
     source: resume.Source | None  # the checkpoint to resume from
     data: Data
     model: keras.Model
     steps_per_epoch: int
     first_step: int  # position in the sample stream
-    best_weights: list[np.ndarray] | None  # of the checkpoint's best epoch
+    best_weights: Sequence[np.ndarray | None] | None  # of the checkpoint's best epoch
 
     @property
     def worker(self) -> int:
@@ -82,15 +82,18 @@ def set_up(config: Config, engine: Engine) -> Job:
         resume.warn_of_changes(source, config, workers)
     data, steps, model = load_and_build(config, engine, first_step=first_step)
     _warm_up(config, engine, source, data, model)
-    best_weights = None
+    best_weights: Sequence[np.ndarray | None] | None = None
     if source is not None:
-        best_weights = resume.restore(engine, source, model)
+        if config.parallel is None:
+            best_weights = resume.restore(engine, source, model)
         logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
     if model.ooodist.strategy.needs_plan:
         logger.info("planning: measuring the model and the network")
         left = config.epochs - (0 if source is None else source.state.epoch)
         updates = max(1, left * steps // config.accumulate)
         model.ooodist.strategy.plan(next(iter(data.train)), updates)
+    if source is not None and config.parallel is not None:  # now ranks have their stages
+        best_weights = resume.restore_own(engine, source, model)
     if source is not None and source.state.selection is not None:
         model.ooodist.strategy.restore_selection(source.state.selection)
     if engine.rank == 0:

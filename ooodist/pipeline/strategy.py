@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
+from ooodist.checkpoint.together import spread
 from ooodist.compat.keras_deferred import only_shapes_matter
 from ooodist.compat.keras_model import build_with
 from ooodist.config.sections import ParallelConfig, PlanningConfig
@@ -157,6 +158,12 @@ class Pipeline(Strategy):
         """The plan that is carried out, or that was before others took turns with it."""
         assert self.assembly is not None
         return self.assembly.plan if self._live is None else self._live.plan
+
+    def writers(self) -> dict[int, int]:
+        """Returns which rank writes each variable into a checkpoint, by the variable's id."""
+        held = (*self.holding.weights, *self.holding.optimizer_state)
+        owned = [(variable, holders[0]) for variable, holders in held]
+        return spread(owned, self.ranks.positions, self.ranks.replicas)
 
     def write_plan(self, folder: Path) -> None:
         write_schedule(self.fastest, folder / SCHEDULE_NAME)

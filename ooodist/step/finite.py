@@ -186,24 +186,31 @@ class GradientWatch:
 
 
 def check_weights(model: keras.Model) -> None:
-    """Raises UserError naming the first trained weight that is not finite, or other that is NaN.
+    """Raises UserError naming the first weight of this rank that :func:`check_weight` refuses."""
+    others = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
+    for variable in (*model.trainable_variables, *others):
+        if has_value(variable):
+            check_weight(model, variable, variable.numpy())
 
-    Weights that this rank does not have are not looked at.
+
+def check_weight(model: keras.Model, variable: keras.Variable, value: np.ndarray) -> None:
+    """Raises UserError if a weight that is trained is not finite, or another is NaN.
+
+    Args:
+        model: the model that has it.
+        variable: the weight.
+        value: what it is.
     """
-    trained = list(filter(has_value, model.trainable_variables))
-    fixed = filter(has_value, model.non_trainable_variables)
-    others = [v for v in fixed if keras.backend.is_float_dtype(v.dtype)]
-    for variables, is_bad, what in (
-        (trained, lambda value: ~np.isfinite(value), "not finite"),
-        (others, np.isnan, "NaN"),  # minus infinity in a custom mask is no mistake
-    ):
-        for variable in variables:
-            bad = is_bad(np.asarray(variable.numpy(), np.float64))
-            if bad.any():
-                raise UserError(
-                    f"weight {variable.path} is {what} at {int(bad.sum())} of {bad.size} places, "
-                    f"so it is not saved; {_way_out(model)}, and go on from the last checkpoint"
-                )
+    value = np.asarray(value, np.float64)
+    # Minus infinity in a custom mask is no mistake.
+    bad, what = (
+        (~np.isfinite(value), "not finite") if variable.trainable else (np.isnan(value), "NaN")
+    )
+    if bad.any():
+        raise UserError(
+            f"weight {variable.path} is {what} at {int(bad.sum())} of {bad.size} places, "
+            f"so it is not saved; {_way_out(model)}, and go on from the last checkpoint"
+        )
 
 
 def _scales_loss(model: keras.Model) -> bool:

@@ -142,9 +142,9 @@ def test_only_forward_by_hand() -> None:
 
 
 def test_costs_of_stages_that_only_run_forward() -> None:
-    cost = StageCost(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+    cost = StageCost(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, exchange=12)
     costs = PipelineCosts((cost,) * 3, memory_limit=12)
-    frozen = StageCost(1, 0, 0, 0, 0, 0, 7, 8, 0, 10, 0, 0)
+    frozen = StageCost(1, 0, 0, 0, 0, 0, 7, 8, 0, 10, 0, exchange=0)
     silent = replace(cost, send_back_seconds=0)
     assert forward_only(costs, 0) == costs
     assert forward_only(costs, 1) == replace(costs, stages=(frozen, silent, cost))
