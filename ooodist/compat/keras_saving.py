@@ -12,10 +12,9 @@ Private names, all of ``keras.src.saving.saving_lib``, and there since Keras 3.1
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import io
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +59,7 @@ def layout_of(model: keras.Model) -> Layout:
     layout = Layout()
     archive = zipfile.ZipFile(io.BytesIO(), "w")
     assets = saving_lib.DiskIOStore("assets", archive=archive, mode="w")
-    with _not_reading(model.optimizer):
+    with _NotReading(model.optimizer):
         saving_lib._save_state(
             model,
             weights_store=_Notes(layout),
@@ -108,25 +107,25 @@ class _Notes(saving_lib.H5IOStore):
         self._layout.add(f"{self._group}/{key}", value)
 
 
-@contextlib.contextmanager
-def _not_reading(optimizer: Any) -> Iterator[None]:
+class _NotReading:
     """Makes an optimizer store its variables, of which it otherwise stores the values."""
-    chain = []
-    while optimizer is not None:
-        chain.append(optimizer)
-        optimizer = getattr(optimizer, "inner_optimizer", None)  # of LossScaleOptimizer
-    for each in chain:
-        vars(each)["save_own_variables"] = _saving_variables(each)  # on the instance
-    try:
-        yield
-    finally:
-        for each in chain:
-            del vars(each)["save_own_variables"]
 
+    def __init__(self, optimizer: Any) -> None:
+        self._chain = []
+        while optimizer is not None:
+            self._chain.append(optimizer)
+            optimizer = getattr(optimizer, "inner_optimizer", None)  # of LossScaleOptimizer
 
-def _saving_variables(optimizer: Any) -> Any:
-    def save_own_variables(store: Any) -> None:
+    def __enter__(self) -> None:
+        for optimizer in self._chain:
+            # On the instance, and past Keras's tracking of attributes.
+            vars(optimizer)["save_own_variables"] = functools.partial(self._save, optimizer)
+
+    def __exit__(self, *_: object) -> None:
+        for optimizer in self._chain:
+            del vars(optimizer)["save_own_variables"]
+
+    @staticmethod
+    def _save(optimizer: Any, store: Any) -> None:
         for index, variable in enumerate(optimizer.variables):
             store[str(index)] = variable
-
-    return save_own_variables

@@ -218,8 +218,8 @@ def test_neither_takes_the_memory_of_the_model(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         peak = int(done.stdout.splitlines()[-1]) * 1024
         assert peak < NUM_VARIABLES * VARIABLE_BYTES / 2, f"{command}: {peak / 2**20:.0f} MiB"
-    with KerasFile(tmp_path / "a.keras") as file, Parts(tmp_path / "parts") as parts:
-        np.testing.assert_array_equal(file.read(7), np.full(size, 7, np.float32))
+    with KerasFile(file) as whole, Parts(tmp_path / "parts") as parts:
+        np.testing.assert_array_equal(whole.read(7), np.full(size, 7, np.float32))
         np.testing.assert_array_equal(parts.read_best(9), np.full(size, 9, np.float32))
 
 
