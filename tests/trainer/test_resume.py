@@ -14,7 +14,7 @@ from ooodist.checkpoint import keras_file
 from ooodist.compat.keras_deferred import has_value, release
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
-from ooodist.trainer.resume import PartialRestore, Source, restore
+from ooodist.trainer.resume import Source, restore, restore_own
 from tests.checkpoint.examples import assert_same, make_model, state_of, values_of, write_parts
 
 Write = Callable[[Path, keras.Model, list[np.ndarray] | None], Path]
@@ -65,39 +65,33 @@ def test_the_whole_model(model: keras.Model, write: Write, has_best: bool, tmp_p
 
 
 @pytest.mark.parametrize("write", [as_parts, as_file])
-def test_what_has_a_value_and_then_what_is_owned(write: Write, tmp_path: Path) -> None:
+def test_what_has_a_value_is_restored(write: Write, tmp_path: Path) -> None:
     model = make_model()
     best = [np.asarray(value) + 1 for value in model.get_weights()]
     path = write(tmp_path, model, best)
     values = forgotten(model)
-    absent, owned = model.get_layer("head"), model.get_layer("gru")
-    for variable in (*absent.weights, *owned.weights):
+    absent = model.get_layer("head")
+    for variable in absent.weights:
         release(variable, "rank 1")
-    partial = PartialRestore(LocalEngine(), Source(path, folders.read_state(path)), model)
-    partial.restore()
-    assert not any(map(has_value, owned.weights))
-    first = model.get_layer("embedding").weights[0]
-    first.assign(first + 1)  # trained by now: it is not restored a second time
-    partial.restore({id(variable) for variable in owned.weights})
-    assert partial.best_weights is not None
-    first.assign(first - 1)
+    found = restore_own(LocalEngine(), Source(path, folders.read_state(path)), model)
+    assert found is not None
     for index, (variable, value) in enumerate(zip(keras_file.kept(model), values, strict=True)):
         is_absent = any(variable is weight for weight in absent.weights)
         assert has_value(variable) != is_absent
         if index < len(best):
-            kept = partial.best_weights[index]
+            kept = found[index]
             assert (kept is None) == is_absent
             if kept is not None:
                 assert_same(kept, best[index])
         if not is_absent and not variable.path.endswith("learning_rate"):
-            np.testing.assert_allclose(np.asarray(variable.numpy()), value, rtol=1e-6, atol=1e-6)
+            assert_same(np.asarray(variable.numpy()), value)
 
 
 def test_a_checkpoint_that_is_gone(model: keras.Model, tmp_path: Path) -> None:
     path = as_parts(tmp_path, model, None)
-    partial = PartialRestore(LocalEngine(), Source(path, folders.read_state(path)), model)
+    state = folders.read_state(path)
     folders.delete(path)
     with pytest.raises(
         UserError, match=f"rank 0 does not see the checkpoint {path}; in a pipeline"
     ):
-        partial.restore()
+        restore_own(LocalEngine(), Source(path, state), model)
