@@ -35,7 +35,7 @@ def pipelined(
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
 ) -> keras.Model:
-    """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
+    """Makes ``fit``, ``evaluate`` and ``predict`` of a model work on a pipeline of ranks, over MPI.
 
     The computation is that of one process that accumulates the gradients of the micro-batches.
     Each rank has the weights, gradients, optimizer state and statistics of its own stages alone,
@@ -43,7 +43,10 @@ def pipelined(
     make all layers, but only the values of weights that they need. What a rank does not have is NaN
     in ``model.get_weights()``, and an error elsewhere; ``with ooodist.whole(model):`` gives all
     ranks the whole model.
-    Evaluation is sharded by samples: each rank evaluates the whole model on its part.
+    Whole batches of any size go through the stages in an evaluation and in a prediction. Arrays are
+    sharded over the pipelines; of anything else, all ranks of a pipeline must yield the same.
+    Metrics are returned on all ranks. ``predict`` returns the predictions on rank 0, in the order
+    of the samples (those of a data set: pipeline after pipeline), and None on the other ranks.
 
     Args:
         model: functional or sequential, and compiled; or a function that returns such a model, the

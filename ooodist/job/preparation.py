@@ -116,7 +116,6 @@ def load_and_build(
 
             check_started(engine.size, config.parallel.pipeline, config.parallel.data)
         worker, workers = _place(config, engine)
-        processes = engine.size // workers
         data = data_kinds.load(
             config.data,
             batch=config.batch,
@@ -124,8 +123,6 @@ def load_and_build(
             size=workers,
             seed=config.seed,
             start_step=first_step,
-            evaluator=engine.rank % processes,
-            evaluators=processes,
         )
         steps = _steps_per_epoch(config, data)
     plan = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.assembly import Assembly, assemble
+from ooodist.pipeline.batches import whole_microbatches
+from ooodist.pipeline.evaluation.evaluation import Evaluation
 from ooodist.pipeline.holding import Holding
 from ooodist.pipeline.live_schedule import LiveSchedule
 from ooodist.pipeline.ownership import average_statistics, check_copies
@@ -77,6 +79,7 @@ class Pipeline(Strategy):
     """
 
     has_whole_model = False
+    evaluates_in_stages = True
 
     def __init__(
         self,
@@ -102,6 +105,8 @@ class Pipeline(Strategy):
         self._swaps_schedules = swaps_schedules
         self._live: LiveSchedule | None = None
         self._planned_for: tuple[Any, ...] = ()
+        self._is_for_training = False  # whether the stages were made for the training's batches
+        self._evaluation: Evaluation | None = None
 
     @property
     def shard(self) -> tuple[int, int]:
@@ -114,7 +119,10 @@ class Pipeline(Strategy):
 
     @property
     def needs_plan(self) -> bool:
-        """Whether there are no stages yet, or the model was compiled again since they were made."""
+        """Whether there are no stages for training yet, or the model was compiled again since."""
+        return not self._is_for_training or self._has_no_stages()
+
+    def _has_no_stages(self) -> bool:
         return self.assembly is None or self.was_compiled_since(self._planned_for)
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
@@ -152,6 +160,7 @@ class Pipeline(Strategy):
         self._together = stages_together(stages, rank_of)
         self._record = _Record(model, self.assembly, self._timeout)
         self._planned_for = self.compiled
+        self._is_for_training = True
 
     @property
     def fastest(self) -> PipelinePlan:
@@ -175,7 +184,7 @@ class Pipeline(Strategy):
             self._live, self.is_trying = None, False
         if self.assembly is not None:
             self.assembly.transport.close()
-            self.assembly = None
+            self.assembly = self._evaluation = None
 
     # Training
 
@@ -184,6 +193,26 @@ class Pipeline(Strategy):
             return (self._live or self.train)(batches)
 
         return run
+
+    # Evaluation
+
+    def evaluation(self, first_batch: Callable[[], Batch] | None) -> Evaluation:
+        """Returns what evaluates and predicts through the stages; see :class:`Strategy`."""
+        if first_batch is None:
+            if self.assembly is None:
+                raise UserError(
+                    f"model {self.model.name} has no stages yet, which are made for a batch with "
+                    "targets; call fit or evaluate before predict"
+                )
+        elif self._has_no_stages():
+            with self.engine.agreed():
+                batch = first_batch()
+            self.plan(whole_microbatches(batch, self.parallel.microbatches))
+            self._is_for_training = False
+        assert self.assembly is not None
+        if self._evaluation is None:
+            self._evaluation = Evaluation(self.assembly, self.engine, self._timeout)
+        return self._evaluation
 
     # The interface that live schedules use
 

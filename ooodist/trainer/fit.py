@@ -1,6 +1,6 @@
 """Runs Keras's fit and evaluate on all ranks of a job; a strategy supplies what differs.
 
-The model remains the same object. Five of its methods are replaced on the instance, so saving,
+The model remains the same object. Some of its methods are replaced on the instance, so saving,
 cloning and inspecting it work as before:
 
 * ``make_train_function``: the strategy defines what a step is.
@@ -8,6 +8,9 @@ cloning and inspecting it work as before:
 * ``train_on_batch``: each rank passes its own batch.
 * ``evaluate``: synchronizes what each rank knows of the model first; arrays are sharded.
 * ``get_metrics_result``: outside a traced step, returns the metrics over all ranks.
+
+What is replaced where a rank computes only a part of the model, in evaluations, too, is in
+:mod:`ooodist.trainer.staged`.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from ooodist.step.launch import Batch
 from ooodist.trainer import arrays, writers
 from ooodist.trainer.epochs import EpochCare, StopTogether
 from ooodist.trainer.sharing import share_out
+from ooodist.trainer.staged import StagedMethods
 from ooodist.trainer.strategy import Strategy
 
 logger = logging.getLogger("ooodist")
@@ -75,6 +79,7 @@ class DistributedFit:
         self._last_logs: dict[str, tf.Tensor] = {}
         self._plain_fit = model.fit
         self._plain_train_on_batch = model.train_on_batch
+        self._staged = StagedMethods(self) if strategy.inner.evaluates_in_stages else None
         self._plain_evaluate = model.evaluate
         self._plain_metrics = model.get_metrics_result
         model.make_train_function = self._make_train_function
@@ -141,7 +146,7 @@ class DistributedFit:
             batch = next(iterator, None)
             if batch is None:
                 break
-            self._ahead.append(without_optionals(batch))
+            self._ahead.append(arrays.without_optionals(batch))
         return list(self._ahead)[:number]
 
     def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
@@ -202,7 +207,7 @@ class DistributedFit:
         total = None if batches is None else batches * epochs
         if self.strategy.needs_plan:
             steps = None if total is None else max(1, total // accumulate)
-            self.strategy.plan(without_optionals(arrays.first_batch(given)), steps)
+            self.strategy.plan(arrays.without_optionals(arrays.first_batch(given)), steps)
         self.strategy.left = total
         self._take_over_settings()
         self._alike = False
@@ -269,10 +274,13 @@ class DistributedFit:
             metric_states.refuse_what_does_not_add_up(self._model)
         if engine.rank:
             given["verbose"] = 0
-        if not is_inside_fit(given) and engine.size > 1 and arrays.is_arrays(given.get("x")):
+        inside_fit = is_inside_fit(given)
+        if not inside_fit and engine.size > 1 and arrays.is_arrays(given.get("x")):
             data = tuple(given.get(name) for name in arrays.NAMES)
-            part = arrays.evaluation_part(data, engine.rank, engine.size)
+            part = arrays.evaluation_part(data, *self.strategy.shard)
             given.update(zip(arrays.NAMES, part, strict=True))
+        if self._staged is not None:
+            self._staged.begin_evaluation(given, inside_fit=inside_fit)
         return self._plain_evaluate(**given)
 
     def _metrics_result(self) -> dict[str, Any]:
@@ -304,13 +312,6 @@ def whole(model: keras.Model) -> AbstractContextManager[None]:
         )
     strategy: Strategy = model.ooodist.strategy
     return strategy.whole()
-
-
-def without_optionals(batch: Batch) -> Batch:
-    """Replaces the empty Optional that Keras's array adapter yields for a sample_weight of None."""
-    return tf.nest.map_structure(
-        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
-    )
 
 
 def batches_per_epoch(given: dict[str, Any]) -> int | None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
@@ -31,6 +31,23 @@ from ooodist.step.launch import Batch, Run
 logger = logging.getLogger("ooodist")
 
 LookAhead = Callable[[int], list[Batch]]  # up to so many next batches, without consuming them
+
+
+class StagedEvaluation(Protocol):
+    """Evaluates a model of which each rank computes a part; all ranks call it together."""
+
+    @property
+    def batches_per_call(self) -> int:
+        """How many batches :meth:`outputs` should be given at a time."""
+
+    def metrics(self, batches: Iterator[Batch]) -> Iterator[dict[str, Any]]:
+        """Returns the metrics after each batch; it may read some batches ahead."""
+
+    def outputs(self, batches: Iterable[Batch]) -> Any:
+        """Returns this rank's share of the model's outputs for these batches, as tensors."""
+
+    def gathered(self, outputs: Any) -> Any:
+        """Returns the outputs of all ranks, as arrays, on rank 0; None on others."""
 
 
 class Strategy(ABC):
@@ -47,10 +64,13 @@ class Strategy(ABC):
         left: batches of this fit that are still to be trained on; None if unknown.
         watch: ends the training when gradients or weights are not finite.
         has_whole_model: whether each rank has all weights.
+        evaluates_in_stages: whether each rank computes only a part of the model in an evaluation,
+            too; if not, each evaluates its samples on the whole model, as Keras does.
         is_trying: whether calls are run in alternative ways at present, to find the fastest.
     """
 
     has_whole_model = True
+    evaluates_in_stages = False
     is_trying = False
 
     def __init__(
@@ -128,6 +148,18 @@ class Strategy(ABC):
             returns: after the block, the others get what the root's variables are then.
         """
         return contextlib.nullcontext()
+
+    def evaluation(self, first_batch: Callable[[], Batch] | None) -> StagedEvaluation:
+        """Returns what evaluates in stages, which are made if there are none yet.
+
+        Args:
+            first_batch: returns one batch of (x, y, …) as the data yields it; None if there is
+                nothing to compare with.
+
+        Raises:
+            UserError: stages cannot be made; on all ranks.
+        """
+        raise AssertionError(f"{type(self).__name__} does not evaluate in stages")
 
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:  # noqa: B027
         """Called before a call runs, with its batches and a way to see those that follow."""
