@@ -101,12 +101,12 @@ class ModelCosts:
     Attributes:
         layers: the cost of each layer, in order.
         link: the link between ranks.
-        links: where links differ, ``links[a][b]`` is that from rank a to rank b of a pipeline;
-            None: all are as ``link``.
         memory_limit: bytes that a rank may keep; None: no limit.
         recompute: whether stages keep only the inputs they received, and I runs F again.
         replicas: the number of such pipelines, which train on different samples.
         replica_link: the link between the ranks that have the same stages; None: as ``link``.
+        links: where links differ, ``links[a][b]`` is that from rank a to rank b of a pipeline;
+            None: all are as ``link``.
 
     Raises:
         UserError: there are replicas, but no layer has ``exchanged_bytes``.

@@ -1,9 +1,10 @@
 """Draws pipeline schedules: what each rank computes when, and where it waits.
 
     1f1b     rank 0 | 0 1 2 3       0   0   1   1  ...
-             rank 1 |   0 1 2   0   0   1   1 ...       (if there are replicas, each rank's
-    zb_h1    the same below it, with the same time axis  exchanges are on a lane below it)
+             rank 1 |   0 1 2   0   0   1   1 ...
+    zb_h1    the same below it, with the same time axis
 
+If there are replicas, each rank's exchanges with them are on a lane below it.
 The number on a bar is its micro-batch. If a rank has several stages, they range from light (the
 first) to dark (the last).
 """
