@@ -306,7 +306,6 @@ def test_a_stage_that_stands_still_is_named(tmp_path: Path) -> None:
         ),
         (2, "parallel.split=[dense_9]", "parallel.split names dense_9"),
         (2, "parallel.memory_bytes=100", " of weights and optimizer state"),
-        (2, "parallel.costs=none.yaml", "parallel.costs none.yaml cannot be read"),
         (2, "parallel.schedule=none.csv", "parallel.schedule none.csv cannot be read"),
     ],
 )
