@@ -128,6 +128,18 @@ def initialize(variable: keras.Variable) -> None:
     variable._deferred_initialize()
 
 
+def initialize_later(variable: keras.Variable) -> Callable[[], None]:
+    """Gives a variable without a value memory, with zeros in it.
+
+    Returns:
+        a function that gives it its initial value.
+    """
+    initializer = variable._initializer
+    variable._initializer = tf.zeros
+    variable._deferred_initialize()
+    return lambda: variable.assign(initializer(variable.shape, dtype=variable.dtype))
+
+
 def set_value(variable: keras.Variable, value: Any) -> None:
     """Sets a variable to a value of its shape, whether it has one already or not."""
     if has_value(variable):

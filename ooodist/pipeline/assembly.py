@@ -148,8 +148,12 @@ class Assembly:
         """Whether this rank needs any of the data."""
         return self.has_loss or any(self.reads.values())
 
-    def measure(self) -> PipelineCosts:
-        """Measures the costs of all stages, on all ranks at the same time; all ranks call it."""
+    def measure(self, unfilled: Collection[int] = ()) -> PipelineCosts:
+        """Measures the costs of all stages, on all ranks at the same time; all ranks call it.
+
+        Args:
+            unfilled: ids of variables whose values need not be kept: copies take memory.
+        """
         held = {number: work.on_last_gradient for number, work in self.works.items()}
         for work in self.works.values():
             work.on_last_gradient = None
@@ -161,6 +165,7 @@ class Assembly:
             self.update,
             self.gradients,
             self._steps,
+            unfilled,
         )
         for number, done in held.items():
             self.works[number].on_last_gradient = done
@@ -327,7 +332,10 @@ def assemble(
             gradients,
         )
     is_known = is_live and parallel.split is None
-    costs = assembly.expected() if is_known else assembly.measure()
+    unfilled = () if holding is None else tuple(holding.unfilled)
+    costs = assembly.expected() if is_known else assembly.measure(unfilled)
+    if holding is not None:
+        holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
     _log(assembly.plan, stages)

@@ -25,6 +25,7 @@ from ooodist.compat.keras_deferred import (
     build_without_values,
     has_value,
     initialize,
+    initialize_later,
     made_without_values,
     release,
     set_value,
@@ -76,11 +77,14 @@ class Holding:
     Attributes:
         weights: variables of the model, each with the positions that have it, the owner first.
         optimizer_state: the same for the optimizer's variables.
+        unfilled: the ids of this rank's variables that have no initial values yet: they may be
+            changed in any way before :meth:`fill`.
     """
 
     def __init__(self, model: keras.Model, engine: Engine, ranks: Ranks) -> None:
         self.weights: Held = []
         self.optimizer_state: Held = []
+        self.unfilled: dict[int, Callable[[], None]] = {}
         self._model = model
         self._engine = engine
         self._ranks = ranks
@@ -128,8 +132,8 @@ class Holding:
     def hold(self, stages: Sequence[Stage], rank_of: Sequence[int]) -> None:
         """Gives this rank the variables of its stages, and releases all others.
 
-        A value goes to where it is needed now from where it is; a variable that has none anywhere
-        gets its initial value.
+        A value goes to where it is needed now from where it is. A variable that has none anywhere
+        gets memory, and its initial value from :meth:`fill`.
 
         Args:
             stages: all stages of the model.
@@ -148,11 +152,17 @@ class Holding:
             if have:
                 deliver(variable, have[0], set(holders).difference(have), self._ranks)
             elif position in holders:
-                initialize(variable)
+                self.unfilled[id(variable)] = initialize_later(variable)
             if position not in holders:
                 release(variable, f"rank {holders[0]} of each pipeline")
         self.weights, self.optimizer_state = found
         self._train_own()
+
+    def fill(self) -> None:
+        """Gives this rank's variables their initial values, where they have none yet."""
+        for initialize_now in self.unfilled.values():
+            initialize_now()
+        self.unfilled.clear()
 
     @contextlib.contextmanager
     def whole(self, root: int | None = None, *, returns: bool = False) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,7 @@ def measure_stages(
     update: Update,
     gradients: Gradients,
     steps: Callable[[Callable[[], None]], list[Ran]],
+    unfilled: Collection[int] = (),
 ) -> dict[int, StageCost]:
     """Returns the costs of this rank's stages, by number, without the links.
 
@@ -67,10 +68,12 @@ def measure_stages(
         gradients: what the stages add gradients to.
         steps: runs some steps of a schedule with I and W separate, and calls its argument before
             each; returns what this rank did.
+        unfilled: ids of variables whose values are not restored.
     """
     inputs, targets = splitter.specs()
     model = splitter.model
     every = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
+    kept = [each for each in every if has_value(each) and id(each) not in unfilled]
 
     def begin() -> None:
         for number, work in works.items():
@@ -78,7 +81,7 @@ def measure_stages(
             compared = [_zeros(spec) for spec in targets]
             work.begin([data] * splitter.microbatches, [compared] * splitter.microbatches)
 
-    with preserved([variable.value for variable in every if has_value(variable)]):
+    with preserved([variable.value for variable in kept]):
         seconds = seconds_by_kind(steps(begin))
         gradients.clear()
         updates = [seconds_of(lambda: _update(update, gradients)) for _ in range(UPDATES)]

@@ -219,3 +219,13 @@ def test_functions_that_set_values_are_refused() -> None:
     with pytest.raises(AttributeError, match="no_such_attribute"):
         made_without_values(that_fails)
     assert has_value(keras.Variable(keras.initializers.Zeros(), shape=(2,)))
+
+
+def test_memory_first_and_initial_values_later() -> None:
+    expected = build().layers[-1].kernel.numpy()
+    kernel = made_without_values(build).layers[-1].kernel
+    fill = keras_deferred.initialize_later(kernel)
+    np.testing.assert_array_equal(kernel.numpy(), np.zeros((4, 3)))
+    kernel.assign(kernel + 1)
+    fill()
+    np.testing.assert_array_equal(kernel.numpy(), expected)

@@ -12,14 +12,17 @@ What a layer saves is known from a trace of the whole model, which takes no memo
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ooodist.compat.keras_deferred import standing_in
+from ooodist.compat.keras_deferred import has_value, standing_in
+from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.engines.base import Engine
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.layers.attribution import saved_by_layer
@@ -77,6 +80,7 @@ def measure_in_parts(
             if own and number == turn:
                 seconds = measure_part(splitter, ranges, engine.rank, steps)
                 table[own.start : own.stop] = seconds
+                gc.collect()  # Keras models refer to themselves: their memory would stay
     table = engine.all_reduce(table, "sum")
     with engine.agreed():
         if engine.rank == 0:
@@ -118,8 +122,14 @@ def measure_part(
             trains_before=any(stage.model.trainable_variables for stage in stages[:number]),
             is_last=number == len(ranges) - 1,
         )
-    with standing_in(part.model.variables, with_memory=True):
+    fleeting = [variable for variable in part.model.variables if not has_value(variable)]
+    with standing_in(fleeting, with_memory=True):
         traced = trace_step(part.model, part.batch)
+        # Copies of what is thrown away would take as much memory again.
+        fleeting += part.model.optimizer.variables
+        handles = {id(handle_of(variable.value)) for variable in fleeting}
+        kept = (each for each in traced.variables if id(handle_of(each)) not in handles)
+        traced = replace(traced, variables=tuple(kept))
         measured = seconds_of_calls(traced, part.model.name, part.calls, steps)
     found = [CallSeconds()] * len(ranges[number])
     for at, seconds in zip(part.numbers, measured, strict=True):
