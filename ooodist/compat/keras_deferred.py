@@ -37,7 +37,7 @@ def made_without_values(make: Callable[[], T]) -> T:
     Raises:
         UserError: ``make`` sets values of variables.
     """
-    with _without_initializing():
+    with without_initializing():
         try:
             return make()
         except AttributeError as error:
@@ -51,7 +51,7 @@ def made_without_values(make: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def _without_initializing() -> Iterator[None]:
+def without_initializing() -> Iterator[None]:
     """Makes variables remember their initializers in this block, instead of running them."""
 
     def remember(variable: keras.Variable, initializer: Callable[..., Any]) -> None:
@@ -79,7 +79,7 @@ def build_without_values(
     for weight in weights:
         weight._value = tf.Variable(tf.zeros([]))
     try:
-        with _without_initializing():
+        with without_initializing():
             optimizer.build(weights)
     finally:
         for weight, value in zip(weights, values, strict=True):

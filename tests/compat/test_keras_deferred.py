@@ -229,3 +229,85 @@ def test_memory_first_and_initial_values_later() -> None:
     kernel.assign(kernel + 1)
     fill()
     np.testing.assert_array_equal(kernel.numpy(), expected)
+
+
+def a_layer() -> keras.layers.Dense:
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    return layer
+
+
+def _deferred() -> None:
+    kernel = made_without_values(a_layer).kernel
+    assert not has_value(kernel)
+    assert tuple(kernel.shape) == (3, 2)
+    keras_deferred.initialize(kernel)
+    assert has_value(kernel)
+
+
+def _filled_later() -> None:
+    kernel = made_without_values(a_layer).kernel
+    keras_deferred.initialize_later(kernel)()
+    assert np.abs(kernel.numpy()).max() > 0
+
+
+def _set_and_released() -> None:
+    kernel = made_without_values(a_layer).kernel
+    keras_deferred.set_value(kernel, np.ones((3, 2)))
+    assert kernel.numpy().sum() == 6
+    keras_deferred.release(kernel, "nobody")
+    assert not has_value(kernel)
+    with keras_deferred.standing_in([kernel], with_memory=True):
+        assert kernel.numpy().sum() == 0
+
+
+def _shapes() -> None:
+    layer = a_layer()
+    for variable in layer.variables:
+        keras_deferred.release(variable, "nobody")
+    shapes: list[tf.TensorShape] = []
+    spec = tf.TensorSpec((5, 3), tf.float32)
+    keras_deferred.trace_for_shapes(lambda tensor: shapes.append(layer(tensor).shape), [spec])
+    with keras_deferred.only_shapes_matter(), tf.Graph().as_default():
+        shapes.append(tf.convert_to_tensor(layer.kernel.value).shape)
+    assert [tuple(shape) for shape in shapes] == [(5, 2), (3, 2)]
+
+
+def _optimizer() -> None:
+    layer, optimizer = a_layer(), keras.optimizers.SGD(1.0, momentum=0.9)
+    keras_deferred.build_without_values(optimizer, layer.trainable_variables)
+    for variable in optimizer.variables:
+        if not has_value(variable):
+            keras_deferred.initialize(variable)
+    keras_deferred.train_those_with_values(optimizer, layer.trainable_variables)
+    before = layer.kernel.numpy()
+    optimizer.apply([tf.ones((3, 2)), tf.ones(2)], layer.trainable_variables)
+    np.testing.assert_allclose(layer.kernel.numpy(), before - 1, rtol=1e-6)
+
+
+CONTRACTS = [
+    Contract(name, "keras", used_by, check)
+    for name, used_by, check in (
+        ("Variable._initialize_with_initializer", keras_deferred.made_without_values, _deferred),
+        ("Variable._deferred_initialize", keras_deferred.initialize, _deferred),
+        ("Variable._deferred_initialize, not", keras_deferred.without_initializing, _deferred),
+        ("Variable._value", keras_deferred.has_value, _deferred),
+        ("Variable._initializer", keras_deferred.initialize_later, _filled_later),
+        ("Variable._initializer of a value", keras_deferred.set_value, _set_and_released),
+        ("Variable._value of None", keras_deferred.release, _set_and_released),
+        ("Variable._value in a block", keras_deferred.standing_in, _set_and_released),
+        ("Variable.value without one", keras_deferred.only_shapes_matter, _shapes),
+        ("StatelessScope in a trace", keras_deferred.trace_for_shapes, _shapes),
+        ("Optimizer._var_key", keras_deferred.build_without_values, _optimizer),
+        (
+            "Optimizer._trainable_variables_indices",
+            keras_deferred.train_those_with_values,
+            _optimizer,
+        ),
+    )
+]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.name)
+def test_contract(contract: Contract) -> None:
+    contract.hold()
