@@ -171,12 +171,15 @@ def _weights_of_this_rank(model: keras.Model) -> Iterator[None]:
             if value is not None:
                 weight.assign(value)
 
-    plain = model.get_weights, model.set_weights
+    names = ("get_weights", "set_weights")
+    replaced = {name: vars(model)[name] for name in names if name in vars(model)}
     model.get_weights, model.set_weights = get_weights, set_weights  # on the instance
     try:
         yield
     finally:
-        model.get_weights, model.set_weights = plain
+        del model.get_weights, model.set_weights
+        for name, method in replaced.items():
+            setattr(model, name, method)
 
 
 class EpochLog(keras.callbacks.Callback):

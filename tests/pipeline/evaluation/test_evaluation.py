@@ -23,4 +23,4 @@ def test_two_ranks() -> None:
 
 
 def test_there_are_checks() -> None:
-    assert len(CHECKS) == 10
+    assert len(CHECKS) == 11
