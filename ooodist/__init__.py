@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ooodist.job.pipelined import pipelined
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
+    from ooodist.trainer.fit import whole
     from ooodist.zoo.start import warm_start
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "shutdown",
     "size",
     "warm_start",
+    "whole",
 ]
 
 # Modules of the names that are imported above for type checkers only.
@@ -43,6 +45,7 @@ _HOME = {
     "distribute": "ooodist.job.distribute",
     "pipelined": "ooodist.job.pipelined",
     "warm_start": "ooodist.zoo.start",
+    "whole": "ooodist.trainer.fit",
     "DistributedGradientTape": "ooodist.step.tape",
     "apply": "ooodist.step.optimizer",
 }

@@ -32,6 +32,7 @@ LAYERS = (
     ("pipeline",),
     ("data_parallel",),
     ("trainer",),
+    ("checkpoint",),
     ("report",),
     ("profiler",),
     ("step",),
@@ -39,7 +40,8 @@ LAYERS = (
     ("config", "launcher"),
     ("models", "planner", "engines", "graph"),
     ("util",),
-    ("compat", "errors"),
+    ("compat",),
+    ("errors",),
 )
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 HEAVY = ("import tensorflow", "import keras", "from keras", "from tensorflow")

@@ -15,7 +15,7 @@ from pathlib import Path
 import keras
 import pytest
 
-from ooodist.trainer import checkpoint
+from ooodist.checkpoint import folder as folders
 from tests.jobs import ROOT, needs_built
 
 PROGRAM = [sys.executable, "-m", "ooodist.train"]
@@ -258,7 +258,7 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
     os.kill(victim, signal.SIGKILL)
     programs.wait_until_all_have_ended()
     assert second.wait() != 0
-    done = checkpoint.latest(parts)[1].epoch
+    done = folders.latest(parts)[1].epoch
     assert done < EPOCHS
 
     third = programs.run(*program, "--output", str(parts), "--resume")
@@ -266,7 +266,7 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
     assert f"resuming after epoch {done} from" in third.stdout
     assert re.search(rf"\[0\] workers +2 \(engine {engine}\)", third.stdout)
     assert (parts / "history.csv").read_text() == (whole / "history.csv").read_text()
-    expected, found = (checkpoint.latest(folder)[1] for folder in (whole, parts))
+    expected, found = (folders.latest(folder)[1] for folder in (whole, parts))
     assert found.fingerprint == expected.fingerprint
     keras.models.load_model(parts / "model.keras")
 
@@ -291,7 +291,7 @@ def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> N
 
 def wait_for_checkpoints(folder: Path, number: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
-    while len(checkpoint.epochs(folder)) < number:
+    while len(folders.epochs(folder)) < number:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -308,7 +308,7 @@ def is_rank_1(process: int) -> bool:
 def test_nothing_is_imported_in_vain() -> None:
     """The quick start installs no MPI: neither training nor planning may import it. SciPy's solvers
     are for jobs that are measured or planned: they would start half a second later."""
-    modules = "ooodist.job.run, ooodist.job.measurement, ooodist.pipeline.measure"
+    modules = "ooodist.job.run, ooodist.job.measurement, ooodist.pipeline.layers.measure"
     vain = "{'mpi4py', 'scipy.optimize', 'scipy.stats'}"
     program = f"import sys, {modules}\nassert not {vain} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

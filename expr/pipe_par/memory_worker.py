@@ -71,8 +71,11 @@ def measure(microbatches: int) -> list[dict[str, float]]:
         Path("/proc/self/clear_refs").write_text("5")  # resets the most so far
         assembly.step(batch)
         peaks.append(status("VmHWM") - before)
-    timeline = assembly.plan.timeline
+    timeline, schedule_of = assembly.plan.timeline, assembly.plan.schedule
+    # Weights, their optimizer state and summed gradients are there before the step.
     base = sum(each.nbytes for each in (v.numpy() for v in assembly.gradients.variables))
+    stages = zip(schedule_of.rank_of, assembly.plan.costs.stages, strict=True)
+    base += sum(cost.state_bytes for rank, cost in stages if rank == engine.rank)
     own = np.array([statistics.median(peaks[1:]), timeline.peak_bytes[engine.rank] - base], float)
     assembly.transport.close()
     return [

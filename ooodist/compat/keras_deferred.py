@@ -3,9 +3,9 @@
 Keras itself makes such variables while a model is called in a ``keras.StatelessScope``: they have
 an initializer, and ``_value`` is None. Reading one runs the initializer each time. An initializer
 draws its seed when it is made, so a value that is made later is the one that the variable would
-have had. None of this is public: ``Variable._value``, ``Variable._initializer`` and
-``Variable._deferred_initialize`` are as old as Keras 3.0, and so is the list of variables that
-wait for the end of the scope.
+have had. None of this is public: ``Variable._value``, ``_initializer``, ``_deferred_initialize``
+and ``_initialize_with_initializer`` are as old as Keras 3.0. TensorFlow's
+``UninitializedVariable``, a handle without memory, is not public either.
 
 A variable that was released raises UserError when its value is read, except where only shapes
 matter.
@@ -14,57 +14,76 @@ matter.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from ooodist.errors import UserError
 
 T = TypeVar("T")
 
-_PENDING = "uninitialized_variables"  # Keras's list
 _only_shapes_matter = False
 
 
 def made_without_values(make: Callable[[], T]) -> T:
-    """Returns what ``make`` returns; variables that it makes have no values.
+    """Returns what ``make`` returns; variables that it makes with an initializer have no values.
 
-    They do have values from where ``make`` calls ``keras.utils.clear_session``, if it does.
+    Those that it makes from a value, as optimizers make the learning rate, do have it. This cannot
+    be had with a StatelessScope, in which Keras refuses variables that are made from a value.
 
     Raises:
-        UserError: ``make`` sets or needs values of variables.
+        UserError: ``make`` sets values of variables.
     """
+    with without_initializing():
+        try:
+            return make()
+        except AttributeError as error:
+            if "'NoneType' object has no attribute 'assign" not in str(error):
+                raise
+            raise UserError(
+                "the function that builds the model sets values of its variables (set_weights, "
+                "load_weights, assign), which they would have on every rank; give them "
+                "initializers, or load a checkpoint once the model is made"
+            ) from error
+
+
+@contextlib.contextmanager
+def without_initializing() -> Iterator[None]:
+    """Makes variables remember their initializers in this block, instead of running them."""
+
+    def remember(variable: keras.Variable, initializer: Callable[..., Any]) -> None:
+        variable._value, variable._initializer = None, initializer
+
+    kind = keras.Variable
+    plain = kind._initialize_with_initializer, kind._deferred_initialize
+    kind._initialize_with_initializer = remember
+    kind._deferred_initialize = lambda _: None  # at the end of Keras' own scopes: not yet
     try:
-        with _scope() as scope:
-            made = make()
-    except ValueError as error:
-        if "in a stateless scope" not in str(error):
-            raise
-        raise UserError(
-            "the function that builds the model makes a variable from a value, which it would have "
-            "on every rank; give it an initializer, as add_weight(initializer=…) does"
-        ) from error
-    if scope.state_mapping:
-        raise UserError(
-            "the function that builds the model sets values of its variables (set_weights, "
-            "load_weights, assign), which they would have on every rank; give them initializers, "
-            "or load a checkpoint once the model is made"
-        )
-    return made
+        yield
+    finally:
+        kind._initialize_with_initializer, kind._deferred_initialize = plain
 
 
 def build_without_values(
     optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
 ) -> None:
-    """Builds an optimizer for these weights; what it keeps for each of them has no value."""
+    """Builds an optimizer for these weights; what it keeps for each of them has no value.
+
+    What it makes from a value, as Adafactor does, does have it.
+    """
     # TensorFlow's optimizers look at the value of each weight, and know weights by its identity.
-    stand_ins = {id(weight): tf.Variable(tf.zeros([])) for weight in weights}
-    with _scope() as scope:
-        scope.state_mapping.update(stand_ins)
-        optimizer.build(weights)
+    values = [weight._value for weight in weights]
+    for weight in weights:
+        weight._value = tf.Variable(tf.zeros([]))
+    try:
+        with without_initializing():
+            optimizer.build(weights)
+    finally:
+        for weight, value in zip(weights, values, strict=True):
+            weight._value = value
 
 
 def train_those_with_values(
@@ -92,22 +111,11 @@ def train_those_with_values(
     attributes["_trainable_variables"] = own
     if inner is None and optimizer.use_ema:
         averages = optimizer._model_variables_moving_average
-        if len(averages) == len(weights):  # not done before
-            attributes["_model_variables_moving_average"] = [averages[place] for place in places]
+        of_all = attributes.setdefault("_averages_of_all_weights", averages)
+        attributes["_model_variables_moving_average"] = [of_all[place] for place in places]
         # Called by fit at its end, with all weights of the model.
         finalize = type(optimizer).finalize_variable_values
         optimizer.finalize_variable_values = lambda _: finalize(optimizer, own)
-
-
-@contextlib.contextmanager
-def _scope() -> Iterator[keras.StatelessScope]:
-    """A scope whose variables are not initialized at its end."""
-    before = global_state.get_global_attribute(_PENDING) or []
-    try:
-        with keras.StatelessScope(initialize_variables=False) as scope:
-            yield scope
-    finally:
-        global_state.set_global_attribute(_PENDING, before)
 
 
 def has_value(variable: Any) -> bool:
@@ -120,6 +128,18 @@ def initialize(variable: keras.Variable) -> None:
     variable._deferred_initialize()
 
 
+def initialize_later(variable: keras.Variable) -> Callable[[], None]:
+    """Gives a variable without a value memory, with zeros in it.
+
+    Returns:
+        a function that gives it its initial value.
+    """
+    initializer = variable._initializer
+    variable._initializer = tf.zeros
+    variable._deferred_initialize()
+    return lambda: variable.assign(initializer(variable.shape, dtype=variable.dtype))
+
+
 def set_value(variable: keras.Variable, value: Any) -> None:
     """Sets a variable to a value of its shape, whether it has one already or not."""
     if has_value(variable):
@@ -127,6 +147,31 @@ def set_value(variable: keras.Variable, value: Any) -> None:
     else:
         variable._initializer = lambda shape, dtype: tf.cast(value, dtype)
         variable._deferred_initialize()
+
+
+@contextlib.contextmanager
+def standing_in(variables: Iterable[keras.Variable], *, with_memory: bool) -> Iterator[None]:
+    """Makes those variables that have no value usable in this block; they have none after it.
+
+    No initializer runs: a seed that it draws from would change, and a released variable has none.
+
+    Args:
+        variables: with and without values; those that have one keep it.
+        with_memory: whether they are zeros, and ops that read them can run; if not, they take no
+            memory, and graphs with such ops can only be traced.
+    """
+    missing = [variable for variable in variables if not has_value(variable)]
+    for variable in missing:
+        shape, dtype, trainable = variable.shape, variable.dtype, variable.trainable
+        if with_memory:
+            variable._value = tf.Variable(tf.zeros(shape, dtype), trainable=trainable)
+        else:
+            variable._value = UninitializedVariable(trainable=trainable, shape=shape, dtype=dtype)
+    try:
+        yield
+    finally:
+        for variable in missing:
+            variable._value = None
 
 
 def release(variable: keras.Variable, holder: str) -> None:
@@ -149,6 +194,15 @@ def only_shapes_matter() -> Iterator[None]:
         yield
     finally:
         _only_shapes_matter = before
+
+
+def trace_for_shapes(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
+    """Traces a function for what it notes of its tensors; variables need no values.
+
+    In a StatelessScope, what the function assigns (as batch normalization does) is dropped.
+    """
+    with only_shapes_matter(), keras.StatelessScope(initialize_variables=False):
+        tf.function(function, autograph=False).get_concrete_function(*specs)
 
 
 class _Absent:

@@ -35,6 +35,27 @@ def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[Non
         attributes["_iterations"] = before
 
 
+def unbuilt_copy(optimizer: Optimizer) -> Optimizer:
+    """Returns an optimizer of the same kind and settings that has no state: ``_learning_rate``.
+
+    A schedule becomes its present value, as the user's need not have a configuration: the public
+    ``get_config`` takes it from ``_learning_rate``.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        config = optimizer.get_config() | {"inner_optimizer": None}
+        config["inner_optimizer"] = unbuilt_copy(optimizer.inner_optimizer)
+        return type(optimizer)(**config)
+    rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    attributes = vars(optimizer)
+    before = attributes["_learning_rate"]
+    attributes["_learning_rate"] = rate
+    try:
+        config = optimizer.get_config()
+    finally:
+        attributes["_learning_rate"] = before
+    return type(optimizer).from_config(config | {"learning_rate": rate})
+
+
 def remember_what_saving_skips() -> None:
     """Makes Keras remember which attributes of an optimizer saving can skip.
 

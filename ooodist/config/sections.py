@@ -120,8 +120,10 @@ class ParallelConfig:
     batch is split. ``schedule``: a name such as ``1f1b`` or ``zb_h1``, ``auto`` (the fastest found
     during training), or a CSV file in PyTorch's format. ``chunks``: stages per rank; null: the
     schedule's default. ``split``: names of the layers that begin a new stage; null: balanced by
-    measured costs. ``recompute``: recompute activations instead of saving them. ``memory_bytes``:
-    bytes that a rank may keep; null: no limit."""
+    measured costs. ``costs``: a file with the costs of the layers, as ``costs.yaml`` of
+    ``python -m ooodist.plan``; null: they are measured. ``recompute``: recompute activations
+    instead of saving them. ``memory_bytes``: bytes that a rank may keep for weights, optimizer
+    state, gradients, activations and messages of its stages; null: no limit."""
 
     pipeline: Annotated[int, Range(1)] = 1
     data: Annotated[int, Range(1)] = 1
@@ -129,11 +131,17 @@ class ParallelConfig:
     schedule: str = AUTO
     chunks: Annotated[int, Range(1)] | None = None
     split: tuple[str, ...] | None = None
+    costs: str | None = None
     recompute: bool = False
     memory_bytes: Annotated[int, Range(1)] | None = None
 
     def __post_init__(self) -> None:
         pipeline_plan.check_name(self.schedule, self.chunks)
+        if self.costs is not None and self.split is not None:
+            raise UserError(
+                f"parallel.costs is {self.costs}, by which stages would be balanced, but "
+                "parallel.split says what they are; leave the one or the other out"
+            )
 
     @property
     def ranks(self) -> int:

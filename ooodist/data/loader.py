@@ -21,22 +21,19 @@ def load(
     size: int,
     seed: int,
     start_step: int = 0,
-    evaluator: int = 0,
-    evaluators: int = 1,
 ) -> Data:
     """Loads this worker's part of the data.
 
     ``batch``: samples per worker and step; ``rank`` of ``size`` workers; ``seed`` decides the order
     of the samples and must be the same on all workers; ``start_step``: the step at which a resumed
-    run goes on; ``evaluator`` of ``evaluators``: this process among those of the worker, which
-    divide its validation samples. Raises UserError for what the user can correct: missing,
-    unreadable or empty data, fewer samples than a step needs, labels out of range.
+    run goes on. Raises UserError for what the user can correct: missing, unreadable or empty data,
+    fewer samples than a step needs, labels out of range.
     """
     import tensorflow as tf
 
     from ooodist.data.stream import Share
 
-    share = Share(batch, rank, size, seed, start_step, evaluator, evaluators)
+    share = Share(batch, rank, size, seed, start_step)
     start = time.perf_counter()
     # Only the kind in use is imported, because each needs packages of its own.
     kind = importlib.import_module(f"ooodist.data.kinds.{_module_of(config)}")

@@ -64,8 +64,7 @@ class IndexedSource:
         validation = None
         if self.validation is not None:
             read_validation = self.read_validation or self.read
-            first, every = share.validation_place
-            mine = tf.data.Dataset.from_tensor_slices(self.validation[first::every])
+            mine = tf.data.Dataset.from_tensor_slices(self.validation[share.rank :: share.size])
             if self.one_by_one:
                 validation = map_elements(mine, read_validation).batch(share.batch)
             else:
@@ -97,8 +96,7 @@ class SequentialSource:
             train = train.batch(share.batch, drop_remainder=True)
         validation = self.validation
         if validation is not None:
-            place, parts = share.validation_place
-            validation = validation.shard(parts, place)
+            validation = validation.shard(share.size, share.rank)
             if self.decode is not None:
                 validation = map_elements(validation, self.decode)
             validation = validation.batch(share.batch)
@@ -114,10 +112,9 @@ def check_enough(kind: str, num_samples: int, num_validation: int | None, share:
             f"batch {share.batch} x {share.size} workers needs at least {share.global_batch} "
             f"training samples, {kind} has {num_samples}: {way_out}, or give more data"
         )
-    _, parts = share.validation_place
-    if num_validation is not None and num_validation < parts:
+    if num_validation is not None and num_validation < share.size:
         raise UserError(
-            f"{kind} has {num_validation} validation samples for {parts} workers, each needs "
+            f"{kind} has {num_validation} validation samples for {share.size} workers, each needs "
             "at least one: give more validation data, or none (data.validation_fraction: 0)"
         )
 

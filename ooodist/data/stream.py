@@ -28,19 +28,13 @@ LARGEST_SHUFFLE_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the stream that a worker takes, from a given step on.
-
-    A worker of several processes (a pipeline) divides its validation samples among them: this one
-    is number ``evaluator`` of ``evaluators``.
-    """
+    """The part of the stream that a worker takes, from a given step on."""
 
     batch: int  # samples per worker and step
     rank: int
     size: int  # number of workers
     seed: int
     start_step: int = 0
-    evaluator: int = 0
-    evaluators: int = 1
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -51,11 +45,6 @@ class Share:
             raise ValueError(f"rank {self.rank} is not one of {self.size} workers")
         if self.start_step < 0:
             raise ValueError(f"start_step {self.start_step} is negative")
-
-    @property
-    def validation_place(self) -> tuple[int, int]:
-        """This process's part of the validation samples, and the number of parts."""
-        return self.rank * self.evaluators + self.evaluator, self.size * self.evaluators
 
     @property
     def global_batch(self) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic.cost_model import CostModel, Solver
@@ -312,7 +313,7 @@ class Controller:
         """
         assert self.mask is not None
         weights = self.model.trainable_variables
-        sizes = (num_bytes(weight.value) for weight in weights)
+        sizes = (num_bytes(tf.TensorSpec(weight.shape, weight.dtype)) for weight in weights)
         size = dict(zip(variable_names(weights), sizes, strict=True))
         selected = sum(size[name] for name in self.mask.weights)
         scalars = {

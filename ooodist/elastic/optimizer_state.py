@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 from keras.optimizers import Optimizer
 
+from ooodist.compat.keras_deferred import has_value
 from ooodist.compat.keras_optimizer import showing_iterations
 from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.errors import UserError
@@ -29,7 +30,7 @@ _AVERAGE = "_average"  # of the weight itself (use_ema), not part of the state o
 
 
 class OptimizerState:
-    """The optimizer state of all weights of a model.
+    """The optimizer state of the weights of a model that this rank has.
 
     Args:
         model: compiled and built, its optimizer too.
@@ -57,12 +58,13 @@ class OptimizerState:
         self._count_of = {
             id(handle_of(weight)): self.counts[name]
             for weight, name in zip(weights, names, strict=True)
+            if has_value(weight)
         }
         weight_of = dict(zip(names, weights, strict=True))
         self._variables: dict[str, list[tuple[keras.Variable, float | keras.Variable]]] = {}
         for optimizer in self._optimizers:
             for variable, path in optimizer_state_of(optimizer, names):
-                if path and not variable.path.endswith(_AVERAGE):
+                if path and has_value(variable) and not variable.path.endswith(_AVERAGE):
                     initial = _initial(optimizer, variable, weight_of[path])
                     self._variables.setdefault(path, []).append((variable, initial))
 

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import has_value
 from ooodist.elastic.controller import Mask, Measure
 from ooodist.elastic.cost_model import CostModel
 from ooodist.elastic.importance import Measured, Totals
@@ -22,7 +23,7 @@ from ooodist.elastic.pipeline_cost_model import PipelineCostModel
 from ooodist.elastic.stage_units import measure_stage_units
 from ooodist.pipeline.assembly import Assembly
 from ooodist.pipeline.cutting import first_trained
-from ooodist.pipeline.ownership import broadcast_owned
+from ooodist.pipeline.holding import deliver
 from ooodist.pipeline.planning import plan_schedule
 from ooodist.pipeline.strategy import Pipeline
 from ooodist.planner.costs import StepCosts
@@ -88,9 +89,9 @@ class SelectivePipeline:
         return self._cost_model, self._optimizer_state, probe
 
     def _measured_units(self, assembly: Assembly) -> StepCosts:
-        """Measures units on rank 0 for all; the others wait, so that nothing competes with it."""
+        """Measures units on rank 0, which has the whole model meanwhile; the others wait."""
         text = ""
-        with self.inner.engine.agreed():
+        with self.inner.whole(root=0), self.inner.engine.agreed():
             if self.inner.engine.rank == 0:
                 units = measure_stage_units(self.inner.model, assembly.splitter, self._full.parts)
                 text = yaml_dataclass.dump(units)
@@ -139,9 +140,11 @@ class SelectivePipeline:
 
     def synchronize(self) -> None:
         self.inner.synchronize()
-        owner = {variable.path: position for variable, position in self.inner.weights}
-        counts = self._optimizer_state.counts
-        broadcast_owned([(counts[path], owner[path]) for path in counts], self.inner.ranks.pipeline)
+        positions, counts = range(self.inner.ranks.positions), self._optimizer_state.counts
+        for variable, holders in self.inner.holding.weights:
+            if variable.path in counts:  # for the checkpoint, all of them
+                others = set(positions).difference(holders)
+                deliver(counts[variable.path], holders[0], others, self.inner.ranks)
 
 
 class _Probe:
@@ -163,8 +166,9 @@ class _Probe:
     def __call__(self, batches: Sequence[Batch]) -> Measured:
         self._train_all()
         assembly, optimizer = self._assembly, self._model.optimizer
-        held = [*self._model.variables, *self._model.metrics_variables, *optimizer.variables]
-        variables = [*(variable.value for variable in held), *self._optimizer_state.variables]
+        every = [*self._model.variables, *self._model.metrics_variables, *optimizer.variables]
+        held = [variable.value for variable in every if has_value(variable)]
+        variables = [*held, *self._optimizer_state.variables]
         own = assembly.gradients.variables
         # A weight that several ranks have is counted on one of them.
         owners = assembly.gradients.owners

@@ -64,10 +64,15 @@ class PipelineCostModel:
         """Returns the stages' costs; stages that do not train keep I as if they did."""
         first, own = self.first_trained(selected), self._weight_seconds(selected)
         updated, all_updated = [0.0] * self.schedule.ranks, [0.0] * self.schedule.ranks
+        exchanged, all_exchanged = [0] * self.schedule.stages, [0] * self.schedule.stages
         for number, seconds in enumerate(self._update_seconds):
             rank = self.schedule.rank_of[self._first_stage[number]]
             all_updated[rank] += seconds
             updated[rank] += seconds if number in selected else 0.0
+        for number, num_bytes in enumerate(self._gradient_bytes):
+            stage = self._first_stage[number]
+            all_exchanged[stage] += num_bytes
+            exchanged[stage] += num_bytes if number in selected else 0
         stages = []
         for number, cost in enumerate(self.costs.stages):
             rank = self.schedule.rank_of[number]
@@ -77,6 +82,7 @@ class PipelineCostModel:
                     input_gradient=0.0 if number == first else cost.input_gradient,
                     weight_gradient=own.get(number, 0.0) * self._factor(number, first),
                     update=cost.update * updated[rank] / (all_updated[rank] or 1.0),
+                    exchange=cost.exchange * exchanged[number] / (all_exchanged[number] or 1),
                 )
             )
         return replace(self.costs, stages=tuple(stages))
@@ -197,6 +203,11 @@ class PipelineCostModel:
     def _update_seconds(self) -> list[float]:
         seconds = {weight.name: weight.update_seconds for weight in self.units.weights}
         return [sum(seconds[name] for name in item.weights) for item in self.choice.items]
+
+    @cached_property
+    def _gradient_bytes(self) -> list[int]:
+        num_bytes = {weight.name: weight.num_bytes for weight in self.units.weights}
+        return [sum(num_bytes[name] for name in item.weights) for item in self.choice.items]
 
     def _factor(self, stage: int, first: int) -> float:
         """Returns how many times as long a stage's W takes as its units when they were measured."""

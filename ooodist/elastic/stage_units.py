@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.pipeline.batches import BatchSplitter
-from ooodist.pipeline.measure import by_call
+from ooodist.pipeline.layers.attribution import by_call
 from ooodist.pipeline.stages import calls_of
 from ooodist.planner.costs import StepCosts, UnitCost
 from ooodist.profiler.compute import measure_owners, weight_costs
@@ -70,9 +70,8 @@ def _stages(
     """Returns the stage of each op that belongs to a unit."""
     calls = calls_of(model)
     stage_of_call = [stage for stage, part in enumerate(parts) for _ in part]
-    kinds = {unit.name: unit.kind for unit in (*traced.step.forward, *traced.step.backward)}
     found: dict[tf.Operation, int] = {}
-    for op, owner in by_call(traced, model.name, calls, kinds).items():
+    for op, owner in by_call(traced, model.name, calls).items():
         if isinstance(owner, str):
             found[op] = stage_of_call[int(owner.partition(":")[2])]
     # An op whose name tells no call, such as a sum of two gradients, goes with its unit.

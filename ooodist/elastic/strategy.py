@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,7 +81,7 @@ class Elastic(Strategy):
         )
         self.selective = selective
         self.watch = inner.watch
-        self.is_whole_between_epochs = inner.is_whole_between_epochs
+        self.has_whole_model = inner.has_whole_model
         self.config = config
         self.controller: Controller | None = None
         self._meter = StepMeter()
@@ -128,6 +129,20 @@ class Elastic(Strategy):
 
     def close(self) -> None:
         self.inner.close()
+
+    def build(self, batch: Batch) -> None:
+        self.inner.build(batch)
+
+    def broadcast_weights(self) -> None:
+        self.inner.broadcast_weights()
+
+    def check_replicas(self) -> None:
+        self.inner.check_replicas()
+
+    def whole(
+        self, root: int | None = None, *, returns: bool = False
+    ) -> AbstractContextManager[None]:
+        return self.inner.whole(root, returns=returns)
 
     # Training
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from ooodist.config.elastic import ElasticConfig, read_elastic
 from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
+from ooodist.pipeline.holding import build_model
 from ooodist.pipeline.strategy import Pipeline, check_model
 from ooodist.step.synchronized import synchronized_layers
 from ooodist.trainer.fit import DistributedFit
@@ -19,7 +20,7 @@ from ooodist.trainer.strategy import Strategy
 
 
 def pipelined(
-    model: keras.Model,
+    model: keras.Model | Callable[[], keras.Model],
     *,
     pipeline: int,
     microbatches: int,
@@ -27,19 +28,29 @@ def pipelined(
     schedule: str = "auto",
     chunks: int | None = None,
     split: Sequence[str] | None = None,
+    costs: str | None = None,
     recompute: bool = False,
     memory_bytes: int | None = None,
     timeout: float = 60.0,
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
 ) -> keras.Model:
-    """Makes ``model.fit`` and ``model.evaluate`` work on a pipeline of ranks, over MPI.
+    """Makes ``fit``, ``evaluate`` and ``predict`` of a model work on a pipeline of ranks, over MPI.
 
     The computation is that of one process that accumulates the gradients of the micro-batches.
-    Evaluation is sharded by samples: each rank evaluates the whole model on its part.
+    Each rank has the weights, gradients, optimizer state and statistics of its own stages alone,
+    from the first ``fit`` on, and from the beginning where a function builds the model: all ranks
+    make all layers, but only the values of weights that they need. What a rank does not have is NaN
+    in ``model.get_weights()``, and an error elsewhere; ``with ooodist.whole(model):`` gives all
+    ranks the whole model.
+    Whole batches of any size go through the stages in an evaluation and in a prediction. Arrays are
+    sharded over the pipelines; of anything else, all ranks of a pipeline must yield the same.
+    Metrics are returned on all ranks. ``predict`` returns the predictions on rank 0, in the order
+    of the samples (those of a data set: pipeline after pipeline), and None on the other ranks.
 
     Args:
-        model: functional or sequential, and compiled.
+        model: functional or sequential, and compiled; or a function that returns such a model, the
+            same on all ranks. Weights have the values that the function would give them.
         pipeline: ranks per pipeline.
         microbatches: micro-batches per batch.
         data: number of pipelines, which share the samples; ranks are ``pipeline * data``.
@@ -47,8 +58,11 @@ def pipelined(
             fastest while the model trains; it begins with the best known one), or a CSV file.
         chunks: stages per rank; None for the usual number of the schedule.
         split: names of the layers with which a new stage begins; None for balanced stages.
+        costs: a file with the costs of the layers, as ``python -m ooodist.plan`` writes it; None to
+            measure them, each rank a part.
         recompute: compute activations again instead of saving them.
-        memory_bytes: limit on a rank's memory for gradients (sums, activations); None for no limit.
+        memory_bytes: limit on what a rank keeps: weights, optimizer state, summed gradients,
+            activations and messages of its stages, in bytes; None for no limit.
         timeout: seconds that a rank waits for a message.
         planning: for the schedule ``auto``: without ``trial`` it is found before the first step (as
             always with ``elastic``), and ``share`` is the largest share of the training's time that
@@ -56,11 +70,11 @@ def pipelined(
         elastic: train only the weights that matter most; see :func:`ooodist.distribute`.
 
     Returns:
-        the same model.
+        the model.
 
     Raises:
-        UserError: the engine is not mpi, the model cannot be trained in a pipeline, or an argument
-            is impossible.
+        UserError: the engine is not mpi, the function needs values of weights, the model cannot be
+            trained in a pipeline, or an argument is impossible.
     """
     parallel = ParallelConfig(
         pipeline=pipeline,
@@ -69,6 +83,7 @@ def pipelined(
         schedule=schedule,
         chunks=chunks,
         split=None if split is None else tuple(split),
+        costs=costs,
         recompute=recompute,
         memory_bytes=memory_bytes,
     )
@@ -80,6 +95,9 @@ def pipelined(
             f"the engine is {engine.name}, but pipelines run over MPI; start with "
             'ooodist.init("mpi"), under mpirun'
         )
+    if not isinstance(model, keras.Model):
+        with engine.agreed():
+            model = build_model(model)
     check_model(model)
     if data > 1 and (layers := synchronized_layers(model)):
         raise UserError(

@@ -6,7 +6,7 @@ Any error here on some rank is agreed on, so that all ranks end with the same me
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from ooodist import data as data_kinds
 from ooodist import models
+from ooodist.compat.keras_deferred import made_without_values
 from ooodist.config import job as job_file
 from ooodist.config import keras_objects
 from ooodist.config.job import Config
@@ -41,13 +42,13 @@ class Job:
 
     config: Config
     engine: Engine
-    folder: Path  # the output; only rank 0 writes to it
+    folder: Path  # the output; only rank 0 writes to it, except parts of checkpoints
     source: resume.Source | None  # the checkpoint to resume from
     data: Data
     model: keras.Model
     steps_per_epoch: int
     first_step: int  # position in the sample stream
-    best_weights: list[np.ndarray] | None  # of the checkpoint's best epoch
+    best_weights: Sequence[np.ndarray | None] | None  # of the checkpoint's best epoch
 
     @property
     def worker(self) -> int:
@@ -81,15 +82,18 @@ def set_up(config: Config, engine: Engine) -> Job:
         resume.warn_of_changes(source, config, workers)
     data, steps, model = load_and_build(config, engine, first_step=first_step)
     _warm_up(config, engine, source, data, model)
-    best_weights = None
+    best_weights: Sequence[np.ndarray | None] | None = None
     if source is not None:
-        best_weights = resume.restore(engine, source, model)
+        if config.parallel is None:
+            best_weights = resume.restore(engine, source, model)
         logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
     if model.ooodist.strategy.needs_plan:
         logger.info("planning: measuring the model and the network")
         left = config.epochs - (0 if source is None else source.state.epoch)
         updates = max(1, left * steps // config.accumulate)
         model.ooodist.strategy.plan(next(iter(data.train)), updates)
+    if source is not None and config.parallel is not None:  # now ranks have their stages
+        best_weights = resume.restore_own(engine, source, model)
     if source is not None and source.state.selection is not None:
         model.ooodist.strategy.restore_selection(source.state.selection)
     if engine.rank == 0:
@@ -112,7 +116,6 @@ def load_and_build(
 
             check_started(engine.size, config.parallel.pipeline, config.parallel.data)
         worker, workers = _place(config, engine)
-        processes = engine.size // workers
         data = data_kinds.load(
             config.data,
             batch=config.batch,
@@ -120,8 +123,6 @@ def load_and_build(
             size=workers,
             seed=config.seed,
             start_step=first_step,
-            evaluator=engine.rank % processes,
-            evaluators=processes,
         )
         steps = _steps_per_epoch(config, data)
     plan = None
@@ -178,7 +179,10 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
     keras.config.set_dtype_policy(config.precision)
     # Layers draw the seeds of their generators here: all ranks make the same model.
     keras.utils.set_random_seed(config.seed)
-    model = models.build(config.model, data)
+    if config.parallel is None or config.model.weights or config.warm_start is not None:
+        model = models.build(config.model, data)
+    else:  # each rank will only have what it trains
+        model = made_without_values(lambda: models.build(config.model, data))
     keras.utils.set_random_seed(config.seed + _place(config, engine)[0])
     loss = keras_objects.make_loss(config.loss, data.task)
     metrics = keras_objects.make_metrics(config.metrics, data.task)

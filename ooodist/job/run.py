@@ -16,6 +16,10 @@ from typing import NoReturn
 import keras
 
 from ooodist import engines
+from ooodist.checkpoint import convert, keras_file, together
+from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint.parts import Parts
+from ooodist.checkpoint.state import State
 from ooodist.config.job import Config
 from ooodist.engines.base import Engine
 from ooodist.engines.settings import BYTEPS_CREDIT
@@ -28,12 +32,13 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.profiler.conditions import versions
 from ooodist.report.data_parallel.trace import Trace
 from ooodist.report.pipeline.trace import PipelineTrace
-from ooodist.step.finite import check_weights
-from ooodist.trainer import checkpoint
+from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.callbacks import (
     Best,
     EpochLog,
     SaveCheckpoints,
+    SaveParts,
+    SaveWhole,
     SeedEachEpoch,
     StopOnInvalidLoss,
 )
@@ -42,6 +47,7 @@ from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog
 from ooodist.transfer import provenance
 from ooodist.util import yaml_dataclass
 from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, print_error, refused
+from ooodist.util.replacing import INCOMPLETE_PREFIX
 
 logger = logging.getLogger("ooodist")
 
@@ -166,18 +172,55 @@ def train(job: Job, started: float) -> None:
     finally:  # the caller's process may live on
         watchdog.stop()
     registered = None
-    check_weights(job.model)
+    job.model.ooodist.strategy.watch.check_weights()
     if config.warm_start is not None and config.warm_start.register:
         from ooodist.job import warm_start as warm_job  # imports gRPC
 
-        registered = warm_job.register(config, engine, job.data, job.model, result)
+        with job.model.ooodist.strategy.whole(root=0):
+            registered = warm_job.register(config, engine, job.data, job.model, result)
+    if config.checkpoint.every_epochs:
+        _save_model(job, best)
     if engine.rank == 0:
-        if config.checkpoint.every_epochs:
-            job.model.save(job.folder / MODEL_NAME)
         job.model.ooodist.strategy.write_plan(job.folder)
         job.model.ooodist.strategy.write_report(job.folder)
         seconds = time.monotonic() - started
         print(summary(job, result, best, timer.median(), seconds, registered), flush=True)
+
+
+def _save_model(job: Job, best: Best | None) -> None:
+    """Writes the trained model as a Keras file; all ranks call it. Raises UserError."""
+    file = job.folder / MODEL_NAME
+    if job.config.parallel is None:
+        with job.engine.agreed():
+            if job.engine.rank == 0:
+                job.model.save(file)
+        return
+    # No rank has the whole model, but the last checkpoint is of its end.
+    saved = folders.checkpoints(job.folder)
+    last = saved[-1][1] if saved or job.source is None else job.source.file
+    averaged = None
+    if last.is_dir() and without_scaling(job.model.optimizer).use_ema:
+        averaged = _averaged(job, last)  # fit ends with the averages, which no checkpoint has
+    with job.engine.agreed():
+        if job.engine.rank == 0:
+            if averaged is not None:
+                convert.merge(averaged, file)
+                folders.delete(averaged)
+            elif last.is_dir():
+                restored = best is not None and best.restore_best_weights
+                convert.merge(last, file, best=restored)
+            else:  # a Keras file from which there was nothing left to train
+                keras_file.copy(last, file)
+
+
+def _averaged(job: Job, last: Path) -> Path:
+    """Writes the model in parts as it is now, beside the last checkpoint; all ranks call it."""
+    parts = job.folder / f"{INCOMPLETE_PREFIX}model"
+    with Parts(last) as saved:
+        state = saved.state
+    writers = job.model.ooodist.strategy.inner.writers()
+    together.write(job.engine, parts, job.model, state, writers)
+    return parts
 
 
 def _best(job: Job) -> Best | None:
@@ -207,17 +250,16 @@ def _savers(
     if not config.every_epochs:
         return []
 
-    def state(epoch: int) -> checkpoint.State:
-        variables, fingerprint = checkpoint.describe(job.model)
-        return checkpoint.State(
+    def state(epoch: int) -> State:
+        return State(
             epoch=epoch,
             step=job.first_step + (epoch - job.first_epoch) * job.steps_per_epoch,
             seed=job.config.seed,
             size=job.workers,
             batch=job.config.batch,
             config=yaml_dataclass.plain(job.config),
-            variables=variables,
-            fingerprint=fingerprint,
+            variables=(),  # described as they are written
+            fingerprint="",
             history=epoch_log.history,
             best=None if best is None else best.state(),
             selection=job.model.ooodist.strategy.selection(),
@@ -225,17 +267,11 @@ def _savers(
             versions=versions(),
         )
 
-    return [
-        SaveCheckpoints(
-            _file(job, "", wanted=True),
-            state,
-            best,
-            epochs=epochs,
-            every=config.every_epochs,
-            keep=config.keep,
-            agree=job.engine.agree,
-        )
-    ]
+    save: SaveWhole | SaveParts = SaveWhole(job.folder, config.keep, job.engine)
+    if job.config.parallel is not None:
+        pipeline = job.model.ooodist.strategy.inner
+        save = SaveParts(job.folder, config.keep, job.engine, pipeline.writers)
+    return [SaveCheckpoints(save, state, best, epochs=epochs, every=config.every_epochs)]
 
 
 def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:

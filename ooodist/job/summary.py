@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ooodist.checkpoint import folder as folders
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.job.preparation import CONFIG_NAME, Job
 from ooodist.planner.pipeline.plan import AUTO
 from ooodist.report.data_parallel import trace
-from ooodist.trainer import checkpoint
 from ooodist.trainer.callbacks import Best
 from ooodist.trainer.progress import duration
 from ooodist.transfer.provenance import start_of
@@ -52,14 +52,15 @@ def summary(
         speed = f"{step_seconds * 1000:.1f} ms a step (median), {samples:.0f} samples/s"
         facts.append(("speed", speed))
     facts.append(("time", f"{duration(total_seconds)} in all"))
-    if saved := checkpoint.epochs(job.folder):
-        facts.append(("checkpoint", str(job.folder / checkpoint.file_name(saved[-1]))))
+    if saved := folders.checkpoints(job.folder):
+        facts.append(("checkpoint", str(saved[-1][1])))
     facts += [(_KIND_OF_FILE[name], str(job.folder / name)) for name in _files(job)]
     if registered is not None and config.warm_start is not None:
         facts.append(("registered", f"{registered} in {config.warm_start.zoo}"))
-    if best is not None and best.best is not None and (job.folder / checkpoint.BEST_NAME).exists():
+    saved_best = folders.best_in(job.folder)
+    if best is not None and best.best is not None and saved_best is not None:
         note = f"epoch {best.best_epoch + 1}, {best.monitor} {best.best:.4f}"
-        facts.append(("best", f"{job.folder / checkpoint.BEST_NAME} ({note})"))
+        facts.append(("best", f"{saved_best} ({note})"))
     return "\n".join(f"{name:<13}{value}" for name, value in facts)
 
 

@@ -15,7 +15,7 @@ from ooodist.config.job import Config
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.data.result import Data
 from ooodist.engines.base import Engine
-from ooodist.trainer.rank_0 import on_rank_0
+from ooodist.engines.rank_0 import on_rank_0
 from ooodist.transfer import provenance
 from ooodist.zoo.entry import Meta
 from ooodist.zoo.start import ANY, client_of, go_on, reason_of

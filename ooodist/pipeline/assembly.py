@@ -16,12 +16,14 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
+from ooodist.compat.keras_deferred import only_shapes_matter
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.gpu import seconds_of
 from ooodist.engines.mpi import wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.cutting import Cutter
+from ooodist.pipeline.holding import Holding
 from ooodist.pipeline.links import gather_costs
 from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
 from ooodist.pipeline.planning import plan_schedule, plan_stages
@@ -146,8 +148,12 @@ class Assembly:
         """Whether this rank needs any of the data."""
         return self.has_loss or any(self.reads.values())
 
-    def measure(self) -> PipelineCosts:
-        """Measures the costs of all stages, on all ranks at the same time; all ranks call it."""
+    def measure(self, unfilled: Collection[int] = ()) -> PipelineCosts:
+        """Measures the costs of all stages, on all ranks at the same time; all ranks call it.
+
+        Args:
+            unfilled: ids of variables whose values need not be kept: copies take memory.
+        """
         held = {number: work.on_last_gradient for number, work in self.works.items()}
         for work in self.works.values():
             work.on_last_gradient = None
@@ -159,6 +165,7 @@ class Assembly:
             self.update,
             self.gradients,
             self._steps,
+            unfilled,
         )
         for number, done in held.items():
             self.works[number].on_last_gradient = done
@@ -173,22 +180,30 @@ class Assembly:
             update += cost.update
             for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT):
                 seconds[number, kind] = cost.seconds(kind)
-        return self._costs_of_all(
-            costs_of(self.works, self.boundaries, self.gradients, seconds, update)
-        )
+        return self._costs_of_all(self._costs_of_own(seconds, update))
 
     def measured_in_steps(self) -> PipelineCosts:
         """Returns the costs measured since :meth:`carry_out` was told to; all ranks call it."""
         assert self._noted is not None
         seconds = seconds_by_kind(self._noted.ran)
         update = statistics.median(self._noted.updates)
-        return self._costs_of_all(
-            costs_of(self.works, self.boundaries, self.gradients, seconds, update)
-        )
+        return self._costs_of_all(self._costs_of_own(seconds, update))
+
+    def _costs_of_own(
+        self, seconds: Mapping[tuple[int, str], float], update: float
+    ) -> dict[int, StageCost]:
+        model = self.splitter.model
+        return costs_of(model, self.works, self.boundaries, self.gradients, seconds, update)
 
     def _costs_of_all(self, own: Mapping[int, StageCost]) -> PipelineCosts:
+        trained = {number: work.variables for number, work in self.works.items()}
         costs = gather_costs(
-            own, self.transport, self.ranks, self.plan.schedule.rank_of, self.boundaries
+            own,
+            self.transport,
+            self.ranks,
+            self.plan.schedule.rank_of,
+            self.boundaries,
+            self.gradients.begun_by(trained),
         )
         return PipelineCosts(costs, self.plan.costs.memory_limit)
 
@@ -225,7 +240,9 @@ class Assembly:
         if self._noted is None:
             self._end_step()
         else:
-            wait(self.ranks.world.Ibarrier())  # so that the update's time has no wait for others
+            # So that the update's time has no wait for exchanges and for others.
+            self.gradients.wait_for_begun()
+            wait(self.ranks.world.Ibarrier())
             self._noted.note(ran, seconds_of(self._end_step))
         return ran, sum(work.mean_loss for work in self.works.values())
 
@@ -264,18 +281,20 @@ def assemble(
     ranks: Ranks,
     engine: Engine,
     timeout: float,
+    holding: Holding | None = None,
     *,
     is_live: bool = False,
 ) -> Assembly:
     """Plans, cuts and measures the stages of a model; all ranks call it together.
 
     Args:
-        model: compiled, with the same weights on all ranks; it stays as it is.
+        model: compiled.
         batch: as the data yields it.
         parallel: the job's settings.
         ranks: the position of this rank among all.
         engine: what the ranks agree with.
         timeout: seconds that a rank waits for a message.
+        holding: gives each rank the variables of its stages; None: all keep the whole model.
         is_live: the schedule is provisional, the best of the known ones, and stages are not
             measured unless their costs are unknown otherwise.
 
@@ -285,13 +304,16 @@ def assemble(
     plan = plan_stages(model, batch, parallel, engine, is_live=is_live)
     with engine.agreed():
         splitter = BatchSplitter(model, batch, parallel.microbatches)
-        stages = split(model, plan.parts)
-        check_losses(stages)
-        inputs, _ = splitter.specs()
-        sent = sent_specs(model, stages, inputs)
+        with only_shapes_matter():
+            stages = split(model, plan.parts)
+            check_losses(stages)
+            inputs, _ = splitter.specs()
+            sent = sent_specs(model, stages, inputs)
     direct = _is_direct()
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
+    if holding is not None:
+        holding.hold(stages, rank_of)
     transport = Transport(ranks.pipeline.Dup(), timeout)
     gradients = Gradients(stages, rank_of, ranks, transport)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
@@ -310,7 +332,10 @@ def assemble(
             gradients,
         )
     is_known = is_live and parallel.split is None
-    costs = assembly.expected() if is_known else assembly.measure()
+    unfilled = () if holding is None else tuple(holding.unfilled)
+    costs = assembly.expected() if is_known else assembly.measure(unfilled)
+    if holding is not None:
+        holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
     _log(assembly.plan, stages)
@@ -338,7 +363,7 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
         names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
         logger.info(
-            "rank %d, stage %d: %s; F %.1f, I %.1f, W %.1f ms a micro-batch, sends %.2f MB",
+            "rank %d, stage %d: %s; F %.1f, I %.1f, W %.1f ms a micro-batch, sends %.2f MB%s",
             position,
             stage.number,
             names,
@@ -346,6 +371,7 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
             cost.input_gradient * 1e3,
             cost.weight_gradient * 1e3,
             cost.sent_bytes / 1e6,
+            f", exchanges gradients in {cost.exchange * 1e3:.1f} ms" if cost.exchange else "",
         )
     logger.info(
         "schedule %s, %d micro-batches: predicted %.1f ms a step, bubble %.1f %%",

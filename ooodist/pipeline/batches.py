@@ -107,10 +107,15 @@ class BatchSplitter:
         if weights is not None:  # those from class_weight may be integers
             weights = tf.nest.map_structure(lambda w: tf.cast(w, keras.config.floatx()), weights)
         self.structure = (y,) if weights is None else (y, weights)
-        inputs = self._inputs_of(x)
+        inputs = self.inputs_of(x)
         return [*inputs, *map(tf.convert_to_tensor, tf.nest.flatten(self.structure))]
 
-    def _inputs_of(self, x: Any) -> Tensors:
+    def inputs_of(self, x: Any) -> Tensors:
+        """Returns the inputs of the model, flattened and with their dtypes; a batch of any size.
+
+        Raises:
+            UserError: they are not what the model takes.
+        """
         symbols = self.model.inputs
         given = tf.nest.flatten(x)
         names = [symbol.name for symbol in symbols]
@@ -131,6 +136,16 @@ class BatchSplitter:
                 )
             tensors.append(tensor)
         return tensors
+
+
+def whole_microbatches(batch: Any, microbatches: int) -> Any:
+    """Returns as many of a batch's samples as can be split into micro-batches, from the first on.
+
+    All of them if they are fewer than micro-batches.
+    """
+    samples = len(tf.nest.flatten(batch)[0])
+    number = samples - samples % microbatches or samples
+    return tf.nest.map_structure(lambda tensor: tensor[:number], batch)
 
 
 def input_structure(model: keras.Model) -> Any:

@@ -22,7 +22,13 @@ import numpy as np
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.dependencies import with_transfers
-from ooodist.planner.pipeline.simulate import PipelineTimeline, Run, peak_bytes, simulate_pipeline
+from ooodist.planner.pipeline.simulate import (
+    PipelineTimeline,
+    Run,
+    exchanges_of,
+    peak_bytes,
+    simulate_pipeline,
+)
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -113,6 +119,7 @@ def stretched(costs: PipelineCosts, factor: float) -> PipelineCosts:
                 update=stage.update * factor,
                 send_seconds=stage.send_seconds * factor,
                 send_back_seconds=stage.send_back_seconds * factor,
+                exchange=stage.exchange * factor,
             )
             for stage in costs.stages
         ),
@@ -190,8 +197,7 @@ def emulate(
                 for stage in range(schedule.stages - 1)
             ],
         )
-        update = sum(costs.stages[stage].update for stage in own)
-        timed = [_timed_step(world, runtime, update) for _ in range(warm_up + steps)][warm_up:]
+        timed = [_timed_step(world, runtime, own, costs) for _ in range(warm_up + steps)][warm_up:]
     finally:
         transport.close()
     communicator.Free()
@@ -200,14 +206,20 @@ def emulate(
 
 
 def _timed_step(
-    world: MPI.Intracomm, runtime: Runtime, update: float
+    world: MPI.Intracomm, runtime: Runtime, own: Sequence[int], costs: PipelineCosts
 ) -> tuple[Sequence[Ran], float]:
-    """Runs a step once all ranks are ready; returns this rank's actions and its seconds."""
+    """Runs a step once all ranks are ready; returns this rank's actions and its seconds.
+
+    Exchanges with replicas, which there are not, and updates are waited for.
+    """
     wait_for(world.Ibarrier())
     world.Barrier()  # short, and all leave it at nearly the same moment
     begin = time.perf_counter()
     ran = runtime.step()
-    wait_until(time.perf_counter() + update)
+    exchanges = exchanges_of([Run(each.action, each.start, each.end) for each in ran], costs)
+    for last in exchanges[-1:]:
+        wait_until(begin + last.end)
+    wait_until(time.perf_counter() + sum(costs.stages[stage].update for stage in own))
     return ran, time.perf_counter() - begin
 
 
@@ -261,6 +273,11 @@ def summarize(schedule: Schedule, costs: PipelineCosts, times: Sequence[np.ndarr
         schedule=schedule,
         simulated=simulated,
         seconds=tuple(map(float, seconds)),
-        measured=PipelineTimeline(tuple(runs), peak_bytes(schedule, costs), simulated.updates),
+        measured=PipelineTimeline(
+            tuple(runs),
+            peak_bytes(schedule, costs),
+            simulated.updates,
+            tuple(exchanges_of(each, costs) for each in runs),
+        ),
         overhead=float(np.median(np.concatenate([each.ravel() for each in overheads]))),
     )

@@ -174,6 +174,11 @@ def _check(parallel: ParallelConfig, processes: int) -> None:
             f"parallel.split is {', '.join(parallel.split)}, but --emulate balances the stages by "
             "the costs of its file; add --set parallel.split=null"
         )
+    if parallel.costs is not None:
+        raise UserError(
+            f"parallel.costs is {parallel.costs}, but --emulate is given the file with the costs "
+            "itself; add --set parallel.costs=null"
+        )
     if parallel.recompute:
         raise UserError(
             "parallel.recompute is true, but --emulate takes the costs of its file as they are; "

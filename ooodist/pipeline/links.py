@@ -1,4 +1,4 @@
-"""Gathers the costs of the stages of all ranks, and measures the time of messages."""
+"""Gathers the costs of the stages of all ranks; measures the time of messages and exchanges."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from dataclasses import astuple, fields, replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.engines.mpi import wait
 from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.runtime.gradients import summed_as
 from ooodist.pipeline.runtime.runtime import Boundary
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT
 from ooodist.planner.pipeline.costs import StageCost
 
 ROUNDS = 7
+SUM_ROUNDS = 3  # they take longer
 TAG = 0  # also used by steps, none of which runs now
 
 
@@ -28,19 +31,23 @@ def gather_costs(
     ranks: Ranks,
     rank_of: Sequence[int],
     boundaries: Sequence[Boundary],
+    summed: Mapping[int, Sequence[tf.Variable]],
 ) -> tuple[StageCost, ...]:
-    """Returns the costs of all stages, averaged over replicas, with the links; all ranks call it.
+    """Returns the costs of all stages, averaged over replicas, with links and exchanges; all ranks
+    call it.
 
     Args:
-        own: costs of this rank's stages, by number, without the links.
+        own: costs of this rank's stages, by number, without links and exchanges.
         transport: to the ranks of the pipeline.
         ranks: the position of this rank among all.
         rank_of: the position of each stage.
         boundaries: the boundary after each stage but the last.
+        summed: what is summed over the replicas when each stage of this rank is done, by number.
     """
     table = np.zeros((len(rank_of), len(fields(StageCost))))
+    exchanges = _exchange_seconds(transport, ranks, summed)
     for number, cost in own.items():
-        table[number] = astuple(cost)
+        table[number] = astuple(replace(cost, exchange=exchanges[number]))
     total = np.empty_like(table)
     wait(ranks.world.Iallreduce(table, total, op=MPI.SUM))
     mean = total / ranks.replicas
@@ -82,6 +89,30 @@ def _message_seconds(
     total = np.empty_like(found)
     wait(ranks.world.Iallreduce(found, total, op=MPI.SUM))
     return [float(seconds) for seconds in total / ranks.replicas]
+
+
+def _exchange_seconds(
+    transport: Transport, ranks: Ranks, summed: Mapping[int, Sequence[tf.Variable]]
+) -> dict[int, float]:
+    """Returns the seconds of each exchange of this rank; all positions measure at the same time,
+    as they exchange at nearly the same time in a step."""
+    if ranks.replicas == 1:
+        return dict.fromkeys(summed, 0.0)
+    found: dict[int, float] = {}
+    for number, variables in sorted(summed.items()):
+        arrays = [np.zeros(variable.shape, summed_as(variable)) for variable in variables]
+        rounds = [_sum(transport, ranks, arrays) for _ in range(SUM_ROUNDS)]
+        found[number] = statistics.median(rounds)
+    return found
+
+
+def _sum(transport: Transport, ranks: Ranks, arrays: Sequence[np.ndarray]) -> float:
+    wait(ranks.peers.Ibarrier())
+    began = time.perf_counter()
+    sums = [transport.sum("the measuring of exchanges", ranks.peers, array) for array in arrays]
+    for message in sums:
+        transport.wait(message)
+    return time.perf_counter() - began
 
 
 def _ping(transport: Transport, peer: int, there: Sequence[Any], back: Sequence[Any]) -> float:

@@ -1,8 +1,7 @@
-"""Determines which rank owns a variable, and broadcasts it from there.
+"""Determines which ranks of a pipeline have which variables, and averages statistics.
 
-Each rank has the whole model, but trains only the weights of its own stages. At the end of an epoch
-the owners broadcast weights, statistics and optimizer state, so that evaluation, checkpoints and
-callbacks see one model, as if one process had trained it.
+A rank has the weights, the optimizer state and the statistics of its own stages. A weight that
+stages of several ranks share is on each of them; the first is its owner.
 """
 
 from __future__ import annotations
@@ -21,64 +20,57 @@ from ooodist.pipeline.stages import Stage
 from ooodist.step.optimizer import optimizer_state_of
 from ooodist.step.replicas import checksum, reduce_together
 
-Owned = list[tuple[Any, int]]  # variables, each with the position of its owner
+Held = list[tuple[Any, tuple[int, ...]]]  # variables, each with the positions that have it
+_NOWHERE = np.iinfo(np.int64)
 
 
-def owned_variables(
+def holders_of_variables(
     model: keras.Model, stages: Sequence[Stage], rank_of: Sequence[int]
-) -> tuple[Owned, Owned]:
-    """Returns the variables of the model and of its optimizer, with their owners.
+) -> tuple[Held, Held]:
+    """Returns the variables of the model and of its optimizer, with the positions that have them.
 
-    A weight of several ranks is identical on all of them; the first is its owner. What an optimizer
-    keeps for all weights together is the same everywhere, and left out.
+    The first position is the owner. All have what an optimizer keeps for all weights together, and
+    a variable of the model that no stage uses.
 
     Raises:
         UserError: several ranks update the statistics of a layer, or it is unknown for which
             weight the optimizer keeps a variable.
     """
-    owner: dict[str, int] = {}
+    holders: dict[int, set[int]] = {}
     for stage, position in zip(stages, rank_of, strict=True):
         for variable in stage.model.variables:
-            first = owner.setdefault(variable.path, position)
-            if first != position and not variable.trainable and _is_statistic(variable):
-                raise UserError(
-                    f"{variable.path} is made by a layer that is called on rank {first} and on "
-                    f"rank {position}: split the model so that all its calls are on one rank"
-                )
-    weights = [(variable, owner[variable.path]) for variable in model.variables]
+            holders.setdefault(id(variable), set()).add(position)
+    everywhere = tuple(sorted(set(rank_of)))
+    weights = [(v, tuple(sorted(holders.get(id(v), everywhere)))) for v in model.variables]
+    for variable, positions in weights:
+        if len(positions) > 1 and id(variable) in holders and _is_statistic(variable):
+            raise UserError(
+                f"{variable.path} is made by a layer that is called on rank {positions[0]} and on "
+                f"rank {positions[1]}: split the model so that all its calls are on one rank"
+            )
+    of_path = {variable.path: positions for variable, positions in weights}
     optimizer_state = []
     paths = [variable.path for variable in model.trainable_variables]
     for variable, weight in optimizer_state_of(model.optimizer, paths):
-        if weight:
-            optimizer_state.append((variable, owner[weight]))
-        elif len(variable.shape):
+        if not weight and len(variable.shape):
             raise UserError(
                 f"the optimizer {model.optimizer.name} keeps {variable.path}, of which nobody "
                 "knows for which weight it is; take another optimizer for a pipeline"
             )
+        optimizer_state.append((variable, of_path[weight] if weight else everywhere))
     return weights, optimizer_state
 
 
-def broadcast_owned(owned: Owned, pipeline: MPI.Comm) -> None:
-    """Broadcasts the owners' values to all ranks of the pipeline."""
-    for variable, owner in owned:
-        value = np.ascontiguousarray(variable.numpy())
-        content = value.reshape(-1).view(np.uint8)
-        wait(pipeline.Ibcast(content, root=owner))
-        if owner != pipeline.rank:
-            variable.assign(value.reshape(variable.shape))
-
-
-def average_statistics(owned: Owned, ranks: Ranks) -> None:
+def average_statistics(weights: Held, ranks: Ranks) -> None:
     """Sets this rank's batch-norm statistics to the mean over the replicas of its stages.
 
     Statistics are the non-trainable float weights that differ between replicas; frozen ones do not.
 
     Args:
-        owned: variables of the model.
+        weights: variables of the model.
         ranks: the position of this rank among all.
     """
-    own = [v for v, owner in owned if owner == ranks.position and _is_statistic(v)]
+    own = [v for v, holders in weights if ranks.position in holders and _is_statistic(v)]
     if ranks.replicas == 1 or not own:
         return
     sums = np.array([checksum(variable) for variable in own], np.int64)
@@ -93,6 +85,29 @@ def average_statistics(owned: Owned, ranks: Ranks) -> None:
 
     different = [v for v, differs in zip(own, lowest != highest, strict=True) if differs]
     reduce_together(different, mean)
+
+
+def check_copies(weights: Held, ranks: Ranks) -> None:
+    """Checks that each trained weight is bit-identical on all ranks that have it.
+
+    Raises:
+        UserError: one is not; on all ranks.
+    """
+    trained = [(v, holders) for v, holders in weights if v.trainable]
+    is_own = [ranks.position in holders for _, holders in trained]
+    sums = [checksum(v) if own else 0 for (v, _), own in zip(trained, is_own, strict=True)]
+    at_least = np.where(is_own, sums, _NOWHERE.max).astype(np.int64)
+    at_most = np.where(is_own, sums, _NOWHERE.min).astype(np.int64)
+    lowest, highest = np.empty_like(at_least), np.empty_like(at_most)
+    wait(ranks.world.Iallreduce(at_least, lowest, op=MPI.MIN))
+    wait(ranks.world.Iallreduce(at_most, highest, op=MPI.MAX))
+    for (variable, holders), differs in zip(trained, lowest != highest, strict=True):
+        if differs:
+            raise UserError(
+                f"weight {variable.path} is not the same on all ranks that have it (positions "
+                f"{', '.join(map(str, holders))} of {ranks.replicas} pipelines): something changes "
+                "it on one of them alone, such as a callback; let it run on all ranks"
+            )
 
 
 def _is_statistic(variable: keras.Variable) -> bool:

@@ -1,11 +1,12 @@
-"""Plans stages and a schedule for a model: rank 0 measures and decides, all ranks follow."""
+"""Plans stages and a schedule for a model: all ranks measure, rank 0 decides, all follow."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import keras
 
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
-from ooodist.pipeline.measure import FEW_LAYER_STEPS, LAYER_STEPS, measure_layers
-from ooodist.pipeline.stages import calls_of, parts_of_split
+from ooodist.errors import UserError
+from ooodist.pipeline.layers.in_parts import measure_in_parts
+from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS, LAYER_STEPS
+from ooodist.pipeline.stages import Call, calls_of, parts_of_split
 from ooodist.planner.pipeline.actions import from_csv, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
-from ooodist.planner.pipeline.layer_costs import ModelCosts
+from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
 from ooodist.planner.pipeline.plan import (
     Finder,
     PipelinePlan,
@@ -54,7 +57,48 @@ def plan_stages(
     Raises:
         UserError: the model cannot be split, or does not fit into the memory limit; on all ranks.
     """
-    return _decided_by_rank_0(lambda: _plan(model, batch, parallel, is_live=is_live), engine)
+    if parallel.split is not None:
+        return _decided_by_rank_0(lambda: _plan_split(model, parallel, is_live=is_live), engine)
+    if parallel.costs is not None:
+        file = Path(parallel.costs)
+        return _decided_by_rank_0(
+            lambda: _plan_layers(read_costs(file, calls_of(model)), parallel, is_live=is_live),
+            engine,
+        )
+    logger.info("pipeline: measuring the layers of %s", model.name)
+    began = time.perf_counter()
+    steps = FEW_LAYER_STEPS if is_live else LAYER_STEPS
+    layers = measure_in_parts(
+        model, batch, parallel.microbatches, engine, parallel.pipeline, steps=steps
+    )
+    logger.info("pipeline: measured the layers in %.1f s", time.perf_counter() - began)
+    return _decided_by_rank_0(
+        lambda: _plan_layers(ModelCosts(layers), parallel, is_live=is_live), engine
+    )
+
+
+def read_costs(file: Path, calls: Sequence[Call]) -> ModelCosts:
+    """Reads ``parallel.costs``, a file as ``python -m ooodist.plan`` writes it.
+
+    Args:
+        file: costs of layers.
+        calls: the calls of the model whose costs they must be.
+
+    Raises:
+        UserError: the file cannot be read, or has the costs of other layers.
+    """
+    costs = read_model_costs(file, "parallel.costs")
+    found, wanted = ([each.name for each in those] for those in (costs.layers, calls))
+    for number, (one, other) in enumerate(itertools.zip_longest(found, wanted)):
+        if one != other:
+            there = "ends" if one is None else f"is {one}"
+            here = "the model ends" if other is None else f"that of the model is {other}"
+            raise UserError(
+                f"parallel.costs {file} has the costs of {len(found)} layers, of which number "
+                f"{number} {there}, but {here}; measure them with python -m ooodist.plan, or leave "
+                "parallel.costs out"
+            )
+    return costs
 
 
 def plan_schedule(
@@ -88,29 +132,21 @@ def _decided_by_rank_0(make: Callable[[], PipelinePlan], engine: Engine) -> Pipe
     return _from_text(engine.broadcast_text(text))
 
 
-def _plan(
-    model: keras.Model, batch: Any, parallel: ParallelConfig, *, is_live: bool
-) -> PipelinePlan:
-    calls = calls_of(model)
-    if parallel.split is not None:
-        parts = parts_of_split(calls, parallel.split)
-        chunks_of_split(len(parts), parallel.pipeline)
-        # Equal costs, until they are measured.
-        costs = replace(equal_stages(len(parts)), memory_limit=parallel.memory_bytes)
-        find = best_known if is_live else auto
-        return placed(
-            parts, costs, parallel.pipeline, parallel.microbatches, parallel.schedule, find
-        )
-    logger.info("pipeline: measuring the layers of %s", model.name)
-    began = time.perf_counter()
-    steps = FEW_LAYER_STEPS if is_live else LAYER_STEPS
-    measured = measure_layers(model, batch, parallel.microbatches, steps=steps)
-    logger.info("pipeline: measured the layers in %.1f s", time.perf_counter() - began)
-    layers = ModelCosts(measured, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
+def _plan_split(model: keras.Model, parallel: ParallelConfig, *, is_live: bool) -> PipelinePlan:
+    parts = parts_of_split(calls_of(model), parallel.split or ())
+    chunks_of_split(len(parts), parallel.pipeline)
+    # Equal costs, until they are measured.
+    costs = replace(equal_stages(len(parts)), memory_limit=parallel.memory_bytes)
+    find = best_known if is_live else auto
+    return placed(parts, costs, parallel.pipeline, parallel.microbatches, parallel.schedule, find)
+
+
+def _plan_layers(costs: ModelCosts, parallel: ParallelConfig, *, is_live: bool) -> PipelinePlan:
+    costs = replace(costs, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
     ranks, microbatches = parallel.pipeline, parallel.microbatches
     if is_live:
-        return first_plan(layers, ranks, microbatches, parallel.chunks)
-    return make_plan(layers, ranks, microbatches, parallel.schedule, parallel.chunks)
+        return first_plan(costs, ranks, microbatches, parallel.chunks)
+    return make_plan(costs, ranks, microbatches, parallel.schedule, parallel.chunks)
 
 
 def _to_text(plan: PipelinePlan) -> str:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import trace_for_shapes
 from ooodist.compat.keras_graph import function_nodes, mask_of, set_mask
 from ooodist.errors import UserError
 from ooodist.util.yaml_dataclass import did_you_mean
@@ -180,11 +181,19 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
         part_of_model = _model_of(own, needed, made, f"{model.name}_stage_{number}")
         stages.append(Stage(number, own, part_of_model, reads, received, sent, needed, made))
     if any(mask_of(symbol) is not None for call in calls for symbol in call.outputs):
-        return _with_masks(model, stages)
+        return _with_masks(model, stages, training=True)
     return stages
 
 
-def _with_masks(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
+def for_evaluation(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
+    """Returns the stages of a model with the masks that they exchange without training."""
+    if not any(stage.sent_masks for stage in stages):
+        return list(stages)
+    bare = [replace(stage, received_masks=(), sent_masks=()) for stage in stages]
+    return _with_masks(model, bare, training=False)
+
+
+def _with_masks(model: keras.Model, stages: Sequence[Stage], *, training: bool) -> list[Stage]:
     """Returns the stages with ``received_masks`` and ``sent_masks`` set, found by tracing them.
 
     Symbolic tensors do not tell: some layers remove the mask from their input (MultiHeadAttention
@@ -197,11 +206,11 @@ def _with_masks(model: keras.Model, stages: Sequence[Stage]) -> list[Stage]:
         sent: list[tf.Tensor] = []
         for stage in stages:
             # Within one graph, masks stay attached to their tensors.
-            sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=True)
+            sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=training)
             places.append(tuple(at for at, t in enumerate(sent) if mask_of(t) is not None))
 
     specs = [tf.TensorSpec(symbol.shape, symbol.dtype) for symbol in model.inputs]
-    tf.function(run, autograph=False).get_concrete_function(*specs)
+    trace_for_shapes(run, specs)
     return [
         replace(stage, received_masks=received, sent_masks=sent)
         for stage, (received, sent) in zip(stages, itertools.pairwise(places), strict=True)
@@ -226,7 +235,11 @@ def _model_of(
 
 
 def sent_specs(
-    model: keras.Model, stages: Sequence[Stage], inputs: Sequence[tf.TensorSpec]
+    model: keras.Model,
+    stages: Sequence[Stage],
+    inputs: Sequence[tf.TensorSpec],
+    *,
+    training: bool = True,
 ) -> list[tuple[tf.TensorSpec, ...]]:
     """Returns shapes and dtypes of what each stage sends: its tensors, then their masks.
 
@@ -234,6 +247,7 @@ def sent_specs(
         model: the model that was split.
         stages: all its stages.
         inputs: specs of a micro-batch, one for each input of the model.
+        training: as for any Keras model.
 
     Raises:
         UserError: a shape depends on the data.
@@ -244,12 +258,12 @@ def sent_specs(
         values = {id(s): tensor for s, tensor in zip(model.inputs, tensors, strict=True)}
         sent: list[tf.Tensor] = []
         for stage in stages:
-            sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=True)
+            sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=training)
             for symbol, tensor in zip(stage.sent, sent, strict=False):
                 _check_sent(stage, symbol, tensor)
             specs.append(tuple(tf.TensorSpec(t.shape, t.dtype) for t in sent))
 
-    tf.function(run, autograph=False).get_concrete_function(*inputs)
+    trace_for_shapes(run, inputs)
     return specs
 
 

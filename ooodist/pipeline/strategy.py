@@ -1,14 +1,15 @@
 """Pipeline parallelism: the layers of a Keras model are divided among the ranks of a pipeline.
 
-Each rank has the whole model, but computes and trains only the layers of its own stages. A batch
-goes through the stages in micro-batches, as scheduled; then each rank updates its weights.
+Each rank has the weights of its own stages, and computes and trains only these (see holding.py). A
+batch goes through the stages in micro-batches, as scheduled; then each rank updates its weights.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,19 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
+from ooodist.checkpoint.together import spread
+from ooodist.compat.keras_deferred import only_shapes_matter
 from ooodist.compat.keras_model import build_with
 from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.assembly import Assembly, assemble
+from ooodist.pipeline.batches import whole_microbatches
+from ooodist.pipeline.evaluation.evaluation import Evaluation
+from ooodist.pipeline.holding import Holding
 from ooodist.pipeline.live_schedule import LiveSchedule
-from ooodist.pipeline.ownership import average_statistics, broadcast_owned, owned_variables
+from ooodist.pipeline.ownership import average_statistics, check_copies
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
 from ooodist.pipeline.runtime.runtime import Ran
@@ -69,10 +75,11 @@ class Pipeline(Strategy):
         assembly: stages and schedule; None until the first batch is known.
         ran: this rank's actions in the last step, with times.
         step_began: when the last step began, as ``time.time()``.
-        weights: all variables of the model, each with the position of the rank that owns it.
+        holding: the variables that each rank has.
     """
 
-    is_whole_between_epochs = False
+    has_whole_model = False
+    evaluates_in_stages = True
 
     def __init__(
         self,
@@ -89,6 +96,7 @@ class Pipeline(Strategy):
         self.engine: MpiEngine = engine
         self.parallel = parallel
         self.ranks = make_ranks(engine, parallel.pipeline, parallel.data)
+        self.holding = Holding(model, engine, self.ranks)
         self.assembly: Assembly | None = None
         self.ran: list[Ran] = []
         self.step_began = 0.0
@@ -97,6 +105,8 @@ class Pipeline(Strategy):
         self._swaps_schedules = swaps_schedules
         self._live: LiveSchedule | None = None
         self._planned_for: tuple[Any, ...] = ()
+        self._is_for_training = False  # whether the stages were made for the training's batches
+        self._evaluation: Evaluation | None = None
 
     @property
     def shard(self) -> tuple[int, int]:
@@ -109,13 +119,17 @@ class Pipeline(Strategy):
 
     @property
     def needs_plan(self) -> bool:
-        """Whether there are no stages yet, or the model was compiled again since they were made."""
+        """Whether there are no stages for training yet, or the model was compiled again since."""
+        return not self._is_for_training or self._has_no_stages()
+
+    def _has_no_stages(self) -> bool:
         return self.assembly is None or self.was_compiled_since(self._planned_for)
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Splits the model and makes the schedule; fit calls this itself.
 
-        All ranks call it. The model stays as it is, except that its weights are rank 0's.
+        All ranks call it. Each keeps the weights of its stages, with rank 0's values if the model
+        was built before it was given to ooodist.
 
         Args:
             batch: one batch as the training data yields it.
@@ -127,7 +141,6 @@ class Pipeline(Strategy):
         model = self.model
         check_model(model)
         self.close()
-        build_with(model, batch)
         self.broadcast(batch)
         is_live = self.parallel.schedule == AUTO and self._planning.trial and self._swaps_schedules
         self.assembly = assemble(
@@ -137,6 +150,7 @@ class Pipeline(Strategy):
             self.ranks,
             self.engine,
             self._timeout,
+            self.holding,
             is_live=is_live,
         )
         if is_live and self.ranks.pipeline.size > 1:  # one rank alone never waits
@@ -144,16 +158,21 @@ class Pipeline(Strategy):
             self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
         self._together = stages_together(stages, rank_of)
-        with self.engine.agreed():
-            self.weights, self._optimizer_state = owned_variables(model, stages, rank_of)
         self._record = _Record(model, self.assembly, self._timeout)
         self._planned_for = self.compiled
+        self._is_for_training = True
 
     @property
     def fastest(self) -> PipelinePlan:
         """The plan that is carried out, or that was before others took turns with it."""
         assert self.assembly is not None
         return self.assembly.plan if self._live is None else self._live.plan
+
+    def writers(self) -> dict[int, int]:
+        """Returns which rank writes each variable into a checkpoint, by the variable's id."""
+        held = (*self.holding.weights, *self.holding.optimizer_state)
+        owned = [(variable, holders[0]) for variable, holders in held]
+        return spread(owned, self.ranks.positions, self.ranks.replicas)
 
     def write_plan(self, folder: Path) -> None:
         write_schedule(self.fastest, folder / SCHEDULE_NAME)
@@ -165,7 +184,7 @@ class Pipeline(Strategy):
             self._live, self.is_trying = None, False
         if self.assembly is not None:
             self.assembly.transport.close()
-            self.assembly = None
+            self.assembly = self._evaluation = None
 
     # Training
 
@@ -174,6 +193,26 @@ class Pipeline(Strategy):
             return (self._live or self.train)(batches)
 
         return run
+
+    # Evaluation
+
+    def evaluation(self, first_batch: Callable[[], Batch] | None) -> Evaluation:
+        """Returns what evaluates and predicts through the stages; see :class:`Strategy`."""
+        if first_batch is None:
+            if self.assembly is None:
+                raise UserError(
+                    f"model {self.model.name} has no stages yet, which are made for a batch with "
+                    "targets; call fit or evaluate before predict"
+                )
+        elif self._has_no_stages():
+            with self.engine.agreed():
+                batch = first_batch()
+            self.plan(whole_microbatches(batch, self.parallel.microbatches))
+            self._is_for_training = False
+        assert self.assembly is not None
+        if self._evaluation is None:
+            self._evaluation = Evaluation(self.assembly, self.engine, self._timeout)
+        return self._evaluation
 
     # The interface that live schedules use
 
@@ -200,10 +239,30 @@ class Pipeline(Strategy):
         """Whether two schedules of these stages compute the same numbers, bit for bit."""
         return computes_alike(one, other, self._together)
 
+    # What ranks know of the model
+
+    def build(self, batch: Batch) -> None:
+        """Builds metrics, and the optimizer without memory for its state."""
+        self.holding.build_optimizer()
+        with only_shapes_matter():
+            build_with(self.model, batch)
+
+    def broadcast_weights(self) -> None:
+        """Makes the copies of each weight the same; see :meth:`Holding.agree`."""
+        self.holding.agree()
+
     def synchronize(self) -> None:
-        """Broadcasts weights, optimizer state and statistics from their owners to all ranks."""
-        average_statistics(self.weights, self.ranks)
-        broadcast_owned([*self.weights, *self._optimizer_state], self.ranks.pipeline)
+        """Averages statistics over the replicas."""
+        average_statistics(self.holding.weights, self.ranks)
+
+    def check_replicas(self) -> None:
+        """Checks all copies of each weight, in other pipelines and in other stages."""
+        check_copies(self.holding.weights, self.ranks)
+
+    def whole(
+        self, root: int | None = None, *, returns: bool = False
+    ) -> AbstractContextManager[None]:
+        return self.holding.whole(root, returns=returns)
 
 
 class _Record:

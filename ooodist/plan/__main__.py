@@ -44,8 +44,10 @@ def main(arguments: Sequence[str]) -> int:
         if options.costs is not None:
             _check_nothing_is_measured(options)
             plan_pipeline.check_kind_of_costs(options)
-            return plan_pipeline.plan_costs(options) if options.pipeline else _plan_costs(options)
-        if options.pipeline:
+            if plan_pipeline.has_pipeline(options):
+                return plan_pipeline.plan_costs(options)
+            return _plan_costs(options)
+        if plan_pipeline.has_pipeline(options):
             plan_pipeline.check_options(options)
         config = _config(options)
         if plan_pipeline.is_asked_for(options, config):

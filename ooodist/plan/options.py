@@ -41,6 +41,15 @@ examples:
   python -m ooodist.plan --costs layers.yaml --pipeline 4 --microbatches 8 --memory 12GiB
   python -m ooodist.plan --costs layers.yaml --pipeline 4 8 --microbatches 8 16 32 --chunks 1 2 \\
       --schedule auto 1f1b zb_h1
+  # ... with replicas of the pipeline, which sum their gradients
+  python -m ooodist.plan --costs layers.yaml --pipeline 8 --data 1 2 4 --microbatches 8 \\
+      --bandwidth 100Gbit
+  # ... and how best to divide 32 devices and a step's 64 micro-batches among replicas
+  python -m ooodist.plan --costs layers.yaml --devices 32 --microbatches 64 --memory 12GiB \\
+      --bandwidth 100Gbit
+  # ... on hosts with several devices: also where each rank runs
+  python -m ooodist.plan --costs layers.yaml --pipeline 8 --microbatches 64 \\
+      --hosts 4 --devices 8 --inside 1600Gbit --bandwidth 100Gbit
   # ... against a schedule that torch.distributed.pipelining has written; it reads ours as well
   python -m ooodist.plan --costs layers.yaml --pipeline 4 --microbatches 8 \\
       --schedule auto dump.csv
@@ -98,7 +107,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument_group("data parallel").add_argument
     add("--workers", metavar="N", nargs="+", help="describe a cluster of this many workers")
     add("--hosts", metavar="H", nargs="+", help="describe a cluster of this many hosts instead")
-    add("--devices", metavar="D", help="devices per host, with a worker each (default: 1)")
+    add(
+        "--devices",
+        metavar="D",
+        help="devices per host, with a worker each (default: 1); with --microbatches, the devices "
+        "that are to be divided into pipelines",
+    )
     add("--inside", metavar="RATE", help="rate of a device's link to the others of its host")
     add(
         "--engine",
@@ -115,7 +129,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     add = parser.add_argument_group("pipelines; by default as the job's parallel says").add_argument
     add("--pipeline", metavar="P", nargs="+", help="ranks")
-    add("--microbatches", metavar="M", nargs="+", help="micro-batches per step")
+    add("--data", metavar="R", nargs="+", help="replicas of the pipeline, on different samples")
+    add(
+        "--microbatches",
+        metavar="M",
+        nargs="+",
+        help="micro-batches per step and pipeline; with --devices, of all replicas together",
+    )
     add("--chunks", metavar="V", nargs="+", help="stages per rank (default: as usual)")
     add(
         "--schedule",

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,15 @@ from ooodist.config.job import Config
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines import detect
 from ooodist.errors import UserError
+from ooodist.plan.hosts import described_hosts
 from ooodist.plan.options import (
     ALL,
     DEFAULT_LATENCY,
     DEFAULT_OUTPUT,
     FOLDER_NAME,
     parse_memory,
-    whole_number,
 )
+from ooodist.plan.sizes import settings_of
 from ooodist.planner.cluster import parse_bandwidth, parse_latency
 from ooodist.planner.pipeline.layer_costs import (
     LayerCost,
@@ -31,7 +31,7 @@ from ooodist.planner.pipeline.layer_costs import (
     merged,
     read_model_costs,
 )
-from ooodist.planner.pipeline.plan import AUTO, NAMES, chunks_of_split
+from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
 from ooodist.util import strict_yaml, yaml_dataclass
 
@@ -41,12 +41,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ooodist")
 
 
+def has_pipeline(options: argparse.Namespace) -> bool:
+    """Returns whether the options say into how many ranks a pipeline is divided.
+
+    ``--devices`` alone does not: with ``--hosts``, it describes a cluster of data parallel workers.
+    """
+    return bool(options.pipeline or (options.devices and options.microbatches))
+
+
 def is_asked_for(options: argparse.Namespace, config: Config) -> bool:
     """Returns whether a pipeline is to be planned for a job.
 
     Raises UserError if there are options of pipelines but no pipeline.
     """
-    if options.pipeline or (config.parallel is not None and config.parallel.pipeline > 1):
+    if has_pipeline(options) or (config.parallel is not None and config.parallel.pipeline > 1):
         return True
     _refuse_without_pipeline(options)
     return False
@@ -64,7 +72,8 @@ def check_options(options: argparse.Namespace) -> None:
         if value:
             raise UserError(
                 f"{name} is of data parallel training, and this is a pipeline, whose ranks are "
-                "--pipeline or parallel.pipeline; leave the one or the other out"
+                "--pipeline or parallel.pipeline, and its replicas --data; leave the one or the "
+                "other out"
             )
 
 
@@ -73,31 +82,33 @@ def check_kind_of_costs(options: argparse.Namespace) -> None:
     value = strict_yaml.parse_file(options.costs, "--costs")
     if not isinstance(value, dict):
         return  # reading the file will report the error
-    if "layers" in value and not options.pipeline:
+    if "layers" in value and not has_pipeline(options):
         raise UserError(
             f"--costs {options.costs} has the costs of layers, which are for pipelines; give "
             "--pipeline 4 --microbatches 8, or a file with the costs of a step (forward, backward, "
             "weights)"
         )
-    if "layers" not in value and "backward" in value and options.pipeline:
+    if "layers" not in value and "backward" in value and has_pipeline(options):
         raise UserError(
             f"--costs {options.costs} has the costs of a step of data parallel training, but "
             "--pipeline needs those of layers (key layers), which planning a pipeline with "
             "--config measures; leave --pipeline out, or give such a file"
         )
-    if not options.pipeline:
+    if not has_pipeline(options):
         _refuse_without_pipeline(options)
 
 
 def plan_costs(options: argparse.Namespace) -> int:
     """Plans from the costs in a file and returns the exit code. Raises UserError."""
     check_options(options)
-    settings = _settings(options, ParallelConfig())
-    names = _names(options, ParallelConfig())
     costs = read_model_costs(options.costs)
+    settings = settings_of(options, ParallelConfig(data=costs.replicas))
+    names = _names(options, ParallelConfig())
     costs = _described(options, costs, costs.memory_limit)
     subject = PipelineSubject(
-        options.costs.stem, {setting.microbatches: costs for setting in settings}
+        options.costs.stem,
+        {setting.microbatches: costs for setting in settings},
+        hosts=described_hosts(options, costs.link),
     )
     return _plan(subject, settings, names, Path(options.output or DEFAULT_OUTPUT))
 
@@ -106,38 +117,55 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
     """Measures the layers of a job, plans, and returns the exit code. Raises UserError."""
     check_options(options)
     parallel = config.parallel or ParallelConfig()
-    settings = _settings(options, parallel)
+    settings = settings_of(options, parallel)
     names = _names(options, parallel)
-    for setting in settings:
-        if config.batch % setting.microbatches:
-            raise UserError(
-                f"batch is {config.batch}, which cannot be split into {setting.microbatches} "
-                "micro-batches of one size; make batch a multiple of them, as with --set batch="
-                f"{setting.microbatches * max(1, config.batch // setting.microbatches)}"
-            )
+    numbers = list(dict.fromkeys(setting.microbatches for setting in settings))
+    samples = config.batch  # of a step
+    size = None  # of a micro-batch, if all settings have the same
+    if options.devices:
+        samples *= parallel.data
+        size = _split(samples, settings[0].microbatches * settings[0].replicas)
+        batches = {number: number * size for number in numbers}
+    else:
+        for number in numbers:
+            _split(samples, number)
+        batches = dict.fromkeys(numbers, samples)
     empty = ModelCosts((), recompute=parallel.recompute)
     described = _described(options, empty, parallel.memory_bytes)
-    name, reason = detect.detect(os.environ)
-    if name != "local":
+    hosts = described_hosts(options, described.link)
+    engine, reason = detect.detect(os.environ)
+    if engine != "local":
         raise UserError(
-            f"a pipeline is planned in one process, but this one was started for engine {name} "
+            f"a pipeline is planned in one process, but this one was started for engine {engine} "
             f"({reason}); start it with plain python"
         )
     output = Path(options.output or Path(config.output) / FOLDER_NAME)
-    numbers = dict.fromkeys(setting.microbatches for setting in settings)
-    alone = replace(config, engine="local", workers=None, parallel=None)
-    code, title, measured = _measure(alone, parallel.split, list(numbers), output)
+    alone = replace(config, engine="local", workers=None, parallel=None, batch=size or config.batch)
+    code, name, measured = _measure(alone, parallel.split, [1] if size else numbers, output)
     if code:
         return code
-    costs = {number: replace(described, layers=layers) for number, layers in measured.items()}
-    subject = PipelineSubject(title, costs, config.batch, parallel.data)
+    costs = {
+        number: replace(described, layers=measured[1 if size else number]) for number in numbers
+    }
+    subject = PipelineSubject(f"{name}, batch {samples}", costs, batches, hosts)
     return _plan(subject, settings, names, output)
+
+
+def _split(samples: int, microbatches: int) -> int:
+    """Returns the samples of a micro-batch. Raises UserError if they would differ in size."""
+    if samples % microbatches:
+        raise UserError(
+            f"batch is {samples}, which cannot be split into {microbatches} micro-batches of one "
+            "size; make batch a multiple of them, as with --set batch="
+            f"{microbatches * max(1, samples // microbatches)}"
+        )
+    return samples // microbatches
 
 
 def _measure(
     config: Config, split: Sequence[str] | None, numbers: Sequence[int], output: Path
 ) -> tuple[int, str, dict[int, tuple[LayerCost, ...]]]:
-    """Measures layers; returns the exit code, the model in a few words, and the layers' costs.
+    """Measures layers; returns the exit code, the model's name, and the layers' costs.
 
     Args:
         config: a job for one process.
@@ -148,17 +176,17 @@ def _measure(
     # Imported late, because they import TensorFlow, which takes seconds.
     from ooodist.job.preparation import check_writable, load_and_build
     from ooodist.job.run import on_all_ranks
-    from ooodist.pipeline.measure import measure_layers
+    from ooodist.pipeline.layers.measure import measure_layers
     from ooodist.pipeline.stages import calls_of, parts_of_split
 
-    titles: list[str] = []
+    model_names: list[str] = []
     measured: dict[int, tuple[LayerCost, ...]] = {}
 
     def work(engine: Engine) -> None:
         check_writable(output)
         data, _, model = load_and_build(config, engine)
         batch = next(iter(data.train))
-        titles.append(f"{model.name}, batch {config.batch}")
+        model_names.append(model.name)
         parts = None if split is None else parts_of_split(calls_of(model), split)
         for number in numbers:
             logger.info("measuring the layers of %s for m=%d", model.name, number)
@@ -166,7 +194,7 @@ def _measure(
             measured[number] = layers if parts is None else merged(layers, parts)
 
     code = on_all_ranks(config, work)
-    return code, "".join(titles), measured
+    return code, "".join(model_names), measured
 
 
 def _plan(
@@ -178,37 +206,6 @@ def _plan(
     logger.setLevel(logging.INFO)
     print(plan_pipelines(subject, settings, names, output), flush=True)
     return 0
-
-
-def _settings(options: argparse.Namespace, parallel: ParallelConfig) -> list[Setting]:
-    """Returns the settings that the options give, or else the job."""
-    ranks = _numbers(options.pipeline, "--pipeline") or [parallel.pipeline]
-    microbatches = _numbers(options.microbatches, "--microbatches")
-    if not microbatches and parallel.pipeline > 1:
-        microbatches = [parallel.microbatches]
-    if not microbatches:
-        raise UserError(
-            "--pipeline needs --microbatches as well, into which a batch is split; give "
-            "--pipeline 4 --microbatches 8"
-        )
-    chunks: Sequence[int | None] = _numbers(options.chunks, "--chunks") or [parallel.chunks]
-    if parallel.split is None:
-        return [Setting(*each) for each in product(ranks, microbatches, chunks)]
-    if options.chunks:
-        raise UserError(
-            f"--chunks is {' '.join(options.chunks)}, but parallel.split says what the stages are; "
-            "leave the one or the other out"
-        )
-    stages = len(parallel.split) + 1
-    return [
-        Setting(rank, number, chunks_of_split(stages, rank))
-        for rank, number in product(ranks, microbatches)
-    ]
-
-
-def _numbers(words: Sequence[str] | None, name: str) -> list[int]:
-    """Returns the distinct numbers in ``words``; empty without any."""
-    return list(dict.fromkeys(whole_number(word, name, least=1) for word in words or ()))
 
 
 def _names(options: argparse.Namespace, parallel: ParallelConfig) -> list[str]:
@@ -245,11 +242,12 @@ def _described(options: argparse.Namespace, costs: ModelCosts, limit: int | None
         parse_latency(options.latency or DEFAULT_LATENCY, "--latency"),
         8.0 / parse_bandwidth(options.bandwidth[0], "--bandwidth"),
     )
-    return replace(costs, link=link, memory_limit=limit)
+    return replace(costs, link=link, links=None, replica_link=None, memory_limit=limit)
 
 
 def _refuse_without_pipeline(options: argparse.Namespace) -> None:
     given = {
+        "--data": options.data,
         "--microbatches": options.microbatches,
         "--chunks": options.chunks,
         "--schedule": options.schedule,

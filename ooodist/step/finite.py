@@ -29,6 +29,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
@@ -173,31 +174,43 @@ class GradientWatch:
         )
 
     def check_weights(self, loss: Any = None) -> None:
-        """Raises UserError if weights are not finite; they must be alike on all ranks.
+        """Raises UserError, on all ranks, if weights are not finite.
 
         Args:
             loss: the loss in the logs, None if there is none.
         """
         if self._nan_is_handled and _is_not_finite(loss):
             return
-        check_weights(self._model)
+        with self._engine.agreed():  # the ranks of a pipeline have different ones
+            check_weights(self._model)
 
 
 def check_weights(model: keras.Model) -> None:
-    """Raises UserError naming the first trained weight that is not finite, or other that is NaN."""
-    trained = model.trainable_variables
+    """Raises UserError naming the first weight of this rank that :func:`check_weight` refuses."""
     others = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
-    for variables, is_bad, what in (
-        (trained, lambda value: ~np.isfinite(value), "not finite"),
-        (others, np.isnan, "NaN"),  # minus infinity in a custom mask is no mistake
-    ):
-        for variable in variables:
-            bad = is_bad(np.asarray(variable.numpy(), np.float64))
-            if bad.any():
-                raise UserError(
-                    f"weight {variable.path} is {what} at {int(bad.sum())} of {bad.size} places, "
-                    f"so it is not saved; {_way_out(model)}, and go on from the last checkpoint"
-                )
+    for variable in (*model.trainable_variables, *others):
+        if has_value(variable):
+            check_weight(model, variable, variable.numpy())
+
+
+def check_weight(model: keras.Model, variable: keras.Variable, value: np.ndarray) -> None:
+    """Raises UserError if a weight that is trained is not finite, or another is NaN.
+
+    Args:
+        model: the model that has it.
+        variable: the weight.
+        value: what it is.
+    """
+    value = np.asarray(value, np.float64)
+    # Minus infinity in a custom mask is no mistake.
+    bad, what = (
+        (~np.isfinite(value), "not finite") if variable.trainable else (np.isnan(value), "NaN")
+    )
+    if bad.any():
+        raise UserError(
+            f"weight {variable.path} is {what} at {int(bad.sum())} of {bad.size} places, "
+            f"so it is not saved; {_way_out(model)}, and go on from the last checkpoint"
+        )
 
 
 def _scales_loss(model: keras.Model) -> bool:

@@ -20,7 +20,7 @@ def broadcast_weights(engine: Engine, model: keras.Model) -> None:
     The state of random generators (dropout) is left alone: ranks draw different numbers.
     """
     found = [*model.variables, *(v for o in optimizers_of(model) for v in o.variables)]
-    variables = list({id(v): v for v in found if not _is_random_state(v)}.values())
+    variables = list({id(v): v for v in found if not is_random_state(v)}.values())
     broadcast_variables(engine, variables)
 
 
@@ -116,7 +116,8 @@ def reduce_together(
         variable.assign(part.reshape(value.shape).astype(value.dtype))
 
 
-def _is_random_state(variable: Any) -> bool:
+def is_random_state(variable: Any) -> bool:
+    """Returns whether a variable is the state of a random generator, as dropout has one."""
     return "seed_generator_state" in variable.path
 
 

@@ -130,7 +130,7 @@ def training_stream(
 
 
 def first_batch(given: Mapping[str, Any]) -> Any:
-    """Returns the first batch that ``fit(**given)`` would train on, without consuming the data.
+    """Returns the first batch of ``fit(**given)`` or ``evaluate``, without consuming the data.
 
     Raises:
         UserError: this kind of data cannot be read without using it up.
@@ -146,7 +146,7 @@ def first_batch(given: Mapping[str, Any]) -> Any:
         batch = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[rows]), data)
     else:
         raise UserError(
-            f"fit was given a {type(x).__name__}, which cannot be looked at without using it up, "
+            f"x is a {type(x).__name__}, which cannot be looked at without using it up, "
             "but the order is to be planned; give arrays, a tf.data.Dataset or a "
             "keras.utils.PyDataset, or a plan that was made before"
         )
@@ -169,3 +169,25 @@ def evaluation_part(arrays: Any, rank: int, size: int) -> Any:
             "give more samples"
         )
     return take(arrays, slice(rank, None, size))
+
+
+def prediction_part(x: Any, rank: int, size: int) -> Any:
+    """Returns this rank's rows for a prediction: those of all ranks follow each other.
+
+    Raises:
+        UserError: there are fewer samples than ranks.
+    """
+    total = num_samples(x)
+    if total < size:
+        raise UserError(
+            f"{total} samples to predict on {size} workers: each needs at least one; "
+            "give more samples"
+        )
+    return take(x, slice(rank * total // size, (rank + 1) * total // size))
+
+
+def without_optionals(batch: Any) -> Any:
+    """Replaces the empty Optional that Keras's array adapter yields for a sample_weight of None."""
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint import keras_file, together
+from ooodist.checkpoint.state import State
+from ooodist.compat.keras_deferred import has_value
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.trainer import checkpoint
-from ooodist.trainer.checkpoint import State
 from ooodist.trainer.watchdog import expect_longer, expect_usual
 from ooodist.util.replacing import replacing
 
 Logs = dict[str, Any] | None
+BestWeights = Sequence[np.ndarray | None] | None  # in them, None for what another rank has
 
 
 class StopOnInvalidLoss(keras.callbacks.Callback):
@@ -86,16 +91,17 @@ _RANDOM_STATE = "/seed_generator_state"
 class Best(keras.callbacks.EarlyStopping):
     """Keras's EarlyStopping, with state that is saved in checkpoints and restored from them.
 
-    With ``patience=NEVER`` it only finds the best epoch.
+    With ``patience=NEVER`` it only finds the best epoch. Of the weights at the best epoch it has
+    those that this rank has; the others are None.
     """
 
     NEVER = sys.maxsize
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._restored: tuple[dict[str, Any], list[np.ndarray] | None] | None = None
+        self._restored: tuple[dict[str, Any], BestWeights] | None = None
 
-    def restore(self, state: dict[str, Any], best_weights: list[np.ndarray] | None) -> None:
+    def restore(self, state: dict[str, Any], best_weights: BestWeights) -> None:
         """Sets the state to continue from when training begins."""
         self._restored = (state, best_weights)
 
@@ -130,12 +136,17 @@ class Best(keras.callbacks.EarlyStopping):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         try:
-            super().on_epoch_end(epoch, logs)
+            with _weights_of_this_rank(self.model):
+                super().on_epoch_end(epoch, logs)
         except ValueError as error:
             raise UserError(
                 f"early_stopping.mode is auto, but it is not known whether {self.monitor} is "
                 "better when it is small or large; give min or max"
             ) from error
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        with _weights_of_this_rank(self.model):
+            super().on_train_end(logs)
 
     def get_monitor_value(self, logs: Logs) -> float | None:
         logs = logs or {}
@@ -146,6 +157,29 @@ class Best(keras.callbacks.EarlyStopping):
                 f"early_stopping.monitor is {self.monitor}; it must be one of {', '.join(logs)}"
             )
         return float(logs[self.monitor])
+
+
+@contextlib.contextmanager
+def _weights_of_this_rank(model: keras.Model) -> Iterator[None]:
+    """Makes a model give and take None for weights without a value in this block."""
+
+    def get_weights() -> list[np.ndarray | None]:
+        return [weight.numpy() if has_value(weight) else None for weight in model.weights]
+
+    def set_weights(values: Sequence[np.ndarray | None]) -> None:
+        for weight, value in zip(model.weights, values, strict=True):
+            if value is not None:
+                weight.assign(value)
+
+    names = ("get_weights", "set_weights")
+    replaced = {name: vars(model)[name] for name in names if name in vars(model)}
+    model.get_weights, model.set_weights = get_weights, set_weights  # on the instance
+    try:
+        yield
+    finally:
+        del model.get_weights, model.set_weights
+        for name, method in replaced.items():
+            setattr(model, name, method)
 
 
 class EpochLog(keras.callbacks.Callback):
@@ -175,36 +209,31 @@ class EpochLog(keras.callbacks.Callback):
 
 
 class SaveCheckpoints(keras.callbacks.Callback):
-    """Saves checkpoints at the ends of epochs, on rank 0; if that fails, all ranks end.
+    """Saves checkpoints at the ends of epochs; if that fails, all ranks end.
 
     Args:
-        folder: where checkpoints go; None on the other ranks.
+        save: what saves them.
         state: returns the :class:`State` to save after a given number of epochs.
-        best: finds the best epoch; None to keep no ``best.keras``.
+        best: finds the best epoch; None to keep no best checkpoint.
         epochs: number of epochs of the run; the last is always saved.
-        every, keep: as ``checkpoint.every_epochs`` and ``checkpoint.keep``.
-        agree: called with this rank's error or None; raises on all ranks if any has one.
+        every: as ``checkpoint.every_epochs``.
     """
 
     def __init__(
         self,
-        folder: Path | None,
+        save: SaveWhole | SaveParts,
         state: Callable[[int], State],
         best: Best | None,
         *,
         epochs: int,
         every: int,
-        keep: int,
-        agree: Callable[[str | None], None],
     ) -> None:
         super().__init__()
-        self._folder = folder
+        self._save = save
         self._state = state
         self._best = best
         self._epochs = epochs
         self._every = every
-        self._keep = keep
-        self._agree = agree
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         done = epoch + 1
@@ -213,23 +242,86 @@ class SaveCheckpoints(keras.callbacks.Callback):
         is_best = self._best is not None and self._best.improved(epoch)
         if not (is_due or is_best):
             return
-        error = None
-        expect_longer(f"rank 0 began to save the checkpoint of epoch {done}")
-        if self._folder is not None:
-            try:
-                self._save(self._folder, done, is_due, is_best)
-            except UserError as caught:
-                error = str(caught)
-            expect_usual(f"the checkpoint of epoch {done} was saved")  # the others must arrive now
-        self._agree(error)
-
-    def _save(self, folder: Path, done: int, is_due: bool, is_best: bool) -> None:
-        first, *copies = [
-            *([folder / checkpoint.file_name(done)] if is_due else []),
-            *([folder / checkpoint.BEST_NAME] if is_best else []),
-        ]
+        expect_longer(f"the checkpoint of epoch {done} began to be saved")
         best_weights = self._best.best_weights if self._best is not None else None
-        checkpoint.write(first, self.model, self._state(done), best_weights)
-        for copy in copies:
-            checkpoint.copy(first, copy)
-        checkpoint.prune(folder, self._keep)
+        self._save(self.model, self._state(done), best_weights, is_due=is_due, is_best=is_best)
+
+
+class SaveWhole:
+    """Saves checkpoints as Keras files, on rank 0.
+
+    Args:
+        folder: where they go.
+        keep: as ``checkpoint.keep``.
+        engine: the engine that connects the ranks.
+    """
+
+    def __init__(self, folder: Path, keep: int, engine: Engine) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._engine = engine
+
+    def __call__(
+        self,
+        model: keras.Model,
+        state: State,
+        best_weights: BestWeights,
+        *,
+        is_due: bool,
+        is_best: bool,
+    ) -> None:
+        """Saves a checkpoint; all ranks call it. Raises UserError on all ranks if that fails."""
+        with self._engine.agreed():
+            if self._engine.rank == 0:
+                first, *copies = [
+                    *([self._folder / folders.file_name(state.epoch)] if is_due else []),
+                    *([self._folder / folders.BEST_NAME] if is_best else []),
+                ]
+                try:
+                    keras_file.write(first, model, state, best_weights)
+                    for copy in copies:
+                        keras_file.copy(first, copy)
+                    folders.prune(self._folder, self._keep)
+                finally:  # the others must arrive now
+                    expect_usual(f"the checkpoint of epoch {state.epoch} was saved")
+
+
+class SaveParts:
+    """Saves checkpoints in parts, on all ranks.
+
+    Args:
+        folder: where they go; on a disk that all ranks see.
+        keep: as ``checkpoint.keep``.
+        engine: the engine that connects the ranks.
+        writers: returns which rank writes each variable; see :func:`together.write`.
+    """
+
+    def __init__(
+        self, folder: Path, keep: int, engine: Engine, writers: Callable[[], Mapping[int, int]]
+    ) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._engine = engine
+        self._writers = writers
+
+    def __call__(
+        self,
+        model: keras.Model,
+        state: State,
+        best_weights: BestWeights,
+        *,
+        is_due: bool,
+        is_best: bool,
+    ) -> None:
+        """Saves a checkpoint; all ranks call it. Raises UserError on all ranks if that fails."""
+        best = self._folder / folders.best_parts_name(state.epoch)
+        first = self._folder / folders.parts_name(state.epoch) if is_due else best
+        together.write(self._engine, first, model, state, self._writers(), best_weights)
+        with self._engine.agreed():
+            if self._engine.rank == 0:
+                if is_best and first != best:
+                    folders.link(first, best)
+                if is_best:
+                    folders.prune_best(self._folder, best)
+                folders.prune(self._folder, self._keep)
+        expect_usual(f"the checkpoint of epoch {state.epoch} was saved")

@@ -1,6 +1,6 @@
 """Runs Keras's fit and evaluate on all ranks of a job; a strategy supplies what differs.
 
-The model remains the same object. Five of its methods are replaced on the instance, so saving,
+The model remains the same object. Some of its methods are replaced on the instance, so saving,
 cloning and inspecting it work as before:
 
 * ``make_train_function``: the strategy defines what a step is.
@@ -8,6 +8,9 @@ cloning and inspecting it work as before:
 * ``train_on_batch``: each rank passes its own batch.
 * ``evaluate``: synchronizes what each rank knows of the model first; arrays are sharded.
 * ``get_metrics_result``: outside a traced step, returns the metrics over all ranks.
+
+What is replaced where a rank computes only a part of the model, in evaluations, too, is in
+:mod:`ooodist.trainer.staged`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -29,6 +33,7 @@ from ooodist.step.launch import Batch
 from ooodist.trainer import arrays, writers
 from ooodist.trainer.epochs import EpochCare, StopTogether
 from ooodist.trainer.sharing import share_out
+from ooodist.trainer.staged import StagedMethods
 from ooodist.trainer.strategy import Strategy
 
 logger = logging.getLogger("ooodist")
@@ -74,6 +79,7 @@ class DistributedFit:
         self._last_logs: dict[str, tf.Tensor] = {}
         self._plain_fit = model.fit
         self._plain_train_on_batch = model.train_on_batch
+        self._staged = StagedMethods(self) if strategy.inner.evaluates_in_stages else None
         self._plain_evaluate = model.evaluate
         self._plain_metrics = model.get_metrics_result
         model.make_train_function = self._make_train_function
@@ -94,7 +100,7 @@ class DistributedFit:
     def end_epoch(self, logs: dict[str, Any]) -> None:
         """Synchronizes the ranks and checks that the replicas are identical."""
         self.synchronize()
-        replicas.check_replicas(self.engine, self._model)
+        self.strategy.check_replicas()
         self.strategy.end_epoch(logs)
 
     def synchronize(self) -> None:
@@ -140,7 +146,7 @@ class DistributedFit:
             batch = next(iterator, None)
             if batch is None:
                 break
-            self._ahead.append(without_optionals(batch))
+            self._ahead.append(arrays.without_optionals(batch))
         return list(self._ahead)[:number]
 
     def _next_batches(self, iterator: Iterator[Batch]) -> list[Batch]:
@@ -201,7 +207,7 @@ class DistributedFit:
         total = None if batches is None else batches * epochs
         if self.strategy.needs_plan:
             steps = None if total is None else max(1, total // accumulate)
-            self.strategy.plan(without_optionals(arrays.first_batch(given)), steps)
+            self.strategy.plan(arrays.without_optionals(arrays.first_batch(given)), steps)
         self.strategy.left = total
         self._take_over_settings()
         self._alike = False
@@ -210,11 +216,6 @@ class DistributedFit:
     def _train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(self._plain_train_on_batch).bind(*args, **kwargs).arguments
         strategy = self.strategy
-        if not strategy.is_whole_between_epochs:
-            raise UserError(
-                "train_on_batch ends no epoch, at which the ranks of a pipeline broadcast what "
-                "they have trained; use fit, with steps_per_epoch"
-            )
         if strategy.accumulate > 1:
             raise UserError(
                 f"train_on_batch gives one batch, but accumulate is {strategy.accumulate}, which "
@@ -256,9 +257,9 @@ class DistributedFit:
         if isinstance(given, keras.callbacks.CallbackList):
             raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
         callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
-        if not self.strategy.is_whole_between_epochs:
+        if not self.strategy.has_whole_model:
             writers.check_saves_at_ends_of_epochs(callbacks)
-        callbacks = writers.on_this_rank(callbacks, self.engine)
+        callbacks = writers.on_this_rank(callbacks, self.strategy)
         self.strategy.watch.leave_loss_to(callbacks)
         return [EpochCare(self), *callbacks, StopTogether(self)]
 
@@ -273,10 +274,13 @@ class DistributedFit:
             metric_states.refuse_what_does_not_add_up(self._model)
         if engine.rank:
             given["verbose"] = 0
-        if not is_inside_fit(given) and engine.size > 1 and arrays.is_arrays(given.get("x")):
+        inside_fit = is_inside_fit(given)
+        if not inside_fit and engine.size > 1 and arrays.is_arrays(given.get("x")):
             data = tuple(given.get(name) for name in arrays.NAMES)
-            part = arrays.evaluation_part(data, engine.rank, engine.size)
+            part = arrays.evaluation_part(data, *self.strategy.shard)
             given.update(zip(arrays.NAMES, part, strict=True))
+        if self._staged is not None:
+            self._staged.begin_evaluation(given, inside_fit=inside_fit)
         return self._plain_evaluate(**given)
 
     def _metrics_result(self) -> dict[str, Any]:
@@ -285,11 +289,29 @@ class DistributedFit:
         return replicas.global_metrics(self.engine, self._model, self._plain_metrics)
 
 
-def without_optionals(batch: Batch) -> Batch:
-    """Replaces the empty Optional that Keras's array adapter yields for a sample_weight of None."""
-    return tf.nest.map_structure(
-        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
-    )
+def whole(model: keras.Model) -> AbstractContextManager[None]:
+    """Gives all ranks the whole model in a block, to save it or to look at its weights.
+
+    All ranks enter the block. In a pipeline each rank has the weights and the optimizer state of
+    its own stages alone otherwise; elsewhere the block changes nothing::
+
+        with ooodist.whole(model):
+            if ooodist.rank() == 0:
+                model.save("model.keras")
+
+    Args:
+        model: a model that was given to ``ooodist.pipelined`` or ``ooodist.distribute``.
+
+    Raises:
+        UserError: it was not.
+    """
+    if not hasattr(model, "ooodist"):
+        raise UserError(
+            f"model {model.name} was not given to ooodist.pipelined or ooodist.distribute, so it "
+            "is whole as it is"
+        )
+    strategy: Strategy = model.ooodist.strategy
+    return strategy.whole()
 
 
 def batches_per_epoch(given: dict[str, Any]) -> int | None:

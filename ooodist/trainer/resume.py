@@ -1,26 +1,32 @@
-"""Resumes from a checkpoint: rank 0 reads it, the other ranks get it through the engine.
+"""Resumes from a checkpoint, of either form.
 
-So checkpoints may be on a disk that only rank 0's host has.
+Where each rank has the whole model, rank 0 reads it, and the other ranks get it through the engine;
+so it may be on a disk that only rank 0's host has. In a pipeline, each rank reads what it needs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import keras
 import numpy as np
 
+from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint import keras_file
+from ooodist.checkpoint.parts import Parts
+from ooodist.checkpoint.state import State, check_fits
+from ooodist.compat.keras_deferred import has_value
 from ooodist.config.job import Config
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.profiler.conditions import versions
 from ooodist.step import replicas
 from ooodist.step.optimizer import state_prefix, without_scaling
-from ooodist.trainer import checkpoint
-from ooodist.trainer.checkpoint import State
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -35,7 +41,7 @@ _FREE_KEYS = (
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint to resume from; ``file`` is read on rank 0 only."""
+    """The checkpoint to resume from; ``file`` is a Keras file, or a folder of parts."""
 
     file: Path
     state: State
@@ -48,18 +54,20 @@ def find(config: Config, folder: Path) -> Source | None:
     be overwritten.
     """
     resume = config.checkpoint.resume
-    if resume is True or (isinstance(resume, str) and Path(resume).is_dir()):
-        file, state = checkpoint.latest(folder if resume is True else Path(resume))
+    if resume is True:
+        file, state = folders.latest(folder)
+    elif isinstance(resume, str) and folders.is_checkpoint(Path(resume)):
+        file, state = Path(resume), folders.read_state(Path(resume))
     elif isinstance(resume, str):
-        file, state = Path(resume), checkpoint.read_state(Path(resume))
+        file, state = folders.latest(Path(resume))
     else:
-        if checkpoint.epochs(folder):
+        if folders.epochs(folder):
             raise UserError(
                 f"output is {folder}, which has checkpoints of an earlier run; go on with it "
                 "(--resume), give another folder (--output DIR), or delete it"
             )
         return None
-    later = [epoch for epoch in checkpoint.epochs(folder) if epoch > state.epoch]
+    later = [epoch for epoch in folders.epochs(folder) if epoch > state.epoch]
     if later and resume is not True:
         raise UserError(
             f"checkpoint.resume is {resume}, of epoch {state.epoch}, but the output folder "
@@ -140,22 +148,79 @@ def restore(engine: Engine, source: Source, model: keras.Model) -> list[np.ndarr
     model.
     """
     model.optimizer.build(_trained(model, source.state))
-    checkpoint.check_fits(model, source.state, str(source.file))
-    rate = None if is_scheduled(model.optimizer) else np.asarray(model.optimizer.learning_rate)
+    check_fits(keras_file.variables_of(model), source.state.variables, source.file)
     best_weights = None
-    with engine.agreed():
-        if engine.rank == 0:
-            checkpoint.load_variables(source.file, model, source.state)
-            best_weights = checkpoint.read_best_weights(source.file, model)
-    replicas.broadcast_weights(engine, model)
-    if rate is not None:
-        model.optimizer.learning_rate = rate
+    with _keeping_rate(model):
+        with engine.agreed():
+            if engine.rank == 0:
+                best_weights = _load(source, model)
+        replicas.broadcast_weights(engine, model)
     if not engine.broadcast_text("yes" if best_weights is not None else ""):
         return None
     return engine.broadcast(model.get_weights() if best_weights is None else best_weights)
 
 
-def _trained(model: keras.Model, state: checkpoint.State) -> list[keras.Variable]:
+def _load(source: Source, model: keras.Model) -> list[np.ndarray] | None:
+    """Sets all variables, and returns the weights of the best epoch, if there are any."""
+    if not source.file.is_dir():
+        keras_file.load_variables(source.file, model, source.state)
+        return keras_file.read_best_weights(source.file, model)
+    with Parts(source.file) as parts:
+        for index, variable in enumerate(keras_file.kept(model)):
+            variable.assign(parts.read(index))
+        return [parts.read_best(index) for index in range(parts.num_best)] or None
+
+
+def restore_own(
+    engine: Engine, source: Source, model: keras.Model
+) -> list[np.ndarray | None] | None:
+    """Loads a checkpoint, of either form, into a pipeline: each rank reads what it has.
+
+    The learning rate, unless scheduled, is the job's, not the checkpoint's.
+
+    Args:
+        engine: the engine that connects the ranks.
+        source: the checkpoint; on a disk that all ranks see.
+        model: compiled and built; the stages of the ranks are known.
+
+    Returns:
+        the weights of the best epoch, if the checkpoint has them; None for those that this rank
+        does not have.
+
+    Raises:
+        UserError: on all ranks, if it is damaged or does not fit the model, or one does not see it.
+    """
+    best_weights: list[np.ndarray | None] | None = None
+    with _keeping_rate(model), engine.agreed():
+        variables = keras_file.variables_of(model)
+        check_fits(variables, source.state.variables, source.file, by_name=True)
+        if not source.file.exists():
+            raise UserError(
+                f"rank {engine.rank} does not see the checkpoint {source.file}; in a pipeline each "
+                "rank reads its own part, so put it on a disk that all ranks see"
+            )
+        with folders.open_checkpoint(source.file) as saved:
+            if saved.num_best:
+                best_weights = [None] * saved.num_best
+            for index, variable in enumerate(keras_file.kept(model)):
+                if has_value(variable):
+                    variable.assign(saved.read(index))
+                    if best_weights is not None and index < saved.num_best:
+                        best_weights[index] = saved.read_best(index)
+    return best_weights
+
+
+@contextlib.contextmanager
+def _keeping_rate(model: keras.Model) -> Iterator[None]:
+    """Gives the optimizer its learning rate back after this block, unless it is scheduled."""
+    optimizer = model.optimizer
+    rate = None if is_scheduled(optimizer) else np.asarray(optimizer.learning_rate)
+    yield
+    if rate is not None:
+        optimizer.learning_rate = rate
+
+
+def _trained(model: keras.Model, state: State) -> list[keras.Variable]:
     """Returns the weights that the optimizer trains; a custom train_step may leave some out."""
     weights = model.trainable_variables
     if type(model).train_step is keras.Model.train_step:

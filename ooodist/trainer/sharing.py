@@ -30,7 +30,7 @@ def share_out(
         given: arguments of fit, by name.
         model: the model that is trained.
         engine: the engine of the job.
-        place: which part of the training data this rank uses, and of how many.
+        place: which part of the data this rank uses, and of how many.
         say: whether to log what is used as it is.
 
     Raises:
@@ -41,22 +41,25 @@ def share_out(
     if arrays.is_arrays(given.get("x")):
         _share_out_training(given, batch_size, model, engine, place)
     elif say:
-        _say_used_as_is("x", given.get("x"))
+        _say_used_as_is("x", given.get("x"), engine, place)
     validation = given.get("validation_data")
     if isinstance(validation, tuple | list) and arrays.is_arrays(validation[0]):
-        part = arrays.evaluation_part(tuple(validation), engine.rank, engine.size)
+        part = arrays.evaluation_part(tuple(validation), *place)
         given["validation_data"] = arrays.present(part)
         given["validation_batch_size"] = given.get("validation_batch_size") or batch_size
     elif validation is not None and say:
-        _say_used_as_is("validation_data", validation)
+        _say_used_as_is("validation_data", validation, engine, place)
     return given
 
 
-def _say_used_as_is(name: str, data: Any) -> None:
+def _say_used_as_is(name: str, data: Any, engine: Engine, place: tuple[int, int]) -> None:
+    _, parts = place
+    whose = "each" if parts == engine.size else "all ranks of a pipeline the same, each pipeline"
     logger.info(
-        "fit: %s is a %s, which is used as it is on every rank; each must yield its own part",
+        "fit: %s is a %s, which is used as it is on every rank; %s must yield its own part",
         name,
         type(data).__name__,
+        whose,
     )
 
 

@@ -11,11 +11,13 @@ Only :class:`ooodist.trainer.fit.DistributedFit` touches Keras's methods; it ask
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 
@@ -31,6 +33,23 @@ logger = logging.getLogger("ooodist")
 LookAhead = Callable[[int], list[Batch]]  # up to so many next batches, without consuming them
 
 
+class StagedEvaluation(Protocol):
+    """Evaluates a model of which each rank computes a part; all ranks call it together."""
+
+    @property
+    def batches_per_call(self) -> int:
+        """How many batches :meth:`outputs` should be given at a time."""
+
+    def metrics(self, batches: Iterator[Batch]) -> Iterator[dict[str, Any]]:
+        """Returns the metrics after each batch; it may read some batches ahead."""
+
+    def outputs(self, batches: Iterable[Batch]) -> Any:
+        """Returns this rank's share of the model's outputs for these batches, as tensors."""
+
+    def gathered(self, outputs: Any) -> Any:
+        """Returns the outputs of all ranks, as arrays, on rank 0; None on others."""
+
+
 class Strategy(ABC):
     """A way to train a model on all ranks; all of them call its methods together.
 
@@ -44,11 +63,14 @@ class Strategy(ABC):
         steps_per_execution, accumulate: their product is the number of batches of a call.
         left: batches of this fit that are still to be trained on; None if unknown.
         watch: ends the training when gradients or weights are not finite.
-        is_whole_between_epochs: whether each rank has all trained weights at any time.
+        has_whole_model: whether each rank has all weights.
+        evaluates_in_stages: whether each rank computes only a part of the model in an evaluation,
+            too; if not, each evaluates its samples on the whole model, as Keras does.
         is_trying: whether calls are run in alternative ways at present, to find the fastest.
     """
 
-    is_whole_between_epochs = True
+    has_whole_model = True
+    evaluates_in_stages = False
     is_trying = False
 
     def __init__(
@@ -110,7 +132,34 @@ class Strategy(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Gives all ranks what each knows of the model; called only if there was training since."""
+        """Makes the replicas one model; called only if there was training since."""
+
+    def check_replicas(self) -> None:
+        """Raises UserError, on all ranks, if trained weights are not the same on all replicas."""
+        replicas.check_replicas(self.engine, self.model)
+
+    def whole(
+        self, root: int | None = None, *, returns: bool = False
+    ) -> AbstractContextManager[None]:
+        """Gives ranks the whole model in this block; all ranks enter it.
+
+        Args:
+            root: the rank that gets it; None: all ranks do.
+            returns: after the block, the others get what the root's variables are then.
+        """
+        return contextlib.nullcontext()
+
+    def evaluation(self, first_batch: Callable[[], Batch] | None) -> StagedEvaluation:
+        """Returns what evaluates in stages, which are made if there are none yet.
+
+        Args:
+            first_batch: returns one batch of (x, y, …) as the data yields it; None if there is
+                nothing to compare with.
+
+        Raises:
+            UserError: stages cannot be made; on all ranks.
+        """
+        raise AssertionError(f"{type(self).__name__} does not evaluate in stages")
 
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:  # noqa: B027
         """Called before a call runs, with its batches and a way to see those that follow."""
@@ -139,12 +188,20 @@ class Strategy(ABC):
 
     def broadcast(self, batch: Batch) -> None:
         """Gives all ranks rank 0's weights. Raises UserError if their arguments differ."""
-        build(self.model, batch)
+        self.build(batch)
         self.engine.check_equal("the arguments of ooodist.distribute", self.arguments)
-        replicas.broadcast_weights(self.engine, self.model)
+        self.broadcast_weights()
         if self.engine.size > 1:
             metric_states.refuse_what_does_not_add_up(self.model)
         self.watch.begin()
+
+    def build(self, batch: Batch) -> None:
+        """Builds weights, metrics and optimizer."""
+        build(self.model, batch)
+
+    def broadcast_weights(self) -> None:
+        """Gives all ranks rank 0's weights and optimizer state."""
+        replicas.broadcast_weights(self.engine, self.model)
 
     @property
     def compiled(self) -> tuple[Any, ...]:

@@ -28,9 +28,9 @@ def replacing(file: Path, what: str | None = None) -> Iterator[Path]:
     temporary = file.with_name(f"{INCOMPLETE_PREFIX}{secrets.token_hex(8)}{file.suffix}")
     try:
         yield temporary
-        _flush_to_disk(temporary)
+        flush_to_disk(temporary)
         os.replace(temporary, file)
-        _flush_to_disk(file.parent)
+        flush_to_disk(file.parent)
     except OSError as error:
         if what is None:
             raise
@@ -39,7 +39,8 @@ def replacing(file: Path, what: str | None = None) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _flush_to_disk(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
+    """Returns once a file or folder is on disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

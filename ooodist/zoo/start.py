@@ -21,10 +21,10 @@ import numpy as np
 from ooodist import engines
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.engines.base import Engine
+from ooodist.engines.rank_0 import on_rank_0
 from ooodist.errors import UserError
 from ooodist.step import replicas
 from ooodist.step.backward import named_variables
-from ooodist.trainer.rank_0 import on_rank_0
 from ooodist.transfer import answers as questioning
 from ooodist.transfer import provenance, rate
 from ooodist.transfer.answers import Answers

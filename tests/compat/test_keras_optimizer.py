@@ -38,9 +38,20 @@ def _saving() -> None:
     assert "iterations" in skipped
 
 
+def _copy() -> None:
+    schedule = keras.optimizers.schedules.LearningRateSchedule()
+    schedule.__class__ = type("Rate", (type(schedule),), {"__call__": lambda *_: 0.25})
+    optimizer = keras.optimizers.SGD(schedule, momentum=0.5)
+    copy = keras_optimizer.unbuilt_copy(optimizer)
+    assert float(keras.ops.convert_to_numpy(copy.learning_rate)) == 0.25
+    assert copy.momentum == 0.5
+    assert keras_optimizer.rate_or_schedule(optimizer) is schedule
+
+
 CONTRACTS = [
     Contract("Optimizer._learning_rate", "keras", keras_optimizer.rate_or_schedule, _rate),
     Contract("Optimizer._iterations", "keras", keras_optimizer.showing_iterations, _iterations),
+    Contract("Optimizer._learning_rate", "keras", keras_optimizer.unbuilt_copy, _copy),
     Contract(
         "saving_lib.get_attr_skipset", "keras", keras_optimizer.remember_what_saving_skips, _saving
     ),

@@ -406,6 +406,7 @@ def test_the_default_stall_limit_of_a_pipeline() -> None:
         ("parallel.pipeline=0", "parallel.pipeline is 0; it must be a whole number, at least 1"),
         ("parallel=3", "parallel is 3; it must be"),
         ("parallel.schedule=zbh1", "parallel.schedule is zbh1 (did you mean zb_h1?)"),
+        ("parallel={costs: a.yaml, split: [b]}", "parallel.costs is a.yaml, by which stages"),
     ],
 )
 def test_mistakes_of_a_pipeline(override: str, message: str) -> None:

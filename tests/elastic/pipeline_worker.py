@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import ooodist
+from ooodist.compat.keras_deferred import has_value
 from ooodist.elastic.controller import Mask
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Selectable
@@ -177,7 +178,7 @@ def replayed(case: Elastic, masks: Sequence[Mask]) -> tuple[keras.Model, Optimiz
 def state(model: keras.Model) -> dict[str, np.ndarray]:
     strategy = model.ooodist.strategy
     held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
-    found = {f"{number} {v.path}": v.numpy() for number, v in enumerate(held)}
+    found = {f"{number} {v.path}": v.numpy() for number, v in enumerate(held) if has_value(v)}
     found |= {
         f"count {path}": v.numpy() for path, v in strategy.selective._optimizer_state.counts.items()
     }
@@ -219,8 +220,9 @@ def main(name: str) -> None:
 
     alone, optimizer_state = replayed(case, masks)
     assert counts == optimizer_state.state()
-    values = {v.path: v.numpy() for v in model.variables}
-    of_optimizer = {v.path: v.numpy() for v in model.optimizer.variables}
+    with ooodist.whole(model):
+        values = {v.path: v.numpy() for v in model.variables}
+        of_optimizer = {v.path: v.numpy() for v in model.optimizer.variables}
     compare({v.path: v.numpy() for v in alone.variables}, values, case)
     compare({v.path: v.numpy() for v in alone.optimizer.variables}, of_optimizer, case)
 
@@ -228,9 +230,10 @@ def main(name: str) -> None:
         batches = Batches(case)
         plain = pipelined(case, batches, None)
         plain.fit(batches.data(0), epochs=EPOCHS, verbose=0)
-        for variable in (*plain.variables, *plain.optimizer.variables):
-            found = values.get(variable.path, of_optimizer.get(variable.path))
-            np.testing.assert_array_equal(variable.numpy(), found, variable.path)
+        with ooodist.whole(plain):
+            for variable in (*plain.variables, *plain.optimizer.variables):
+                found = values.get(variable.path, of_optimizer.get(variable.path))
+                np.testing.assert_array_equal(variable.numpy(), found, variable.path)
         plain.ooodist.strategy.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
 

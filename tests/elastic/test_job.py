@@ -19,7 +19,8 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist.trainer import checkpoint
+from ooodist.checkpoint import convert
+from ooodist.checkpoint import folder as folders
 from tests.jobs import ROOT
 from tests.pipeline.jobs import run_python
 
@@ -79,14 +80,30 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Way(request.param, folder, job.stdout)
 
 
+def checkpoint(folder: Path, epoch: int) -> Path:
+    """The checkpoint of an epoch: a Keras file, or a folder of the parts of a pipeline."""
+    return dict(folders.checkpoints(folder))[epoch]
+
+
+def loaded(folder: Path, epoch: int) -> keras.Model:
+    """The model in a checkpoint."""
+    path = checkpoint(folder, epoch)
+    if path.is_dir():
+        merged = folder / f"merged-{epoch}.keras"
+        convert.merge(path, merged)
+        path = merged
+    return keras.models.load_model(path)
+
+
 def selection(folder: Path, epoch: int) -> dict[str, Any]:
-    found = checkpoint.read_state(folder / checkpoint.file_name(epoch)).selection
+    found = folders.read_state(checkpoint(folder, epoch)).selection
     assert found is not None
     return found
 
 
 def weights(folder: Path, epoch: int) -> list[np.ndarray]:
-    return keras.models.load_model(folder / checkpoint.file_name(epoch)).get_weights()
+    weights: list[np.ndarray] = loaded(folder, epoch).get_weights()
+    return weights
 
 
 def test_some_tensors_are_trained_and_others_are_not(way: Way) -> None:
@@ -98,7 +115,7 @@ def test_some_tensors_are_trained_and_others_are_not(way: Way) -> None:
     assert set(state["counts"].values()) <= {0, 10}
     [renewal] = state["renewals"]
     assert len(renewal["selected"]) < len(renewal["importance"]) == 4
-    one, two = (keras.models.load_model(first / checkpoint.file_name(n)) for n in (1, 2))
+    one, two = (loaded(first, epoch) for epoch in (1, 2))
     for before, after in zip(one.trainable_variables, two.trainable_variables, strict=True):
         moved = bool((before.numpy() != after.numpy()).any())
         assert moved == (after.path in state["weights"])
@@ -107,7 +124,8 @@ def test_some_tensors_are_trained_and_others_are_not(way: Way) -> None:
 def test_a_resumed_run_goes_on_with_the_selection(way: Way) -> None:
     first, second = way.folder / "first", way.folder / "second"
     second.mkdir()
-    shutil.copy(first / checkpoint.file_name(1), second)
+    source = checkpoint(first, 1)
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, second / source.name)
     job = run(way.name, second, way.folder / "profiles", "--resume")
     assert job.returncode == 0, job.stdout[-6000:]
     assert "resuming after epoch 1" in job.stdout

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -114,6 +115,22 @@ def test_everything_takes_what_the_full_schedule_takes() -> None:
         everything = range(len(cost_model.choice.items))
         full = simulate_pipeline(schedule, costs)
         assert cost_model.seconds(everything) == pytest.approx(full.step_seconds)
+
+
+def test_only_the_gradients_of_what_is_selected_are_exchanged() -> None:
+    units = units_of((2, 2), one, one)
+    costs = costs_of(units, [1, 1])
+    stages = (replace(costs.stages[0], exchange=6.0), replace(costs.stages[1], exchange=8.0))
+    schedule = schedules.one_forward_one_backward(2, 2)
+    cost_model = unplanned(units, replace(costs, stages=stages), schedule)
+
+    def exchanges(*layers: int) -> list[float]:
+        masked = cost_model.masked(numbers(cost_model, *layers))
+        return [stage.exchange for stage in masked.stages]
+
+    assert exchanges(0, 1, 2, 3) == [6, 8]
+    assert exchanges(0, 3) == [3, 4]
+    assert exchanges(3) == [0, 4]
 
 
 def test_stages_before_the_first_selected_only_run_forward() -> None:

@@ -11,10 +11,10 @@ import keras
 import pytest
 
 from ooodist import engines
+from ooodist.checkpoint import folder as folders
 from ooodist.config import job as job_file
 from ooodist.job.preparation import set_up
 from ooodist.job.run import train
-from ooodist.trainer import checkpoint
 
 pytestmark = pytest.mark.usefixtures("equal_costs")
 JOB = [
@@ -50,7 +50,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, profiles: str) -
     keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
     run(parts, *overrides, "epochs=3", resume=True)
 
-    expected, found = (checkpoint.latest(folder)[1] for folder in (whole, parts))
+    expected, found = (folders.latest(folder)[1] for folder in (whole, parts))
     assert expected.selection is not None
     renewals = expected.selection["renewals"]
     assert [renewal["step"] for renewal in renewals] == [0, 5, 10, 15]
@@ -67,7 +67,7 @@ def test_a_checkpoint_of_elastic_training_can_be_trained_on_in_full(
     with caplog.at_level("WARNING", logger="ooodist"):
         run(tmp_path, "elastic=null", "epochs=2", resume=True)
     assert "selection of tensors does not count: all are trained now" in caplog.text
-    assert checkpoint.latest(tmp_path)[1].selection is None
+    assert folders.latest(tmp_path)[1].selection is None
 
 
 def test_a_checkpoint_of_full_training_can_be_trained_on_elastically(
@@ -75,7 +75,7 @@ def test_a_checkpoint_of_full_training_can_be_trained_on_elastically(
 ) -> None:
     run(tmp_path, "elastic=null", "epochs=1")
     run(tmp_path, f"planning.profiles={profiles}", "epochs=2", resume=True)
-    selection = checkpoint.latest(tmp_path)[1].selection
+    selection = folders.latest(tmp_path)[1].selection
     assert selection is not None
     counts = selection["counts"]
     assert 12 in counts.values()  # the six steps before count

@@ -17,12 +17,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ooodist import engines
+from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint.state import State
 from ooodist.config import job as job_file
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job.preparation import set_up
 from ooodist.job.run import train
-from ooodist.trainer import checkpoint, resume
+from ooodist.trainer import resume
 
 SMALL = ["model={name: mlp, layers: [8], dropout: 0.3}", "batch=128", "report.tensorboard=false"]
 
@@ -39,8 +41,8 @@ def run(engine: Engine, output: Path, *overrides: str, resume: bool | str = Fals
     train(set_up(config, engine), time.monotonic())
 
 
-def last_state(folder: Path) -> checkpoint.State:
-    return checkpoint.latest(folder)[1]
+def last_state(folder: Path) -> State:
+    return folders.latest(folder)[1]
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -97,8 +99,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     run(engine, whole, *overrides, "epochs=5")
 
     run(engine, parts, *overrides, "epochs=3", "checkpoint.every_epochs=2")
-    assert checkpoint.epochs(parts) == [2, 3]
-    (parts / checkpoint.file_name(3)).unlink()  # as if it was killed in epoch 3
+    assert folders.epochs(parts) == [2, 3]
+    (parts / folders.file_name(3)).unlink()  # as if it was killed in epoch 3
     run(engine, parts, *overrides, "epochs=4", resume=True)
     keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
     run(engine, parts, *overrides, "epochs=5", resume=True)
@@ -135,7 +137,7 @@ def test_what_a_job_writes(
     written = job_file.load(tmp_path / "config.yaml")
     assert (written.epochs, written.model.layers) == (4, (8,))
     assert (
-        checkpoint.read_state(tmp_path / "best.keras").epoch
+        folders.read_state(tmp_path / "best.keras").epoch
         == last_state(tmp_path).best["best_epoch"] + 1
     )
 
@@ -210,7 +212,7 @@ def test_changes_on_resume_are_named_and_a_new_learning_rate_counts(
     assert "resuming with optimizer.learning_rate: 0.0 instead of 0.1" in caplog.text
     assert "resuming with batch: 64 instead of 128" in caplog.text
     assert "resuming with epochs" not in caplog.text
-    first, second = (keras.models.load_model(tmp_path / checkpoint.file_name(n)) for n in (1, 2))
+    first, second = (keras.models.load_model(tmp_path / folders.file_name(n)) for n in (1, 2))
     assert float(first.optimizer.learning_rate) == np.float32(0.1)
     assert float(second.optimizer.learning_rate) == 0
     for one, other in zip(first.get_weights(), second.get_weights(), strict=True):
@@ -223,7 +225,7 @@ def test_the_number_of_workers_may_change_if_the_job_says_so(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(engine, tmp_path, "epochs=1")
-    file, state = checkpoint.latest(tmp_path)
+    file, state = folders.latest(tmp_path)
     source = resume.Source(file, replace(state, size=3))
     config = job_file.load(None, SMALL)
     with pytest.raises(UserError, match=r"is of 3 workers, this job has 2; .*new_world_size=true"):
@@ -241,7 +243,7 @@ def test_another_order_of_records_is_named(
 ) -> None:
     """A checkpoint of three workers with 64 samples each goes on with two."""
     run(engine, tmp_path, "epochs=1")
-    _, state = checkpoint.latest(tmp_path)
+    _, state = folders.latest(tmp_path)
     source = resume.Source(tmp_path, replace(state, size=3, config={**state.config, "batch": 64}))
     config = job_file.load(None, [*SMALL, "data={name: tfds, dataset: mnist}", f"batch={batch}"])
     resume.warn_of_changes(source, config, 2)
@@ -253,7 +255,7 @@ def test_other_versions_are_named(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(engine, tmp_path, "epochs=1")
-    file, state = checkpoint.latest(tmp_path)
+    file, state = folders.latest(tmp_path)
     old = replace(state, versions={**state.versions, "keras": "3.0.0"})
     resume.warn_of_changes(resume.Source(file, old), job_file.load(None, SMALL), 1)
     assert "but the checkpoint was written with 3.0.0" in caplog.text
@@ -264,7 +266,7 @@ def test_no_checkpoint_is_overwritten_unasked(engine: Engine, tmp_path: Path) ->
     run(engine, old, "epochs=2")
     with pytest.raises(UserError, match=r"has checkpoints of an earlier run; go on .*--resume"):
         run(engine, old, "epochs=2")
-    first = str(old / checkpoint.file_name(1))
+    first = str(old / folders.file_name(1))
     with pytest.raises(UserError, match="has checkpoints of epoch 2 that would be overwritten"):
         run(engine, old, "epochs=2", resume=first)
     run(engine, new, "epochs=2", resume=first)
@@ -326,7 +328,7 @@ def test_jobs_that_cannot_run(
 ) -> None:
     with pytest.raises(UserError, match=message):
         run(engine, tmp_path, "epochs=1", *overrides)
-    assert checkpoint.epochs(tmp_path) == []
+    assert folders.epochs(tmp_path) == []
     # A minute later it would end the process, whatever that does by then.
     assert "watchdog" not in [thread.name for thread in threading.enumerate()]
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from ooodist import engines
+from ooodist.checkpoint import folder as folders
 from ooodist.config import job as job_file
 from ooodist.elastic import timing
 from ooodist.engines.base import Engine
@@ -23,7 +24,6 @@ from ooodist.errors import UserError
 from ooodist.job import warm_start as warm_job
 from ooodist.job.preparation import Job, set_up
 from ooodist.job.run import train
-from ooodist.trainer import checkpoint
 from ooodist.transfer import provenance
 from ooodist.zoo.zoo import Row, Zoo
 from tests.zoo.starts import meta, network, zoo_of
@@ -274,7 +274,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
     assert not zoo.exists()
     assert history(parts) == history(whole)
-    states = [checkpoint.latest(folder)[1] for folder in (whole, parts)]
+    states = [folders.latest(folder)[1] for folder in (whole, parts)]
     assert states[0].fingerprint == states[1].fingerprint
     starts = [state.warm_start or {} for state in states]
     assert {**starts[0], "seconds": {}} == {**starts[1], "seconds": {}}
@@ -321,7 +321,7 @@ def test_a_cold_job_is_resumed_cold(zoo: Path, tmp_path: Path) -> None:
     run(tmp_path / "out", CHILD, "epochs=1")
     job = run(tmp_path / "out", CHILD, "epochs=2", f"warm_start.zoo={zoo}", resume=True)
     assert provenance.start_of(job.model) is None
-    assert checkpoint.latest(tmp_path / "out")[1].warm_start is None
+    assert folders.latest(tmp_path / "out")[1].warm_start is None
 
 
 # With elastic training
@@ -351,7 +351,7 @@ def test_what_was_not_copied_is_trained_first(engine: Engine, tmp_path: Path) ->
             f"planning.profiles={tmp_path / 'profiles'}",
             f"warm_start={{zoo: {tmp_path / 'zoo'}, register: false}}",
         )
-        state: Any = checkpoint.latest(tmp_path / f"{epochs}")[1].selection
+        state: Any = folders.latest(tmp_path / f"{epochs}")[1].selection
         choice = job.model.ooodist.strategy.controller.cost_model.choice
         start = provenance.start_of(job.model)
         assert start is not None

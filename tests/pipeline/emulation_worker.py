@@ -23,7 +23,7 @@ from ooodist.pipeline.runtime import runtime
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import PipelinePlan, make_plan
-from ooodist.planner.pipeline.simulate import PipelineTimeline, Run
+from ooodist.planner.pipeline.simulate import PipelineTimeline, Run, exchanges_of
 from tests.pipeline.lateness import lateness, step_with
 
 Step = tuple[float, list[runtime.Ran]]  # when it began, and what was done in it
@@ -47,7 +47,8 @@ class Recorded(runtime.Runtime):
 
 
 def costs(layers: int) -> ModelCosts:
-    """Layers that differ, an update, and links that take longer than a forward pass."""
+    """Layers that differ, an update, and links that take longer than a forward pass; of one of two
+    pipelines."""
     return ModelCosts(
         tuple(
             LayerCost(
@@ -57,10 +58,12 @@ def costs(layers: int) -> ModelCosts:
                 weight_gradient=0.005,
                 update=0.002,
                 sent_bytes=100_000 + number,
+                exchanged_bytes=50_000 * (1 + number % 2),
             )
             for number in range(layers)
         ),
         Link(latency=0.001, seconds_per_byte=8e-8),
+        replicas=2,
     )
 
 
@@ -104,7 +107,10 @@ def check_result(plan: PipelinePlan, result: Emulation | None, steps: list[list[
     ]
     assert result.measured.runs in by_step
     for seconds, runs in zip(result.seconds, by_step, strict=True):
-        assert seconds >= PipelineTimeline(runs, (), plan.timeline.updates).step_seconds
+        exchanges = tuple(exchanges_of(each, plan.costs) for each in runs)
+        assert all(exchanges)
+        timeline = PipelineTimeline(runs, (), plan.timeline.updates, exchanges)
+        assert seconds >= timeline.step_seconds
     assert result.overhead > 0
 
 

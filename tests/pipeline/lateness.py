@@ -18,6 +18,7 @@ from ooodist.planner.pipeline.simulate import (
     Message,
     PipelineTimeline,
     Run,
+    exchanges_of,
     simulate_pipeline,
 )
 
@@ -56,7 +57,8 @@ def step_with(schedule: Schedule, costs: PipelineCosts, late: Seconds) -> Pipeli
         )
         for of_rank in simulated.runs
     )
-    return PipelineTimeline(runs, simulated.peak_bytes, simulated.updates)
+    exchanges = tuple(exchanges_of(of_rank, costs) for of_rank in runs)
+    return PipelineTimeline(runs, simulated.peak_bytes, simulated.updates, exchanges)
 
 
 def _walk(

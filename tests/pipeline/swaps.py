@@ -75,9 +75,10 @@ def trains_with_swaps_as_without(make: Make, options: dict[str, Any]) -> None:
         others += expected.fit(data, steps_per_epoch=STEPS, verbose=0).history["loss"]
     expected.ooodist.strategy.close()
     assert losses == others
-    for found, other in (
-        (model.variables, expected.variables),
-        (model.optimizer.variables, expected.optimizer.variables),
-    ):
-        for one, same in zip(found, other, strict=True):
-            assert np.array_equal(one.numpy(), same.numpy()), one.path
+    with ooodist.whole(model), ooodist.whole(expected):
+        for found, other in (
+            (model.variables, expected.variables),
+            (model.optimizer.variables, expected.optimizer.variables),
+        ):
+            for one, same in zip(found, other, strict=True):
+                assert np.array_equal(one.numpy(), same.numpy()), one.path

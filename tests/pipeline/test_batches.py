@@ -10,9 +10,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.batches import BatchSplitter, whole_microbatches
 
 
 def two_inputs() -> keras.Model:
@@ -30,6 +32,28 @@ def batch(samples: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def joined(parts: Sequence[Any]) -> list[np.ndarray]:
     each = [list(part.values()) if isinstance(part, dict) else part for part in parts]
     return [np.concatenate(those) for those in zip(*each, strict=True)]
+
+
+@given(samples=st.integers(1, 12), microbatches=st.integers(1, 6))
+def test_the_most_samples_that_can_be_split(samples: int, microbatches: int) -> None:
+    first, second, y = batch(samples)
+    found = whole_microbatches(((first, second), y), microbatches)
+    number = max(n for n in range(samples + 1) if n % microbatches == 0) or samples
+    for one, other in zip(tf.nest.flatten(found), (first, second, y), strict=True):
+        np.testing.assert_array_equal(one, other[:number])
+
+
+def test_inputs_of_a_batch_of_any_size() -> None:
+    first, second, y = batch()
+    splitter = BatchSplitter(two_inputs(), ((first, second), y), 2)
+    for samples in (1, 5, 9):
+        *x, _ = batch(samples)
+        inputs = splitter.inputs_of(x)
+        for one, other in zip(inputs, x, strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert [each.dtype.name for each in inputs] == ["float32", "int32"]
+    with pytest.raises(UserError, match="the data has 1 inputs"):
+        splitter.inputs_of(first)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 6])

@@ -219,7 +219,8 @@ def recorded(schedule: Schedule, costs: PipelineCosts, slower: float) -> list[np
                 begin, end = runs[action].start, runs[action].end
             lines.append((slower * begin, slower * end, 0.0))
             now = end
-        lines.append((slower * (now + timeline.updates[rank]), 0.0, 0.0))
+        end = timeline.update_starts[rank] + timeline.updates[rank]
+        lines.append((slower * end, 0.0, 0.0))
         times.append(np.array([lines]))
     return times
 
@@ -297,8 +298,9 @@ def test_short_actions_are_stretched(tmp_path: Path) -> None:
         (1, "{pipeline: 4}", 4, "but the number of processes is 1; start as many"),
         (1, "{pipeline: 2, data: 2}", 4, "add --set parallel.data=1"),
         (1, "{split: [a]}", 4, "add --set parallel.split=null"),
+        (1, "{costs: mine.yaml}", 4, "add --set parallel.costs=null"),
         (1, "{recompute: true}", 4, "add --set parallel.recompute=false"),
-        (1, "{memory_bytes: 1, schedule: 1f1b}", 4, "the memory limit is 1: raise it"),
+        (1, "{memory_bytes: 1, schedule: 1f1b}", 4, "the memory limit is 1: stage 0 lacks "),
         (1, "{schedule: none}", 4, "parallel.schedule is none"),
         (1, "null", 4, "parallel is missing; give the job a pipeline"),
     ],

@@ -22,6 +22,9 @@ import keras
 import numpy as np
 import pytest
 
+from ooodist.checkpoint import convert
+from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint.parts import Parts, read_manifest
 from tests.jobs import ROOT
 from tests.pipeline.jobs import VARIABLES, run_python, start_mpi
 
@@ -68,8 +71,25 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "out", job.stdout
 
 
-def weights(file: Path) -> list[np.ndarray]:
-    return keras.models.load_model(file).get_weights()
+def weights(checkpoint: Path) -> list[np.ndarray]:
+    """The weights in a checkpoint in parts, in the model's order."""
+    with Parts(checkpoint) as parts:
+        trained = [v for v in parts.state.variables if not v.path.startswith("sgd/")]
+        return [parts.read(index) for index in range(len(trained))]
+
+
+def only_first(base: Path, folder: Path) -> Path:
+    """An output folder with the first checkpoint of the base run."""
+    name = folders.parts_name(1)
+    shutil.copytree(base / name, folder / "out" / name)
+    return folder / "out"
+
+
+def assert_close(one: Path, other: Path) -> None:
+    """Checks that two checkpoints have the same weights, up to the last bits."""
+    assert weights(one)
+    for mine, theirs in zip(weights(one), weights(other), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 
 
 def test_what_is_printed(base: tuple[Path, str]) -> None:
@@ -87,16 +107,31 @@ def test_what_is_printed(base: tuple[Path, str]) -> None:
     assert re.search(r"schedule zb_h1: predicted .* measured .* bubble predicted", text), text
 
 
-def test_one_logical_checkpoint(base: tuple[Path, str]) -> None:
-    """It is a Keras file of the whole model, which a single process loads and goes on from."""
+def test_each_rank_writes_its_own(base: tuple[Path, str]) -> None:
+    out, _ = base
+    names = sorted(path.name for path in out.glob("*epoch*"))
+    assert names == ["best-epoch-000002", "checkpoint-epoch-000001", "checkpoint-epoch-000002"]
+    manifest = read_manifest(out / "checkpoint-epoch-000002")
+    assert sorted(manifest.sizes) == ["part-0.npz", "part-1.npz"]
+    where = {entry.member: entry.file for entry in manifest.variables}
+    assert where["dense_0/kernel.npy"] == where["sgd/dense_0_kernel_momentum.npy"] == "part-0.npz"
+    assert where["dense_2/kernel.npy"] == where["sgd/dense_2_kernel_momentum.npy"] == "part-1.npz"
+    assert where["sgd/iteration.npy"] == "part-0.npz"
+
+
+def test_the_model_is_a_keras_file(base: tuple[Path, str]) -> None:
+    """It is of the whole model, and a checkpoint as well."""
     out, text = base
     assert (out / "schedule.csv").read_text().startswith("0F0,")
-    model = keras.models.load_model(out / "checkpoint-epoch-000002.keras")
+    model = keras.models.load_model(out / "model.keras")
     accuracy = re.search(r"validation +.*accuracy ([0-9.]+)", text)
     assert accuracy is not None
     assert model.optimizer.iterations.numpy() == 12
     assert float(accuracy[1]) > 0.2  # of ten classes
     assert any(np.abs(v.numpy()).max() > 0 for v in model.optimizer.variables[2:])
+    for weight, saved in zip(model.weights, weights(out / "checkpoint-epoch-000002"), strict=True):
+        np.testing.assert_array_equal(weight.numpy(), saved)
+    assert folders.read_state(out / "model.keras").epoch == 2
 
 
 def test_the_trace_shows_all_ranks(base: tuple[Path, str]) -> None:
@@ -108,21 +143,112 @@ def test_the_trace_shows_all_ranks(base: tuple[Path, str]) -> None:
     assert names == {"predicted", "measured, step 3", "measured, step 4"}
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3])
-def test_goes_on_with_another_number_of_stages(
-    base: tuple[Path, str], tmp_path: Path, stages: int
+@pytest.mark.parametrize(
+    ("ranks", "overrides"),
+    [
+        (1, ["parallel.pipeline=1"]),  # without mpirun
+        (2, ["parallel.split=[dense_1]"]),
+        (3, ["parallel.pipeline=3"]),
+        # Two pipelines of half the samples each.
+        (
+            2,
+            [
+                "parallel={pipeline: 1, data: 2, microbatches: 2, schedule: gpipe}",
+                "batch=32",
+                "checkpoint.new_world_size=true",
+            ],
+        ),
+    ],
+)
+def test_goes_on_otherwise_divided(
+    base: tuple[Path, str], tmp_path: Path, ranks: int, overrides: list[str]
 ) -> None:
-    out, _ = base
-    (tmp_path / "out").mkdir()
-    shutil.copy(out / "checkpoint-epoch-000001.keras", tmp_path / "out")
-    command = [*arguments(tmp_path, f"parallel.pipeline={stages}"), "--resume"]
-    one_process = stages == 1  # without mpirun
-    job = alone(*command) if one_process else run_python(stages, *command, seconds=300)
+    out = only_first(base[0], tmp_path)
+    command = [*arguments(tmp_path, *overrides), "--resume"]
+    job = alone(*command) if ranks == 1 else run_python(ranks, *command, seconds=300)
     assert job.returncode == 0, job.stdout
     assert "resuming after epoch 1" in job.stdout + (job.stderr or "")
-    name = "checkpoint-epoch-000002.keras"
-    for one, other in zip(weights(tmp_path / "out" / name), weights(out / name), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * np.abs(other).max())
+    name = folders.parts_name(2)
+    assert_close(out / name, base[0] / name)
+
+
+def test_goes_on_from_keras_files_and_to_them(base: tuple[Path, str], tmp_path: Path) -> None:
+    """A single process goes on from parts, and a pipeline from its file; the numbers are alike."""
+    out = only_first(base[0], tmp_path)
+    job = alone(*arguments(tmp_path, "parallel=null"), "--resume")
+    assert job.returncode == 0, job.stderr
+    parts = tmp_path / "parts" / folders.parts_name(2)
+    parts.parent.mkdir()
+    convert.split(out / folders.file_name(2), parts)
+    assert_close(parts, base[0] / folders.parts_name(2))
+
+    convert.merge(out / folders.parts_name(1), tmp_path / "first.keras")
+    again = f"checkpoint.resume={tmp_path / 'first.keras'}"
+    shutil.rmtree(out)
+    job = run_python(2, *arguments(tmp_path, again), seconds=300)
+    assert job.returncode == 0, job.stdout
+    name = folders.parts_name(2)
+    for mine, theirs in zip(weights(out / name), weights(base[0] / name), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.layers=[48, 32, 25]", "it has dense_2/kernel of shape (32, 24), float32 where"),
+        (
+            "optimizer={name: adam, learning_rate: 0.1}",
+            "it has sgd/dense_0_bias_momentum of shape (48,), float32 where this job has adam/",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_job_is_refused(
+    base: tuple[Path, str], tmp_path: Path, override: str, message: str
+) -> None:
+    out = only_first(base[0], tmp_path)
+    job = run_python(2, *arguments(tmp_path, override), "--resume", seconds=120)
+    assert job.returncode == ERROR_CODE, job.stdout
+    assert f"checkpoint {out}/checkpoint-epoch-000001 is of another model" in job.stdout
+    assert message in job.stdout
+    assert job.stdout.count("ooodist: error: ") == 1
+    assert "Traceback" not in job.stdout
+    assert folders.read_state(out / folders.parts_name(1)).epoch == 1
+
+
+def test_a_damaged_checkpoint_is_skipped(base: tuple[Path, str], tmp_path: Path) -> None:
+    """And its place is taken by the one of the run that goes on."""
+    shutil.copytree(base[0], tmp_path / "out")
+    newest = tmp_path / "out" / folders.parts_name(2)
+    content = bytearray((newest / "part-1.npz").read_bytes())
+    content[1000] ^= 1
+    (newest / "part-1.npz").unlink()  # the best one has the same file
+    (newest / "part-1.npz").write_bytes(content)
+    job = run_python(2, *arguments(tmp_path), "--resume", seconds=120)
+    assert job.returncode == 0, job.stdout
+    assert f"checkpoint {newest} is damaged" in job.stdout
+    assert "resuming after epoch 1" in job.stdout
+    assert_close(newest, base[0] / newest.name)
+
+
+def test_the_best_weights_are_kept_where_they_are(tmp_path: Path) -> None:
+    """And restored at the end."""
+    # As if the largest loss were the best: that of the first epoch.
+    stopping = "{monitor: val_loss, mode: max, patience: 1, restore_best_weights: true}"
+    command = arguments(tmp_path, f"early_stopping={stopping}", "epochs=5")
+    job = run_python(2, *command, seconds=200)
+    assert job.returncode == 0, job.stdout
+    out = tmp_path / "out"
+    assert folders.best_in(out) == out / folders.best_parts_name(1)
+    best = weights(out / folders.best_parts_name(1))
+    last = out / folders.parts_name(folders.epochs(out)[-1])
+    with Parts(last) as parts:
+        for index, weight in enumerate(best):
+            np.testing.assert_array_equal(parts.read_best(index), weight)
+            assert (parts.read(index) != weight).any()
+    for restored, weight in zip(
+        keras.models.load_model(out / "model.keras").weights, best, strict=True
+    ):
+        np.testing.assert_array_equal(restored.numpy(), weight)
 
 
 def test_a_killed_stage_ends_all_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -130,7 +256,7 @@ def test_a_killed_stage_ends_all_and_the_run_goes_on(tmp_path: Path) -> None:
     job = start_mpi(2, *command)
     saved = tmp_path / "out"
     deadline = time.monotonic() + 200
-    while not list(saved.glob("checkpoint-epoch-0*.keras")):
+    while not list(saved.glob("checkpoint-epoch-0*")):
         assert job.poll() is None, job.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -179,7 +305,7 @@ def test_a_stage_that_stands_still_is_named(tmp_path: Path) -> None:
             "2 x data 1, which is 2 processes, but 3 were started",
         ),
         (2, "parallel.split=[dense_9]", "parallel.split names dense_9"),
-        (2, "parallel.memory_bytes=100", "memory limit"),
+        (2, "parallel.memory_bytes=100", " of weights and optimizer state"),
         (2, "parallel.schedule=none.csv", "parallel.schedule none.csv cannot be read"),
     ],
 )

@@ -1,17 +1,11 @@
-"""What layers are measured to cost: all of it, at the layers that cost it; the model stays."""
+"""What stages are measured to cost."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import keras
-import numpy as np
-import pytest
-
-from ooodist.pipeline.measure import Noted, measure_layers, seconds_by_kind
-from ooodist.pipeline.stages import calls_of
+from ooodist.pipeline.measure import Noted, seconds_by_kind
 from ooodist.planner.pipeline.actions import Action
-from tests.pipeline.models import MODELS
 
 
 class Ran(NamedTuple):
@@ -21,52 +15,6 @@ class Ran(NamedTuple):
     start: float
     end: float
     waited: float
-
-
-SAMPLES, WIDTH = 64, 256
-
-
-def test_seconds_and_bytes_are_where_they_belong() -> None:
-    image = keras.Input((32,))
-    x = keras.layers.Dense(WIDTH, activation="relu", name="small")(image)
-    x = keras.layers.Dense(16 * WIDTH, activation="relu", name="large")(x)
-    x = keras.layers.Dense(WIDTH, activation="relu", name="narrow")(x)
-    model = keras.Model(image, keras.layers.Dense(4, name="head")(x))
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    batch = np.ones((2 * SAMPLES, 32), np.float32), np.zeros(2 * SAMPLES, np.int32)
-    before = [value.copy() for value in model.get_weights()]
-    costs = {cost.name: cost for cost in measure_layers(model, batch, 2)}
-    for one, other in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-    assert list(costs) == ["small", "large", "narrow", "head"]
-    # 1 : 16 : 16 in multiplications, and more than that of the head.
-    assert costs["large"].seconds > 2 * costs["small"].seconds
-    assert costs["large"].forward > 2 * costs["head"].forward
-    for cost in costs.values():
-        assert cost.forward > 0
-        assert cost.weight_gradient > 0
-        assert cost.update > 0
-    assert costs["small"].base_bytes == 4 * (32 * WIDTH + WIDTH)  # gradients, added up
-    # A micro-batch's activations, which W of the next layer needs.
-    assert costs["large"].weight_bytes >= 4 * SAMPLES * 16 * WIDTH
-    assert costs["small"].sent_bytes == 4 * SAMPLES * WIDTH
-    assert costs["head"].sent_bytes == 0
-
-
-@pytest.mark.parametrize("name", ["unet", "encoder_decoder", "one_layer_again_and_again"])
-def test_every_call_has_a_cost(name: str) -> None:
-    model, inputs, labels = MODELS[name]()
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    costs = measure_layers(model, (inputs, labels), 1)
-    assert [cost.name for cost in costs] == [call.name for call in calls_of(model)]
-    assert sum(cost.base_bytes for cost in costs) == sum(
-        4 * int(np.prod(weight.shape)) for weight in model.trainable_variables
-    )
-    assert sum(cost.seconds for cost in costs) > 0
-    if name == "unet":  # both skips cross the middle
-        middle = costs[len(costs) // 2 - 3]
-        assert middle.sent_bytes > min(cost.sent_bytes for cost in costs[:-1])
 
 
 def test_what_moves_messages_counts_as_the_action_that_needs_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,12 +13,15 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ooodist.compat.keras_deferred import has_value, release
+from ooodist.compat.keras_graph import set_mask
 from ooodist.errors import UserError
 from ooodist.pipeline.batches import input_structure
 from ooodist.pipeline.stages import (
     Stage,
     calls_of,
     crossing_bytes,
+    for_evaluation,
     parts_of_split,
     sent_specs,
     shared_variables,
@@ -195,6 +199,54 @@ def test_a_mask_that_was_taken_off_is_not_sent() -> None:
         stages = split(model, [range(1), range(1, 2), range(2, len(names))])
     assert [stage.received_masks for stage in stages] == [(), (0,), (1,)]
     assert [stage.sent_masks for stage in stages[:2]] == [(0,), (1,)]
+
+
+class MaskedInTraining(keras.layers.Layer):
+    """Takes the mask off what it is given, unless it trains."""
+
+    def __init__(self) -> None:
+        super().__init__(name="masked_in_training")
+        self.supports_masking = True
+
+    def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
+        return None
+
+    def call(self, x: tf.Tensor, training: bool = False, mask: Any = None) -> tf.Tensor:
+        made = x * 1.0
+        if training:
+            set_mask(made, mask)
+        return made
+
+
+def test_an_evaluation_has_masks_of_its_own() -> None:
+    tokens = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8, mask_zero=True)(tokens)
+    model = keras.Model(tokens, layers.Dense(2)(MaskedInTraining()(x)))
+    names = [call.name for call in calls_of(model)]
+    at = names.index("masked_in_training")
+    stages = split(model, parts_at([at, at + 1], len(names)))
+    spec = [tf.TensorSpec((4, 6), tf.int32)]
+    assert [stage.sent_masks for stage in stages[:2]] == [(0,), (0,)]
+    assert len(sent_specs(model, stages, spec)[1]) == 2
+    evaluated = for_evaluation(model, stages)
+    assert [stage.sent_masks for stage in evaluated[:2]] == [(0,), ()]
+    assert [stage.received_masks for stage in evaluated[1:]] == [(0,), ()]
+    assert len(sent_specs(model, evaluated, spec, training=False)[1]) == 1
+    plain = split(chain(), [range(2), range(2, 4)])
+    assert for_evaluation(chain(), plain) == plain
+
+
+def test_shapes_are_found_without_the_values_of_weights() -> None:
+    for name in ("encoder_decoder", "masked"):
+        model, inputs, _ = MODELS[name]()
+        for variable in model.variables:
+            release(variable, "rank 1")
+        calls = calls_of(model)
+        stages = for_evaluation(model, split(model, parts_at([len(calls) // 2], len(calls))))
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(inputs)]
+        sent = sent_specs(model, stages, specs, training=False)
+        assert sent[-1][0].shape[-1] == models.CLASSES
+        assert not any(map(has_value, model.variables))
 
 
 def test_a_shape_that_depends_on_the_data() -> None:

@@ -22,6 +22,7 @@ from tests.listening import listening_sockets
 from tests.pipeline.models import CLASSES, MODELS
 
 EPOCHS, STEPS = 2, 5
+EVALUATED = 12  # samples of a batch that is evaluated; the last batches are smaller
 SWAPS = "swaps"  # a case of its own: see swaps.py
 
 
@@ -205,9 +206,6 @@ def main(name: str) -> None:
     expected = train_alone(case, alone, case.optimizer)
     values = {v.path: v.numpy() for v in expected.variables}
     optimizer_state = {v.path: v.numpy() for v in expected.optimizer.variables}
-    whole = Batches(case)
-    evaluation = [whole.batch(step, 0) for step in range(STEPS)]
-
     from ooodist.pipeline import assembly  # later: it starts MPI
 
     assembly._is_direct = lambda: case.direct
@@ -226,23 +224,60 @@ def main(name: str) -> None:
     history = model.fit(
         batches.data(replica), epochs=EPOCHS, class_weight=case.class_weight, verbose=0
     )
-    compare(values, {v.path: v.numpy() for v in model.variables}, case)
-    compare(optimizer_state, {v.path: v.numpy() for v in model.optimizer.variables}, case)
+    stages = model.ooodist.strategy.assembly.plan.costs.stages
+    assert all((stage.exchange > 0) == (case.data > 1) for stage in stages), stages
+    with ooodist.whole(model):
+        compare(values, {v.path: v.numpy() for v in model.variables}, case)
+        compare(optimizer_state, {v.path: v.numpy() for v in model.optimizer.variables}, case)
     for logs in zip(*history.history.values(), strict=True):
         assert np.isfinite(logs).all(), logs
     shown = " ".join(f"{key} {values[-1]:.6f}" for key, values in history.history.items())
     print(f"history of {name}: {shown};", flush=True)
-    if len(batches.model.inputs) == len(batches.model.outputs) == 1:  # arrays are shared out
-        x = np.concatenate([b[0] for b in evaluation])
-        y = np.concatenate([b[1] for b in evaluation])
-        found = model.evaluate(x, y, verbose=0, return_dict=True)
-        whole_data = expected.evaluate(x, y, verbose=0, return_dict=True)
-        for key, value in whole_data.items():
-            assert abs(found[key] - value) <= 1e-4 * abs(value), (key, found[key], value)
+    evaluates_as_one_process(case, model, expected, alone.arrays())
     if case.again is not None:
         train_again(case, model, batches, alone)
     model.ooodist.strategy.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
+
+
+def evaluates_as_one_process(
+    case: Case, model: keras.Model, expected: keras.Model, arrays: list[Any]
+) -> None:
+    """Metrics on all ranks, predictions on rank 0; both models have the same weights."""
+    x, y = arrays
+    samples = len(tf.nest.flatten(x)[0])
+    assert samples % EVALUATED
+    options: dict[str, Any] = {"batch_size": EVALUATED, "verbose": 0}
+    metrics: dict[str, Any] = {"return_dict": True, **options}
+    # Of several losses, Keras 3.15 takes the mean over batches, and not over samples.
+    alone = metrics if len(model.outputs) == 1 else metrics | {"batch_size": samples}
+    weights: list[Any] = [None]
+    if len(model.outputs) == 1 and len(model.outputs[0].shape) == 2:
+        weights = [None, np.linspace(0.0, 2.0, samples, dtype=np.float32)]
+    for sample_weight in weights:
+        found = model.evaluate(x, y, sample_weight=sample_weight, **metrics)
+        close(found, expected.evaluate(x, y, sample_weight=sample_weight, **alone), case)
+        engines.current().check_equal("the metrics", str(sorted(found.items())))
+    first = tf.nest.map_structure(lambda a: a[: 2 * EVALUATED * case.data], (x, y))
+    close(model.evaluate(x, y, steps=2, **metrics), expected.evaluate(*first, **alone), case)
+
+    outputs, whole_outputs = model.predict(x, **options), expected.predict(x, **options)
+    if engines.current().rank:
+        assert outputs is None
+        return
+    tf.nest.assert_same_structure(outputs, whole_outputs)
+    for one, other in zip(*map(tf.nest.flatten, (outputs, whole_outputs)), strict=True):
+        np.testing.assert_allclose(
+            one.astype(np.float32), other, rtol=0, atol=5 * case.tolerance * np.abs(other).max()
+        )
+    assert one.dtype == other.dtype
+
+
+def close(found: dict[str, float], expected: dict[str, float], case: Case) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        limit = max(1e-4, case.tolerance) * abs(value)
+        assert abs(found[key] - value) <= limit, (key, found[key], value)
 
 
 def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches) -> None:
@@ -252,20 +287,34 @@ def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches
     compiled(case, batches, case.again)
     x, y = batches.arrays()
     size = len(tf.nest.flatten(y)[0]) // STEPS
-    model.fit(x, y, size, shuffle=False, class_weight=case.class_weight, verbose=0)
-    compare(*({v.path: v.numpy() for v in each.variables} for each in (expected, model)), case)
-    optimizer_state = [
-        {v.path.partition("/")[2]: v.numpy() for v in each.optimizer.variables}  # of any number
-        for each in (expected, model)
-    ]
+    history = model.fit(
+        x,
+        y,
+        size,
+        shuffle=False,
+        class_weight=case.class_weight,
+        validation_data=(x, y),
+        validation_batch_size=EVALUATED,
+        verbose=0,
+    )
+    samples = len(tf.nest.flatten(x)[0])  # in one batch, as above
+    validated = expected.evaluate(x, y, samples, verbose=0, return_dict=True)
+    close({key: history.history[f"val_{key}"][-1] for key in validated}, validated, case)
+    with ooodist.whole(model):
+        compare(*({v.path: v.numpy() for v in each.variables} for each in (expected, model)), case)
+        optimizer_state = [
+            {v.path.partition("/")[2]: v.numpy() for v in each.optimizer.variables}  # of any number
+            for each in (expected, model)
+        ]
     compare(*optimizer_state, case)
     ends_where_gradients_are_not_finite(model, x, y, size, class_weight=case.class_weight)
 
 
 def ends_where_gradients_are_not_finite(model: keras.Model, *data: Any, **options: Any) -> None:
     """On all ranks, with the same message, in the step in which it happens."""
-    last = model.trainable_variables[-1]
-    last.assign(np.full(last.shape, np.inf, last.dtype))
+    weights = model.get_weights()
+    weights[-1] = np.full(weights[-1].shape, np.inf, weights[-1].dtype)
+    model.set_weights(weights)
     step = int(model.optimizer.iterations.numpy()) + 1
     try:
         model.fit(*data, shuffle=False, verbose=0, **options)

@@ -17,6 +17,7 @@ from tests.plan.program import planned, table_rows
 from tests.plan.test_plan import errors, run, small_costs
 
 PIPELINE = ["--pipeline", "4", "--microbatches", "8"]
+HOSTS = ["--hosts", "2", "--inside", "2Gbit", "--bandwidth", "1Gbit"]
 MIB = 1 << 20
 FILES = {
     *("schedule.csv", "costs.yaml", "plans.csv", "timeline.png", "timeline.svg"),
@@ -44,6 +45,7 @@ def eight_layers() -> ModelCosts:
             weight_bytes=2 * MIB,
             gradient_bytes=MIB,
             sent_bytes=MIB // 2,
+            exchanged_bytes=MIB,
         )
         for place in range(8)
     )
@@ -172,6 +174,48 @@ def test_a_schedule_of_a_file(layers_file: Path, tmp_path: Path) -> None:
         (["--costs", "LAYERS", *PIPELINE, "--servers", "4"], "--servers is of data parallel "),
         (["--costs", "LAYERS", *PIPELINE, "--engine", "byteps"], "--engine is of data parallel "),
         ([*PIPELINE, "--steps-per-execution", "4"], "--steps-per-execution is of data parallel "),
+        (["--costs", "LAYERS", *PIPELINE, "--data", "0"], "--data is 0; it must be a whole number"),
+        (["--costs", "STEP", "--data", "2"], "--data is of a pipeline, and there is none; give "),
+        (
+            ["--costs", "LAYERS", "--devices", "8", "--microbatches", "4", "8"],
+            "--microbatches is 4 8, but --devices divides the micro-batches of one step among ",
+        ),
+        (
+            ["--costs", "LAYERS", "--devices", "8", "--pipeline", "3", "--microbatches", "4"],
+            "--devices makes 8 in all, which is not --pipeline x --data; pipeline x data can be 8 ",
+        ),
+        (
+            ["--costs", "LAYERS", "--devices", "8", "--pipeline", "4", "--microbatches", "7"],
+            "7 micro-batches cannot be divided among 2 replicas (pipeline 4); make --microbatches ",
+        ),
+        (
+            ["--costs", "LAYERS", "--devices", "x", "--microbatches", "7"],
+            "--devices is x; it must be a whole number of at least 1",
+        ),
+        (
+            ["--costs", "LAYERS", "--devices", "8", "--pipeline", "4"],
+            "--devices needs --microbatches as well, into which a batch is split; give ",
+        ),
+        (
+            ["--costs", "LAYERS", *PIPELINE, "--inside", "1Gbit"],
+            "--inside is 1Gbit, the rate of links inside of hosts, which need --hosts as well; ",
+        ),
+        (
+            ["--costs", "LAYERS", *PIPELINE, "--hosts", "2", "--devices", "2"],
+            "--hosts needs --inside as well, for pipelines; give --hosts 2 --devices 8 --inside ",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "2"), *HOSTS, "--hosts", "2", "4"],
+            "--hosts is 2 4, but pipelines are planned for hosts of one number; give one",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "2"), *HOSTS, "--bandwidth", "9Gbit"],
+            "--inside is 2Gbit, which is slower than --bandwidth 9Gbit; links inside of a host ",
+        ),
+        (
+            [*("--costs", "LAYERS", *PIPELINE, "--devices", "3"), *HOSTS],
+            "--devices makes 6 in all, which is not --pipeline x --data; pipeline x data can be 6 ",
+        ),
         (["--costs", "STEP", "--chunks", "2"], "--chunks is of a pipeline, and there is none; "),
         (["--microbatches", "2"], "--microbatches is of a pipeline, and there is none; give "),
         (["--schedule", "1f1b"], "--schedule is of a pipeline, and there is none; give "),
@@ -281,13 +325,13 @@ def test_a_job(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     assert "measuring the layers of mlp for m=4" in result.stdout
     assert (
-        "mlp, batch 64 on 2 ranks, 4 micro-batches, links that cost nothing, at most 953.7 MiB a "
-        "rank, one of 2 pipelines, without what they exchange"
+        "mlp, batch 64 on 2 ranks, 4 micro-batches, 2 replicas, links that cost nothing, at most "
+        "953.7 MiB a rank"
     ) in result.stdout
     assert {file.name for file in (output / "plan").iterdir()} == FILES
     (row, _) = table_rows(output / "plan")
     assert row["unit"] == "samples/s"
-    assert float(row["throughput"]) == pytest.approx(64e3 / float(row["step_ms"]), rel=1e-3)
+    assert float(row["throughput"]) == pytest.approx(2 * 64e3 / float(row["step_ms"]), rel=1e-3)
     costs = read_model_costs(output / "plan" / "costs.yaml")
     assert [layer.name for layer in costs.layers][1:4] == ["dense_0", "dense_1", "dense_2"]
     assert (costs.link, costs.memory_limit) == (Link(), 10**9)
@@ -295,7 +339,9 @@ def test_a_job(tmp_path: Path) -> None:
     sweep = ("--microbatches", "2", "8", "--bandwidth", "10Gbit", "--memory", "2GiB")
     result = run("--config", str(job), *names, *sweep, "--output", str(tmp_path / "sweep"))
     assert result.returncode == 0, result.stdout
-    few, many = (read_model_costs(tmp_path / "sweep" / f"p2-m{m}" / "costs.yaml") for m in (2, 8))
+    few, many = (
+        read_model_costs(tmp_path / "sweep" / f"p2-m{m}-d2" / "costs.yaml") for m in (2, 8)
+    )
     assert few.link == many.link == Link(pytest.approx(50e-6), 8e-10)
     assert few.memory_limit == many.memory_limit == 2 << 30
     # A micro-batch of 32 samples, and of 8.

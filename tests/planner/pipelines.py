@@ -24,6 +24,8 @@ def stage_costs(draw: DrawFn, stages: int) -> PipelineCosts:
                 *(seconds(), seconds(), seconds()),
                 *(num_bytes(), num_bytes(), num_bytes(), num_bytes()),
                 *(seconds(), seconds()),
+                update=seconds(),
+                exchange=seconds(),
             )
             for _ in range(stages)
         )
@@ -106,3 +108,27 @@ def reference_ends(schedule: Schedule, costs: PipelineCosts) -> dict[Action, flo
                     last_sent[rank, other] = arrivals[action]
         if (ends, arrivals) == before:
             return ends
+
+
+def reference_step_seconds(schedule: Schedule, costs: PipelineCosts) -> float:
+    """Seconds of a step, from moment to moment: each rank exchanges one stage at a time, that which
+    has waited longest."""
+    ends = reference_ends(schedule, costs)
+    longest = 0.0
+    for rank, actions in enumerate(schedule.actions):
+        done: dict[int, float] = {}
+        for action in actions:
+            if action.kind in ("W", "B"):
+                done[action.stage] = max(done.get(action.stage, 0.0), ends[action])
+        now = max((ends[action] for action in actions), default=0.0)
+        lane = 0.0
+        for at, stage in sorted((at, stage) for stage, at in done.items()):
+            if costs.stages[stage].exchange:
+                lane = max(lane, at) + costs.stages[stage].exchange
+        update = sum(
+            costs.stages[stage].update
+            for stage, own in enumerate(schedule.rank_of)
+            if own == rank and stage >= schedule.first_trained
+        )
+        longest = max(longest, max(now, lane) + update)
+    return longest

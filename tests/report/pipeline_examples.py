@@ -21,6 +21,8 @@ def equal_layers(
     base: int = 0,
     limit: int | None = None,
     link: Link | None = None,
+    replicas: int = 1,
+    sent: int = 1000,
 ) -> ModelCosts:
     """Layers with F = I = W, of which a micro-batch keeps so many bytes until the end of W."""
     layers = tuple(
@@ -29,11 +31,12 @@ def equal_layers(
             *(seconds, seconds, seconds, update),
             base_bytes=base,
             weight_bytes=kept,
-            sent_bytes=1000,
+            sent_bytes=sent,
+            exchanged_bytes=100,
         )
         for place in range(number)
     )
-    return ModelCosts(layers, link or Link(), limit)
+    return ModelCosts(layers, link or Link(), limit, replicas=replicas)
 
 
 def compare(
@@ -43,15 +46,18 @@ def compare(
     *names: str,
     chunks: int | None = None,
     batch: int | None = None,
+    replicas: int = 1,
 ) -> Comparison:
     """The schedules of one setting."""
-    subject = PipelineSubject("layers", {microbatches: costs}, batch)
-    return compare_subject(subject, Setting(ranks, microbatches, chunks), names)
+    batches = {microbatches: batch} if batch else None
+    subject = PipelineSubject("layers", {microbatches: costs}, batches)
+    return compare_subject(subject, Setting(ranks, microbatches, chunks, replicas), names)
 
 
 def simulate(costs: ModelCosts, ranks: int, microbatches: int, name: str) -> Simulated:
     """A schedule by its name."""
-    simulated = compare(costs, ranks, microbatches, name).outcomes[0].simulated
+    result = compare(costs, ranks, microbatches, name, replicas=costs.replicas)
+    simulated = result.outcomes[0].simulated
     assert simulated is not None
     return simulated
 

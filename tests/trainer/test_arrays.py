@@ -96,6 +96,28 @@ def test_each_sample_is_evaluated_on_one_rank(num: int, size: int) -> None:
     assert all((part["b"] == part["a"] * 2).all() for part in parts)
 
 
+@given(num=st.integers(1, 40), size=st.integers(1, 6))
+def test_predictions_of_all_ranks_follow_each_other(num: int, size: int) -> None:
+    data = [np.arange(num), np.arange(num) * 2]
+    if num < size:
+        with pytest.raises(UserError, match=f"{num} samples to predict on {size} workers"):
+            arrays.prediction_part(data, 0, size)
+        return
+    parts = [arrays.prediction_part(data, rank, size) for rank in range(size)]
+    for whole, those in zip(data, zip(*parts, strict=True), strict=True):
+        np.testing.assert_array_equal(np.concatenate(those), whole)
+    lengths = {len(part[0]) for part in parts}
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_an_empty_optional_is_no_weight() -> None:
+    batch = (tf.zeros((2,)), {"a": tf.ones((2,))}, tf.experimental.Optional.empty(None))
+    x, y, sample_weight = arrays.without_optionals(batch)
+    assert x is batch[0]
+    assert y["a"] is batch[1]["a"]
+    assert sample_weight is None
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     num=st.integers(4, 30), batch=st.integers(1, 3), size=st.integers(1, 3), shuffle=st.booleans()

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+from ooodist.compat.keras_deferred import has_value, release
 from ooodist.errors import UserError
 from ooodist.trainer import writers
 from ooodist.trainer.callbacks import (
@@ -147,6 +148,27 @@ def test_best_weights_are_kept() -> None:
     best.restore({"monitor": "val_loss", "best": 1.0, "best_epoch": 2, "wait": 1}, weights)
     run_best(best, [2.0], first=4)
     assert best.best_weights is weights
+
+
+def test_best_weights_of_other_ranks_are_left_alone() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.Dense(1)])
+    best = Best(monitor="val_loss", mode="min", patience=2, restore_best_weights=True)
+    best.set_model(model)
+    theirs = model.weights[2:]
+    for weight in theirs:
+        release(weight, "rank 1")
+    best.on_train_begin()
+    for epoch, value in enumerate([2.0, 1.0, 3.0]):
+        for weight in model.weights[:2]:
+            weight.assign(np.full(weight.shape, value))
+        best.on_epoch_end(epoch, {"val_loss": value})
+    assert best.best_weights is not None
+    assert [weight is None for weight in best.best_weights] == [False, False, True, True]
+    best.on_train_end()
+    for weight in model.weights[:2]:
+        np.testing.assert_array_equal(weight.numpy(), np.ones(weight.shape))
+    assert not any(map(has_value, theirs))
+    assert "get_weights" not in vars(model)
 
 
 def test_an_unknown_monitor_is_an_error() -> None:

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import pytest
 
-from ooodist.trainer import checkpoint
+from ooodist.checkpoint import folder as folders
 from ooodist.zoo.service.server import Service, serve
 from ooodist.zoo.zoo import Row, Zoo
 from tests.jobs import ROOT
@@ -133,7 +133,7 @@ def test_two_workers_start_from_a_folder(zoo: Path, tmp_path: Path) -> None:
     [child] = rows_of(mine).keys() - {parent}
     assert f"registered   {child} in {mine}" in job.text
     assert rows_of(mine)[child].meta.parent == parent
-    state = checkpoint.latest(job.folder)[1]
+    state = folders.latest(job.folder)[1]
     assert state.size == 2
     assert state.warm_start is not None
     assert state.warm_start["parent"] == parent

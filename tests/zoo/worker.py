@@ -19,9 +19,9 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 
 from ooodist.config.warm_start import WarmStartConfig  # noqa: E402
+from ooodist.engines.rank_0 import BEAT_SECONDS, on_rank_0  # noqa: E402
 from ooodist.errors import UserError  # noqa: E402
 from ooodist.step import replicas  # noqa: E402
-from ooodist.trainer.rank_0 import BEAT_SECONDS, on_rank_0  # noqa: E402
 from ooodist.transfer import provenance  # noqa: E402
 from ooodist.zoo import start as module  # noqa: E402
 from ooodist.zoo.service.client import ZooClient  # noqa: E402

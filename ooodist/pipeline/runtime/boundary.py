@@ -27,29 +27,32 @@ class TensorBoundary:
         specs: specs of what the stage sends for a micro-batch. Gradients are sent back for those
             with a floating-point dtype.
         direct: pass tensors to MPI where they are, also on a GPU.
+
+    Attributes:
+        specs, direct: as given.
     """
 
     def __init__(self, specs: Sequence[tf.TensorSpec], *, direct: bool = False) -> None:
         self.specs = tuple(specs)
-        self._direct = direct
+        self.direct = direct
 
     def receive_buffers(self, kind: str) -> list[np.ndarray] | list[TensorMemory]:
         """Returns receive buffers for one message, filled with zeros."""
         specs = self._specs_of(kind)
-        if not self._direct:
+        if not self.direct:
             return [_zeros(num_bytes(spec)) for spec in specs]
         memories = [TensorMemory(tf.zeros(spec.shape, spec.dtype)) for spec in specs]
         wait_for_gpu()  # operations still queued may use this memory
         return memories
 
     def pack(self, kind: str, values: Sequence[tf.Tensor]) -> list[np.ndarray] | list[TensorMemory]:
-        if not self._direct:
+        if not self.direct:
             return [as_bytes(tensor) for tensor in values]
         wait_for_gpu()  # MPI does not know what is still queued
         return [TensorMemory(tensor) for tensor in values]
 
     def unpack(self, kind: str, arrays: Sequence[Any]) -> list[tf.Tensor]:
-        if self._direct:
+        if self.direct:
             return [memory.tensor for memory in arrays]
         pairs = zip(arrays, self._specs_of(kind), strict=True)
         return [from_bytes(array, spec) for array, spec in pairs]

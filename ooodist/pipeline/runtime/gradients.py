@@ -11,7 +11,7 @@ sum of all gradients and makes the same update, so that the copies stay identica
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -89,6 +89,28 @@ class Gradients:
             if not self._left[variable.path] and len(self.owners[variable.path]) == 1:
                 self._begin_sum(variable.path)
 
+    def begun_by(
+        self, variables: Mapping[int, Sequence[keras.Variable]]
+    ) -> dict[int, list[tf.Variable]]:
+        """Returns, for each stage of this rank, the accumulators whose sums begin when it is done.
+
+        Args:
+            variables: the trained variables of each stage, by number.
+        """
+        begun: dict[int, list[tf.Variable]] = {}
+        seen: set[str] = set()
+        for number in sorted(variables):  # the first stage is the last to be done
+            paths = [variable.path for variable in variables[number]]
+            own = [path for path in paths if path not in seen and len(self.owners[path]) == 1]
+            begun[number] = [self.accumulators[path] for path in own]
+            seen.update(own)
+        return begun
+
+    def wait_for_begun(self) -> None:
+        """Returns when all sums that have begun are complete. Raises Stalled."""
+        for message in self._sums.values():
+            self._transport.wait(message)
+
     def sums(self) -> list[tf.Tensor]:
         """Returns the gradients of ``variables``: sums over stages, means over replicas.
 
@@ -126,7 +148,7 @@ class Gradients:
         communicator = self._those[path]
         if communicator.size > 1:
             accumulator = self.accumulators[path]
-            array = np.asarray(accumulator.numpy(), dtype=_summed_as(accumulator))  # a copy
+            array = np.asarray(accumulator.numpy(), dtype=summed_as(accumulator))  # a copy
             self._sums[path] = self._transport.sum(f"the sum of {path}", communicator, array)
 
 
@@ -139,6 +161,6 @@ def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tupl
     return {path: tuple(sorted(positions)) for path, positions in owners.items()}
 
 
-def _summed_as(variable: tf.Variable) -> np.dtype:
+def summed_as(variable: tf.Variable) -> np.dtype:
     """Returns the dtype for sums, as MPI does not add 16-bit floats."""
     return np.dtype(np.float64 if variable.dtype == tf.float64 else np.float32)

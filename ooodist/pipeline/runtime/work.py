@@ -12,6 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ooodist.compat import keras_model
+from ooodist.compat.keras_deferred import only_shapes_matter
 from ooodist.errors import UserError
 from ooodist.graph.cut import Saved, cut_stage
 from ooodist.pipeline.stages import Stage
@@ -197,21 +199,49 @@ def compiled_loss(model: keras.Model, targets: Any) -> Loss:
     """Returns the loss that a model was compiled with, without what its layers add to it.
 
     Args:
-        model: the whole model.
+        model: the whole model, whose layers were called, so that they know what they add.
         targets: (y,) or (y, sample_weight) as in the data; only their structure is used.
+
+    Raises:
+        UserError: there is no loss at all.
     """
+    if keras_model.compiled_loss(model) is None and not _adds_to_loss(model):
+        raise UserError(
+            f"model {model.name} was compiled without a loss, and its layers add none; give one, "
+            "as compile(loss=…)"
+        )
 
     def loss(outputs: Sequence[tf.Tensor], flat_targets: Sequence[tf.Tensor]) -> tf.Tensor:
         y, *weights = tf.nest.pack_sequence_as(targets, flat_targets)
-        predicted = in_structure(model, outputs)
-        value = model.compute_loss(
-            y=y, y_pred=predicted, sample_weight=weights[0] if weights else None, training=True
-        )
-        # compute_loss has added what all layers add; each stage adds its own.
-        added = [tf.cast(each, value.dtype) for each in model.losses]
-        return value - tf.add_n(added) if added else value
+        sample_weight = weights[0] if weights else None
+        return loss_of_outputs(model, y, in_structure(model, outputs), sample_weight, training=True)
 
     return loss
+
+
+def loss_of_outputs(
+    model: keras.Model, y: Any, predicted: Any, sample_weight: Any, *, training: bool
+) -> tf.Tensor:
+    """Returns the loss of a batch, without what layers add to it; called while a graph is traced.
+
+    ``compute_loss`` adds what all layers add, and so reads weights that this rank may not have. It
+    is only called if the user has overridden it.
+
+    Args:
+        model: the whole model.
+        y, sample_weight: as in the data; None if the data has none.
+        predicted: the outputs in the structure of the model, with their masks.
+        training: whether the model trains.
+    """
+    if type(model).compute_loss is keras.Model.compute_loss:
+        loss = keras_model.compiled_loss(model)
+        value = None if loss is None else loss(y, predicted, sample_weight)
+        return tf.zeros([]) if value is None else value
+    value = model.compute_loss(
+        y=y, y_pred=predicted, sample_weight=sample_weight, training=training
+    )
+    added = [tf.cast(each, value.dtype) for each in model.losses]
+    return value - tf.add_n(added) if added else value
 
 
 def check_losses(stages: Sequence[Stage]) -> None:
@@ -220,9 +250,22 @@ def check_losses(stages: Sequence[Stage]) -> None:
     for stage in stages:
         for layer in stage.model.layers:
             first = seen.setdefault(id(layer), stage.number)
-            if first != stage.number and layer.losses:
+            if first != stage.number and _adds_to_loss(layer):
                 raise UserError(
                     f"layer {layer.name} adds to the loss (a regularizer?) and is called in stages "
                     f"{first} and {stage.number}: split the model so that all its calls are in one "
                     "stage, or take the regularizer away"
                 )
+
+
+def _adds_to_loss(layer: keras.Layer) -> bool:
+    """Returns whether a layer or model adds to the loss."""
+    found: list[Any] = []
+
+    def look() -> None:
+        found.extend(layer.losses)
+
+    # Regularizers read weights, which this rank may not have: in a graph that never runs.
+    with only_shapes_matter():
+        tf.function(look, autograph=False).get_concrete_function()
+    return bool(found)

@@ -24,7 +24,12 @@ from ooodist.planner.pipeline.actions import (
     Action,
     Schedule,
 )
-from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.costs import (
+    LacksMemory,
+    PipelineCosts,
+    shown_stages,
+    stages_of_rank,
+)
 from ooodist.planner.pipeline.dependencies import RECEIVES, SENDS, needs_of, with_transfers
 from ooodist.planner.pipeline.simulate import saved_bytes
 
@@ -42,8 +47,18 @@ class ScheduleError(UserError):
     def __init__(self, schedule: Schedule, rank: int, step: int | None, message: str) -> None:
         where = f"rank {rank}" if step is None else f"rank {rank}, step {step}"
         cells = grid(schedule, rank, step or 0)
-        super().__init__(f"schedule {schedule.name}, {where}: {message}\n{cells}")
+        UserError.__init__(self, f"schedule {schedule.name}, {where}: {message}\n{cells}")
         self.rank, self.step = rank, step
+
+
+class ScheduleLacksMemory(ScheduleError, LacksMemory):
+    """Raised for a schedule that does not fit into the memory limit."""
+
+    def __init__(
+        self, schedule: Schedule, rank: int, step: int, message: str, lacking: int
+    ) -> None:
+        ScheduleError.__init__(self, schedule, rank, step, message)
+        self.lacking = lacking
 
 
 def check(schedule: Schedule, costs: PipelineCosts | None = None) -> None:
@@ -201,20 +216,42 @@ def _needs(schedule: Schedule, action: Action, combined: Set[Action]) -> Iterato
 
 
 def _check_memory(schedule: Schedule, costs: PipelineCosts) -> None:
-    if costs.memory_limit is None:
+    limit = costs.memory_limit
+    if limit is None:
         return
-    for rank, saved in enumerate(saved_bytes(schedule, costs)):
-        for number, num_bytes in enumerate(saved):
-            if num_bytes > costs.memory_limit:
-                step = _step_of(schedule.actions[rank], number)
-                raise ScheduleError(
-                    schedule,
-                    rank,
-                    step,
-                    f"{schedule.actions[rank][step]} needs {num_bytes} bytes, and the memory limit "
-                    f"is {costs.memory_limit}: raise it, use fewer micro-batches in flight "
-                    "(another schedule) or smaller ones",
-                )
+    saved = saved_bytes(schedule, costs)
+    peaks = [max(those, default=0) for those in saved]
+    rank = peaks.index(max(peaks))
+    if peaks[rank] <= limit:
+        return
+    lacking, own = peaks[rank] - limit, stages_of_rank(schedule.rank_of, rank)
+    first = next(at for at, num_bytes in enumerate(saved[rank]) if num_bytes > limit)
+    step = _step_of(schedule.actions[rank], first)
+    made_of = costs.composition(own, peaks[rank], _in_flight(schedule, costs, rank))
+    raise ScheduleLacksMemory(
+        schedule,
+        rank,
+        step,
+        f"{schedule.actions[rank][step]} needs {saved[rank][first]} bytes, and the memory limit is "
+        f"{limit}: {shown_stages(own)} lacks {lacking} of {peaks[rank]} bytes ({made_of}); raise "
+        f"the limit by {lacking}, use fewer micro-batches in flight (another schedule) or smaller "
+        "ones, or more ranks",
+        lacking,
+    )
+
+
+def _in_flight(schedule: Schedule, costs: PipelineCosts, rank: int) -> int:
+    """Returns how many micro-batches a rank has begun and not ended where it keeps most bytes."""
+    saved = saved_bytes(schedule, costs)[rank]
+    until = _step_of(schedule.actions[rank], saved.index(max(saved)))
+    begun: set[tuple[int, int]] = set()
+    for stage, kind, microbatch in schedule.actions[rank][: until + 1]:
+        if kind == FORWARD and stage >= schedule.first_trained:
+            begun.add((stage, microbatch))
+    for stage, kind, microbatch in schedule.actions[rank][:until]:
+        if kind in (BACKWARD, WEIGHT_GRADIENT):
+            begun.discard((stage, microbatch))
+    return len({microbatch for _, microbatch in begun})
 
 
 def _step_of(actions: Sequence[Action], number: int) -> int:

@@ -10,6 +10,7 @@ Bytes that a micro-batch keeps on a stage, over time::
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ooodist.errors import UserError
@@ -32,10 +33,14 @@ class StageCost:
         gradient_bytes: bytes kept from I to the end of W.
         base_bytes: bytes kept all the time: weights, optimizer state, accumulated gradients,
             messages in transit, and the workspace of a running action.
+        state_bytes: of ``base_bytes``, those of weights and optimizer state; only messages tell
+            them apart.
         send_seconds: seconds from the end of F until its output reaches the next stage.
         send_back_seconds: seconds from the end of I until its result reaches the previous stage.
         sent_bytes: bytes of the stage's output; the gradient that comes back is as large.
         update: seconds of the optimizer, once per step.
+        exchange: seconds of summing the stage's gradients over the replicas of the pipeline, once
+            per step, beside other work; 0 without replicas.
     """
 
     forward: Seconds = 1.0
@@ -49,6 +54,8 @@ class StageCost:
     send_back_seconds: Seconds = 0.0
     sent_bytes: Bytes = 0
     update: Seconds = 0.0
+    state_bytes: Bytes = 0
+    exchange: Seconds = 0.0
 
     def seconds(self, kind: str) -> float:
         """Returns the seconds that an action of this kind takes."""
@@ -82,6 +89,18 @@ class StageCost:
         return self.input_bytes, self.weight_bytes, self.gradient_bytes
 
 
+class LacksMemory(UserError):
+    """Raised where something does not fit into the memory limit.
+
+    Attributes:
+        lacking: bytes by which the limit must be raised for it to fit.
+    """
+
+    def __init__(self, message: str, lacking: int) -> None:
+        super().__init__(message)
+        self.lacking = lacking
+
+
 @dataclass(frozen=True)
 class PipelineCosts:
     """The costs of all stages of a pipeline.
@@ -102,12 +121,76 @@ class PipelineCosts:
                 "measure the costs of these stages"
             )
 
+    def most_of_one(self, stages: Sequence[int]) -> int:
+        """Returns the most bytes that one micro-batch keeps on a rank at once, if each W follows
+        its I. No schedule needs less.
+
+        Args:
+            stages: stages of the rank, in order.
+        """
+        saved = most = 0
+        for stage in stages:
+            cost = self.stages[stage]
+            saved += cost.input_bytes + cost.weight_bytes
+            most = max(most, saved + cost.gradient_bytes)
+        return most
+
+    def composition(self, stages: Collection[int], num_bytes: int, microbatches: int) -> str:
+        """Returns in words what the bytes that a rank keeps are made of.
+
+        Args:
+            stages: the stages of the rank.
+            num_bytes: what it keeps.
+            microbatches: how many are in flight then.
+        """
+        state = sum(self.stages[stage].state_bytes for stage in stages)
+        base = sum(self.stages[stage].base_bytes for stage in stages)
+        flying = f"{microbatches} micro-batch{'es' if microbatches != 1 else ''}"
+        return (
+            f"{state} of weights and optimizer state, {base - state} of summed gradients and "
+            f"buffers, {num_bytes - base} of activations of {flying}"
+        )
+
+    def refuse_one_microbatch(self, what: str, rank_of: Sequence[int]) -> LacksMemory:
+        """Returns the error for a limit into which not even one micro-batch fits.
+
+        Args:
+            what: what is refused, for the message.
+            rank_of: the rank of each stage.
+        """
+        assert self.memory_limit is not None
+        needed: dict[int, int] = {}
+        for rank in sorted(set(rank_of)):
+            own = stages_of_rank(rank_of, rank)
+            base = sum(self.stages[stage].base_bytes for stage in own)
+            needed[rank] = base + self.most_of_one(own)
+        rank = max(needed, key=needed.__getitem__)
+        own, lacking = stages_of_rank(rank_of, rank), needed[rank] - self.memory_limit
+        return LacksMemory(
+            f"{what}: a memory limit of {self.memory_limit} bytes a rank is too low for a single "
+            f"micro-batch: {shown_stages(own)} on rank {rank} lacks {lacking} of {needed[rank]} "
+            f"bytes ({self.composition(own, needed[rank], 1)}); raise the limit by {lacking}, make "
+            "micro-batches smaller, or use more ranks",
+            lacking,
+        )
+
+
+def stages_of_rank(rank_of: Sequence[int], rank: int) -> list[int]:
+    """Returns the stages of a rank, in order."""
+    return [stage for stage, owner in enumerate(rank_of) if owner == rank]
+
+
+def shown_stages(stages: Sequence[int]) -> str:
+    """Returns in words the stages of a rank, which together need memory."""
+    numbers = " and ".join(map(str, stages))
+    return f"stage {numbers}" if len(stages) == 1 else f"all of stages {numbers}"
+
 
 def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
     """Returns the costs if the stages before ``first`` only run forward.
 
-    Those stages take no time for I, W and the update, keep nothing for them, and receive no input
-    gradients. Their ``base_bytes`` are unchanged.
+    Those stages take no time for I, W, the exchange and the update, keep nothing for them, and
+    receive no input gradients. Their ``base_bytes`` are unchanged.
 
     Args:
         costs: the costs if all stages train.
@@ -127,6 +210,7 @@ def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
             weight_bytes=0,
             gradient_bytes=0,
             update=0.0,
+            exchange=0.0,
         )
     return replace(costs, stages=tuple(stages))
 

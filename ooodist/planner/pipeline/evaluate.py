@@ -32,6 +32,8 @@ class Evaluator:
         self._limit = costs.memory_limit
         self._base = [0] * ranks
         self._update = [0.0] * ranks
+        self._exchange = [cost.exchange for cost in costs.stages]
+        self._exchanging = any(self._exchange)
         self._work = [0.0] * ranks  # seconds without waiting, including the update
         self._bytes: list[tuple[int, int]] = []  # indexed by 3 stage + kind
         # All the other lists are indexed by the action's number.
@@ -61,6 +63,12 @@ class Evaluator:
                 self._receiver += receivers
                 self._link += [link] * microbatches
                 self._way += [cost.transfer_seconds(kind)] * microbatches
+        for rank in range(ranks):
+            # The last action of a rank is a W, if all its stages train, and an exchange follows.
+            own = [
+                seconds for seconds, at in zip(self._exchange, rank_of, strict=True) if at == rank
+            ]
+            self._work[rank] += min(own)
         self.least_seconds = self._least_seconds(costs)
 
     def _least_seconds(self, costs: PipelineCosts) -> float:
@@ -78,7 +86,8 @@ class Evaluator:
             way += cost.input_gradient
             if stage > 0 and ranks[stage - 1] != ranks[stage]:
                 way += cost.send_back_seconds
-        return max(least, way + stages[0].weight_gradient + self._update[ranks[0]])
+        last = way + stages[0].weight_gradient + stages[0].exchange
+        return max(least, last + self._update[ranks[0]])
 
     def orders_of(self, schedule: Schedule) -> list[list[int]]:
         """Returns the numbers of the actions of each rank."""
@@ -158,11 +167,13 @@ class Evaluator:
             most: the longest time of interest, in seconds; beyond it, infinity may be returned.
         """
         receiver, seconds, link, way = self._receiver, self._seconds, self._link, self._way
+        microbatches = self._microbatches
         arrival = self._arrival.copy()
         link_free: dict[int, float] = {}
         waiting: dict[int, int] = {}  # from an action that cannot start yet to its rank
         at = [0] * len(orders)
         time = [0.0] * len(orders)
+        ends = [0.0] * len(self._bytes)  # of the last action of each stage and kind without users
         # How long each rank may still wait, with a margin: sums round differently by their order.
         slack = [most * (1 + 1e-9) - work for work in self._work]
         ready = list(range(len(orders)))
@@ -192,7 +203,25 @@ class Evaluator:
                     arrival[target] = sent
                     if target in waiting:
                         ready.append(waiting.pop(target))
+                else:
+                    ends[number // microbatches] = now
             time[rank] = now
         if waiting:
             return math.inf
+        if self._exchanging:
+            self._exchange_until(time, ends[2::3])
         return max(end + update for end, update in zip(time, self._update, strict=True))
+
+    def _exchange_until(self, time: list[float], ready: Sequence[float]) -> None:
+        """Puts off the time at which each rank is done to the end of its exchanges.
+
+        Args:
+            time: the end of each rank's last action, in seconds.
+            ready: the end of each stage's last W.
+        """
+        free = [0.0] * len(time)
+        for stage in sorted(range(len(ready)), key=ready.__getitem__):
+            if self._exchange[stage]:
+                rank = self._rank_of[stage]
+                free[rank] = max(free[rank], ready[stage]) + self._exchange[stage]
+                time[rank] = max(time[rank], free[rank])

@@ -1,19 +1,22 @@
 """The cost model of a model's layers, from which pipeline stages are made.
 
-Costs are measured by ``ooodist.pipeline.measure``, or written by hand for a machine not at hand.
+Costs are measured by ``ooodist.pipeline.layers``, or written by hand for a machine not at hand.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import Bytes, Seconds
-from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
-from ooodist.planner.pipeline.partition import partition
+from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, StageCost
+from ooodist.planner.pipeline.partition import partition, smallest_parts
 from ooodist.util import yaml_dataclass
+from ooodist.util.yaml_dataclass import Range
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,17 @@ class LayerCost:
         name: the name of the (first) layer.
         forward, input_gradient, weight_gradient: seconds of F, I and W.
         update: seconds of the optimizer, once per step.
-        base_bytes: bytes kept all the time: weights, optimizer state, accumulated gradients.
+        base_bytes: bytes kept all the time: weights, optimizer state, accumulated gradients. Those
+            of a weight that several layers share are of the first one.
+        state_bytes: of ``base_bytes``, those of weights and optimizer state; only messages tell
+            them apart.
         input_bytes: bytes kept from F to the end of I.
         weight_bytes: bytes kept from F to the end of W.
         gradient_bytes: bytes kept from I to the end of W.
         sent_bytes: bytes of all tensors made up to this layer and needed after it: what is sent
             if a stage ends here. The gradient that comes back is as large.
+        exchanged_bytes: bytes of the gradients of the weights, as replicas of the pipeline sum them
+            once per step; not needed without replicas.
     """
 
     name: str
@@ -42,6 +50,8 @@ class LayerCost:
     weight_bytes: Bytes = 0
     gradient_bytes: Bytes = 0
     sent_bytes: Bytes = 0
+    state_bytes: Bytes = 0
+    exchanged_bytes: Bytes = 0
 
     @property
     def seconds(self) -> float:
@@ -71,6 +81,18 @@ class Link:
         """Returns the seconds that a message of this size takes."""
         return self.latency + num_bytes * self.seconds_per_byte
 
+    def all_reduce_seconds(self, num_bytes: int, members: int) -> float:
+        """Returns the seconds of summing so many bytes over the members of a ring of such links.
+
+        Each member sends its n-th part 2 (n - 1) times: Patarasuk and Yuan, "Bandwidth optimal
+        all-reduce algorithms for clusters of workstations", JPDC 2009. Tensors that are summed at
+        the same time share the latency.
+        """
+        if not num_bytes:
+            return 0.0
+        trips = 2 * (members - 1)
+        return trips * (self.latency + num_bytes / members * self.seconds_per_byte)
+
 
 @dataclass(frozen=True)
 class ModelCosts:
@@ -78,15 +100,46 @@ class ModelCosts:
 
     Attributes:
         layers: the cost of each layer, in order.
-        link: the link between neighboring ranks.
+        link: the link between ranks.
         memory_limit: bytes that a rank may keep; None: no limit.
         recompute: whether stages keep only the inputs they received, and I runs F again.
+        replicas: the number of such pipelines, which train on different samples.
+        replica_link: the link between the ranks that have the same stages; None: as ``link``.
+        links: where links differ, ``links[a][b]`` is that from rank a to rank b of a pipeline;
+            None: all are as ``link``.
+
+    Raises:
+        UserError: there are replicas, but no layer has ``exchanged_bytes``.
     """
 
     layers: tuple[LayerCost, ...]
     link: Link = Link()
     memory_limit: Bytes | None = None
     recompute: bool = False
+    replicas: Annotated[int, Range(1)] = 1
+    replica_link: Link | None = None
+    links: tuple[tuple[Link, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.replicas > 1 and not any(layer.exchanged_bytes for layer in self.layers):
+            raise UserError(
+                f"{self.replicas} replicas of a pipeline sum the gradients of its layers, but no "
+                "layer has exchanged_bytes; measure the costs anew, add the bytes of its weights' "
+                "gradients to each layer, as exchanged_bytes: 4096, or plan without --data"
+            )
+
+    def link_between(self, source: int, target: int) -> Link:
+        """Returns the link from one rank of a pipeline to another."""
+        return self.link if self.links is None else self.links[source][target]
+
+    def check_links(self, ranks: int) -> None:
+        """Raises UserError unless ``links``, if given, are those of so many ranks."""
+        if self.links is not None and {len(self.links), *map(len, self.links)} != {ranks}:
+            sizes = " ".join(str(len(row)) for row in self.links)
+            raise UserError(
+                f"links has {len(self.links)} rows, with {sizes} links each, but the pipeline has "
+                f"{ranks} ranks; give {ranks} rows of {ranks} links, or leave links out"
+            )
 
 
 def read_model_costs(file: Path, option: str = "--costs") -> ModelCosts:
@@ -125,8 +178,10 @@ def balanced_parts(
     """Returns splits into ``ranks * chunks`` stages whose slowest stage is as fast as possible.
 
     How many bytes a schedule keeps is known only once it is made. So with a memory limit there are
-    two candidates: a split (if any) in which each stage, with as many micro-batches in flight as in
-    1F1B, stays within its share of its rank's limit; and the split that ignores the limit.
+    several candidates: a split (if any) in which each stage, with as many micro-batches in flight
+    as in 1F1B, stays within its share of its rank's limit, and the split that ignores the limit.
+    Without the former, there are also the fastest split into which one micro-batch fits, and the
+    one that needs least memory for it.
 
     Raises:
         UserError: there are fewer layers than stages.
@@ -139,22 +194,42 @@ def balanced_parts(
     with_gradients = [
         replace(layer, base_bytes=layer.base_bytes + layer.gradient_bytes) for layer in layers
     ]
+    share = costs.memory_limit // chunks
+    in_flight = [min(microbatches, ranks - stage % ranks) for stage in range(stages)]
     try:
-        within = partition(
-            with_gradients,
-            stages,
-            in_flight=[min(microbatches, ranks - stage % ranks) for stage in range(stages)],
-            memory_limit=costs.memory_limit // chunks,
-        )
-    except UserError:
-        return [free]
-    return [within] if within == free else [within, free]
+        within = partition(with_gradients, stages, in_flight=in_flight, memory_limit=share)
+        return list(dict.fromkeys([within, free]))
+    except LacksMemory:
+        pass
+    smallest = smallest_parts(with_gradients, stages)
+    try:
+        one = partition(with_gradients, stages, memory_limit=share)
+    except LacksMemory:
+        one = smallest
+    return list(dict.fromkeys([one, free, smallest]))
 
 
-def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
-    """Returns the costs of the stages that consist of these parts of the layers."""
+def stage_costs(
+    costs: ModelCosts, parts: Sequence[range], rank_of: Sequence[int] | None = None
+) -> PipelineCosts:
+    """Returns the costs of stages.
 
-    def cost(part: range, layer: LayerCost) -> StageCost:
+    Args:
+        costs: the costs of the layers.
+        parts: the layers of each stage.
+        rank_of: the rank of each stage; None: one stage per rank.
+
+    Raises:
+        UserError: ``costs.links`` are those of another number of ranks.
+    """
+    rank_of = rank_of or range(len(parts))
+    costs.check_links(max(rank_of) + 1)
+    ring = costs.replica_link or costs.link
+    ways = list(itertools.pairwise(rank_of))
+    to_next = [*(costs.link_between(*way) for way in ways), Link()]
+    to_previous = [Link(), *(costs.link_between(there, here) for here, there in ways)]
+
+    def cost(part: range, layer: LayerCost, there: Link, back: Link) -> StageCost:
         sent = layer.sent_bytes if part.stop < len(costs.layers) else 0
         received = costs.layers[part.start - 1].sent_bytes if part.start else 0
         if costs.recompute:
@@ -168,10 +243,12 @@ def stage_costs(costs: ModelCosts, parts: Sequence[range]) -> PipelineCosts:
             weight_bytes=layer.weight_bytes,
             gradient_bytes=layer.gradient_bytes,
             base_bytes=layer.base_bytes,
+            state_bytes=layer.state_bytes,
             sent_bytes=sent,
-            send_seconds=costs.link.seconds(sent) if sent else 0.0,
-            send_back_seconds=costs.link.seconds(received) if received else 0.0,
+            send_seconds=there.seconds(sent) if sent else 0.0,
+            send_back_seconds=back.seconds(received) if received else 0.0,
+            exchange=ring.all_reduce_seconds(layer.exchanged_bytes, costs.replicas),
         )
 
-    stages = map(cost, parts, merged(costs.layers, parts))
+    stages = map(cost, parts, merged(costs.layers, parts), to_next, to_previous)
     return PipelineCosts(tuple(stages), costs.memory_limit)

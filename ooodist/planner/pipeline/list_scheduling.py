@@ -11,7 +11,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import count
 
-from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
     FORWARD,
@@ -21,7 +20,7 @@ from ooodist.planner.pipeline.actions import (
     Schedule,
     check_size,
 )
-from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.costs import PipelineCosts, stages_of_rank
 from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
 from ooodist.planner.pipeline.simulate import Links
 
@@ -75,16 +74,17 @@ class _Making:
         self._costs, self._rule = costs, rule
         self._stages = len(rank_of)
         self._ranks = max(rank_of) + 1
-        self._stages_of = [
-            [stage for stage in range(self._stages) if rank_of[stage] == rank]
-            for rank in range(self._ranks)
-        ]
+        self._stages_of = [stages_of_rank(rank_of, rank) for rank in range(self._ranks)]
         self._backward = BACKWARD if BACKWARD in rule.kinds else INPUT_GRADIENT
         self._urgency_of_kind = {kind: number for number, kind in enumerate(rule.kinds)}
         self._saved = [
             sum(costs.stages[stage].base_bytes for stage in stages) for stages in self._stages_of
         ]
-        self._needed = [self._most_of_one(stage) for stage in range(self._stages)]
+        # On its rank, from each stage on, so that a micro-batch that begins can end.
+        self._needed = [
+            costs.most_of_one([s for s in self._stages_of[rank] if s >= stage])
+            for stage, rank in enumerate(rank_of)
+        ]
         self._busy_until = [0.0] * self._ranks
         self._links = Links(rank_of)
         self._users = {
@@ -120,11 +120,7 @@ class _Making:
                     self._start_one(rank, now)
         kinds = 2 if self._backward == BACKWARD else 3
         if sum(map(len, self._actions)) < kinds * self._stages * self._microbatches:
-            raise UserError(
-                f"schedule {self._name}: a memory limit of {self._costs.memory_limit} bytes a rank "
-                "is too low for a single micro-batch: raise it, make micro-batches smaller, or use "
-                "more stages"
-            )
+            raise self._costs.refuse_one_microbatch(f"schedule {self._name}", self._rank_of)
         return Schedule(
             self._name, self._rank_of, self._microbatches, tuple(map(tuple, self._actions))
         )
@@ -187,17 +183,6 @@ class _Making:
     def _fits(self, rank: int, stage: int) -> bool:
         """Returns whether a micro-batch fits here and on the rank's later stages, so it can end."""
         return self._within(rank, self._needed[stage])
-
-    def _most_of_one(self, stage: int) -> int:
-        """Returns the most bytes that a micro-batch keeps at once on the rank of this stage, from
-        this stage on, if each W follows its I."""
-        saved = most = 0
-        for each in range(stage, self._stages):
-            if self._rank_of[each] == self._rank_of[stage]:
-                cost = self._costs.stages[each]
-                saved += cost.input_bytes + cost.weight_bytes
-                most = max(most, saved + cost.gradient_bytes)
-        return most
 
     def _within(self, rank: int, more: int) -> bool:
         limit = self._costs.memory_limit

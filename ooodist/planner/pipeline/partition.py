@@ -14,9 +14,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ooodist.errors import UserError
+from ooodist.planner.pipeline.costs import LacksMemory
+
+Cost = TypeVar("Cost", int, float)
 
 
 class Layer(Protocol):
@@ -48,30 +51,31 @@ def partition(
         memory_limit: bytes that a stage may keep; None: no limit.
 
     Raises:
-        UserError: there are fewer layers than stages, or no split fits into the memory limit.
+        LacksMemory: no split fits into the memory limit.
+        UserError: there are fewer layers than stages.
     """
-    if not 1 <= stages <= len(layers):
-        raise UserError(
-            f"{len(layers)} layers cannot be split into {stages} stages: each stage needs at least "
-            "one; use fewer stages, or a model with more layers"
-        )
-    in_flight = in_flight or [1] * stages
+    _check(layers, stages)
+    bytes_of = _bytes_of(layers, in_flight or [1] * stages)
     seconds = _sums(layer.seconds for layer in layers)
-    base = _sums(layer.base_bytes for layer in layers)
-    saved = _sums(layer.saved_bytes for layer in layers)
 
     def seconds_of(stage: int, begin: int, end: int) -> float:
-        num_bytes = base[end] - base[begin] + in_flight[stage] * (saved[end] - saved[begin])
-        if memory_limit is not None and num_bytes > memory_limit:
+        if memory_limit is not None and bytes_of(stage, begin, end) > memory_limit:
             return math.inf
         return seconds[end] - seconds[begin]
 
     slowest, _ = _best(len(layers), stages, seconds_of, max)
     if slowest == math.inf:
-        raise UserError(
+        assert memory_limit is not None
+        least, parts = _best(len(layers), stages, bytes_of, max)
+        sizes = [bytes_of(number, part.start, part.stop) for number, part in enumerate(parts)]
+        stage, lacking = sizes.index(max(sizes)), round(least) - memory_limit
+        raise LacksMemory(
             f"no split of {len(layers)} layers into {stages} stages fits into a memory limit of "
-            f"{memory_limit} bytes a stage: raise it, use more stages, or a schedule with fewer "
-            "micro-batches in flight"
+            f"{memory_limit} bytes a stage: in the one that needs least, stage {stage}, of layers "
+            f"{parts[stage].start} to {parts[stage].stop - 1}, lacks {lacking} of {sizes[stage]} "
+            f"bytes; raise the limit by {lacking}, use more stages, or a schedule with fewer "
+            "micro-batches in flight",
+            lacking,
         )
 
     def sent(stage: int, begin: int, end: int) -> float:
@@ -81,6 +85,35 @@ def partition(
         return layers[end - 1].sent_bytes if end < len(layers) else 0
 
     return _best(len(layers), stages, sent, lambda one, other: one + other)[1]
+
+
+def smallest_parts(layers: Sequence[Layer], stages: int) -> tuple[range, ...]:
+    """Returns the split whose largest stage keeps the fewest bytes, with one micro-batch in flight.
+
+    Raises UserError if there are fewer layers than stages.
+    """
+    _check(layers, stages)
+    return _best(len(layers), stages, _bytes_of(layers, [1] * stages), max)[1]
+
+
+def _check(layers: Sequence[Layer], stages: int) -> None:
+    if not 1 <= stages <= len(layers):
+        raise UserError(
+            f"{len(layers)} layers cannot be split into {stages} stages: each stage needs at least "
+            "one; use fewer stages, or a model with more layers"
+        )
+
+
+def _bytes_of(layers: Sequence[Layer], in_flight: Sequence[int]) -> Callable[[int, int, int], int]:
+    """Returns the function of (stage, begin, end) to the bytes that a stage of these layers keeps,
+    with so many micro-batches in flight at each stage."""
+    base = _sums(layer.base_bytes for layer in layers)
+    saved = _sums(layer.saved_bytes for layer in layers)
+
+    def bytes_of(stage: int, begin: int, end: int) -> int:
+        return base[end] - base[begin] + in_flight[stage] * (saved[end] - saved[begin])
+
+    return bytes_of
 
 
 def _best(
@@ -104,5 +137,5 @@ def _best(
     return least, tuple(itertools.starmap(range, itertools.pairwise((0, *ends))))
 
 
-def _sums(values: Iterable[float]) -> list[float]:
+def _sums(values: Iterable[Cost]) -> list[Cost]:
     return list(itertools.accumulate(values, initial=0))

@@ -20,7 +20,7 @@ from ooodist.errors import UserError
 from ooodist.planner.pipeline import check as pipeline_check
 from ooodist.planner.pipeline import schedules
 from ooodist.planner.pipeline.actions import Schedule, check_size, from_csv, trained_from
-from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
+from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, forward_only
 from ooodist.planner.pipeline.layer_costs import ModelCosts, balanced_parts, stage_costs
 from ooodist.planner.pipeline.search import auto, best_known, fastest_named_seconds
 from ooodist.planner.pipeline.simulate import PipelineTimeline, simulate_pipeline
@@ -38,6 +38,7 @@ class _Kind:
     make: Maker
     chunks: int  # the default
     other_chunks: bool = False  # whether another number is allowed
+    is_v: bool = False  # whether stages are placed in the shape of a V, rather than round-robin
 
 
 _KINDS = {
@@ -49,7 +50,7 @@ _KINDS = {
     "push": _Kind(schedules.push, 2, other_chunks=True),
     "zb_h1": _Kind(lambda p, m, v, _: schedules.zero_bubble_h1(p, m), 1),
     "zb_h2": _Kind(lambda p, m, v, _: schedules.zero_bubble_h2(p, m), 1),
-    "zb_v": _Kind(lambda p, m, v, _: schedules.zero_bubble_v(p, m), 2),
+    "zb_v": _Kind(lambda p, m, v, _: schedules.zero_bubble_v(p, m), 2, is_v=True),
 }
 NAMES = tuple(_KINDS)
 MOST_CHUNKS = 3  # always searched if the number of chunks is not given
@@ -132,7 +133,7 @@ def make_plans(
     if name != AUTO:
         yield _plan(costs, ranks, microbatches, name, chunks)
         return
-    refused: UserError | None = None
+    refused = _Refused(costs)
     best = math.inf
     for number in [chunks] if chunks else range(1, MOST_NAMED_CHUNKS + 1):
         if best < math.inf and len(costs.layers) < ranks * number:
@@ -140,23 +141,22 @@ def make_plans(
         try:
             splits = balanced_parts(costs, ranks, number, microbatches)
         except UserError as error:
-            refused = refused or error
+            refused.note(error)
             continue
         for parts, rank_of in itertools.product(splits, _placements(ranks, number)):
-            stages = stage_costs(costs, parts)
+            stages = stage_costs(costs, parts, rank_of)
             is_searched = bool(chunks) or number <= MOST_CHUNKS
             if not is_searched and fastest_named_seconds(rank_of, microbatches, stages) >= best:
                 continue
             try:
                 plan = PipelinePlan(parts, auto(rank_of, microbatches, stages), stages)
             except UserError as error:
-                refused = refused or error
+                refused.note(error, parts)
                 continue
             best = min(best, plan.timeline.step_seconds)
             yield plan
     if best == math.inf:
-        assert refused is not None
-        raise refused
+        raise refused.least()
 
 
 def make_plan(
@@ -178,20 +178,25 @@ def first_plan(
     Args and errors are those of :func:`make_plans`.
     """
     check_size(ranks, microbatches)
-    refused: UserError | None = None
+    refused = _Refused(costs)
     plans: list[tuple[float, PipelinePlan]] = []
     for number in [chunks] if chunks else range(1, MOST_CHUNKS + 1):
         try:
-            for parts in balanced_parts(costs, ranks, number, microbatches):
-                stages = stage_costs(costs, parts)
-                plan = placed(parts, stages, ranks, microbatches, AUTO, best_known)
-                more = 1 + FURTHER_STAGE * (number - 1)
-                plans.append((more * plan.timeline.step_seconds, plan))
+            splits = balanced_parts(costs, ranks, number, microbatches)
         except UserError as error:
-            refused = refused or error
+            refused.note(error)
+            continue
+        for parts, rank_of in itertools.product(splits, _placements(ranks, number)):
+            try:
+                stages = stage_costs(costs, parts, rank_of)
+                plan = PipelinePlan(parts, best_known(rank_of, microbatches, stages), stages)
+            except UserError as error:
+                refused.note(error, parts)
+                continue
+            more = 1 + FURTHER_STAGE * (number - 1)
+            plans.append((more * plan.timeline.step_seconds, plan))
     if not plans:
-        assert refused is not None
-        raise refused
+        raise refused.least()
     return min(plans, key=lambda each: each[0])[1]
 
 
@@ -272,17 +277,54 @@ def _plan(
     costs: ModelCosts, ranks: int, microbatches: int, name: str, chunks: int | None
 ) -> PipelinePlan:
     if _is_file(name):
-        number = _read(Path(name), ranks, microbatches).stages // ranks
+        given = _read(Path(name), ranks, microbatches)
+        number, rank_of = given.stages // ranks, given.rank_of
     else:
         number = chunks or _KINDS[name].chunks
-    refused: UserError | None = None
+        rank_of = _v(ranks) if _KINDS[name].is_v else _round_robin(ranks, number)
+    refused = _Refused(costs)
     for parts in balanced_parts(costs, ranks, number, microbatches):
         try:
-            return placed(parts, stage_costs(costs, parts), ranks, microbatches, name)
+            stages = stage_costs(costs, parts, rank_of)
+            return placed(parts, stages, ranks, microbatches, name)
         except UserError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
+            refused.note(error, parts)
+    raise refused.least()
+
+
+class _Refused:
+    """Why splits were refused, to tell at the end which one was the nearest.
+
+    Args:
+        costs: the costs of the layers that were split.
+    """
+
+    def __init__(self, costs: ModelCosts) -> None:
+        self._costs = costs
+        self._first: UserError | None = None
+        self._least: tuple[LacksMemory, tuple[range, ...]] | None = None
+
+    def note(self, error: UserError, parts: tuple[range, ...] = ()) -> None:
+        """Adds why a split into these parts was refused."""
+        self._first = self._first or error
+        if isinstance(error, LacksMemory) and (
+            self._least is None or error.lacking < self._least[0].lacking
+        ):
+            self._least = error, parts
+
+    def least(self) -> UserError:
+        """Returns the error of the split that lacks least memory, with the layers of its stages; or
+        the first error, if none lacks memory."""
+        if self._least is None:
+            assert self._first is not None
+            return self._first
+        error, parts = self._least
+        names = [layer.name for layer in self._costs.layers]
+        stages = (
+            f"{number} {names[part.start]} to {names[part.stop - 1]}"
+            for number, part in enumerate(parts)
+        )
+        return LacksMemory(f"{error}\nstages: {', '.join(stages)}", error.lacking)
 
 
 def _read(file: Path, ranks: int, microbatches: int) -> Schedule:
@@ -318,6 +360,14 @@ def _is_file(name: str) -> bool:
 
 def _placements(ranks: int, chunks: int) -> Iterator[tuple[int, ...]]:
     """Yields the possible placements, each as the rank of every stage."""
-    yield tuple(stage % ranks for stage in range(ranks * chunks))
+    yield _round_robin(ranks, chunks)
     if chunks == 2 and ranks > 1:
-        yield (*range(ranks), *reversed(range(ranks)))
+        yield _v(ranks)
+
+
+def _round_robin(ranks: int, chunks: int) -> tuple[int, ...]:
+    return tuple(stage % ranks for stage in range(ranks * chunks))
+
+
+def _v(ranks: int) -> tuple[int, ...]:
+    return (*range(ranks), *reversed(range(ranks)))

@@ -6,16 +6,32 @@ ranks has a link in each direction::
 
     rank 0   F0  F1  .   .   I0  W0  I1  W1
     rank 1   .   F0  I0  W0  F1  I1  W1
+
+With replicas of the pipeline, the gradients of a stage are exchanged (summed over the replicas)
+once the last W of the stage is done, beside other work, one stage of a rank after the other. The
+rank's update waits for its actions and its exchanges. Here rank 0 has stages 0 and 2::
+
+    rank 0   ...  2W1  0I0  0W0  0I1  0W1
+    exchange          |-- stage 2 --|     |-- stage 0 --|
+    rank 0                                               update
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action, Schedule, without_transfers
+from ooodist.planner.pipeline.actions import (
+    BACKWARD,
+    COMPUTE_KINDS,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+    without_transfers,
+)
 from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
 from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
 
@@ -32,18 +48,32 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """The sum of a stage's gradients over the replicas, in seconds from the beginning of the step.
+
+    It may start later than the last W of the stage ends: after the exchange of another stage.
+    """
+
+    stage: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
 class PipelineTimeline:
     """The timeline of one step.
 
     Attributes:
         runs: the runs of each rank, in order.
         peak_bytes: the most bytes each rank keeps, including what its stages keep all the time.
-        updates: seconds of the optimizer on each rank, after its last action.
+        updates: seconds of the optimizer on each rank, after its last action and exchange.
+        exchanges: the exchanges of each rank that take time, in order.
     """
 
     runs: tuple[tuple[Run, ...], ...]
     peak_bytes: tuple[int, ...]
     updates: tuple[float, ...]
+    exchanges: tuple[tuple[Exchange, ...], ...]
 
     @property
     def makespan(self) -> float:
@@ -53,8 +83,24 @@ class PipelineTimeline:
     @property
     def step_seconds(self) -> float:
         """Seconds of a step, including the updates; at its end the ranks wait for each other."""
+        return max(
+            start + update for start, update in zip(self.update_starts, self.updates, strict=True)
+        )
+
+    @property
+    def update_starts(self) -> tuple[float, ...]:
+        """When the update of each rank begins."""
+        return tuple(
+            max([run.end for run in runs[-1:]] + [each.end for each in exchanges[-1:]], default=0.0)
+            for runs, exchanges in zip(self.runs, self.exchanges, strict=True)
+        )
+
+    @property
+    def exposed_exchange(self) -> float:
+        """Seconds by which this step is longer than it would be without exchanges."""
         ends = [runs[-1].end if runs else 0.0 for runs in self.runs]
-        return max(end + update for end, update in zip(ends, self.updates, strict=True))
+        alone = max(end + update for end, update in zip(ends, self.updates, strict=True))
+        return self.step_seconds - alone
 
     @property
     def spans(self) -> tuple[float, ...]:
@@ -160,7 +206,27 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
     updates = [0.0] * schedule.ranks
     for rank, cost in zip(schedule.rank_of, costs.stages, strict=True):
         updates[rank] += cost.update
-    return PipelineTimeline(tuple(map(tuple, runs)), peak_bytes(schedule, costs), tuple(updates))
+    return PipelineTimeline(
+        tuple(map(tuple, runs)),
+        peak_bytes(schedule, costs),
+        tuple(updates),
+        tuple(exchanges_of(each, costs) for each in runs),
+    )
+
+
+def exchanges_of(runs: Sequence[Run], costs: PipelineCosts) -> tuple[Exchange, ...]:
+    """Returns the exchanges of a rank that take time, given what it runs in a step."""
+    ready: dict[int, float] = {}  # the end of each stage's last W, the earliest first
+    for run in runs:
+        if run.action.kind in (WEIGHT_GRADIENT, BACKWARD):
+            ready.pop(run.action.stage, None)
+            ready[run.action.stage] = run.end
+    exchanges: list[Exchange] = []
+    for stage, at in ready.items():
+        if seconds := costs.stages[stage].exchange:
+            start = max(at, exchanges[-1].end) if exchanges else at
+            exchanges.append(Exchange(stage, start, start + seconds))
+    return tuple(exchanges)
 
 
 def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:

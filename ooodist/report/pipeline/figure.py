@@ -4,6 +4,7 @@
              rank 1 |   0 1 2   0   0   1   1 ...
     zb_h1    the same below it, with the same time axis
 
+If there are replicas, each rank's exchanges with them are on a lane below it.
 The number on a bar is its micro-batch. If a rank has several stages, they range from light (the
 first) to dark (the last).
 """
@@ -15,7 +16,6 @@ import statistics
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
@@ -24,7 +24,7 @@ from matplotlib.patches import Patch
 
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from ooodist.report.bars import Bars
-from ooodist.report.pipeline.bars import UPDATE, Bar, bars
+from ooodist.report.pipeline.bars import EXCHANGE, UPDATE, Bar, lanes
 from ooodist.report.pipeline.outcomes import Simulated
 
 # Safe for color-blind readers, as in ooodist.report.data_parallel.figure.
@@ -33,12 +33,14 @@ _COLORS = {
     INPUT_GRADIENT: "#e69f00",
     WEIGHT_GRADIENT: "#8fd0ae",
     UPDATE: "#777777",
+    EXCHANGE: "#cc79a7",
 }
 _NAMES = {
     FORWARD: "F: forward",
     INPUT_GRADIENT: "I: input gradient",
     WEIGHT_GRADIENT: "W: weight gradient",
     UPDATE: "update",
+    EXCHANGE: "exchange with replicas",
 }
 _DARKEST = 0.4  # darkness of the last of several stages; 1 is black
 _WHITE_TEXT = 0.3  # numbers on darker bars are white
@@ -76,9 +78,9 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
         title: the title of the figure.
     """
     seconds = max(panel.simulated.seconds for panel in panels)
-    ranks = len(panels[0].simulated.timeline.runs)
-    lane = min(max(_LANES_INCHES / ranks, _LANE_INCHES[0]), _LANE_INCHES[1])
-    height = len(panels) * (ranks * lane + _TITLE_INCHES) + 1.1
+    number = max(len(lanes(panel.simulated)) for panel in panels)
+    lane = min(max(_LANES_INCHES / number, _LANE_INCHES[0]), _LANE_INCHES[1])
+    height = len(panels) * (number * lane + _TITLE_INCHES) + 1.1
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     write_title(figure, title)
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
@@ -104,11 +106,11 @@ def write_title(figure: Figure, title: str) -> None:
 def _draw_panel(axes: Axes, panel: Panel, seconds: float, lane_inches: float) -> None:
     simulated = panel.simulated
     drawn = Bars(axes, seconds, _AXES_POINTS)
-    lanes = bars(simulated)
-    size = _label_size(list(chain(*lanes)), seconds, lane_inches)
-    for rank, lane_bars in enumerate(lanes):
-        low = len(lanes) - 1 - rank
-        for (kind, dark), group in _groups(lane_bars, simulated).items():
+    rows = lanes(simulated)
+    size = _label_size([bar for row in rows for bar in row.bars], seconds, lane_inches)
+    for place, row in enumerate(rows):
+        low = len(rows) - 1 - place
+        for (kind, dark), group in _groups(row.bars, simulated).items():
             spans = [(bar.start, bar.end) for bar in group]
             drawn.add((low, _FILLED), _shade(_COLORS[kind], dark), spans)
             if size is not None:
@@ -117,11 +119,11 @@ def _draw_panel(axes: Axes, panel: Panel, seconds: float, lane_inches: float) ->
                     _write_number(axes, bar, low, size, color, seconds)
     axes.axvline(simulated.seconds * 1e3, color="black", linewidth=1)
     axes.set_title(panel.title, fontsize=10, loc="left")
-    axes.set_ylim(-0.1, len(lanes))
-    shown = range(0, len(lanes), math.ceil(_TICK_INCHES / lane_inches))
+    axes.set_ylim(-0.1, len(rows))
+    shown = range(0, len(rows), math.ceil(_TICK_INCHES / lane_inches))
     axes.set_yticks(
-        [len(lanes) - 1 - rank + _FILLED / 2 for rank in shown],
-        [f"rank {rank}" for rank in shown],
+        [len(rows) - 1 - place + _FILLED / 2 for place in shown],
+        [rows[place].title for place in shown],
         fontsize=8,
     )
     axes.tick_params(axis="y", length=0)
@@ -187,8 +189,12 @@ def _shade(color: str, dark: float) -> str:
 
 
 def _legend(panels: Sequence[Panel]) -> list[Patch]:
-    updates = any(any(panel.simulated.timeline.updates) for panel in panels)
-    kinds = [kind for kind in _COLORS if kind != UPDATE or updates]
+    timelines = [panel.simulated.timeline for panel in panels]
+    shown = {
+        UPDATE: any(any(timeline.updates) for timeline in timelines),
+        EXCHANGE: any(any(timeline.exchanges) for timeline in timelines),
+    }
+    kinds = [kind for kind in _COLORS if shown.get(kind, True)]
     patches = [Patch(facecolor=_COLORS[kind], label=_NAMES[kind]) for kind in kinds]
     if any(panel.simulated.chunks > 1 for panel in panels):
         dark = _shade(_COLORS[FORWARD], _DARKEST)

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 
-from ooodist.report.pipeline.bars import Bar, bars, joins_gradients
+from ooodist.report.pipeline.bars import EXCHANGE_TITLE, Bar, joins_gradients, lanes
 from ooodist.report.pipeline.outcomes import Simulated, readable_seconds
 
 WIDTH = 120
@@ -31,23 +30,27 @@ def time_grid(simulated: Simulated, width: int = WIDTH) -> str:
         simulated: the plan and step to show; at least one action must take time.
         width: the largest width of the ranks' lines, in characters.
     """
-    lanes = [[bar for bar in lane if bar.end > bar.start] for lane in bars(simulated)]
-    label = len(f"rank {len(lanes) - 1}")
+    shown = [
+        (lane.title, [bar for bar in lane.bars if bar.end > bar.start]) for lane in lanes(simulated)
+    ]
+    label = max(len(title) for title, _ in shown)
     most = width - label - len(" ||")
     unit = simulated.seconds / most
-    all_bars = list(chain(*lanes))
+    all_bars = [bar for _, lane in shown for bar in lane]
     is_coarse = sum(bar.end - bar.start for bar in all_bars) < unit * len(all_bars)
     if not is_coarse:
         ends = [bar.end / simulated.seconds for bar in all_bars]
         unit = simulated.seconds / _num_columns(ends, most)
     columns = round(simulated.seconds / unit)
     lines = []
-    for rank, lane in enumerate(lanes):
+    for name, lane in shown:
         if is_coarse:
             rows = [_coarse_row(lane, columns, unit)]
         else:
             rows = _rows(lane, columns, unit, with_stages=simulated.chunks > 1)
-        titles = [f"rank {rank}", *[""] * (len(rows) - 1)]
+            if name == EXCHANGE_TITLE:
+                del rows[1:]
+        titles = [name, *[""] * (len(rows) - 1)]
         lines += [f"{title.ljust(label)} |{row}|" for title, row in zip(titles, rows, strict=True)]
     return "\n".join([*lines, *_legend(simulated, all_bars, unit, is_coarse=is_coarse)])
 
@@ -115,6 +118,8 @@ def _legend(
     words = ["F forward", "I input gradient", "W weight gradient"]
     if any(simulated.timeline.updates):
         words.append("U update")
+    if any(simulated.timeline.exchanges):
+        words.append("X exchange with replicas")
     line = f"{', '.join(words)}, {_WAITS} waits; a column is {readable_seconds(unit)}"
     if is_coarse:
         yield f"{line}, and shows what takes most of it"

@@ -10,6 +10,8 @@ from ooodist.errors import UserError
 from ooodist.planner.pipeline.layer_costs import Link, ModelCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, make_plan
 from ooodist.planner.pipeline.simulate import PipelineTimeline
+from ooodist.planner.placement.hosts import Hosts, Placement
+from ooodist.planner.placement.search import best_placement
 from ooodist.report.data_parallel.plan_table import readable_bytes
 
 BASELINE = "1f1b"
@@ -23,23 +25,25 @@ class PipelineSubject:
     Attributes:
         title: the model in a few words.
         costs: the costs of its layers, by the number of micro-batches in a step.
-        batch: samples per step and pipeline; None if only the costs are known.
-        pipelines: the number of replicas of the pipeline; their exchanges are not counted.
+        batches: samples per step of one pipeline, by the number of micro-batches; None if only the
+            costs are known.
+        hosts: the hosts on which ranks are placed; None if all links are alike.
     """
 
     title: str
     costs: Mapping[int, ModelCosts]
-    batch: int | None = None
-    pipelines: int = 1
+    batches: Mapping[int, int] | None = None
+    hosts: Hosts | None = None
 
     @property
     def unit(self) -> str:
-        """The unit of a pipeline's throughput."""
-        return "micro-batches/s" if self.batch is None else "samples/s"
+        """The unit of the throughput."""
+        return "micro-batches/s" if self.batches is None else "samples/s"
 
-    def throughput(self, microbatches: int, step_seconds: float) -> float:
-        """Returns the throughput of one pipeline, in ``unit``."""
-        return (self.batch or microbatches) / step_seconds
+    def throughput(self, setting: Setting, step_seconds: float) -> float:
+        """Returns the throughput of all replicas together, in ``unit``."""
+        number = setting.microbatches
+        return setting.replicas * (self.batches[number] if self.batches else number) / step_seconds
 
 
 @dataclass(frozen=True)
@@ -48,25 +52,33 @@ class Setting:
 
     Attributes:
         ranks: the number of ranks.
-        microbatches: the number of micro-batches in a step.
+        microbatches: the number of micro-batches in a step of one pipeline.
         chunks: stages per rank; None: each schedule's default.
+        replicas: the number of such pipelines, which train on different samples.
     """
 
     ranks: int
     microbatches: int
     chunks: int | None = None
+    replicas: int = 1
 
     @property
     def title(self) -> str:
         """The setting in a few words."""
-        words = f"{_count(self.ranks, 'rank')}, {_count(self.microbatches, 'micro-batch', 'es')}"
-        return words if self.chunks is None else f"{words}, {_count(self.chunks, 'chunk')}"
+        words = [_count(self.ranks, "rank"), _count(self.microbatches, "micro-batch", "es")]
+        if self.chunks is not None:
+            words.append(_count(self.chunks, "chunk"))
+        if self.replicas > 1:
+            words.append(_count(self.replicas, "replica"))
+        return ", ".join(words)
 
     @property
     def folder(self) -> str:
         """The name of the folder for the setting's files."""
         name = f"p{self.ranks}-m{self.microbatches}"
-        return name if self.chunks is None else f"{name}-v{self.chunks}"
+        if self.chunks is not None:
+            name += f"-v{self.chunks}"
+        return name if self.replicas == 1 else f"{name}-d{self.replicas}"
 
 
 @dataclass(frozen=True)
@@ -123,19 +135,18 @@ class Comparison:
     Attributes:
         subject: the model that was planned.
         setting: the size of the pipeline.
+        costs: the costs of the layers and links, and the number of replicas.
+        placement: on which hosts the ranks are placed; None if all links are alike.
         outcomes: the outcome of each schedule.
         baseline: 1F1B with one stage per rank, whether it fits or not; None if it cannot be made.
     """
 
     subject: PipelineSubject
     setting: Setting
+    costs: ModelCosts
+    placement: Placement | None
     outcomes: tuple[Outcome, ...]
     baseline: Simulated | None
-
-    @property
-    def costs(self) -> ModelCosts:
-        """The costs of the layers."""
-        return self.subject.costs[self.setting.microbatches]
 
     @property
     def title(self) -> str:
@@ -144,12 +155,17 @@ class Comparison:
 
     @property
     def conditions(self) -> str:
-        """The links, the memory limit and the number of pipelines in a few words."""
+        """The links and the memory limit in a few words."""
+        hosts = self.subject.hosts
         words = [link_title(self.costs.link)]
+        if hosts is not None:
+            each = f"{hosts.devices} devices, {link_title(hosts.inside)} inside of them"
+            words = [f"{_count(hosts.number, 'host')} of {each}, and {words[0]} between"]
         if self.costs.memory_limit is not None:
             words.append(f"at most {readable_bytes(self.costs.memory_limit)} a rank")
-        if self.subject.pipelines > 1:
-            words.append(f"one of {self.subject.pipelines} pipelines, without what they exchange")
+        between = self.costs.replica_link
+        if between is not None and hosts is None:
+            words.append(f"between replicas {link_title(between)}")
         return ", ".join(words)
 
     @property
@@ -165,7 +181,7 @@ class Comparison:
 
     def throughput(self, simulated: Simulated) -> float:
         """Returns the throughput in the subject's unit."""
-        return self.subject.throughput(self.setting.microbatches, simulated.seconds)
+        return self.subject.throughput(self.setting, simulated.seconds)
 
     def speed_up(self, simulated: Simulated) -> float | None:
         """Returns the speed-up over the baseline; None if there is no baseline."""
@@ -181,19 +197,28 @@ def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) ->
         names: names in :data:`ooodist.planner.pipeline.plan.NAMES`, ``auto``, or CSV files.
 
     Raises:
-        UserError: the layers take no time.
+        UserError: the layers take no time, it is not known what replicas exchange, or the hosts
+            have another number of devices.
     """
-    costs = subject.costs[setting.microbatches]
+    costs = replace(subject.costs[setting.microbatches], replicas=setting.replicas)
     if not sum(layer.seconds for layer in costs.layers) > 0:
         raise UserError(
             f"the {len(costs.layers)} layers of {subject.title} take 0 seconds; give the seconds "
             "of at least one as forward, input_gradient or weight_gradient"
         )
+    placement = None
+    if subject.hosts is not None:
+        placement = best_placement(
+            costs, subject.hosts, setting.ranks, setting.microbatches, setting.chunks
+        )
+        costs = placement.costs(costs, subject.hosts)
     outcomes = {name: _outcome(costs, setting, name) for name in names}
     baseline = outcomes.get(BASELINE)
     if baseline is None or setting.chunks not in (None, 1):
         baseline = _outcome(costs, replace(setting, chunks=None), BASELINE)
-    return Comparison(subject, setting, tuple(outcomes.values()), baseline.simulated)
+    return Comparison(
+        subject, setting, costs, placement, tuple(outcomes.values()), baseline.simulated
+    )
 
 
 def link_title(link: Link) -> str:

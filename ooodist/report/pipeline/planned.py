@@ -25,6 +25,8 @@ from ooodist.report.pipeline.outcomes import (
     Simulated,
     compare,
 )
+from ooodist.report.pipeline.placement import placement_text
+from ooodist.report.pipeline.placement import write_csv as write_placement
 from ooodist.report.pipeline.sweep import draw_sweep
 from ooodist.report.pipeline.tracks import pipeline_process
 from ooodist.util import yaml_dataclass
@@ -33,6 +35,7 @@ logger = logging.getLogger("ooodist")
 
 SCHEDULE_NAME = "schedule.csv"
 COSTS_NAME = "costs.yaml"
+PLACEMENT_NAME = "placement.csv"
 CSV_NAME = "plans.csv"
 FIGURE_NAMES = ("timeline.png", "timeline.svg")
 MEMORY_NAMES = ("memory.png", "memory.svg")
@@ -60,7 +63,7 @@ def plan_pipelines(
     """
     comparisons = []
     for setting in settings:
-        logger.info("planning p=%d, m=%d%s", setting.ranks, setting.microbatches, _chunks(setting))
+        logger.info("planning %s", _short(setting))
         comparisons.append(compare(subject, setting, names))
     if all(comparison.best is None for comparison in comparisons):
         last = comparisons[-1].outcomes[-1]
@@ -81,11 +84,16 @@ def _one(comparison: Comparison, output: Path) -> str:
     _write(comparison, output)
     pipeline_table.write_csv([comparison], output / CSV_NAME)
     files = [SCHEDULE_NAME, *FIGURE_NAMES, *MEMORY_NAMES, TRACE_NAME, CSV_NAME, COSTS_NAME]
+    placement = []
+    if comparison.placement is not None:
+        placement.append(placement_text(comparison, simulated))
+        files.append(PLACEMENT_NAME)
     return "\n\n".join(
         [
             pipeline_table.text(comparison),
             f"{_title(comparison, outcome, simulated)}\n\n{time_grid(simulated)}",
             pipeline_table.stages_text(comparison, simulated),
+            *placement,
             files_text(_KIND_OF_FILE, output, files),
         ]
     )
@@ -105,9 +113,18 @@ def _sweep(comparisons: Sequence[Comparison], output: Path) -> str:
     return "\n\n".join(
         [
             pipeline_table.sweep_text(comparisons),
+            *_placement_of_the_fastest(comparisons),
             "\n".join([files_text(_KIND_OF_FILE, output, [*SWEEP_NAMES, CSV_NAME]), *folders]),
         ]
     )
+
+
+def _placement_of_the_fastest(comparisons: Sequence[Comparison]) -> list[str]:
+    fastest = pipeline_table.fastest(comparisons)
+    if fastest.placement is None or fastest.best is None:
+        return []
+    title = f"placement of {fastest.setting.title}:"
+    return [f"{title}\n{placement_text(fastest, fastest.best[1])}"]
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
@@ -116,6 +133,8 @@ def _write(comparison: Comparison, folder: Path) -> None:
     schedule = comparison.best[1].plan.schedule
     (folder / SCHEDULE_NAME).write_text(to_csv(schedule), encoding="utf-8")
     yaml_dataclass.write_file(comparison.costs, folder / COSTS_NAME)
+    if comparison.placement is not None:
+        write_placement(comparison, folder / PLACEMENT_NAME)
     panels = [
         Panel(_title(comparison, outcome, simulated), simulated)
         for outcome, simulated in comparison.shown
@@ -142,6 +161,9 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
     words.append(
         f"bubble {simulated.timeline.bubble:.1%} (of spans {simulated.bubble_of_spans:.1%})"
     )
+    if simulated.timeline.exposed_exchange:
+        exposed = pipeline_table.milliseconds(simulated.timeline.exposed_exchange)
+        words.append(f"exchange exposed {exposed} ms")
     if simulated.peak_bytes:
         words.append(f"at most {readable_bytes(simulated.peak_bytes)}")
     if outcome.refused:
@@ -149,8 +171,13 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
     return ", ".join(words)
 
 
-def _chunks(setting: Setting) -> str:
-    return "" if setting.chunks is None else f", v={setting.chunks}"
+def _short(setting: Setting) -> str:
+    words = [f"p={setting.ranks}, m={setting.microbatches}"]
+    if setting.chunks is not None:
+        words.append(f"v={setting.chunks}")
+    if setting.replicas > 1:
+        words.append(f"d={setting.replicas}")
+    return ", ".join(words)
 
 
 _KIND_OF_FILE = {
@@ -160,4 +187,5 @@ _KIND_OF_FILE = {
     TRACE_NAME: "trace",
     CSV_NAME: "table",
     COSTS_NAME: "costs",
+    PLACEMENT_NAME: "ranks",
 }

@@ -27,13 +27,13 @@ Line = tuple[str, int | None]  # a schedule, and the requested chunks
 
 
 def draw_sweep(comparisons: Sequence[Comparison], title: str) -> Figure:
-    """Draws axes for each number of ranks; schedules that cannot be used are left out.
+    """Draws axes for each number of ranks and replicas, without schedules that cannot be used.
 
     Args:
         comparisons: the comparisons of one subject for different settings.
         title: the title of the figure.
     """
-    all_ranks = sorted({each.setting.ranks for each in comparisons})
+    sizes = sorted({(each.setting.ranks, each.setting.replicas) for each in comparisons})
     lines = list(
         dict.fromkeys(
             (outcome.name, comparison.setting.chunks)
@@ -42,13 +42,15 @@ def draw_sweep(comparisons: Sequence[Comparison], title: str) -> Figure:
             if not outcome.refused
         )
     )
-    width = _INCHES[0] * len(all_ranks) + _LEGEND_INCHES
+    width = _INCHES[0] * len(sizes) + _LEGEND_INCHES
     height = max(_INCHES[1], _LINE_INCHES * (len(lines) + 5))  # including the title
     figure = Figure(figsize=(width, height), layout="constrained")
     write_title(figure, title)
-    all_axes = figure.subplots(1, len(all_ranks), sharey=True, squeeze=False)[0]
-    for axes, ranks in zip(all_axes, all_ranks, strict=True):
-        those = [each for each in comparisons if each.setting.ranks == ranks]
+    all_axes = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    for axes, size in zip(all_axes, sizes, strict=True):
+        those = [
+            each for each in comparisons if (each.setting.ranks, each.setting.replicas) == size
+        ]
         _draw_axes(axes, those, lines)
     all_axes[0].set_ylabel(comparisons[0].subject.unit)
     all_axes[0].set_ylim(bottom=0)
@@ -77,7 +79,9 @@ def _draw_axes(axes: Axes, comparisons: Sequence[Comparison], lines: Sequence[Li
     axes.set_xticks(numbers, [str(number) for number in numbers])
     axes.minorticks_off()
     axes.set_xlabel("micro-batches of a step")
-    axes.set_title(f"ranks: {comparisons[0].setting.ranks}", fontsize=10, loc="left")
+    setting = comparisons[0].setting
+    replicas = f", replicas: {setting.replicas}" if setting.replicas > 1 else ""
+    axes.set_title(f"ranks: {setting.ranks}{replicas}", fontsize=10, loc="left")
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -16,10 +16,12 @@ _LONGEST_NAME = 24  # characters of a layer's name
 
 def text(comparison: Comparison) -> str:
     """Returns a table with a line for each schedule, and below it why some cannot be used."""
-    head = ("", "chunks", "ms/step", comparison.subject.unit, f"over {BASELINE}", "bubble")
-    lines: list[tuple[str, ...]] = [(*head, "of spans", "peak memory", "fits")]
+    with_exchange = _have_replicas([comparison])
+    head = _head(comparison.subject.unit, with_exchange=with_exchange)
+    lines: list[tuple[str, ...]] = [("", *head, "peak memory", "fits")]
     for outcome in comparison.outcomes:
-        lines.append((outcome.name, *_cells(comparison, outcome)))
+        cells = _cells(comparison, outcome, with_exchange=with_exchange)
+        lines.append((outcome.name, *cells))
     notes = [
         f"{outcome.name} cannot be used: {outcome.refused}"
         for outcome in comparison.outcomes
@@ -28,6 +30,7 @@ def text(comparison: Comparison) -> str:
     notes += [
         "bubble: the share of the step's makespan in which ranks wait; "
         "of spans: of each rank's own time, from its first action to its last",
+        *_note_on_exchanges([comparison]),
         *_note_on_links(comparison),
     ]
     return "\n".join([comparison.title, "", aligned(lines), "", *notes])
@@ -48,21 +51,21 @@ def stages_text(comparison: Comparison, simulated: Simulated) -> str:
 
 def sweep_text(comparisons: Sequence[Comparison]) -> str:
     """Returns a line for each setting with its best schedule, and the reasons where none fits."""
-    unit = comparisons[0].subject.unit
-    lines: list[tuple[str, ...]] = [
-        ("", "best", "chunks", "ms/step", unit, f"over {BASELINE}", "bubble", "of spans", "memory")
-    ]
-    notes = _note_on_links(comparisons[0])
+    with_exchange = _have_replicas(comparisons)
+    head = ("", "best", *_head(comparisons[0].subject.unit, with_exchange=with_exchange), "memory")
+    lines: list[tuple[str, ...]] = [head]
+    notes = [*_note_on_exchanges(comparisons), *_note_on_links(comparisons[0])]
     for comparison in comparisons:
         title = comparison.setting.title
         if comparison.best is None:
             last = comparison.outcomes[-1]
-            lines.append((title, *["-"] * 8))
+            lines.append((title, *["-"] * (len(head) - 1)))
             notes.append(f"nothing for {title}; {last.name}: {last.refused}")
             continue
         outcome, _ = comparison.best
-        *cells, _ = _cells(comparison, outcome)
+        *cells, _ = _cells(comparison, outcome, with_exchange=with_exchange)
         lines.append((title, outcome.name, *cells))
+    notes += _fastest_of_devices(comparisons)
     title = f"{comparisons[0].subject.title}, {comparisons[0].conditions}"
     return "\n".join([title, "", aligned(lines, left=(0, 1)), *(["", *notes] if notes else [])])
 
@@ -73,8 +76,16 @@ def write_csv(comparisons: Sequence[Comparison], file: Path) -> None:
         writer = csv.writer(stream)
         writer.writerow(
             [
-                *("model", "ranks", "microbatches", "chunks", "schedule", "step_ms"),
-                *("makespan_ms", "throughput", "unit", "speed_up", "bubble", "bubble_of_spans"),
+                *("model", "ranks", "replicas", "microbatches", "chunks", "schedule", "step_ms"),
+                *(
+                    "exposed_exchange_ms",
+                    "makespan_ms",
+                    "throughput",
+                    "unit",
+                    "speed_up",
+                    "bubble",
+                    "bubble_of_spans",
+                ),
                 *("peak_bytes", "memory_limit", "fits", "refused"),
             ]
         )
@@ -85,8 +96,13 @@ def write_csv(comparisons: Sequence[Comparison], file: Path) -> None:
                 chunks = setting.chunks if simulated is None else simulated.chunks
                 writer.writerow(
                     [
-                        *(comparison.subject.title, setting.ranks, setting.microbatches),
-                        *(chunks, outcome.name, *_numbers(comparison, simulated)),
+                        *(comparison.subject.title, setting.ranks, setting.replicas),
+                        *(
+                            setting.microbatches,
+                            chunks,
+                            outcome.name,
+                            *_numbers(comparison, simulated),
+                        ),
                         *(limit, "no" if outcome.refused else "yes", outcome.refused),
                     ]
                 )
@@ -97,21 +113,74 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * _MILLI:.{1 if seconds >= 10 / _MILLI else 3}f}"
 
 
+def fastest(comparisons: Sequence[Comparison]) -> Comparison:
+    """Returns the setting with the largest throughput; at least one has a usable schedule."""
+
+    def throughput(comparison: Comparison) -> float:
+        return comparison.throughput(comparison.best[1]) if comparison.best else 0.0
+
+    return max(comparisons, key=throughput)
+
+
 def _note_on_links(comparison: Comparison) -> list[str]:
     if comparison.costs.link != Link():
         return []
     return [f"{FREE_LINKS}: --bandwidth 10Gbit --latency 30us describes others"]
 
 
-def _cells(comparison: Comparison, outcome: Outcome) -> Iterator[str]:
+def _fastest_of_devices(comparisons: Sequence[Comparison]) -> list[str]:
+    """Returns a line with the fastest setting, if all divide the same devices and micro-batches."""
+    settings = [comparison.setting for comparison in comparisons]
+    divided = {(each.ranks * each.replicas, each.microbatches * each.replicas) for each in settings}
+    if len({each.ranks for each in settings}) == 1 or len(divided) > 1:
+        return []
+    best = fastest(comparisons)
+    assert best.best is not None
+    setting, batches, (outcome, simulated) = best.setting, best.subject.batches, best.best
+    keys = f"pipeline: {setting.ranks}, data: {setting.replicas}, "
+    keys += f"microbatches: {setting.microbatches}, schedule: {outcome.name}"
+    if setting.chunks is not None:
+        keys += f", chunks: {setting.chunks}"
+    if best.costs.memory_limit is not None:
+        keys += f", memory_bytes: {best.costs.memory_limit}"
+    batch = f"--set batch={batches[setting.microbatches]} " if batches else ""
+    return [
+        f"fastest on {setting.ranks * setting.replicas} devices: {setting.title}, with "
+        f"{best.throughput(simulated):.1f} {best.subject.unit}; for the job: {batch}"
+        f"--set 'parallel={{{keys}}}'"
+    ]
+
+
+def _note_on_exchanges(comparisons: Sequence[Comparison]) -> list[str]:
+    if not _have_replicas(comparisons):
+        return []
+    return [
+        f"{comparisons[0].subject.unit}: of all replicas together; exposed: the milliseconds of a "
+        "step in which all that is left is to exchange gradients with replicas"
+    ]
+
+
+def _have_replicas(comparisons: Sequence[Comparison]) -> bool:
+    return any(comparison.setting.replicas > 1 for comparison in comparisons)
+
+
+def _head(unit: str, *, with_exchange: bool) -> tuple[str, ...]:
+    """Returns the text table's heads, from chunks to the bubble of spans."""
+    exposed = ("exposed",) if with_exchange else ()
+    return ("chunks", "ms/step", *exposed, unit, f"over {BASELINE}", "bubble", "of spans")
+
+
+def _cells(comparison: Comparison, outcome: Outcome, *, with_exchange: bool) -> Iterator[str]:
     """Yields the text table's cells, from chunks to whether the schedule fits."""
     simulated = outcome.simulated
     if simulated is None:
-        yield from ("-",) * 7
+        yield from ("-",) * (8 if with_exchange else 7)
     else:
         speed_up = comparison.speed_up(simulated)
         yield str(simulated.chunks)
         yield milliseconds(simulated.seconds)
+        if with_exchange:
+            yield milliseconds(simulated.timeline.exposed_exchange)
         yield f"{comparison.throughput(simulated):.1f}"
         yield "-" if speed_up is None else f"{speed_up:.2f}x"
         yield f"{simulated.timeline.bubble:.1%}"
@@ -123,10 +192,11 @@ def _cells(comparison: Comparison, outcome: Outcome) -> Iterator[str]:
 def _numbers(comparison: Comparison, simulated: Simulated | None) -> Iterator[object]:
     """Yields the CSV cells from step_ms to peak_bytes."""
     if simulated is None:
-        yield from (None, None, None, comparison.subject.unit, None, None, None, None)
+        yield from (None, None, None, None, comparison.subject.unit, None, None, None, None)
         return
     speed_up = comparison.speed_up(simulated)
     yield f"{simulated.seconds * _MILLI:.6f}"
+    yield f"{simulated.timeline.exposed_exchange * _MILLI:.6f}"
     yield f"{simulated.timeline.makespan * _MILLI:.6f}"
     yield f"{comparison.throughput(simulated):.6f}"
     yield comparison.subject.unit

@@ -16,7 +16,7 @@ import numpy as np
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS
 from ooodist.planner.pipeline.plan import PipelinePlan
-from ooodist.planner.pipeline.simulate import PipelineTimeline, Run
+from ooodist.planner.pipeline.simulate import PipelineTimeline, Run, exchanges_of
 from ooodist.report.data_parallel.trace import FILE_NAME
 from ooodist.report.perfetto import write_perfetto
 from ooodist.report.pipeline.outcomes import Simulated
@@ -168,4 +168,6 @@ class PipelineTrace(keras.callbacks.Callback):
             computing = [action for action in actions if action.kind in COMPUTE_KINDS]
             spans = zip(computing, *(row - first for row in rows), strict=False)
             runs.append(tuple(Run(a, float(start), float(end)) for a, start, end in spans))
-        return replace(plan.timeline, runs=tuple(runs))
+        # The ends of exchanges and updates are not recorded: they take what was predicted.
+        exchanges = tuple(exchanges_of(each, plan.costs) for each in runs)
+        return replace(plan.timeline, runs=tuple(runs), exchanges=exchanges)

@@ -2,6 +2,7 @@
 
     rank 0   | 0F0 | 0F1 |           | 0B0     |
     rank 1          \\| 1F0 | 1B0     |/
+    exchange of rank 0                 | stage 0 |        (if there are replicas)
     memory of rank 0, memory of rank 1   curves
 
 An arrow leads from an action to one on another rank that uses its result.
@@ -23,7 +24,7 @@ from ooodist.report.pipeline.memory import memory_curves
 from ooodist.report.pipeline.outcomes import Simulated
 
 _KINDS = {FORWARD: "F", INPUT_GRADIENT: "dX", WEIGHT_GRADIENT: "dW", BACKWARD: "dX and dW"}
-_UPDATE = "update"
+_UPDATE, _EXCHANGE = "update", "exchange"
 
 
 def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Process:
@@ -52,11 +53,18 @@ def pipeline_process(simulated: Simulated, *, number: int, title: str) -> Proces
             )
             before = run.end
         if update:
-            slices.append(Slice(_track(rank), _UPDATE, _UPDATE, before, before + update))
+            start = timeline.update_starts[rank]
+            slices.append(Slice(_track(rank), _UPDATE, _UPDATE, start, start + update))
+        slices += [
+            Slice(_exchanges(rank), _EXCHANGE, f"stage {each.stage}", each.start, each.end)
+            for each in timeline.exchanges[rank]
+        ]
     return Process(
         number=number,
         name=title,
-        tracks=tuple(map(_track, range(len(timeline.runs)))),
+        tracks=tuple(
+            track(rank) for rank in range(len(timeline.runs)) for track in (_track, _exchanges)
+        ),
         slices=slices,
         arrows=_arrows(simulated, places),
         arrow_name="sent",
@@ -84,3 +92,7 @@ def _arrows(simulated: Simulated, places: dict[Action, int]) -> list[tuple[int, 
 
 def _track(rank: int) -> str:
     return f"rank {rank}"
+
+
+def _exchanges(rank: int) -> str:
+    return f"exchange of {_track(rank)}"

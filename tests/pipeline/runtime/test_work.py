@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import release
 from ooodist.errors import UserError
-from ooodist.pipeline.runtime.work import StageWork, check_losses, compiled_loss
+from ooodist.pipeline.runtime.work import StageWork, check_losses, compiled_loss, loss_of_outputs
 from ooodist.pipeline.stages import calls_of, sent_specs, split
 from tests.graph import models
 from tests.pipeline.models import parts_at
@@ -41,6 +42,70 @@ def test_what_layers_add_is_added_once() -> None:
     check_losses(split(model, parts_at([2], calls)))
     with pytest.raises(UserError, match=f"layer {shared.name} adds to the loss .* stages 0 and 1"):
         check_losses(split(model, parts_at([1], calls)))
+
+
+def test_losses_are_found_without_the_values_of_weights() -> None:
+    """This rank may have none of the weights of the layers that add to the loss."""
+    shared = layers.Dense(8, kernel_regularizer="l2")
+    image = keras.Input((8,))
+    model = keras.Model(image, layers.Dense(2, kernel_regularizer="l2")(shared(shared(image))))
+    model.compile("sgd", "mse")
+    for variable in model.variables:
+        release(variable, "rank 1")
+    with pytest.raises(UserError, match=f"layer {shared.name} adds to the loss"):
+        check_losses(split(model, parts_at([1], len(calls_of(model)))))
+    y, outputs = tf.zeros((4, 2)), tf.ones((4, 2))
+    loss = compiled_loss(model, (y,))
+    assert float(loss([outputs], [y])) == 1.0
+
+
+def test_a_loss_of_the_class_is_without_what_layers_add() -> None:
+    class Doubled(keras.Model):
+        """Tells training by its loss."""
+
+        def compute_loss(
+            self,
+            x: Any = None,
+            y: Any = None,
+            y_pred: Any = None,
+            sample_weight: Any = None,
+            training: bool = True,
+        ) -> tf.Tensor:
+            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+            return loss + 1.0 if training else loss
+
+    image = keras.Input((8,))
+    model = Doubled(image, layers.Dense(2, kernel_regularizer="l2")(image))
+    model.compile("sgd", "mse")
+    y, outputs = tf.zeros((4, 2)), tf.ones((4, 2))
+    for training, expected in ((True, 2.0), (False, 1.0)):
+        found = loss_of_outputs(model, y, outputs, None, training=training)
+        assert float(found) == pytest.approx(expected, rel=1e-6)
+
+
+def test_without_a_compiled_loss_nothing_is_added() -> None:
+    model, x, y = models.regularized()
+    model.compile("sgd")
+    assert float(compiled_loss(model, (y,))([model(x)], [y])) == 0.0
+
+
+class Penalty(keras.layers.Layer):
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        self.add_loss(keras.ops.mean(x))
+        return x
+
+
+def test_without_any_loss() -> None:
+    image = keras.Input((8,))
+    penalized = keras.Model(image, layers.Dense(2)(Penalty()(image)))
+    plain = keras.Model(image, layers.Dense(2)(image))
+    for model in (penalized, plain):
+        model.compile("sgd")
+        model(tf.ones((4, 8)))
+    y = tf.zeros((4, 2))
+    assert float(compiled_loss(penalized, (y,))([y], [y])) == 0.0
+    with pytest.raises(UserError, match=f"model {plain.name} was compiled without a loss"):
+        compiled_loss(plain, (y,))
 
 
 def test_two_stages_of_a_rank_add_to_one_accumulator() -> None:

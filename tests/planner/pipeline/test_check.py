@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import Action, Schedule, from_csv, parse_action, trained_from
-from ooodist.planner.pipeline.check import ScheduleError, check, grid
+from ooodist.planner.pipeline.check import ScheduleError, ScheduleLacksMemory, check, grid
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import (
@@ -96,8 +97,55 @@ def test_the_memory_limit_is_checked_to_the_byte(pipeline: tuple[Schedule, Pipel
     most = max(peak_bytes(schedule, costs))
     check(schedule, replace(costs, memory_limit=most))
     if most:
-        with pytest.raises(ScheduleError, match=f"needs .* the memory limit is {most - 1}"):
+        message = f"needs {most} bytes, and the memory limit is {most - 1}: .* lacks 1 of {most} "
+        with pytest.raises(ScheduleError, match=message):
             check(schedule, replace(costs, memory_limit=most - 1))
+
+
+@settings(deadline=None)
+@given(partly_trained(), st.data())
+def test_the_message_says_what_is_lacking(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts], data: st.DataObject
+) -> None:
+    """To the byte, and its parts are the whole."""
+    _, schedule, costs = pipeline
+    states = [data.draw(st.integers(0, cost.base_bytes)) for cost in costs.stages]
+    stages = zip(costs.stages, states, strict=True)
+    costs = replace(costs, stages=tuple(replace(cost, state_bytes=own) for cost, own in stages))
+    most = max(peak_bytes(schedule, costs))
+    if not most:
+        return
+    limit = data.draw(st.integers(0, most - 1))
+    with pytest.raises(ScheduleLacksMemory) as error:
+        check(schedule, replace(costs, memory_limit=limit))
+    assert error.value.lacking == most - limit
+    check(schedule, replace(costs, memory_limit=limit + error.value.lacking))
+    found = re.search(
+        r"lacks (\d+) of (\d+) bytes \((\d+) of weights and optimizer state, (\d+) of summed "
+        r"gradients and buffers, (\d+) of activations of (\d+) micro-batch",
+        str(error.value),
+    )
+    assert found is not None, error.value
+    lacking, total, state, others, activations, microbatches = map(int, found.groups())
+    assert (lacking, total) == (most - limit, most)
+    own = [number for number, rank in enumerate(schedule.rank_of) if rank == error.value.rank]
+    assert state == sum(states[number] for number in own)
+    assert state + others == sum(costs.stages[number].base_bytes for number in own)
+    assert total == state + others + activations
+    assert microbatches <= schedule.microbatches
+    assert microbatches or not activations
+
+
+def test_memory_is_told_apart() -> None:
+    cost = StageCost(input_bytes=1, weight_bytes=9, gradient_bytes=5, base_bytes=70, state_bytes=60)
+    with pytest.raises(ScheduleLacksMemory) as error:
+        check(one_forward_one_backward(3, 6), PipelineCosts((cost,) * 3, memory_limit=100))
+    assert str(error.value).splitlines()[0] == (
+        "schedule 1f1b, rank 0, step 3: 0B0 needs 105 bytes, and the memory limit is 100: stage 0 "
+        "lacks 5 of 105 bytes (60 of weights and optimizer state, 10 of summed gradients and "
+        "buffers, 35 of activations of 3 micro-batches); raise the limit by 5, use fewer "
+        "micro-batches in flight (another schedule) or smaller ones, or more ranks"
+    )
 
 
 def test_memory_names_the_first_step_that_does_not_fit() -> None:

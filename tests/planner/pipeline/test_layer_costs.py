@@ -36,6 +36,7 @@ LAYERS = st.lists(
         weight_bytes=NUMBERS,
         gradient_bytes=NUMBERS,
         sent_bytes=NUMBERS,
+        exchanged_bytes=NUMBERS,
     ),
     min_size=4,
     max_size=10,
@@ -127,8 +128,77 @@ def test_the_gradients_of_one_micro_batch_are_counted() -> None:
     assert len(balanced_parts(ModelCosts(layers, memory_limit=119), 2, 1, 8)) == 1
 
 
+@settings(deadline=None)
+@given(LAYERS, st.integers(1, 5), st.sampled_from([None, Link(0.25, 0.5)]))
+def test_replicas_sum_the_gradients_of_each_stage(
+    layers: list[LayerCost], replicas: int, between: Link | None
+) -> None:
+    if not any(layer.exchanged_bytes for layer in layers):
+        layers[0] = replace(layers[0], exchanged_bytes=1)
+    costs = ModelCosts(tuple(layers), Link(0.5, 0.125), replicas=replicas, replica_link=between)
+    link = between or costs.link
+    parts = [range(2), range(2, len(layers))]
+    stages = stage_costs(costs, parts).stages
+    for part, stage in zip(parts, stages, strict=True):
+        num_bytes = sum(layers[place].exchanged_bytes for place in part)
+        # Of a ring: every member sends a part of its gradients to the next, again and again.
+        trip = (
+            link.seconds(1) - link.seconds_per_byte + num_bytes / replicas * link.seconds_per_byte
+        )
+        expected = sum(trip for _ in range(2 * (replicas - 1))) if num_bytes else 0.0
+        assert stage.exchange == pytest.approx(expected)
+    alone = stage_costs(replace(costs, replicas=1), parts).stages
+    assert alone == tuple(replace(stage, exchange=0.0) for stage in stages)
+
+
+@settings(deadline=None)
+@given(LAYERS, st.sampled_from([(0, 1, 2), (0, 1, 0, 1), (0, 1, 1, 0), (0, 1, 2, 0)]), st.data())
+def test_each_message_takes_its_own_link(
+    layers: list[LayerCost], rank_of: tuple[int, ...], data: st.DataObject
+) -> None:
+    ranks = max(rank_of) + 1
+    links = tuple(
+        tuple(Link(data.draw(EIGHTHS), data.draw(EIGHTHS)) for _ in range(ranks))
+        for _ in range(ranks)
+    )
+    costs = ModelCosts(tuple(layers), Link(99.0), links=links)
+    last = len(rank_of) - 1
+    parts = [*(range(stage, stage + 1) for stage in range(last)), range(last, len(layers))]
+    stages = stage_costs(costs, parts, rank_of).stages
+    assert (stages[0].send_back_seconds, stages[-1].send_seconds) == (0, 0)
+    for stage in range(last):
+        here, there = rank_of[stage], rank_of[stage + 1]
+        sent = stages[stage].sent_bytes
+        assert stages[stage].send_seconds == (links[here][there].seconds(sent) if sent else 0)
+        back = links[there][here].seconds(sent) if sent else 0
+        assert stages[stage + 1].send_back_seconds == back
+
+
+def test_links_of_other_ranks() -> None:
+    layers = (LayerCost("a", 1.0), LayerCost("b", 1.0))
+    for links in (((Link(),) * 3,) * 3, ((Link(),) * 2,) * 3, ((Link(), Link()), (Link(),))):
+        costs = ModelCosts(layers, links=links)
+        with pytest.raises(UserError, match=r"links has \d rows, .* but the pipeline has 2 ranks"):
+            stage_costs(costs, [range(1), range(1, 2)])
+
+
+def test_replicas_need_the_bytes_that_they_exchange(tmp_path: Path) -> None:
+    file = tmp_path / "costs.yaml"
+    file.write_text("layers: [{name: a, forward: 1}]\n")  # as it was written before
+    costs = read_model_costs(file)
+    assert stage_costs(costs, [range(1)]).stages[0].exchange == 0
+    with pytest.raises(
+        UserError, match=r"2 replicas of a pipeline sum .* no layer has exchanged_bytes"
+    ):
+        replace(costs, replicas=2)
+
+
 def test_a_file_and_back(tmp_path: Path) -> None:
-    costs = ModelCosts((LayerCost("a", 1.0, sent_bytes=3), LayerCost("b")), Link(1e-3, 1e-9), 99)
+    layers = (LayerCost("a", 1.0, sent_bytes=3, exchanged_bytes=4), LayerCost("b"))
+    links = ((Link(), Link(2e-3)), (Link(3e-3), Link()))
+    costs = ModelCosts(
+        layers, Link(1e-3, 1e-9), 99, replicas=2, replica_link=Link(1e-2), links=links
+    )
     file = tmp_path / "costs.yaml"
     file.write_text(yaml_dataclass.dump(costs))
     assert read_model_costs(file) == costs
@@ -139,7 +209,9 @@ def test_a_file_and_back(tmp_path: Path) -> None:
     [
         (None, "--costs .* cannot be read"),
         ("layers: [", "this is not valid YAML"),
-        ("layers: []\nlinks: 3", "there is no key links.*did you mean link"),
+        ("layers: []\nlimks: 3", "there is no key limks.*did you mean link"),
+        ("layers: []\nlinks: 3", "links is 3; it must be a list, each item a list"),
+        ("layers: []\nreplicas: 0", "replicas is 0; it must be .*at least 1"),
         (
             "layers: [{name: a, forward: -1}]",
             r"layers\[0\].forward is -1; it must be a number, at least 0",

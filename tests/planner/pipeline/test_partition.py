@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
+from ooodist.planner.pipeline.costs import LacksMemory
 from ooodist.planner.pipeline.layer_costs import LayerCost
-from ooodist.planner.pipeline.partition import partition
+from ooodist.planner.pipeline.partition import partition, smallest_parts
 
 LAYERS = st.lists(
     st.builds(
@@ -72,12 +73,34 @@ def test_the_memory_limit_is_kept(layers: list[LayerCost], data: st.DataObject) 
         if most_bytes(layers, split, in_flight) <= limit
     ]
     if not fitting:
-        with pytest.raises(UserError, match=f"fits into a memory limit of {limit} bytes a stage"):
+        message = f"fits into a memory limit of {limit} bytes a stage"
+        with pytest.raises(LacksMemory, match=message) as refused:
             partition(layers, stages, in_flight=in_flight, memory_limit=limit)
+        splits = all_splits(len(layers), stages)
+        least = min(most_bytes(layers, split, in_flight) for split in splits)
+        assert refused.value.lacking == least - limit
+        assert f"lacks {least - limit} of {least} bytes" in str(refused.value)
+        assert partition(layers, stages, in_flight=in_flight, memory_limit=least) in splits
         return
     found = partition(layers, stages, in_flight=in_flight, memory_limit=limit)
     assert most_bytes(layers, found, in_flight) <= limit
     assert slowest(layers, found) == min(slowest(layers, split) for split in fitting)
+
+
+@settings(deadline=None)
+@given(LAYERS, st.data())
+def test_no_split_needs_less_memory(layers: list[LayerCost], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(layers)))
+    ones = [1] * stages
+    least = min(most_bytes(layers, split, ones) for split in all_splits(len(layers), stages))
+    assert most_bytes(layers, smallest_parts(layers, stages), ones) == least
+
+
+def test_the_stage_that_lacks_memory_is_named() -> None:
+    layers = [LayerCost("a", 1, base_bytes=5), LayerCost("b", 1, base_bytes=70, weight_bytes=2)]
+    layers += [LayerCost("c", 1, base_bytes=60)]
+    with pytest.raises(LacksMemory, match="stage 1, of layers 1 to 1, lacks 6 of 76 bytes; raise"):
+        partition(layers, 3, in_flight=[3, 3, 1], memory_limit=70)
 
 
 def test_seconds_that_are_no_exact_sums() -> None:
@@ -95,8 +118,9 @@ def test_a_slow_layer_is_alone() -> None:
 
 @pytest.mark.parametrize("stages", [0, 4])
 def test_too_many_stages(stages: int) -> None:
-    with pytest.raises(UserError, match=f"3 layers cannot be split into {stages} stages"):
-        partition([LayerCost("x", 1)] * 3, stages)
+    for split in (partition, smallest_parts):
+        with pytest.raises(UserError, match=f"3 layers cannot be split into {stages} stages"):
+            split([LayerCost("x", 1)] * 3, stages)
 
 
 def test_many_layers() -> None:

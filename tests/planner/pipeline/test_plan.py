@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline import check as pipeline_check
 from ooodist.planner.pipeline.actions import from_csv, to_csv, trained_from
-from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages, forward_only
+from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, equal_stages, forward_only
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import (
@@ -115,6 +118,23 @@ def test_auto_with_few_layers() -> None:
         make_plan(ModelCosts(COSTS.layers[:1]), RANKS, MICROBATCHES, AUTO)
 
 
+@pytest.mark.parametrize("name", [*NAMES, AUTO])
+def test_the_links_are_those_of_the_ranks_on_which_stages_are(name: str) -> None:
+    """Only rank 2 sends to rank 0, where a rank has several stages round-robin."""
+    slow = Link(9.0)
+    links = [[Link()] * 3 for _ in range(3)]
+    links[2][0] = links[0][2] = slow
+    costs = replace(COSTS, links=tuple(map(tuple, links)))
+    for plan in make_plans(costs, 3, MICROBATCHES, name):
+        rank_of = plan.schedule.rank_of
+        for stage, (here, there) in enumerate(itertools.pairwise(rank_of)):
+            expected = 9.0 if (here, there) == (2, 0) else 0.0
+            assert plan.costs.stages[stage].send_seconds == expected
+            assert plan.costs.stages[stage + 1].send_back_seconds == expected
+    best = first_plan(costs, 3, MICROBATCHES)
+    assert best.timeline.step_seconds < make_plan(costs, 3, MICROBATCHES, "push").timeline.makespan
+
+
 def test_under_a_memory_limit() -> None:
     limit = 8 * 10  # two micro-batches of four layers
     limited = ModelCosts(COSTS.layers, COSTS.link, limit)
@@ -123,6 +143,100 @@ def test_under_a_memory_limit() -> None:
         assert max(peak_bytes(plan.schedule, plan.costs)) <= limit
     with pytest.raises(UserError, match=f"memory limit is {limit}"):
         make_plan(limited, RANKS, MICROBATCHES, "gpipe")
+
+
+LAYERS = st.lists(
+    st.builds(
+        LayerCost,
+        name=st.sampled_from(["a", "b"]),
+        forward=st.integers(1, 8).map(lambda number: number / 8),
+        weight_gradient=st.integers(0, 8).map(lambda number: number / 8),
+        base_bytes=st.integers(0, 40),
+        input_bytes=st.integers(0, 9),
+        weight_bytes=st.integers(0, 9),
+        gradient_bytes=st.integers(0, 9),
+    ),
+    min_size=3,
+    max_size=6,
+)
+
+
+def kept(layers: Sequence[LayerCost]) -> int:
+    """What these layers keep with one micro-batch in flight."""
+    return sum(
+        layer.base_bytes + layer.input_bytes + layer.weight_bytes + layer.gradient_bytes
+        for layer in layers
+    )
+
+
+def most_kept(plan: PipelinePlan, layers: Sequence[LayerCost]) -> int:
+    """The most that a rank keeps, counted tensor by tensor."""
+    most = 0
+    for actions in plan.schedule.actions:
+        own = [
+            layers[at] for stage in {action.stage for action in actions} for at in plan.parts[stage]
+        ]
+        base = sum(layer.base_bytes for layer in own)
+        live: dict[tuple[str, int, int], int] = {}
+        for stage, kind, microbatch in actions:
+            those = [layers[at] for at in plan.parts[stage]]
+            for_input, for_weight, gradient = (
+                (name, stage, microbatch) for name in ("input", "weight", "gradient")
+            )
+            if kind == "F":
+                live[for_input] = sum(layer.input_bytes for layer in those)
+                live[for_weight] = sum(layer.weight_bytes for layer in those)
+            if kind in ("I", "B"):
+                live[gradient] = sum(layer.gradient_bytes for layer in those)
+            most = max(most, base + sum(live.values()))
+            if kind in ("I", "B"):
+                del live[for_input]
+            if kind in ("W", "B"):
+                del live[for_weight], live[gradient]
+    return most
+
+
+@settings(deadline=None, max_examples=60)
+@given(LAYERS, st.integers(1, 3), st.integers(1, 4), st.integers(0, 60))
+def test_what_is_planned_fits_and_what_is_refused_could_not(
+    layers: list[LayerCost], ranks: int, microbatches: int, above: int
+) -> None:
+    """One stage a rank: one micro-batch at a time needs least, and some split least of all."""
+    cuts = itertools.combinations(range(1, len(layers)), ranks - 1)
+    splits = [itertools.pairwise((0, *those, len(layers))) for those in cuts]
+    least = min(max(kept(layers[begin:end]) for begin, end in split) for split in splits)
+    for limit in {least, least + above}:
+        costs = ModelCosts(tuple(layers), memory_limit=limit)
+        plan = first_plan(costs, ranks, microbatches, chunks=1)
+        assert most_kept(plan, layers) <= limit
+    for limit in {least - 1, max(0, least - above)}:
+        if 0 <= limit < least:
+            costs = ModelCosts(tuple(layers), memory_limit=limit)
+            with pytest.raises(
+                LacksMemory, match=f"lacks {least - limit} of {least} byte"
+            ) as error:
+                first_plan(costs, ranks, microbatches, chunks=1)
+            assert error.value.lacking == least - limit
+            assert f"raise the limit by {least - limit}" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", AUTO])
+def test_a_limit_that_is_too_low_names_stages_and_layers(name: str) -> None:
+    costs = replace(COSTS, memory_limit=9)
+    with pytest.raises(LacksMemory, match="raise the limit by ") as error:
+        make_plan(costs, RANKS, MICROBATCHES, name)
+    *_, last = str(error.value).splitlines()
+    if name == "interleaved":
+        assert last == "stages: 0 0 to 1, 1 2 to 3, 2 4 to 5, 3 6 to 7"
+    else:
+        assert last == "stages: 0 0 to 3, 1 4 to 7"
+    if name == AUTO:
+        assert "(0 of weights and optimizer state" in str(error.value)
+        assert error.value.lacking == 40 - 9  # of four layers
+    plan = make_plan(
+        replace(costs, memory_limit=9 + error.value.lacking), RANKS, MICROBATCHES, name
+    )
+    assert max(peak_bytes(plan.schedule, plan.costs)) == 9 + error.value.lacking
 
 
 def test_a_schedule_from_a_file(tmp_path: Path) -> None:

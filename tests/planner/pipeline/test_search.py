@@ -91,7 +91,10 @@ def test_so_it_does_where_the_first_stages_only_run_forward(
     costs = forward_only(pipeline[2], schedule.first_trained)
     evaluator = Evaluator(schedule.rank_of, schedule.microbatches, costs)
     orders = evaluator.orders_of(schedule)
-    assert evaluator.step_seconds(orders) == simulate_pipeline(schedule, costs).makespan
+    seconds = simulate_pipeline(schedule, costs).step_seconds
+    assert evaluator.step_seconds(orders) == seconds
+    assert evaluator.least_seconds <= seconds * (1 + 1e-9)
+    assert evaluator.step_seconds(orders, seconds) == seconds
     assert evaluator.schedule_of(orders).actions == schedule.actions
     for peak, rank in zip(peak_bytes(schedule, costs), range(len(orders)), strict=True):
         limited = replace(costs, memory_limit=peak)
@@ -154,11 +157,11 @@ def test_none_with_a_name_that_fits_is_faster(
         return
     check(found, costs)
     assert found.name == "auto"
-    seconds = simulate_pipeline(found, costs).makespan
+    seconds = simulate_pipeline(found, costs).step_seconds
     unlimited = replace(costs, memory_limit=None)
     for schedule in published(rank_of, microbatches, unlimited, costs):
         if max(peak_bytes(schedule, costs)) <= (costs.memory_limit or 0):
-            assert seconds <= simulate_pipeline(schedule, costs).makespan, schedule.name
+            assert seconds <= simulate_pipeline(schedule, costs).step_seconds, schedule.name
 
 
 @settings(deadline=None, max_examples=30)
@@ -342,6 +345,7 @@ def test_none_with_a_name_is_faster_in_large_pipelines(
             base_bytes=draw.randint(0, 50),
             send_seconds=draw.uniform(0, 1),
             send_back_seconds=draw.uniform(0, 1),
+            exchange=draw.uniform(0, 4) * (number % 2),  # with replicas, and without
         )
         for _ in rank_of
     )
@@ -353,10 +357,10 @@ def test_none_with_a_name_is_faster_in_large_pipelines(
     costs = replace(free, memory_limit=limit)
     found = auto(rank_of, microbatches, costs)
     check(found, costs)
-    seconds = simulate_pipeline(found, costs).makespan
+    seconds = simulate_pipeline(found, costs).step_seconds
     for schedule in (*named, *published(rank_of, microbatches, costs)):
         if limit is None or max(peak_bytes(schedule, free)) <= limit:
-            assert seconds <= simulate_pipeline(schedule, free).makespan, schedule.name
+            assert seconds <= simulate_pipeline(schedule, free).step_seconds, schedule.name
 
 
 def test_many_ranks_and_micro_batches_take_seconds() -> None:
@@ -384,6 +388,20 @@ def test_a_fifth_faster_than_1f1b_with_its_memory() -> None:
     found = auto(tuple(range(8)), 16, costs)
     check(found, costs)
     assert plain / simulate_pipeline(found, costs).makespan >= 1.2
+
+
+@pytest.mark.parametrize(
+    ("rank_of", "microbatches", "exchanges"),
+    [((0, 1, 2, 3), 8, (6, 0, 0, 0)), ((0, 1, 1, 0), 4, (2, 2, 2, 2)), ((0, 1, 0, 1), 4, (3,) * 4)],
+)
+def test_a_schedule_made_for_the_exchanges_hides_more_of_them(
+    rank_of: tuple[int, ...], microbatches: int, exchanges: tuple[float, ...]
+) -> None:
+    alone = equal_stages(len(rank_of), 1.0, 1.0, 1.0)
+    stages = zip(alone.stages, exchanges, strict=True)
+    costs = PipelineCosts(tuple(replace(each, exchange=seconds) for each, seconds in stages))
+    without = simulate_pipeline(auto(rank_of, microbatches, alone), costs).step_seconds
+    assert simulate_pipeline(auto(rank_of, microbatches, costs), costs).step_seconds <= without
 
 
 def test_the_same_costs_give_the_same_schedule() -> None:

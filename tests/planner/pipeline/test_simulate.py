@@ -13,8 +13,8 @@ from ooodist.planner.pipeline.actions import Action, Schedule, from_csv, trained
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
-from ooodist.planner.pipeline.simulate import Deadlock, saved_bytes, simulate_pipeline
-from tests.planner.pipelines import partly_trained, reference_ends
+from ooodist.planner.pipeline.simulate import Deadlock, Exchange, saved_bytes, simulate_pipeline
+from tests.planner.pipelines import partly_trained, reference_ends, reference_step_seconds
 
 
 @settings(deadline=None)
@@ -25,6 +25,7 @@ def test_is_as_the_slow_reference(pipeline: tuple[Schedule, Schedule, PipelineCo
     ends = reference_ends(schedule, costs)
     assert {run.action: run.end for runs in timeline.runs for run in runs} == ends
     assert timeline.makespan == max(ends.values())
+    assert timeline.step_seconds == reference_step_seconds(schedule, costs)
     for runs, actions in zip(timeline.runs, schedule.actions, strict=True):
         assert tuple(run.action for run in runs) == actions
         assert all(one.end <= other.start for one, other in itertools.pairwise(runs))
@@ -72,6 +73,53 @@ def test_what_nobody_needs_takes_nothing(
         )
 
 
+@settings(deadline=None)
+@given(partly_trained())
+def test_exchanges_follow_the_last_w_one_at_a_time(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    _, schedule, costs = pipeline
+    timeline = simulate_pipeline(schedule, costs)
+    alone = replace(costs, stages=tuple(replace(each, exchange=0) for each in costs.stages))
+    without = simulate_pipeline(schedule, alone)
+    assert timeline.runs == without.runs  # they run beside
+    assert not any(without.exchanges)
+    assert timeline.exposed_exchange == timeline.step_seconds - without.step_seconds >= 0
+    for runs, exchanges, start in zip(
+        timeline.runs, timeline.exchanges, timeline.update_starts, strict=True
+    ):
+        of_weights = [run for run in runs if run.action.kind in ("W", "B")]
+        trained = {run.action.stage for run in of_weights}
+        expected = {stage for stage in trained if costs.stages[stage].exchange}
+        assert {each.stage for each in exchanges} == expected
+        for each in exchanges:
+            last = max(run.end for run in of_weights if run.action.stage == each.stage)
+            assert each.start >= last
+            assert each.end - each.start == costs.stages[each.stage].exchange
+            # It begins at once, or when another is done.
+            assert each.start in (last, *(other.end for other in exchanges))
+        assert all(one.end <= other.start for one, other in itertools.pairwise(exchanges))
+        assert start == max((each.end for each in (*runs, *exchanges)), default=0)
+
+
+def test_exchanges_by_hand() -> None:
+    """The exchange of stage 2 runs beside rank 0's last actions, and that of stage 0 after it::
+
+    rank 0     0F 2F 2I 2W 0I 0W          U
+    exchange               |- 2 -|- 0 -|
+    """
+    costs = PipelineCosts(
+        (StageCost(update=0.5, exchange=3), StageCost(), StageCost(update=0.5, exchange=3))
+    )
+    schedule = from_csv("0F0,2F0,2I0,2W0,0I0,0W0\n1F0,1I0,1W0\n", "x")
+    timeline = simulate_pipeline(schedule, costs)
+    assert timeline.exchanges == ((Exchange(2, 5, 8), Exchange(0, 8, 11)), ())
+    assert timeline.makespan == 7
+    assert timeline.update_starts == (11, 6)
+    assert timeline.step_seconds == 12
+    assert timeline.exposed_exchange == 4
+
+
 def test_only_forward_by_hand() -> None:
     """The link back to rank 0 is free for stage 3, as stage 1 sends nothing back::
 
@@ -94,9 +142,9 @@ def test_only_forward_by_hand() -> None:
 
 
 def test_costs_of_stages_that_only_run_forward() -> None:
-    cost = StageCost(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+    cost = StageCost(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, exchange=12)
     costs = PipelineCosts((cost,) * 3, memory_limit=12)
-    frozen = StageCost(1, 0, 0, 0, 0, 0, 7, 8, 0, 10, 0)
+    frozen = StageCost(1, 0, 0, 0, 0, 0, 7, 8, 0, 10, 0, exchange=0)
     silent = replace(cost, send_back_seconds=0)
     assert forward_only(costs, 0) == costs
     assert forward_only(costs, 1) == replace(costs, stages=(frozen, silent, cost))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 
 from ooodist.planner.pipeline.actions import Action, Schedule, from_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
-from ooodist.report.pipeline.bars import UPDATE, bars, joins_gradients
+from ooodist.report.pipeline.bars import EXCHANGE, UPDATE, Bar, bars, joins_gradients, lanes
 from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of
 
@@ -65,6 +66,23 @@ def test_by_hand() -> None:
         *(("F", 1, 2), ("I", 2, 3), ("W", 3, 4))
     ]
     assert joins_gradients(simulated)
+
+
+def test_the_update_follows_the_exchange() -> None:
+    costs = PipelineCosts((StageCost(1, 2, 3, update=4, exchange=5), StageCost(1, 1, 1)))
+    simulated = simulated_of((from_csv("0F0,0B0\n1F0,1I0,1W0\n", "x"), costs))
+    shown = lanes(simulated)
+    assert [lane.title for lane in shown] == ["rank 0", "exchange", "rank 1", "exchange"]
+    assert [bar for lane in shown[::2] for bar in lane.bars] == [
+        bar for lane in bars(simulated) for bar in lane
+    ]
+    assert list(shown[1].bars) == [Bar(EXCHANGE, 8, 13)]
+    assert shown[0].bars[-1] == Bar(UPDATE, 13, 17)
+    assert not shown[3].bars
+    alone = replace(costs, stages=(replace(costs.stages[0], exchange=0.0), costs.stages[1]))
+    assert [lane.title for lane in lanes(simulated_of((simulated.plan.schedule, alone)))] == [
+        *("rank 0", "rank 1")
+    ]
 
 
 def test_which_schedules_join_gradients() -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.layer_costs import Link
 from ooodist.report.data_parallel import figure as data_parallel_figure
 from ooodist.report.data_parallel.figure import write
 from ooodist.report.pipeline.figure import Panel, draw
@@ -23,6 +24,7 @@ from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of
 
 F, B, W, UPDATE = "#56b4e9", "#e69f00", "#8fd0ae", "#777777"
+EXCHANGE = "#cc79a7"
 
 
 def panel(name: str, *, layers: int = 4, ranks: int = 4, microbatches: int = 8) -> Panel:
@@ -76,7 +78,8 @@ def test_busy_and_idle_are_the_makespan(pipeline: tuple[Schedule, PipelineCosts]
     timeline = simulated.timeline
     (axes,) = draw([Panel("", simulated)], "").axes
     for rank, (busy, update) in enumerate(zip(timeline.busy, timeline.updates, strict=True)):
-        found = spans(axes, len(timeline.runs) - 1 - rank)
+        each = 2 if any(timeline.exchanges) else 1  # lanes of a rank
+        found = spans(axes, each * (len(timeline.runs) - rank) - 1)
         edges = sorted(edge for bars in found.values() for span in bars for edge in span)
         idle = sum(
             end - start
@@ -87,6 +90,13 @@ def test_busy_and_idle_are_the_makespan(pipeline: tuple[Schedule, PipelineCosts]
         drawn = sum(map(total, found.values()))
         assert drawn == pytest.approx(busy + update)
         assert drawn + idle == pytest.approx(simulated.seconds)
+        if any(timeline.exchanges):
+            moved = spans(axes, 2 * (len(timeline.runs) - rank) - 2)
+            assert set(moved) <= {EXCHANGE}
+            edges = [edge for span in sorted(moved.get(EXCHANGE, [])) for edge in span]
+            assert edges == pytest.approx(
+                [edge for each in timeline.exchanges[rank] for edge in (each.start, each.end)]
+            )
 
 
 def test_rank_0_is_on_top_and_has_its_micro_batches() -> None:
@@ -157,6 +167,16 @@ def test_updates_are_in_the_picture_and_in_its_legend() -> None:
     assert "update" in [text.get_text() for text in legend.get_texts()]
     (legend,) = draw([panel("1f1b")], "").legends
     assert [text.get_text()[:2] for text in legend.get_texts()] == ["F:", "I:", "W:"]
+
+
+def test_exchanges_have_a_lane_of_their_own_and_are_in_the_legend() -> None:
+    costs = equal_layers(2, link=Link(0.5), replicas=2)
+    figure = draw([Panel("", simulate(costs, 2, 3, "zb_h1"))], "")
+    (axes,) = figure.axes
+    ticks = [text.get_text() for text in axes.get_yticklabels()]
+    assert ticks == ["rank 0", "exchange", "rank 1", "exchange"]
+    (legend,) = figure.legends
+    assert "exchange with replicas" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_a_long_title_has_several_lines_that_are_not_cut_off() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
+from ooodist.planner.pipeline.layer_costs import Link
 from ooodist.report.pipeline.bars import bars
 from ooodist.report.pipeline.grid import WIDTH, time_grid
 from tests.planner.pipelines import pipelines
@@ -31,6 +32,21 @@ def test_two_ranks_by_hand() -> None:
         "below: micro-batch (last digits)\n"
         "I and W are one action here (B): what I computes is sent after W"
     )
+
+
+def test_exchanges_by_hand() -> None:
+    """A message and a trip of the exchange take half a second each, an update one."""
+    costs = equal_layers(2, update=1.0, link=Link(0.5), replicas=2)
+    lines = time_grid(simulate(costs, 2, 2, "zb_h1"), width=39).splitlines()
+    assert lines[:6] == [
+        "rank 0   |F-F-....I-W-I-W-..U-|",
+        "         |0 1     0 0 1 1     |",
+        "exchange |................X-..|",
+        "rank 1   |...F-I-F-I-W-W-..U-.|",
+        "         |   0 0 1 1 0 1      |",
+        "exchange |...............X-...|",
+    ]
+    assert "U update, X exchange with replicas, . waits" in lines[6]
 
 
 def test_stages_and_updates_are_shown_where_there_are_some() -> None:
@@ -72,6 +88,7 @@ def test_columns_add_up(pipeline: tuple[Schedule, PipelineCosts], width: int) ->
     rows = rows_of(text)
     is_coarse = "shows what takes most" in text
     each = 1 if is_coarse else 2 + (simulated.chunks > 1)
+    each += any(simulated.timeline.exchanges)
     assert len(rows) == each * len(simulated.timeline.runs)
     assert len({len(row) for row in rows}) == 1
     if is_coarse:
@@ -82,6 +99,11 @@ def test_columns_add_up(pipeline: tuple[Schedule, PipelineCosts], width: int) ->
             shown = sum(_lengths(row, kind))
             those = [bar.end - bar.start for bar in lane if bar.kind == kind]
             assert abs(shown * unit - sum(those)) <= unit * len(those) + 1e-9
+    if any(simulated.timeline.exchanges):
+        for moved, row in zip(simulated.timeline.exchanges, rows[each - 1 :: each], strict=True):
+            seconds = sum(exchange.end - exchange.start for exchange in moved)
+            assert abs(sum(_lengths(row, "X")) * unit - seconds) <= unit * len(moved) + 1e-9
+            assert set(row) <= set("X-.")
 
 
 def _lengths(row: str, kind: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,16 +151,38 @@ def test_titles() -> None:
     assert (setting.title, setting.folder) == ("1 rank, 1 micro-batch", "p1-m1")
     setting = Setting(4, 8, 2)
     assert (setting.title, setting.folder) == ("4 ranks, 8 micro-batches, 2 chunks", "p4-m8-v2")
+    setting = Setting(4, 8, replicas=3)
+    assert (setting.title, setting.folder) == ("4 ranks, 8 micro-batches, 3 replicas", "p4-m8-d3")
     assert link_title(Link()) == "links that cost nothing"
     assert link_title(Link(5e-5, 8e-10)) == "links of 50 us and 10 Gbit/s"
     assert link_title(Link(5e-3)) == "links of 5 ms"
     assert link_title(Link(0, 8e-9)) == "links of 1 Gbit/s"
     costs = equal_layers(4, limit=3 << 20, link=Link(5e-5))
-    subject = PipelineSubject("layers", {8: costs}, 64, pipelines=2)
-    assert compare_subject(subject, Setting(2, 8), ["1f1b"]).title == (
-        "layers on 2 ranks, 8 micro-batches, links of 50 us, at most 3.0 MiB a rank, one of 2 "
-        "pipelines, without what they exchange"
+    between = replace(costs, replica_link=Link(0, 8e-9))
+    subject = PipelineSubject("layers", {8: between}, {8: 64})
+    assert compare_subject(subject, Setting(2, 8, replicas=2), ["1f1b"]).title == (
+        "layers on 2 ranks, 8 micro-batches, 2 replicas, links of 50 us, at most 3.0 MiB a rank, "
+        "between replicas links of 1 Gbit/s"
     )
+
+
+def test_replicas_add_to_the_throughput_and_exchange() -> None:
+    costs = equal_layers(2, link=Link(0.5))
+    one, two = (
+        compare(costs, 2, 3, "1f1b", batch=12, replicas=number).outcomes[0] for number in (1, 2)
+    )
+    alone, both = made(one), made(two)
+    assert both.seconds == alone.seconds + 1
+    assert both.timeline.exposed_exchange == 1
+    for number, simulated in ((1, alone), (2, both)):
+        result = compare(costs, 2, 3, "1f1b", batch=12, replicas=number)
+        assert result.costs.replicas == number
+        assert result.throughput(simulated) == pytest.approx(number * 12 / simulated.seconds)
+
+
+def test_replicas_whose_gradients_have_no_known_size() -> None:
+    with pytest.raises(UserError, match=r"2 replicas of a pipeline sum .* no layer has exchanged"):
+        compare(ModelCosts((LayerCost("a", 1.0),)), 1, 1, "gpipe", replicas=2)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
+from ooodist.planner.pipeline.layer_costs import Link, ModelCosts, read_model_costs
 from ooodist.planner.pipeline.plan import make_plan
 from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
 from ooodist.report.pipeline.planned import plan_pipelines
@@ -23,7 +23,9 @@ NAMES = ("gpipe", "1f1b", "zb_h1", "zb_v")
 
 
 def subject(costs: ModelCosts = COSTS, *microbatches: int) -> PipelineSubject:
-    return PipelineSubject("eight layers", dict.fromkeys(microbatches or (4, 8), costs), 64)
+    numbers = microbatches or (4, 8)
+    batches = dict.fromkeys(numbers, 64)
+    return PipelineSubject("eight layers", dict.fromkeys(numbers, costs), batches)
 
 
 def check_pictures(folder: Path, *names: str) -> None:
@@ -103,14 +105,42 @@ def test_sweep(tmp_path: Path) -> None:
 
 def test_costs_may_differ_by_the_number_of_micro_batches(tmp_path: Path) -> None:
     costs = {4: equal_layers(4, 2e-3), 8: equal_layers(4, 1e-3)}
-    plan_pipelines(
-        PipelineSubject("x", costs, 64), [Setting(4, 4), Setting(4, 8)], ["1f1b"], tmp_path
-    )
+    plan_pipelines(PipelineSubject("x", costs), [Setting(4, 4), Setting(4, 8)], ["1f1b"], tmp_path)
     for number, each in costs.items():
         assert read_model_costs(tmp_path / f"p4-m{number}" / "costs.yaml") == each
     with (tmp_path / "plans.csv").open(newline="") as stream:
         seconds = [float(row["step_ms"]) for row in csv.DictReader(stream)]
     assert seconds == pytest.approx([2 * 3 * 7, 3 * 11])
+
+
+def test_replicas(tmp_path: Path) -> None:
+    """Each setting has its files, and its costs say how many replicas there are."""
+    costs = equal_layers(4, 1e-3, link=Link(5e-4))
+    sizes = [Setting(2, 4), Setting(2, 4, replicas=2), Setting(2, 4, replicas=4)]
+    plan_pipelines(subject(costs, 4), sizes, ["1f1b", "zb_h1"], tmp_path)
+    with (tmp_path / "plans.csv").open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["schedule"] == "zb_h1"]
+    assert [row["replicas"] for row in rows] == ["1", "2", "4"]
+    # Both stages of a ring exchange at the end: 2 (n - 1) trips of half a millisecond.
+    assert [float(row["exposed_exchange_ms"]) for row in rows] == pytest.approx([0, 1, 3])
+    for size, row in zip(sizes, rows, strict=True):
+        throughput = size.replicas * 64e3 / float(row["step_ms"])
+        assert float(row["throughput"]) == pytest.approx(throughput)
+        again = read_model_costs(tmp_path / size.folder / "costs.yaml")
+        assert again.replicas == size.replicas
+        made = make_plan(again, 2, 4, "zb_h1")
+        assert made.timeline.step_seconds * 1e3 == pytest.approx(float(row["step_ms"]))
+
+
+def test_one_setting_with_replicas_shows_their_exchange(tmp_path: Path) -> None:
+    costs = equal_layers(2, 1.0, link=Link(0.5))
+    shown = plan_pipelines(subject(costs, 4), [Setting(2, 4, replicas=2)], ["zb_h1"], tmp_path)
+    assert "exchange exposed 1000.0 ms" in shown
+    assert "exchange |" in shown
+    with gzip.open(tmp_path / "timeline.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    tracks = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"exchange of rank 0", "exchange of rank 1"} <= tracks
 
 
 def test_files_of_an_earlier_planning_are_replaced(tmp_path: Path) -> None:

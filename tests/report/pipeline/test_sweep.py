@@ -61,6 +61,15 @@ def test_what_does_not_fit_is_left_out() -> None:
     }
 
 
+def test_axes_for_each_number_of_replicas() -> None:
+    those = [compare(COSTS, 2, 4, "1f1b", replicas=data) for data in (1, 4)]
+    figure = draw_sweep(those, "")
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["ranks: 2", "ranks: 2, replicas: 4"]
+    one, four = (points(figure, axes)["1f1b"][4] for axes in (0, 1))
+    assert math.isclose(four, 4 * one)  # over links that cost nothing
+
+
 def test_a_line_for_each_number_of_chunks() -> None:
     figure = draw_sweep(sweep([2], [4, 8], [1, 2], "1f1b", "interleaved"), "")
     names = ["1f1b, v = 1", "interleaved, v = 1", "interleaved, v = 2"]

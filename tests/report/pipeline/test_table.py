@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,40 @@ def test_sweep_has_a_line_a_setting() -> None:
     assert not empty
     assert links.startswith("links that cost nothing: ")
     assert note.startswith("nothing for 2 ranks, 2 micro-batches; zb_h1: ")
+
+
+def test_replicas_have_a_column_for_the_exchange() -> None:
+    comparison = compare(equal_layers(2, 1e-3, link=Link(5e-4)), 2, 3, "1f1b", replicas=2)
+    _, _, head, line, _, *notes = text(comparison).splitlines()
+    assert head.split()[:4] == ["chunks", "ms/step", "exposed", "micro-batches/s"]
+    ((_, simulated),) = comparison.shown
+    assert line.split()[2:5] == [
+        *(milliseconds(simulated.seconds), "1.000", f"{6 / simulated.seconds:.1f}")
+    ]
+    assert notes[-1].startswith("micro-batches/s: of all replicas together; exposed: ")
+
+
+def test_sweep_names_the_fastest_division_of_the_devices() -> None:
+    """With a costly exchange that is the longest pipeline, without one the shortest."""
+    for latency, ranks in ((1.0, 4), (0.0, 1)):
+        costs = replace(equal_layers(4, 1e-3, kept=1, limit=1000), replica_link=Link(latency))
+        all_of = [
+            compare(costs, p, 8 * p // 4, "1f1b", batch=16 * p // 4, replicas=4 // p)
+            for p in (4, 2, 1)
+        ]
+        *_, last = sweep_text(all_of).splitlines()
+        (best,) = [each for each in all_of if each.setting.ranks == ranks]
+        assert best.best is not None
+        assert last == (
+            f"fastest on 4 devices: {best.setting.title}, with "
+            f"{best.throughput(best.best[1]):.1f} samples/s; for the job: --set batch={4 * ranks} "
+            f"--set 'parallel={{pipeline: {ranks}, data: {4 // ranks}, microbatches: {2 * ranks}, "
+            "schedule: 1f1b, memory_bytes: 1000}'"
+        )
+    # Nothing is said where the devices or the samples differ, or there is no choice.
+    assert "fastest" not in sweep_text(all_of[:1])
+    assert "fastest" not in sweep_text([all_of[0], compare(costs, 2, 8, "1f1b", replicas=2)])
+    assert "fastest" not in sweep_text([all_of[0], compare(costs, 2, 4, "1f1b")])
 
 
 def test_csv(tmp_path: Path) -> None:

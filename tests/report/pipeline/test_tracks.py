@@ -37,6 +37,21 @@ def test_slices_have_the_durations_of_the_simulation() -> None:
     assert {e["pid"] for e in events} == {3}
 
 
+def test_exchanges_have_tracks_and_updates_follow_them() -> None:
+    costs = equal_layers(2, update=0.5, link=Link(0.25), replicas=2)
+    simulated = simulate(costs, 2, 3, "zb_h1")
+    process = pipeline_process(simulated, number=0, title="")
+    for rank, exchanges in enumerate(simulated.timeline.exchanges):
+        those = [each for each in process.slices if each.track == f"exchange of rank {rank}"]
+        assert [(each.name, each.kind, each.start, each.end) for each in those] == [
+            (f"stage {each.stage}", "exchange", each.start, each.end) for each in exchanges
+        ]
+        (update,) = [
+            each for each in process.slices if (each.track, each.kind) == (f"rank {rank}", "update")
+        ]
+        assert update.start == exchanges[-1].end
+
+
 def test_a_track_a_rank() -> None:
     events = trace_events([pipeline_process(EXAMPLE, number=0, title="my schedule")])
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}

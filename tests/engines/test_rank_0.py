@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ooodist.engines.local import LocalEngine
+from ooodist.engines.rank_0 import on_rank_0
 from ooodist.errors import UserError
-from ooodist.trainer.rank_0 import on_rank_0
 from tests.jobs import ENGINES, needs_built, run_job
 
 WORKER = Path(__file__).parents[1] / "zoo" / "worker.py"

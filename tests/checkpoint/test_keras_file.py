@@ -17,9 +17,10 @@ import keras
 import numpy as np
 import pytest
 
+from ooodist.checkpoint import archive, keras_file
+from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint.state import State, check_fits
 from ooodist.errors import UserError
-from ooodist.trainer import checkpoint
-from ooodist.trainer.checkpoint import State
 from ooodist.util import yaml_dataclass
 
 
@@ -45,7 +46,6 @@ def train(model: keras.Model) -> None:
 
 
 def state_of(model: keras.Model, epoch: int = 1) -> State:
-    variables, fingerprint = checkpoint.describe(model)
     return State(
         epoch=epoch,
         step=11 * epoch,
@@ -53,8 +53,8 @@ def state_of(model: keras.Model, epoch: int = 1) -> State:
         size=2,
         batch=64,
         config={"batch": 64, "output": "runs"},
-        variables=variables,
-        fingerprint=fingerprint,
+        variables=keras_file.variables_of(model),
+        fingerprint=keras_file.fingerprint(model),
         history=[{"epoch": 1, "loss": 0.1 + 0.2}],
         best={"monitor": "val_loss", "best": 1e-300, "wait": 0},
         versions={"keras": keras.__version__},
@@ -70,8 +70,8 @@ def model() -> keras.Model:
 
 @pytest.fixture
 def file(model: keras.Model, tmp_path: Path) -> Path:
-    file = tmp_path / checkpoint.file_name(1)
-    checkpoint.write(file, model, state_of(model))
+    file = tmp_path / folders.file_name(1)
+    keras_file.write(file, model, state_of(model))
     return file
 
 
@@ -83,8 +83,8 @@ def test_it_is_a_keras_file(model: keras.Model, file: Path) -> None:
 
 
 def test_the_state_comes_back_exactly(model: keras.Model, file: Path) -> None:
-    assert checkpoint.read_state(file) == state_of(model)
-    assert checkpoint.latest(file.parent) == (file, state_of(model))
+    assert folders.read_state(file) == state_of(model)
+    assert folders.latest(file.parent) == (file, state_of(model))
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_every_variable_is_restored_bit_for_bit(
     model = make_model(optimizer=optimizer(), policy=policy)
     train(model)
     state = state_of(model)
-    checkpoint.write(tmp_path / "a.keras", model, state)
+    keras_file.write(tmp_path / "a.keras", model, state)
 
     other = make_model(optimizer=optimizer(), policy=policy)
-    assert checkpoint.describe(other)[1] != state.fingerprint
-    checkpoint.check_fits(other, state, "a.keras")
-    checkpoint.load_variables(tmp_path / "a.keras", other, state)
-    assert checkpoint.describe(other)[1] == state.fingerprint
+    assert keras_file.fingerprint(other) != state.fingerprint
+    check_fits(keras_file.variables_of(other), state.variables, "a.keras")
+    keras_file.load_variables(tmp_path / "a.keras", other, state)
+    assert keras_file.fingerprint(other) == state.fingerprint
     train(model)
     train(other)
     # Dropout draws other numbers, but whatever was to be updated has been.
@@ -127,7 +127,7 @@ def test_every_variable_is_restored_bit_for_bit(
 def test_values_that_do_not_come_back_are_an_error(model: keras.Model, file: Path) -> None:
     wrong = replace(state_of(model), fingerprint="0")
     with pytest.raises(UserError, match="does not give back the values that were saved"):
-        checkpoint.load_variables(file, make_model(), wrong)
+        keras_file.load_variables(file, make_model(), wrong)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_another_model_or_optimizer_is_refused(
     model: keras.Model, make: Callable[[], keras.Model], message: str
 ) -> None:
     with pytest.raises(UserError, match=rf"checkpoint a\.keras is of another .*{message}"):
-        checkpoint.check_fits(make(), state_of(model), "a.keras")
+        check_fits(keras_file.variables_of(make()), state_of(model).variables, "a.keras")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -160,21 +160,21 @@ def test_best_weights_travel_in_the_same_file(dtype: str, tmp_path: Path) -> Non
     best = [np.asarray(value) for value in model.get_weights()]
     train(model)
     file = tmp_path / "a.keras"
-    checkpoint.write(file, model, state_of(model), best)
-    read = checkpoint.read_best_weights(file, model)
+    keras_file.write(file, model, state_of(model), best)
+    read = keras_file.read_best_weights(file, model)
     assert read is not None
     for saved, expected in zip(read, best, strict=True):
         assert saved.dtype == expected.dtype
         np.testing.assert_array_equal(saved, expected)
-    checkpoint.write(file, model, state_of(model))
-    assert checkpoint.read_best_weights(file, model) is None
+    keras_file.write(file, model, state_of(model))
+    assert keras_file.read_best_weights(file, model) is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_named(file: Path, share: float) -> None:
     os.truncate(file, int(file.stat().st_size * share))
     with pytest.raises(UserError, match=rf"checkpoint {file} is damaged .*name an earlier one"):
-        checkpoint.read_state(file)
+        folders.read_state(file)
 
 
 def test_a_changed_byte_is_found(file: Path) -> None:
@@ -184,30 +184,30 @@ def test_a_changed_byte_is_found(file: Path) -> None:
     content[weights.header_offset + weights.file_size // 2] ^= 1
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"damaged: its part model\.weights\.h5 is not whole"):
-        checkpoint.read_state(file)
+        folders.read_state(file)
 
 
 def test_a_truncated_newest_is_skipped_with_a_warning(
     model: keras.Model, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    newest = file.parent / checkpoint.file_name(2)
+    newest = file.parent / folders.file_name(2)
     newest.write_bytes(file.read_bytes()[:-100])
-    assert checkpoint.latest(file.parent)[0] == file
+    assert folders.latest(file.parent)[0] == file
     assert str(newest) in caplog.text
     assert "damaged" in caplog.text
     file.unlink()
     with pytest.raises(UserError, match="there is no checkpoint that is whole in"):
-        checkpoint.latest(file.parent)
+        folders.latest(file.parent)
 
 
 def test_writing_many_takes_no_memory(model: keras.Model, file: Path) -> None:
     """An optimizer that Keras makes in each save would keep 71 kB."""
     state = state_of(model)
     for _ in range(5):
-        checkpoint.write(file, model, state)
+        keras_file.write(file, model, state)
     before = resident_bytes()
     for _ in range(40):
-        checkpoint.write(file, model, state)
+        keras_file.write(file, model, state)
     assert resident_bytes() - before < 40 * 20_000
 
 
@@ -218,25 +218,25 @@ def resident_bytes() -> int:
 
 def test_what_is_no_checkpoint_is_refused(model: keras.Model, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no checkpoint .*nothing\.keras; check the path"):
-        checkpoint.read_state(tmp_path / "nothing.keras")
+        folders.read_state(tmp_path / "nothing.keras")
     with pytest.raises(UserError, match=r"there is no checkpoint in .*start anew without resume"):
-        checkpoint.latest(tmp_path / "nothing")
+        folders.latest(tmp_path / "nothing")
     model.save(tmp_path / "plain.keras")
     with pytest.raises(UserError, match=r"not a checkpoint of ooodist .*give it as model\.weights"):
-        checkpoint.read_state(tmp_path / "plain.keras")
-    with zipfile.ZipFile(tmp_path / "later.keras", "w") as archive:
+        folders.read_state(tmp_path / "plain.keras")
+    with zipfile.ZipFile(tmp_path / "later.keras", "w") as later:
         content = {**yaml_dataclass.plain(state_of(model)), "invention": 1}
-        archive.writestr(checkpoint.STATE_MEMBER, json.dumps(content))
+        later.writestr(archive.STATE_MEMBER, json.dumps(content))
     with pytest.raises(UserError, match="written by another ooodist: there is no key invention"):
-        checkpoint.read_state(tmp_path / "later.keras")
+        folders.read_state(tmp_path / "later.keras")
 
 
 def test_only_the_newest_are_kept(file: Path) -> None:
     for epoch in (2, 3, 10):
-        checkpoint.copy(file, file.parent / checkpoint.file_name(epoch))
-    checkpoint.copy(file, file.parent / checkpoint.BEST_NAME)
-    (file.parent / f"{checkpoint.INCOMPLETE_PREFIX}x").touch()
-    checkpoint.prune(file.parent, keep=2)
+        keras_file.copy(file, file.parent / folders.file_name(epoch))
+    keras_file.copy(file, file.parent / folders.BEST_NAME)
+    (file.parent / f"{folders.INCOMPLETE_PREFIX}x").touch()
+    folders.prune(file.parent, keep=2)
     names = sorted(path.name for path in file.parent.iterdir())
     assert names == ["best.keras", "checkpoint-epoch-000003.keras", "checkpoint-epoch-000010.keras"]
 
@@ -249,7 +249,7 @@ def test_weights_that_are_not_finite_are_not_written(model: keras.Model, file: P
     message = f"weight {kernel.path} is not finite at 1 of {healthy.size} places"
     try:
         with pytest.raises(UserError, match=message):
-            checkpoint.write(file, model, state_of(model))
+            keras_file.write(file, model, state_of(model))
     finally:
         kernel.assign(healthy)  # the model is shared by the tests of this file
     assert file.read_bytes() == before
@@ -259,25 +259,26 @@ def test_a_failed_write_leaves_the_one_before(model: keras.Model, file: Path) ->
     before = file.read_bytes()
     unwritable = replace(state_of(model), config={"x": object()})
     with pytest.raises(TypeError):
-        checkpoint.write(file, model, unwritable)
+        keras_file.write(file, model, unwritable)
     assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     with pytest.raises(UserError, match="cannot be written: "):
-        checkpoint.write(file.parent / "nowhere" / "a.keras", model, state_of(model))
+        keras_file.write(file.parent / "nowhere" / "a.keras", model, state_of(model))
 
 
 SAVES_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
 import keras
-from ooodist.trainer import checkpoint
-from tests.trainer.test_checkpoint import make_model, state_of
+from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint import keras_file
+from tests.checkpoint.test_keras_file import make_model, state_of
 
 model = make_model(width=400_000)
 for epoch in itertools.count(1):
     state = state_of(model, epoch)
-    checkpoint.write(Path(sys.argv[1]) / checkpoint.file_name(epoch), model, state)
-    checkpoint.prune(Path(sys.argv[1]), keep=1)
+    keras_file.write(Path(sys.argv[1]) / folders.file_name(epoch), model, state)
+    folders.prune(Path(sys.argv[1]), keep=1)
 """
 
 
@@ -291,9 +292,9 @@ def test_a_kill_while_saving_leaves_the_last_good_one(tmp_path: Path) -> None:
         while True:
             assert process.poll() is None
             assert time.monotonic() < deadline
-            half = list(tmp_path.glob(f"{checkpoint.INCOMPLETE_PREFIX}*"))
+            half = list(tmp_path.glob(f"{folders.INCOMPLETE_PREFIX}*"))
             try:
-                if checkpoint.epochs(tmp_path) and half and half[0].stat().st_size > 1_000_000:
+                if folders.epochs(tmp_path) and half and half[0].stat().st_size > 1_000_000:
                     break
             except FileNotFoundError:  # it was renamed at this moment
                 pass
@@ -301,5 +302,5 @@ def test_a_kill_while_saving_leaves_the_last_good_one(tmp_path: Path) -> None:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    file, state = checkpoint.latest(tmp_path)
-    assert file.name == checkpoint.file_name(state.epoch)
+    file, state = folders.latest(tmp_path)
+    assert file.name == folders.file_name(state.epoch)

@@ -1,0 +1,184 @@
+"""The checkpoints in the output folder of a job, in both forms, and the safe making of folders.
+
+::
+
+    runs/digits/checkpoint-epoch-000007.keras    after 7 epochs
+    runs/digits/best.keras                       of the best epoch so far
+
+    runs/gpt/checkpoint-epoch-000007/            of a pipeline, in parts
+    runs/gpt/best-epoch-000005/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from ooodist.checkpoint import archive
+from ooodist.checkpoint.archive import KerasFile
+from ooodist.checkpoint.parts import MANIFEST_NAME, Parts
+from ooodist.checkpoint.state import State
+from ooodist.errors import UserError
+from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk
+
+logger = logging.getLogger("ooodist")
+
+BEST_NAME = "best.keras"
+_NAME = re.compile(r"checkpoint-epoch-(\d+)(\.keras)?")
+_BEST = re.compile(r"best-epoch-\d+|best\.keras")
+
+
+def file_name(epoch: int) -> str:
+    """Returns the name of the Keras file after ``epoch`` epochs."""
+    return f"checkpoint-epoch-{epoch:06}.keras"
+
+
+def parts_name(epoch: int) -> str:
+    """Returns the name of the checkpoint in parts after ``epoch`` epochs."""
+    return f"checkpoint-epoch-{epoch:06}"
+
+
+def best_parts_name(epoch: int) -> str:
+    """Returns the name of the best checkpoint in parts; its epoch tells it from those before.
+
+    A folder cannot take the place of another in one step, as a file can.
+    """
+    return f"best-epoch-{epoch:06}"
+
+
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Returns the checkpoints in ``folder`` with their epochs, whole or damaged, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def epochs(folder: Path) -> list[int]:
+    """Returns the epochs of the checkpoints in ``folder``, whole or damaged, oldest first."""
+    return [epoch for epoch, _ in checkpoints(folder)]
+
+
+def best_in(folder: Path) -> Path | None:
+    """Returns the best checkpoint of the last run in ``folder``; None if there is none."""
+    found = [path for path in folder.iterdir() if _BEST.fullmatch(path.name)]
+    return max(found, key=lambda path: (path.stat().st_mtime, path.name), default=None)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is of a checkpoint, be it damaged, rather than of a folder of them."""
+    if not path.is_dir():
+        return True
+    return (path / MANIFEST_NAME).is_file() or any(
+        kind.fullmatch(path.name) for kind in (_NAME, _BEST)
+    )
+
+
+def open_checkpoint(path: Path) -> Parts | KerasFile:
+    """Opens a checkpoint of either form. Raises UserError if it is none, or damaged."""
+    return Parts(path) if path.is_dir() else KerasFile(path)
+
+
+def read_state(path: Path) -> State:
+    """Reads the state in a checkpoint of either form, after checking every byte of it.
+
+    Raises UserError if there is none, or it is damaged.
+    """
+    if not path.is_dir():
+        return archive.read_state(path)
+    with Parts(path) as parts:
+        parts.verify()
+        return parts.state
+
+
+def latest(
+    folder: Path,
+    option: str = "checkpoint.resume",
+    way_out: str = "give the path of one, or start anew without resume",
+) -> tuple[Path, State]:
+    """Returns the newest undamaged checkpoint of a folder; logs the damaged ones.
+
+    Raises UserError, which names the ``option``, if there is none.
+    """
+    found = checkpoints(folder)
+    for _, path in reversed(found):
+        try:
+            return path, read_state(path)
+        except UserError as error:
+            logger.warning("%s: looking for an earlier one", error)
+    damaged = " that is whole" if found else ""
+    raise UserError(f"{option}: there is no checkpoint{damaged} in {folder}; {way_out}")
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Deletes all checkpoints but the ``keep`` newest, and what killed runs left incomplete."""
+    for _, path in checkpoints(folder)[:-keep]:
+        delete(path)
+    for path in folder.glob(f"{INCOMPLETE_PREFIX}*"):
+        delete(path)
+
+
+def prune_best(folder: Path, keep: Path) -> None:
+    """Deletes all best checkpoints in parts but one."""
+    for path in folder.glob("best-epoch-*"):
+        if path != keep and _BEST.fullmatch(path.name):
+            delete(path)
+
+
+def delete(path: Path) -> None:
+    """Deletes a file or folder; a folder is at no time there in part under its name."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    if not path.name.startswith(INCOMPLETE_PREFIX):
+        path = path.rename(incomplete(path))
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def incomplete(path: Path) -> Path:
+    """Returns a new path beside ``path``, of something that is not complete."""
+    return path.with_name(f"{INCOMPLETE_PREFIX}{secrets.token_hex(8)}")
+
+
+def put_in_place(temporary: Path, folder: Path) -> None:
+    """Gives a complete folder its name; one of this name is deleted then. Raises OSError."""
+    flush_to_disk(temporary)
+    before = folder.rename(incomplete(folder)) if folder.exists() else None
+    temporary.rename(folder)
+    flush_to_disk(folder.parent)
+    if before is not None:
+        delete(before)
+
+
+@contextlib.contextmanager
+def making(folder: Path) -> Iterator[Path]:
+    """Yields a new folder that gets its name at the end. Raises UserError if it cannot be made."""
+    temporary = incomplete(folder)
+    try:
+        temporary.mkdir()
+        yield temporary
+        put_in_place(temporary, folder)
+    except OSError as error:
+        raise UserError(f"checkpoint {folder} cannot be written: {error}") from error
+    finally:
+        delete(temporary)
+
+
+def link(source: Path, folder: Path) -> None:
+    """Makes a second checkpoint in parts of the same content, without copying where links work.
+
+    The files of a checkpoint never change. Raises UserError if it cannot be made.
+    """
+    with making(folder) as temporary:
+        for file in source.iterdir():
+            try:
+                os.link(file, temporary / file.name)
+            except OSError:
+                shutil.copyfile(file, temporary / file.name)
+                flush_to_disk(temporary / file.name)

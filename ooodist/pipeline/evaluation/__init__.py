@@ -1,0 +1,1 @@
+"""Evaluating and predicting through the stages of a pipeline, which only run forward."""

@@ -1,0 +1,277 @@
+"""Gives each rank of a pipeline the variables of its own stages, and takes all others away.
+
+::
+
+    rank             0               1
+    function      no values      no values        made_without_values
+    plan          stage 0        stage 1          hold: initialized where they belong
+    whole         all            all              sent from those that have them
+    after it      stage 0        stage 1          released again
+
+A model that the user has built has all values on each rank; what a rank does not need is released.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.compat.keras_deferred import (
+    build_without_values,
+    has_value,
+    initialize,
+    initialize_later,
+    made_without_values,
+    release,
+    set_value,
+    train_those_with_values,
+)
+from ooodist.engines.base import Engine
+from ooodist.engines.mpi import wait
+from ooodist.errors import UserError
+from ooodist.pipeline.ownership import Held, holders_of_variables
+from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.stages import Stage
+from ooodist.step.replicas import broadcast_variables, is_random_state
+
+MESSAGE_BYTES = 1 << 30  # MPI counts bytes in 32 bits
+
+
+def build_model(function: Callable[[], Any]) -> keras.Model:
+    """Returns the compiled model that a function builds, whose weights have no values.
+
+    Raises:
+        UserError: the function returns something else, or needs values.
+    """
+    model = made_without_values(function)
+    if not isinstance(model, keras.Model):
+        raise UserError(
+            f"the function given to ooodist.pipelined returns a {type(model).__name__}; it must "
+            "return a compiled keras.Model"
+        )
+    # Those of what it was compiled with are needed everywhere, and small.
+    compiled = [*model.metrics_variables]
+    if model.optimizer is not None:
+        compiled += model.optimizer.variables
+    for variable in compiled:
+        if not has_value(variable):
+            initialize(variable)
+    return model
+
+
+class Holding:
+    """The variables of a model and its optimizer, each on the ranks that need it.
+
+    All ranks call its methods together.
+
+    Args:
+        model: the model; compiled when its stages are known.
+        engine: connects the ranks.
+        ranks: the position of this rank among all.
+
+    Attributes:
+        weights: variables of the model, each with the positions that have it, the owner first.
+        optimizer_state: the same for the optimizer's variables.
+        unfilled: the ids of this rank's variables that have no initial values yet: they may be
+            changed in any way before :meth:`fill`.
+    """
+
+    def __init__(self, model: keras.Model, engine: Engine, ranks: Ranks) -> None:
+        self.weights: Held = []
+        self.optimizer_state: Held = []
+        self.unfilled: dict[int, Callable[[], None]] = {}
+        self._model = model
+        self._engine = engine
+        self._ranks = ranks
+        self._plain_set_weights = model.set_weights
+        model.get_weights = self._get_weights
+        model.set_weights = self._set_weights
+        for name in ("save", "save_weights", "export"):
+            setattr(model, name, self._saving(name, getattr(model, name)))
+
+    def build_optimizer(self) -> None:
+        """Builds the compiled optimizer if it is not built, without memory for its state.
+
+        Where a pipeline is a single rank, that has everything from now on.
+        """
+        model = self._model
+        if self._ranks.positions == 1:
+            for variable in model.variables:
+                if not has_value(variable):
+                    initialize(variable)
+        elif not model.optimizer.built:
+            build_without_values(model.optimizer, model.trainable_variables)
+
+    def agree(self) -> None:
+        """Makes copies of a variable the same on all ranks that have it.
+
+        Before there are stages, what has a value gets that of rank 0. After it, a value is that of
+        its owner in the first pipeline. Random generators stay as they are: replicas draw
+        different numbers.
+        """
+        model, ranks = self._model, self._ranks
+        if not self.weights:
+            known = [*model.variables, *model.optimizer.variables]
+            shown = ";".join(f"{v.path} {v.dtype} {tuple(v.shape)} {has_value(v)}" for v in known)
+            self._engine.check_equal("the model (its variables)", shown)
+            values = [v for v in known if has_value(v) and not is_random_state(v)]
+            broadcast_variables(self._engine, values)
+            return
+        for variable, holders in self._all():
+            if is_random_state(variable):
+                continue
+            if ranks.replicas > 1 and ranks.position in holders:
+                _broadcast(variable, ranks)
+            deliver(variable, holders[0], holders[1:], ranks)
+
+    def hold(self, stages: Sequence[Stage], rank_of: Sequence[int]) -> None:
+        """Gives this rank the variables of its stages, and releases all others.
+
+        A value goes to where it is needed now from where it is. A variable that has none anywhere
+        gets memory, and its initial value from :meth:`fill`.
+
+        Args:
+            stages: all stages of the model.
+            rank_of: the position of each stage.
+
+        Raises:
+            UserError: on all ranks, for the reasons of :func:`holders_of_variables`.
+        """
+        position, everywhere = self._ranks.position, tuple(range(self._ranks.positions))
+        before = {id(variable): holders for variable, holders in self._all()}
+        with self._engine.agreed():
+            found = holders_of_variables(self._model, stages, rank_of)
+        for variable, holders in (*found[0], *found[1]):
+            # The same on all ranks, where it is not known who has it.
+            have = before.get(id(variable), everywhere if has_value(variable) else ())
+            if have:
+                deliver(variable, have[0], set(holders).difference(have), self._ranks)
+            elif position in holders:
+                self.unfilled[id(variable)] = initialize_later(variable)
+            if position not in holders:
+                release(variable, f"rank {holders[0]} of each pipeline")
+        self.weights, self.optimizer_state = found
+        self._train_own()
+
+    def fill(self) -> None:
+        """Gives this rank's variables their initial values, where they have none yet."""
+        for initialize_now in self.unfilled.values():
+            initialize_now()
+        self.unfilled.clear()
+
+    @contextlib.contextmanager
+    def whole(self, root: int | None = None, *, returns: bool = False) -> Iterator[None]:
+        """Gives ranks the whole model in this block; all ranks enter it.
+
+        Args:
+            root: the position in the first pipeline that gets it; None: all ranks do.
+            returns: after the block, the others get what the root's variables are then.
+        """
+        ranks = self._ranks
+        takes_part = bool(self.weights) and (root is None or ranks.replica == 0)
+        wanted = range(ranks.positions) if root is None else (root,)
+        if takes_part:
+            for variable, holders in self._all():
+                deliver(variable, holders[0], set(wanted).difference(holders), ranks)
+            self._train_own()
+        try:
+            yield
+            if takes_part and returns:
+                assert root is not None
+                for variable, holders in self._all():
+                    deliver(variable, root, set(holders).difference([root]), ranks)
+        finally:
+            if takes_part:
+                for variable, holders in self._all():
+                    if ranks.position not in holders:
+                        release(variable, f"rank {holders[0]} of each pipeline")
+                self._train_own()
+
+    def _train_own(self) -> None:
+        train_those_with_values(self._model.optimizer, self._model.trainable_variables)
+
+    def _all(self) -> Held:
+        return [*self.weights, *self.optimizer_state]
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether this rank has everything, or there are no stages yet."""
+        return all(has_value(variable) for variable, _ in self._all())
+
+    # Methods of the model
+
+    def _get_weights(self) -> list[np.ndarray]:
+        """Keras's, but what this rank does not have is NaN (without memory)."""
+        return [np.asarray(v.numpy()) if has_value(v) else _unknown(v) for v in self._model.weights]
+
+    def _set_weights(self, weights: Sequence[Any]) -> None:
+        """Keras's, but what this rank does not have stays where it is: call it on all ranks."""
+        if self._is_whole:
+            self._plain_set_weights(weights)
+            return
+        own = self._model.weights
+        if len(own) != len(weights):
+            raise UserError(
+                f"set_weights gives {len(weights)} arrays, but model {self._model.name} has "
+                f"{len(own)} weights"
+            )
+        for variable, value in zip(own, weights, strict=True):
+            if has_value(variable):
+                variable.assign(value)
+
+    def _saving(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def save(*args: Any, **options: Any) -> Any:
+            if not self._is_whole:
+                raise UserError(
+                    f"model.{name}: this rank has only its own stages of model "
+                    f"{self._model.name}; call it in a block `with ooodist.whole(model):`, which "
+                    "all ranks enter, or take the checkpoints of a job"
+                )
+            return plain(*args, **options)
+
+        return save
+
+
+def deliver(variable: Any, source: int, receivers: Collection[int], ranks: Ranks) -> None:
+    """Sends a variable's value from one position of a pipeline to others; all of these call it."""
+    pipeline = ranks.pipeline
+    if ranks.position == source and receivers:
+        content = _bytes_of(variable)
+        for receiver in sorted(receivers):
+            for part in _parts(content):
+                wait(pipeline.Isend(part, receiver))
+    elif ranks.position in receivers:
+        value = np.empty(tuple(variable.shape), tf.as_dtype(variable.dtype).as_numpy_dtype)
+        for part in _parts(value.reshape(-1).view(np.uint8)):
+            wait(pipeline.Irecv(part, source))
+        set_value(variable, value)
+
+
+def _broadcast(variable: Any, ranks: Ranks) -> None:
+    """Gives all replicas the first one's value."""
+    content = _bytes_of(variable)
+    for part in _parts(content):
+        wait(ranks.peers.Ibcast(part, root=0))
+    if ranks.replica:
+        kind = tf.as_dtype(variable.dtype).as_numpy_dtype
+        variable.assign(content.view(kind).reshape(tuple(variable.shape)))
+
+
+def _bytes_of(variable: Any) -> np.ndarray:
+    """Returns a copy of a variable's bytes, shape (bytes,)."""
+    return np.array(variable.numpy()).reshape(-1).view(np.uint8)
+
+
+def _parts(content: np.ndarray) -> list[np.ndarray]:
+    return [content[at : at + MESSAGE_BYTES] for at in range(0, len(content), MESSAGE_BYTES)]
+
+
+def _unknown(variable: keras.Variable) -> np.ndarray:
+    kind = tf.as_dtype(variable.dtype)
+    value = np.array(np.nan if kind.is_floating else 0, kind.as_numpy_dtype)
+    return np.broadcast_to(value, tuple(variable.shape))

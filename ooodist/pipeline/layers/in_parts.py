@@ -1,0 +1,149 @@
+"""Measures the layers of a model in parts, one on each rank, so that none needs the whole model.
+
+::
+
+    layers        a b c d | e f | g h i        about equal by bytes of weights
+    rank 0        a b c d |     |              ranks of one host take turns, as they share its
+    rank 1                | e f |              cores; those of other hosts, and GPUs, do not wait
+    rank 2                |     | g h i
+
+What a layer saves is known from a trace of the whole model, which takes no memory for weights.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.compat.keras_deferred import has_value, standing_in
+from ooodist.compat.tensorflow_graph import handle_of
+from ooodist.engines.base import Engine
+from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.layers.attribution import saved_by_layer
+from ooodist.pipeline.layers.measure import (
+    CallSeconds,
+    Held,
+    Saved,
+    held_by_calls,
+    layer_costs,
+    measure_layers,
+    seconds_of_calls,
+)
+from ooodist.pipeline.layers.part import part_of
+from ooodist.pipeline.stages import calls_of, sent_specs, split
+from ooodist.planner.pipeline.layer_costs import LayerCost
+from ooodist.planner.pipeline.partition import smallest_parts
+from ooodist.profiler.step import trace_step
+
+
+def measure_in_parts(
+    model: keras.Model, batch: Any, microbatches: int, engine: Engine, parts: int, *, steps: int
+) -> tuple[LayerCost, ...]:
+    """Returns the costs of a model's calls on rank 0, and nothing on the others; all call it.
+
+    Each of the first ranks measures a part of the calls. The model stays as it is. Variables that
+    have no value have one only while this rank measures them.
+
+    Args:
+        model: compiled, functional or sequential.
+        batch: as its data set yields it.
+        microbatches: number of micro-batches into which it is split.
+        engine: the engine of the job.
+        parts: number of ranks that measure; as many as the model is to be divided among.
+        steps: steps that are recorded; some more are run.
+
+    Raises:
+        UserError: as of :func:`measure_layers`; on all ranks.
+    """
+    costs: tuple[LayerCost, ...] = ()
+    if parts == 1:
+        with engine.agreed():
+            if engine.rank == 0:
+                costs = measure_layers(model, batch, microbatches, steps=steps)
+        return costs
+    with engine.agreed():
+        splitter, calls = BatchSplitter(model, batch, microbatches), calls_of(model)
+        ranges = equal_ranges(held_by_calls(model, calls), parts)
+    table = np.zeros((len(calls), len(CallSeconds._fields)))
+    own = ranges[engine.rank] if engine.rank < len(ranges) else range(0)
+    # Ranks of a host are numbered in the order of their ranks: those that measure come first.
+    turn = 0 if tf.config.get_visible_devices("GPU") else engine.local_rank
+    last_turn = int(engine.all_reduce(np.array(turn if own else 0), "max"))
+    for number in range(last_turn + 1):
+        with engine.agreed():
+            if own and number == turn:
+                seconds = measure_part(splitter, ranges, engine.rank, steps)
+                table[own.start : own.stop] = seconds
+                gc.collect()  # Keras models refer to themselves: their memory would stay
+    table = engine.all_reduce(table, "sum")
+    with engine.agreed():
+        if engine.rank == 0:
+            of_calls = [CallSeconds(*row) for row in table.tolist()]
+            costs = layer_costs(model, calls, splitter, of_calls, traced_saved(splitter))
+    return costs
+
+
+def equal_ranges(held: Sequence[Held], parts: int) -> tuple[range, ...]:
+    """Divides calls into ranges that follow each other, such that the largest is small.
+
+    Args:
+        held: bytes that each call holds.
+        parts: number of ranges; there are fewer if there are fewer calls.
+    """
+    layers = [LayerCost("", base_bytes=call.state + call.gradients) for call in held]
+    return smallest_parts(layers, min(parts, len(layers)))
+
+
+def measure_part(
+    splitter: BatchSplitter, ranges: Sequence[range], number: int, steps: int
+) -> list[CallSeconds]:
+    """Measures the calls of a range, in order, in steps of these calls alone.
+
+    Args:
+        splitter: knows the whole model and the data.
+        ranges: divide all calls of the model.
+        number: of the range.
+        steps: steps that are recorded; some more are run.
+    """
+    model, (inputs, _) = splitter.model, splitter.specs()
+    with standing_in(model.variables, with_memory=False):
+        stages = split(model, ranges)
+        received = sent_specs(model, stages, inputs)[number - 1] if number else ()
+        part = part_of(
+            stages[number],
+            received,
+            splitter,
+            trains_before=any(stage.model.trainable_variables for stage in stages[:number]),
+            is_last=number == len(ranges) - 1,
+        )
+    fleeting = [variable for variable in part.model.variables if not has_value(variable)]
+    with standing_in(fleeting, with_memory=True):
+        traced = trace_step(part.model, part.batch)
+        # Copies of what is thrown away would take as much memory again.
+        fleeting += part.model.optimizer.variables
+        handles = {id(handle_of(variable.value)) for variable in fleeting}
+        kept = (each for each in traced.variables if id(handle_of(each)) not in handles)
+        traced = replace(traced, variables=tuple(kept))
+        measured = seconds_of_calls(traced, part.model.name, part.calls, steps)
+    found = [CallSeconds()] * len(ranges[number])
+    for at, seconds in zip(part.numbers, measured, strict=True):
+        if at is not None:
+            found[at] = seconds
+    return found
+
+
+def traced_saved(splitter: BatchSplitter) -> Saved:
+    """Returns what the layers of the whole model save, from a trace that is not run."""
+    model = splitter.model
+    calls = calls_of(model)
+    with standing_in(model.variables, with_memory=False):
+        [stage] = split(model, [range(len(calls))])
+        part = part_of(stage, (), splitter, trains_before=False, is_last=True)
+        part.model.compile(optimizer="sgd")  # which keeps nothing
+        return saved_by_layer(trace_step(part.model, part.batch), part.calls)

@@ -1,0 +1,174 @@
+"""Measures what the layers of a model cost on this machine, in a step on one micro-batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import keras
+
+from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.layers.attribution import UNTIL, by_call, owner_of, saved_by_layer
+from ooodist.pipeline.layers.state import size_of, state_bytes
+from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
+from ooodist.planner.pipeline.layer_costs import LayerCost
+from ooodist.profiler.compute import measure_owners
+from ooodist.profiler.owners import Owner
+from ooodist.profiler.step import StepToMeasure, trace_step
+
+LAYER_STEPS = 12
+FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured while they train
+
+Saved = Mapping[tuple[str, str], int]  # bytes, by layer and one of UNTIL
+
+
+class CallSeconds(NamedTuple):
+    """Seconds of one call of a layer; those of the update are of its layer's first one."""
+
+    forward: float = 0.0
+    input_gradient: float = 0.0
+    weight_gradient: float = 0.0
+    update: float = 0.0
+
+
+def measure_layers(
+    model: keras.Model, batch: Any, microbatches: int, *, steps: int = LAYER_STEPS
+) -> tuple[LayerCost, ...]:
+    """Returns the costs of a model's calls (see :func:`ooodist.pipeline.stages.calls_of`).
+
+    The model stays as it is.
+
+    Args:
+        model: compiled, functional or sequential.
+        batch: as its data set yields it.
+        microbatches: number of micro-batches into which it is split.
+        steps: steps that are recorded; some more are run.
+
+    Raises:
+        UserError: the model or the batch cannot be split, or the step cannot be measured.
+    """
+    calls = calls_of(model)
+    splitter = BatchSplitter(model, batch, microbatches)
+    traced = trace_step(model, splitter.first())
+    seconds = seconds_of_calls(traced, model.name, calls, steps)
+    return layer_costs(model, calls, splitter, seconds, saved_by_layer(traced, calls))
+
+
+def seconds_of_calls(
+    traced: StepToMeasure, model_name: str, calls: Sequence[Call], steps: int
+) -> list[CallSeconds]:
+    """Runs a traced step and returns the seconds of each call.
+
+    Args:
+        traced: the step of a model.
+        model_name: the model's name.
+        calls: the calls of the model, in the order in which it makes them.
+        steps: steps that are recorded; some more are run.
+    """
+    owners = by_call(traced, model_name, calls)
+    seconds = measure_owners(replace(traced, owner_of=owners), steps=steps).seconds
+    updates = _updates(seconds)
+    found = []
+    for number, (call, is_first) in enumerate(zip(calls, _are_first(calls), strict=True)):
+        weights = getattr(call.layer, "trainable_variables", []) if is_first else []
+        found.append(
+            CallSeconds(
+                seconds.get(owner_of("F", number), 0.0),
+                seconds.get(owner_of("dX", number), 0.0),
+                seconds.get(owner_of("dW", number), 0.0),
+                sum(updates.get(weight.path, 0.0) for weight in weights),
+            )
+        )
+    return found
+
+
+def layer_costs(
+    model: keras.Model,
+    calls: Sequence[Call],
+    splitter: BatchSplitter,
+    seconds: Sequence[CallSeconds],
+    saved: Saved,
+) -> tuple[LayerCost, ...]:
+    """Returns the costs of a model's calls from what was measured, and what shapes tell.
+
+    Costs of a layer, rather than of one of its calls, go to its first call.
+
+    Args:
+        model: compiled.
+        calls: its calls.
+        splitter: knows the data.
+        seconds: of each call.
+        saved: what is saved for I and W.
+    """
+    sent = crossing_bytes(model, calls, splitter.size // splitter.microbatches)
+    state, are_first = held_by_calls(model, calls), _are_first(calls)
+    costs = []
+    for number, call in enumerate(calls):
+        weights = getattr(call.layer, "trainable_variables", []) if are_first[number] else []
+        for_input, for_weight, from_input = (
+            saved.get((call.layer.name, until), 0) if are_first[number] else 0 for until in UNTIL
+        )
+        costs.append(
+            LayerCost(
+                call.name,
+                forward=seconds[number].forward,
+                input_gradient=seconds[number].input_gradient,
+                weight_gradient=seconds[number].weight_gradient,
+                update=seconds[number].update if are_first[number] else 0.0,
+                base_bytes=state[number].state + state[number].gradients,
+                input_bytes=for_input,
+                weight_bytes=for_weight,
+                gradient_bytes=from_input,
+                sent_bytes=sent[number],
+                state_bytes=state[number].state,
+                exchanged_bytes=sum(map(_summed_bytes, weights)),
+            )
+        )
+    return tuple(costs)
+
+
+def _summed_bytes(variable: keras.Variable) -> int:
+    """Returns the bytes of a weight's gradient as replicas sum it: MPI adds no 16-bit floats."""
+    size = 8 if variable.dtype == "float64" else 4
+    return size * math.prod(variable.shape)
+
+
+class Held(NamedTuple):
+    """Bytes that the weights of a call take: with their optimizer state, and their gradients."""
+
+    state: int
+    gradients: int
+
+
+def held_by_calls(model: keras.Model, calls: Sequence[Call]) -> list[Held]:
+    """Returns what each call of a model holds; a weight is held by the first call that has it."""
+    state, seen, found = state_bytes(model), set[str](), []
+    for call in calls:
+        own = {variable.path: variable for variable in getattr(call.layer, "variables", [])}
+        new = [variable for path, variable in own.items() if path not in seen]
+        seen |= own.keys()
+        found.append(
+            Held(
+                sum(state[variable.path] for variable in new),
+                sum(size_of(variable) for variable in new if variable.trainable),
+            )
+        )
+    return found
+
+
+def _are_first(calls: Sequence[Call]) -> list[bool]:
+    """Returns for each call whether it is the first one of its layer."""
+    first = {id(call.layer): number for number, call in reversed([*enumerate(calls)])}
+    return [first[id(call.layer)] == number for number, call in enumerate(calls)]
+
+
+def _updates(seconds: Mapping[Owner | None, float]) -> dict[str, float]:
+    """Returns seconds of each weight's update; a joint cost is divided equally among weights."""
+    updates: dict[str, float] = {}
+    for owner, spent in seconds.items():
+        if isinstance(owner, frozenset):
+            for name in owner:
+                updates[name] = updates.get(name, 0.0) + spent / len(owner)
+    return updates

@@ -1,0 +1,34 @@
+"""Counts the bytes of a model's weights and of what its optimizer keeps for them.
+
+Shapes tell: no variable needs a value.
+"""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import tensorflow as tf
+
+from ooodist.compat.keras_deferred import build_without_values
+from ooodist.compat.keras_optimizer import unbuilt_copy
+from ooodist.step.optimizer import optimizer_state_of
+
+
+def size_of(variable: keras.Variable) -> int:
+    """Returns the bytes of a variable."""
+    return math.prod(variable.shape) * int(tf.as_dtype(variable.dtype).size)
+
+
+def state_bytes(model: keras.Model) -> dict[str, int]:
+    """Returns for each variable of a compiled model, by path, its bytes and those of its optimizer
+    state: momentum, moments, averages, whatever the optimizer keeps for it."""
+    optimizer, weights = model.optimizer, model.trainable_variables
+    if not optimizer.built:
+        optimizer = unbuilt_copy(optimizer)
+        build_without_values(optimizer, weights)
+    found = {variable.path: size_of(variable) for variable in model.variables}
+    for variable, path in optimizer_state_of(optimizer, [weight.path for weight in weights]):
+        if path:
+            found[path] += size_of(variable)
+    return found

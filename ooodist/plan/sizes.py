@@ -1,0 +1,142 @@
+"""The sizes of pipelines that the options of ``python -m ooodist.plan`` ask for, or else the job.
+
+With ``--devices``, a fixed number of devices and micro-batches is divided among replicas::
+
+    --devices 8 --microbatches 16      pipeline 8   data 1   16 micro-batches each
+                                                4        2    8
+                                                2        4    4
+                                                1        8    2
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+from ooodist.config.sections import ParallelConfig
+from ooodist.errors import UserError
+from ooodist.plan.hosts import number_of_devices
+from ooodist.plan.options import whole_number
+from ooodist.planner.pipeline.plan import chunks_of_split
+from ooodist.report.pipeline.outcomes import Setting
+
+logger = logging.getLogger("ooodist")
+
+
+def settings_of(options: argparse.Namespace, parallel: ParallelConfig) -> list[Setting]:
+    """Returns the sizes of all pipelines to plan.
+
+    Args:
+        options: the command line.
+        parallel: the job's settings, which count where an option is not given.
+
+    Raises:
+        UserError: the options contradict each other or the job, or say too little.
+    """
+    ranks = _numbers(options.pipeline, "--pipeline")
+    replicas = _numbers(options.data, "--data")
+    microbatches = _microbatches(options, parallel)
+    if options.devices:
+        (total,) = microbatches
+        sizes = _divided(options, parallel, ranks, replicas, total)
+    else:
+        sizes = [
+            Setting(rank, number, replicas=data)
+            for rank, number, data in product(
+                ranks or [parallel.pipeline], microbatches, replicas or [parallel.data]
+            )
+        ]
+    return [
+        replace(size, chunks=number)
+        for size in sizes
+        for number in _chunks(options, parallel, size.ranks)
+    ]
+
+
+def _microbatches(options: argparse.Namespace, parallel: ParallelConfig) -> list[int]:
+    """Returns the micro-batches of a pipeline, or with ``--devices`` those of all replicas."""
+    given = _numbers(options.microbatches, "--microbatches")
+    if options.devices and len(given) > 1:
+        raise UserError(
+            f"--microbatches is {' '.join(options.microbatches)}, but --devices divides the "
+            "micro-batches of one step among replicas; give one number"
+        )
+    if given:
+        return given
+    if parallel.pipeline > 1:
+        return [parallel.microbatches * (parallel.data if options.devices else 1)]
+    raise UserError(
+        f"{'--devices' if options.devices else '--pipeline'} needs --microbatches as well, into "
+        "which a batch is split; give --pipeline 4 --microbatches 8"
+    )
+
+
+def _divided(
+    options: argparse.Namespace,
+    parallel: ParallelConfig,
+    ranks: Sequence[int],
+    replicas: Sequence[int],
+    microbatches: int,
+) -> list[Setting]:
+    """Returns all ways to divide devices and micro-batches, of those that the options allow."""
+    devices = number_of_devices(options)
+    pairs = [(devices // data, data) for data in range(1, devices + 1) if devices % data == 0]
+    wanted = [
+        (rank, data)
+        for rank, data in pairs
+        if (not ranks or rank in ranks) and (not replicas or data in replicas)
+    ]
+    if not wanted:
+        possible = ", ".join(f"{rank} x {data}" for rank, data in pairs)
+        raise UserError(
+            f"--devices makes {devices} in all, which is not --pipeline x --data; pipeline x data "
+            f"can be {possible}: leave both out to plan them all"
+        )
+    reasons = {pair: _why_not(parallel, microbatches, *pair) for pair in wanted}
+    if all(reasons.values()):
+        raise UserError("; ".join(reasons.values()))
+    for reason in filter(None, reasons.values()):
+        logger.warning("left out: %s", reason)
+    return [
+        Setting(rank, microbatches // data, replicas=data)
+        for rank, data in wanted
+        if not reasons[rank, data]
+    ]
+
+
+def _why_not(parallel: ParallelConfig, microbatches: int, ranks: int, replicas: int) -> str:
+    """Returns why devices cannot be divided in this way; empty if they can."""
+    if microbatches % replicas:
+        return (
+            f"{microbatches} micro-batches cannot be divided among {replicas} replicas (pipeline "
+            f"{ranks}); make --microbatches a multiple of {replicas}"
+        )
+    stages = 0 if parallel.split is None else len(parallel.split) + 1
+    if stages % ranks:
+        return (
+            f"the {stages} stages of parallel.split cannot be divided among {ranks} ranks (data "
+            f"{replicas}); leave parallel.split out"
+        )
+    return ""
+
+
+def _chunks(
+    options: argparse.Namespace, parallel: ParallelConfig, ranks: int
+) -> Sequence[int | None]:
+    """Returns the numbers of stages per rank."""
+    if parallel.split is None:
+        return _numbers(options.chunks, "--chunks") or [parallel.chunks]
+    if options.chunks:
+        raise UserError(
+            f"--chunks is {' '.join(options.chunks)}, but parallel.split says what the stages are; "
+            "leave the one or the other out"
+        )
+    return [chunks_of_split(len(parallel.split) + 1, ranks)]
+
+
+def _numbers(words: Sequence[str] | None, name: str) -> list[int]:
+    """Returns the distinct numbers in ``words``; empty without any."""
+    return list(dict.fromkeys(whole_number(word, name, least=1) for word in words or ()))

@@ -1,0 +1,1 @@
+"""Places the ranks of pipelines on hosts with several devices."""

@@ -1,0 +1,26 @@
+"""evaluate and predict of a pipeline on two ranks; see ``worker.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.pipeline.jobs import run_python
+
+WORKER = Path(__file__).parent / "worker.py"
+CHECKS = [
+    line.removeprefix("def ").partition("(")[0]
+    for line in WORKER.read_text(encoding="utf-8").splitlines()
+    if line.startswith("def check_")
+]
+
+
+def test_two_ranks() -> None:
+    """In one job, as to start one takes longer than most checks."""
+    job = run_python(2, WORKER, *CHECKS, seconds=300)
+    assert job.returncode == 0, job.stdout
+    for check in CHECKS:
+        assert job.stdout.count(f"held: {check}") == 2, job.stdout
+
+
+def test_there_are_checks() -> None:
+    assert len(CHECKS) == 11

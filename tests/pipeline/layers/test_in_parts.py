@@ -1,0 +1,113 @@
+"""Layers measured in parts cost what they cost in the whole model; no rank has the whole model."""
+
+from __future__ import annotations
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ooodist.engines.local import LocalEngine
+from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.layers.in_parts import (
+    equal_ranges,
+    measure_in_parts,
+    measure_part,
+    traced_saved,
+)
+from ooodist.pipeline.layers.measure import (
+    CallSeconds,
+    Held,
+    held_by_calls,
+    layer_costs,
+    measure_layers,
+)
+from ooodist.pipeline.stages import calls_of
+from ooodist.planner.pipeline.layer_costs import LayerCost
+from tests.pipeline.jobs import run_mpi
+from tests.pipeline.measuring_worker import FAILS, SAME
+from tests.pipeline.models import MODELS
+
+BYTES = ("base_bytes", "state_bytes", "input_bytes", "weight_bytes", "gradient_bytes", "sent_bytes")
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(1, 5))
+def test_ranges_are_about_equal(sizes: list[int], parts: int) -> None:
+    ranges = equal_ranges([Held(size, size) for size in sizes], parts)
+    assert [number for each in ranges for number in each] == [*range(len(sizes))]
+    assert len(ranges) == min(parts, len(sizes))
+    assert all(ranges)
+    largest = max(sum(sizes[number] for number in each) for each in ranges)
+    for cuts in itertools.combinations(range(1, len(sizes)), len(ranges) - 1):
+        bounds = itertools.pairwise((0, *cuts, len(sizes)))
+        assert largest <= max(sum(sizes[begin:end]) for begin, end in bounds)
+
+
+def dense() -> tuple[keras.Model, object]:
+    """Layers that take long enough to compare, one of them large."""
+    x = image = keras.Input((64,))
+    for width in (512, 512, 2048, 512, 512):
+        x = keras.layers.Dense(width, activation="gelu")(x)
+    model = keras.Model(image, keras.layers.Dense(4)(x))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model, (np.ones((128, 64), np.float32), np.zeros(128, np.int32))
+
+
+def in_parts(model: keras.Model, batch: object, parts: int) -> tuple[LayerCost, ...]:
+    """As measured by so many ranks, one after another."""
+    splitter, calls = BatchSplitter(model, batch, 2), calls_of(model)
+    ranges = equal_ranges(held_by_calls(model, calls), parts)
+    seconds = [
+        each for number in range(len(ranges)) for each in measure_part(splitter, ranges, number, 3)
+    ]
+    return layer_costs(model, calls, splitter, seconds, traced_saved(splitter))
+
+
+def test_seconds_are_those_in_the_whole_model() -> None:
+    model, batch = dense()
+    whole, parts = measure_layers(model, batch, 2), in_parts(model, batch, 3)
+    one, other = (sum(cost.seconds for cost in costs) for costs in (whole, parts))
+    assert 0.2 < other / one < 5, (one, other)  # others may use the cores
+    for cost in parts:
+        assert cost.forward > 0
+        assert cost.weight_gradient > 0
+        assert cost.update > 0
+    # The widest layers have a part of their own: dX that only scales need is not taken for dW.
+    for cost in parts[2:4]:
+        assert cost.input_gradient > 0.25 * cost.weight_gradient, cost
+
+
+@pytest.mark.parametrize("name", ["residual", "encoder_decoder"])
+def test_bytes_are_those_in_the_whole_model(name: str) -> None:
+    model, inputs, labels = MODELS[name]()
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    batch = tf.nest.map_structure(lambda one: tf.repeat(one, 16, axis=0), (inputs, labels))
+    splitter = BatchSplitter(model, batch, 2)
+    expected = measure_layers(model, batch, 2, steps=1)
+    none = [CallSeconds()] * len(expected)
+    found = layer_costs(model, calls_of(model), splitter, none, traced_saved(splitter))
+    for one, other in zip(expected, found, strict=True):
+        for key in BYTES:
+            assert getattr(one, key) == getattr(other, key), (one.name, key)
+    assert sum(cost.weight_bytes for cost in found) > 0
+
+
+def test_one_rank_measures_the_whole_model() -> None:
+    model, batch = dense()
+    costs = measure_in_parts(model, batch, 2, LocalEngine(), 1, steps=1)
+    assert [cost.name for cost in costs] == [call.name for call in calls_of(model)]
+    assert all(cost.forward > 0 for cost in costs)
+
+
+def test_several_ranks_each_measure_a_part() -> None:
+    """Ranks without values have only those of their part, and only while they measure it."""
+    job = run_mpi(2, "measuring_worker.py", SAME, FAILS)
+    assert job.returncode == 0, job.stdout
+    for case in (SAME, FAILS):
+        for rank in range(2):
+            assert f"held: {case}, rank {rank}" in job.stdout, job.stdout

@@ -1,0 +1,112 @@
+"""Layers measured by several ranks: ``mpirun -np 2 python measuring_worker.py CASE ...``."""
+
+from __future__ import annotations
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+import ooodist
+from ooodist import engines
+from ooodist.compat.keras_deferred import has_value, made_without_values, release
+from ooodist.errors import UserError
+from ooodist.pipeline.layers.in_parts import equal_ranges, measure_in_parts
+from ooodist.pipeline.layers.measure import held_by_calls, measure_layers
+from ooodist.pipeline.stages import calls_of
+
+SAME, FAILS = "same", "fails"
+PARTS, WIDTH = 2, 64
+BATCH = np.ones((8, WIDTH), np.float32), np.zeros(8, np.int32)
+
+
+class Witness(keras.layers.Layer):
+    """Notes, where a graph is made, which variables have a value that takes memory."""
+
+    model: keras.Model | None = None
+    seen: set[str] = set()  # noqa: RUF012
+    fails = False
+
+    def call(self, tensor: tf.Tensor) -> tf.Tensor:
+        if Witness.model is not None:
+            held = {v.path for v in Witness.model.variables if takes_memory(v)}
+            Witness.seen |= held
+            if Witness.fails and held and engines.current().rank == 1:
+                raise UserError("this layer cannot be measured")
+        return tensor + 0.0
+
+
+def takes_memory(variable: keras.Variable) -> bool:
+    return has_value(variable) and not isinstance(variable.value, UninitializedVariable)
+
+
+def build() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    x = image = keras.Input((WIDTH,))
+    for _ in range(2):
+        x = keras.layers.Dense(WIDTH, activation="tanh")(Witness()(x))
+    return keras.Model(image, keras.layers.Dense(4)(keras.layers.Dropout(0.5)(x)))
+
+
+def compiled(model: keras.Model) -> keras.Model:
+    model.compile(
+        keras.optimizers.Adam(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    return model
+
+
+def same() -> None:
+    """With values, and with pending and released ones: the costs are those of the whole model."""
+    engine = engines.current()
+    # On rank 0 alone; the other one waits for it.
+    expected = measure_layers(compiled(build()), BATCH, 2, steps=1) if engine.rank == 0 else ()
+    without = compiled(made_without_values(build))
+    for variable in without.variables[::2]:
+        release(variable, "nobody")
+    whole = compiled(build())
+    before = [variable.numpy() for variable in whole.variables]
+    for model in (whole, without):
+        Witness.model, Witness.seen = model, set()
+        costs = measure_in_parts(model, BATCH, 2, engine, PARTS, steps=1)
+        Witness.model = None
+        assert not model.optimizer.built
+        for one, other in zip(expected, costs, strict=True):
+            assert one.base_bytes == other.base_bytes, (one, other)
+            assert one.weight_bytes == other.weight_bytes, (one, other)
+            assert one.sent_bytes == other.sent_bytes, (one, other)
+            assert (one.weight_gradient > 0) == (other.weight_gradient > 0), (one, other)
+            assert (one.update > 0) == (other.update > 0), (one, other)
+    check_share(without)
+    assert not any(map(has_value, without.variables))
+    for variable, value in zip(whole.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+
+
+def check_share(model: keras.Model) -> None:
+    """This rank had the values of its part, and no others."""
+    rank, calls = engines.current().rank, calls_of(model)
+    ranges = equal_ranges(held_by_calls(model, calls), PARTS)
+    share = {v.path for at in ranges[rank] for v in getattr(calls[at].layer, "variables", [])}
+    assert Witness.seen == share, (Witness.seen, share)
+    assert 0 < len(share) < len(model.variables)
+
+
+def fails() -> None:
+    """All ranks learn what one of them cannot measure, and have what they had before."""
+    model = compiled(made_without_values(build))
+    Witness.model, Witness.fails = model, True
+    message = "^rank 1: .*\n.*\n?.*this layer cannot be measured"
+    with pytest.raises(UserError, match=message):
+        measure_in_parts(model, BATCH, 2, engines.current(), PARTS, steps=1)
+    assert not any(map(has_value, model.variables))
+
+
+if __name__ == "__main__":
+    ooodist.init("mpi")
+    for name in sys.argv[1:]:
+        {SAME: same, FAILS: fails}[name]()
+        print(f"held: {name}, rank {engines.current().rank}", flush=True)
+    engines.shutdown()

@@ -1,0 +1,98 @@
+"""Which positions have which variables, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import pytest
+
+from ooodist.errors import UserError
+from ooodist.pipeline.ownership import Held, holders_of_variables
+from ooodist.pipeline.stages import Stage, calls_of, split
+from tests.pipeline.models import MODELS
+
+
+def compiled(name: str, optimizer: keras.optimizers.Optimizer | None = None) -> keras.Model:
+    keras.utils.clear_session()
+    model, _, _ = MODELS[name]()
+    model.compile(optimizer or keras.optimizers.Adam(0.1), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def halves(model: keras.Model, at: int | None = None) -> list[Stage]:
+    calls = len(calls_of(model))
+    middle = calls // 2 if at is None else at
+    return split(model, [range(middle), range(middle, calls)])
+
+
+def by_path(held: Held) -> dict[str, tuple[int, ...]]:
+    return {variable.path: holders for variable, holders in held}
+
+
+@pytest.mark.parametrize("name", ["unet", "encoder_decoder", "convolution_with_batch_norm"])
+@pytest.mark.parametrize("rank_of", [(0, 1), (1, 0), (0, 0)])
+def test_each_variable_is_where_its_stage_is(name: str, rank_of: Sequence[int]) -> None:
+    model = compiled(name)
+    stages = halves(model)
+    weights, optimizer_state = holders_of_variables(model, stages, rank_of)
+    assert [v for v, _ in weights] == model.variables
+    assert [v for v, _ in optimizer_state] == model.optimizer.variables
+    found = by_path(weights)
+    for stage, position in zip(stages, rank_of, strict=True):
+        for variable in stage.model.variables:
+            assert position in found[variable.path]
+    for variable, holders in weights:
+        users = [s for s in stages if any(variable is each for each in s.model.variables)]
+        assert len(holders) <= len(users)
+
+
+def test_optimizer_state_is_where_its_weight_is() -> None:
+    model = compiled("unet")
+    weights, optimizer_state = holders_of_variables(model, halves(model), (0, 1))
+    of_weight = by_path(weights)
+    seen = 0
+    for variable, holders in optimizer_state:
+        name = variable.path.rpartition("/")[2]
+        weight = next((p for p in of_weight if name.startswith(f"{p.replace('/', '_')}_")), None)
+        if weight is None:  # iterations, learning rate: all have them
+            assert not len(variable.shape)
+            assert holders == (0, 1)
+        else:
+            seen += 1
+            assert holders == of_weight[weight]
+    assert seen == 2 * len(model.trainable_variables)
+
+
+def test_tied_weights_are_on_all_ranks_that_use_them() -> None:
+    model = compiled("tied_and_shared_weights")
+    weights, _ = holders_of_variables(model, halves(model), (0, 1))
+    assert (0, 1) in by_path(weights).values()
+
+
+def test_statistics_of_one_layer_on_two_ranks_are_refused() -> None:
+    keras.utils.clear_session()
+    inputs, norm = keras.Input((3,)), keras.layers.BatchNormalization(name="norm")
+    hidden = keras.layers.Dense(3)(norm(inputs))
+    model = keras.Model(inputs, norm(hidden))
+    model.compile(keras.optimizers.SGD(), "mse")
+    model.optimizer.build(model.trainable_variables)
+    stages = halves(model, at=2)
+    with pytest.raises(UserError, match=r"norm/moving_mean .* rank 0 and on rank 1"):
+        holders_of_variables(model, stages, (0, 1))
+    holders_of_variables(model, stages, (1, 1))
+
+
+class Collective(keras.optimizers.SGD):
+    """Keeps a vector that belongs to no weight."""
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        super().build(variables)
+        self.shared = self.add_variable(shape=(3,), dtype="float32", name="of_all")
+
+
+def test_optimizers_that_keep_arrays_of_all_weights_are_refused() -> None:
+    model = compiled("unet", Collective(0.1))
+    with pytest.raises(UserError, match=r"keeps .*of_all, of which nobody knows"):
+        holders_of_variables(model, halves(model), (0, 1))

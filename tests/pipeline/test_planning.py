@@ -1,0 +1,78 @@
+"""Stages planned from a file with the costs of the layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import pytest
+
+from ooodist.config.sections import ParallelConfig
+from ooodist.engines.local import LocalEngine
+from ooodist.errors import UserError
+from ooodist.pipeline.planning import plan_stages, read_costs
+from ooodist.pipeline.stages import calls_of
+from ooodist.planner.pipeline.layer_costs import LayerCost, ModelCosts
+from ooodist.util import yaml_dataclass
+
+NAMES = ["first", "twice", "twice:2", "last"]
+
+
+def build() -> keras.Model:
+    image = keras.Input((4,))
+    twice = keras.layers.Dense(4, name="twice")
+    x = twice(twice(keras.layers.Dense(4, name="first")(image)))
+    model = keras.Model(image, keras.layers.Dense(4, name="last")(x))
+    model.compile("sgd", "mean_squared_error")
+    return model
+
+
+def written(folder: Path, *names: str) -> Path:
+    """The last layer takes as long as all others."""
+    layers = tuple(LayerCost(name, forward=1.0, base_bytes=9, weight_bytes=1) for name in names)
+    layers = (*layers[:-1], replace(layers[-1], forward=3.0))
+    file = folder / "costs.yaml"
+    # Limit and recomputation are the job's, whatever the file says.
+    yaml_dataclass.write_file(ModelCosts(layers, memory_limit=1, recompute=True), file)
+    return file
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_stages_are_balanced_by_the_costs_of_the_file(tmp_path: Path, is_live: bool) -> None:
+    """Nothing is measured: there is no batch that could be."""
+    file = written(tmp_path, *NAMES)
+    parallel = ParallelConfig(pipeline=2, microbatches=2, chunks=1, costs=str(file))
+    plan = plan_stages(build(), None, parallel, LocalEngine(), is_live=is_live)
+    assert plan.parts == (range(3), range(3, 4))
+    assert [stage.forward for stage in plan.costs.stages] == [3.0, 3.0]
+    assert plan.costs.memory_limit is None
+    limited = replace(parallel, memory_bytes=20)
+    with pytest.raises(UserError, match="raise the limit by"):
+        plan_stages(build(), None, replace(limited, memory_bytes=19), LocalEngine())
+    plan = plan_stages(build(), None, limited, LocalEngine(), is_live=is_live)
+    assert plan.parts == (range(2), range(2, 4))  # 2 x 9 bytes, and 2 of a micro-batch
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["first", "twice", "last"], "of 3 layers, of which number 2 is last, but that of the mod"),
+        (["first", "twice", "twice:2"], "number 3 ends, but that of the model is last"),
+        ([*NAMES, "more"], "number 4 is more, but the model ends"),
+        (["head", *NAMES[1:]], "number 0 is head, but that of the model is first; measure them"),
+    ],
+)
+def test_costs_of_another_model(tmp_path: Path, names: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_costs(written(tmp_path, *names), calls_of(build()))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"parallel\.costs .*none\.yaml cannot be read"):
+        read_costs(tmp_path / "none.yaml", [])
+
+
+def test_costs_and_a_split() -> None:
+    with pytest.raises(UserError, match=r"costs is mine\.yaml, .* leave the one or the other out"):
+        ParallelConfig(pipeline=2, costs="mine.yaml", split=("last",))
