@@ -87,7 +87,11 @@ class Evaluator:
             if stage > 0 and ranks[stage - 1] != ranks[stage]:
                 way += cost.send_back_seconds
         last = way + stages[0].weight_gradient + stages[0].exchange
-        return max(least, last + self._update[ranks[0]])
+        # A first stage that only runs forward costs nothing there, and its rank's update need not
+        # wait for the way back.
+        if stages[0].seconds(BACKWARD) or stages[0].update:
+            last += self._update[ranks[0]]
+        return max(least, last)
 
     def orders_of(self, schedule: Schedule) -> list[list[int]]:
         """Returns the numbers of the actions of each rank."""

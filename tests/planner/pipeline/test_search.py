@@ -19,7 +19,12 @@ from ooodist.planner.pipeline.actions import Action, Schedule, trained_from
 from ooodist.planner.pipeline.check import check
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
 from ooodist.planner.pipeline.evaluate import Evaluator
-from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
+from ooodist.planner.pipeline.schedules import (
+    gpipe,
+    one_forward_one_backward,
+    zero_bubble_h1,
+    zero_bubble_v,
+)
 from ooodist.planner.pipeline.search import (
     auto,
     best_known,
@@ -99,6 +104,17 @@ def test_so_it_does_where_the_first_stages_only_run_forward(
     for peak, rank in zip(peak_bytes(schedule, costs), range(len(orders)), strict=True):
         limited = replace(costs, memory_limit=peak)
         assert Evaluator(schedule.rank_of, schedule.microbatches, limited).fits(rank, orders[rank])
+
+
+def test_the_update_of_a_rank_does_not_wait_for_a_way_back_that_ends_before_it() -> None:
+    """Stages 2 and 3 train: while stage 2 runs I, rank 0 can update what stage 3 has."""
+    stages = [StageCost(0, 0, 0) for _ in range(4)]
+    stages[2] = replace(stages[2], input_gradient=1.0)
+    stages[3] = replace(stages[3], update=1.0)
+    schedule = trained_from(split(zero_bubble_v(2, 1)), 2)
+    costs = forward_only(PipelineCosts(tuple(stages)), 2)
+    assert simulate_pipeline(schedule, costs).step_seconds == 1
+    assert Evaluator(schedule.rank_of, 1, costs).least_seconds == 1
 
 
 @settings(deadline=None)
