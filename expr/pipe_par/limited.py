@@ -1,6 +1,6 @@
 """A model that no single process may hold: trained, saved, resumed otherwise, evaluated, merged.
 
-    python expr/pipe_par/limited.py [--layers 24] [--width 1024] [--folder DIR]
+    python expr/pipe_par/limited.py [--layers 40] [--width 1024] [--folder DIR]
 
 The kernel limits each process to half of what the model's weights and Adam's state take
 (RLIMIT_DATA: all private memory, TensorFlow's own included). One process fails; four ranks of a
@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from memory import VARIABLES
 from mpirun import environment
 
 STEPS, BATCH, LENGTH, VOCABULARY = 5, 8, 32, 2048
@@ -46,7 +47,7 @@ def run(what: str, command: list[str], limit: int | None, *, fails: bool = False
         command = [*command[:at], "prlimit", f"--data={limit}", *command[at:]]
     done = subprocess.run(
         command,
-        env=environment(),
+        env=environment(VARIABLES),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--folder", type=Path, help="for the checkpoints (default: temporary)")
     options = parser.parse_args()

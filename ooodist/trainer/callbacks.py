@@ -76,8 +76,9 @@ class SeedEachEpoch(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         for index, state in enumerate(random_states(self.model)):
-            sequence = np.random.SeedSequence([self._seed, self._rank, epoch, index])
-            state.assign(np.array([sequence.generate_state(1)[0] >> 1, 0]))
+            if has_value(state):  # other ranks of a pipeline have the others
+                sequence = np.random.SeedSequence([self._seed, self._rank, epoch, index])
+                state.assign(np.array([sequence.generate_state(1)[0] >> 1, 0]))
 
 
 def random_states(model: keras.Model) -> list[Any]:

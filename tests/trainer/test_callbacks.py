@@ -102,6 +102,20 @@ def test_seeds_depend_on_seed_rank_epoch_and_layer(model: keras.Model) -> None:
     assert states(1, 0, 0) == all_of_them[:3]
 
 
+def test_random_states_of_other_ranks_are_left_alone() -> None:
+    model = keras.Sequential([keras.Input((4,)), *(keras.layers.Dropout(0.5) for _ in range(2))])
+    first, second = random_states(model)
+    callback = SeedEachEpoch(1, 0)
+    callback.set_model(model)
+    callback.on_epoch_begin(0)
+    expected = np.asarray(second.value)
+    release(first, "rank 1")
+    second.assign([0, 0])
+    callback.on_epoch_begin(0)
+    np.testing.assert_array_equal(second.value, expected)
+    assert not has_value(first)
+
+
 def run_best(best: Best, values: list[float], first: int = 0) -> list[bool]:
     """Epochs with these values of the monitor, as Keras' fit would have them."""
     model = FakeModel()
