@@ -1,8 +1,9 @@
 """A model that no single process may hold: trained, saved, resumed otherwise, evaluated, merged.
 
-    python expr/pipe_par/limited.py [--layers 40] [--width 1024] [--folder DIR]
+    python expr/pipe_par/limited.py [--layers 24] [--width 1024] [--limit 0.6]
+                                        [--folder DIR]
 
-The kernel limits each process to half of what the model's weights and Adam's state take
+The kernel limits each process to a part of what the model's weights and Adam's state take
 (RLIMIT_DATA: all private memory, TensorFlow's own included). One process fails; four ranks of a
 pipeline train five steps under the same limit. Two pipelines of two ranks, which need more, resume
 and evaluate without it, and the checkpoint is merged into one file under it.
@@ -73,21 +74,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--limit", type=float, default=0.6, help="part of weights and state")
     parser.add_argument("--folder", type=Path, help="for the checkpoints (default: temporary)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ooodist-limited-") as temporary:
         folder = options.folder or Path(temporary)
         weights = 12 * options.layers * options.width**2  # and a little more
-        limit = BYTES_A_WEIGHT * weights // 2
+        limit = int(BYTES_A_WEIGHT * weights * options.limit)
         given = job(options.layers, options.width, folder / "run")
         print(f"{weights / 1e6:.0f} million weights\n\n| | limit | time | |\n|---|---|---|---|")
         alone = job(options.layers, options.width, folder / "alone")
         run("one process", train(1, alone), limit, fails=True)
         run(
             "4 stages, 5 steps, saved",
-            train(4, [*given, "--set", "epochs=1"], "{pipeline: 4, microbatches: 4}"),
+            train(4, [*given, "--set", "epochs=1"], "{pipeline: 4, microbatches: 4, chunks: 1}"),
             limit,
         )
         run(
