@@ -92,11 +92,12 @@ def main() -> None:
             train(4, [*given, "--set", "epochs=1"], "{pipeline: 4, microbatches: 4, chunks: 1}"),
             limit,
         )
+        others = ["--set", "checkpoint.new_world_size=true"]  # other random numbers are all right
         run(
             "resumed on 2 x 2, 5 more steps, evaluated",
             train(
                 4,
-                [*given, "--set", "epochs=2", "--set", f"batch={BATCH // 2}", "--resume"],
+                [*given, "--set", "epochs=2", "--set", f"batch={BATCH // 2}", "--resume", *others],
                 "{pipeline: 2, data: 2, microbatches: 4}",
             ),
             None,
