@@ -7,8 +7,8 @@ have had. None of this is public: ``Variable._value``, ``_initializer``, ``_defe
 and ``_initialize_with_initializer`` are as old as Keras 3.0. TensorFlow's
 ``UninitializedVariable``, a handle without memory, is not public either.
 
-A variable that was released raises UserError when its value is read, except where only shapes
-matter.
+A variable that was released raises UserError when its value is read, except where another stands in
+for it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 from ooodist.errors import UserError
 
 T = TypeVar("T")
-
-_only_shapes_matter = False
 
 
 def made_without_values(make: Callable[[], T]) -> T:
@@ -185,26 +183,6 @@ def release(variable: keras.Variable, holder: str) -> None:
     variable._initializer = _Absent(variable.path, holder)
 
 
-@contextlib.contextmanager
-def only_shapes_matter() -> Iterator[None]:
-    """Lets released variables be read in this block, in graphs that are traced and never run."""
-    global _only_shapes_matter
-    before, _only_shapes_matter = _only_shapes_matter, True
-    try:
-        yield
-    finally:
-        _only_shapes_matter = before
-
-
-def trace_for_shapes(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
-    """Traces a function for what it notes of its tensors; variables need no values.
-
-    In a StatelessScope, what the function assigns (as batch normalization does) is dropped.
-    """
-    with only_shapes_matter(), keras.StatelessScope(initialize_variables=False):
-        tf.function(function, autograph=False).get_concrete_function(*specs)
-
-
 class _Absent:
     """The initializer of a released variable."""
 
@@ -213,8 +191,6 @@ class _Absent:
         self._holder = holder
 
     def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
-        if _only_shapes_matter and not tf.executing_eagerly():
-            return tf.zeros(shape, dtype)
         raise UserError(
             f"the value of {self._path} was read, but this rank does not have it: {self._holder} "
             "does; read it there, or have the whole model with ooodist.whole(model)"

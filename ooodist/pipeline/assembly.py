@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.compat.keras_deferred import only_shapes_matter
+from ooodist.compat.keras_deferred import standing_in
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.gpu import seconds_of
@@ -304,7 +304,7 @@ def assemble(
     plan = plan_stages(model, batch, parallel, engine, is_live=is_live)
     with engine.agreed():
         splitter = BatchSplitter(model, batch, parallel.microbatches)
-        with only_shapes_matter():
+        with standing_in(model.variables, with_memory=False):
             stages = split(model, plan.parts)
             check_losses(stages)
             inputs, _ = splitter.specs()

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from ooodist.compat.keras_deferred import trace_for_shapes
+from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_graph import function_nodes, mask_of, set_mask
 from ooodist.errors import UserError
 from ooodist.util.yaml_dataclass import did_you_mean
@@ -210,11 +210,17 @@ def _with_masks(model: keras.Model, stages: Sequence[Stage], *, training: bool) 
             places.append(tuple(at for at, t in enumerate(sent) if mask_of(t) is not None))
 
     specs = [tf.TensorSpec(symbol.shape, symbol.dtype) for symbol in model.inputs]
-    trace_for_shapes(run, specs)
+    _trace(model, run, specs)
     return [
         replace(stage, received_masks=received, sent_masks=sent)
         for stage, (received, sent) in zip(stages, itertools.pairwise(places), strict=True)
     ]
+
+
+def _trace(model: keras.Model, run: Callable[..., None], specs: Sequence[tf.TensorSpec]) -> None:
+    """Traces a function for what it notes of its tensors; the model's weights need no values."""
+    with standing_in(model.variables, with_memory=False):
+        tf.function(run, autograph=False).get_concrete_function(*specs)
 
 
 def _model_of(
@@ -263,7 +269,7 @@ def sent_specs(
                 _check_sent(stage, symbol, tensor)
             specs.append(tuple(tf.TensorSpec(t.shape, t.dtype) for t in sent))
 
-    trace_for_shapes(run, inputs)
+    _trace(model, run, inputs)
     return specs
 
 

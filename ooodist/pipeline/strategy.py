@@ -19,7 +19,7 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.checkpoint.together import spread
-from ooodist.compat.keras_deferred import only_shapes_matter
+from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_model import build_with
 from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine, wait
@@ -244,7 +244,7 @@ class Pipeline(Strategy):
     def build(self, batch: Batch) -> None:
         """Builds metrics, and the optimizer without memory for its state."""
         self.holding.build_optimizer()
-        with only_shapes_matter():
+        with standing_in(self.model.variables, with_memory=False):
             build_with(self.model, batch)
 
     def broadcast_weights(self) -> None:

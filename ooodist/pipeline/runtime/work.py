@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.compat import keras_model
-from ooodist.compat.keras_deferred import only_shapes_matter
+from ooodist.compat.keras_deferred import standing_in
 from ooodist.errors import UserError
 from ooodist.graph.cut import Saved, cut_stage
 from ooodist.pipeline.stages import Stage
@@ -266,6 +266,6 @@ def _adds_to_loss(layer: keras.Layer) -> bool:
         found.extend(layer.losses)
 
     # Regularizers read weights, which this rank may not have: in a graph that never runs.
-    with only_shapes_matter():
+    with standing_in(layer.variables, with_memory=False):
         tf.function(look, autograph=False).get_concrete_function()
     return bool(found)
