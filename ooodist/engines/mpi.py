@@ -15,6 +15,7 @@ from ooodist.errors import UserError
 
 # Open MPI keeps a core busy while it waits; a waiting rank leaves it to those that compute.
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3  # seconds between two polls
+MOST_BYTES = 1 << 30  # of a message, as many versions of MPI count bytes with 32 bits
 
 
 class MpiEngine(Engine):
@@ -45,6 +46,12 @@ class MpiEngine(Engine):
 
     def _close(self) -> None:
         MPI.Finalize()
+
+
+def messages_of(array: np.ndarray) -> list[np.ndarray]:
+    """Returns the memory of a contiguous array as messages of bytes; none if it is empty."""
+    content = array.reshape(-1).view(np.uint8)
+    return [content[at : at + MOST_BYTES] for at in range(0, content.size, MOST_BYTES)]
 
 
 def wait(request: MPI.Request, what: str = "", limit: float = math.inf) -> None:

@@ -32,14 +32,12 @@ from ooodist.compat.keras_deferred import (
     train_those_with_values,
 )
 from ooodist.engines.base import Engine
-from ooodist.engines.mpi import wait
+from ooodist.engines.mpi import messages_of, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ownership import Held, holders_of_variables
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
 from ooodist.step.replicas import broadcast_variables, is_random_state
-
-MESSAGE_BYTES = 1 << 30  # MPI counts bytes in 32 bits
 
 
 def build_model(function: Callable[[], Any]) -> keras.Model:
@@ -241,34 +239,24 @@ def deliver(variable: Any, source: int, receivers: Collection[int], ranks: Ranks
     """Sends a variable's value from one position of a pipeline to others; all of these call it."""
     pipeline = ranks.pipeline
     if ranks.position == source and receivers:
-        content = _bytes_of(variable)
+        value = np.array(variable.numpy())
         for receiver in sorted(receivers):
-            for part in _parts(content):
+            for part in messages_of(value):
                 wait(pipeline.Isend(part, receiver))
     elif ranks.position in receivers:
         value = np.empty(tuple(variable.shape), tf.as_dtype(variable.dtype).as_numpy_dtype)
-        for part in _parts(value.reshape(-1).view(np.uint8)):
+        for part in messages_of(value):
             wait(pipeline.Irecv(part, source))
         set_value(variable, value)
 
 
 def _broadcast(variable: Any, ranks: Ranks) -> None:
     """Gives all replicas the first one's value."""
-    content = _bytes_of(variable)
-    for part in _parts(content):
+    value = np.array(variable.numpy())
+    for part in messages_of(value):
         wait(ranks.peers.Ibcast(part, root=0))
     if ranks.replica:
-        kind = tf.as_dtype(variable.dtype).as_numpy_dtype
-        variable.assign(content.view(kind).reshape(tuple(variable.shape)))
-
-
-def _bytes_of(variable: Any) -> np.ndarray:
-    """Returns a copy of a variable's bytes, shape (bytes,)."""
-    return np.array(variable.numpy()).reshape(-1).view(np.uint8)
-
-
-def _parts(content: np.ndarray) -> list[np.ndarray]:
-    return [content[at : at + MESSAGE_BYTES] for at in range(0, len(content), MESSAGE_BYTES)]
+        variable.assign(value)
 
 
 def _unknown(variable: keras.Variable) -> np.ndarray:

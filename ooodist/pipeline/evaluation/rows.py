@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from ooodist.engines.mpi import wait
-
-MOST_BYTES = 1 << 30  # of a message, as many versions of MPI count bytes with 32 bits
+from ooodist.engines.mpi import messages_of, wait
 
 
 def gather_rows(
@@ -33,7 +31,7 @@ def gather_rows(
     what = "the predictions of another pipeline"
     if ranks.rank:
         for array in arrays:
-            for part in _parts(np.ascontiguousarray(array)):
+            for part in messages_of(np.ascontiguousarray(array)):
                 wait(ranks.Isend([part, MPI.BYTE], 0), what, timeout)
         return None
     gathered = [
@@ -47,12 +45,6 @@ def gather_rows(
             if rank == 0:
                 place[:] = array
                 continue
-            for part in _parts(place):
+            for part in messages_of(place):
                 wait(ranks.Irecv([part, MPI.BYTE], rank), what, timeout)
     return gathered
-
-
-def _parts(array: np.ndarray) -> list[np.ndarray]:
-    """Returns the memory of a contiguous array as messages; none if it is empty."""
-    content = array.reshape(-1).view(np.uint8)
-    return [content[at : at + MOST_BYTES] for at in range(0, content.size, MOST_BYTES)]
