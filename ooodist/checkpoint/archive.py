@@ -18,14 +18,12 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import h5py
 import ml_dtypes
 import numpy as np
 
-from ooodist.checkpoint.arrays import DAMAGED, dtype_of
+from ooodist.checkpoint.arrays import DAMAGED, Closing, dtype_of
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
@@ -75,7 +73,7 @@ def _damaged(file: Path, error: Exception) -> UserError:
     )
 
 
-class KerasFile:
+class KerasFile(Closing):
     """Reads a checkpoint that is a Keras file, one variable at a time.
 
     Raises:
@@ -114,17 +112,6 @@ class KerasFile:
                     "which writes it anew"
                 )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         self._open.close()
 
@@ -145,7 +132,7 @@ class KerasFile:
 
     def read_best(self, index: int) -> np.ndarray:
         """Returns the value of a weight at the best epoch, by its index in the state."""
-        return as_saved(self._best[f"arr_{index}"], self.state.variables[index].dtype)
+        return as_saved(self._best[best_member(index)], self.state.variables[index].dtype)
 
     def read_text(self, member: str) -> str:
         """Returns the text of a member."""

@@ -11,6 +11,7 @@ import hashlib
 import os
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,13 +47,12 @@ def dtype_of(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-class Writer:
-    """Writes arrays to a new archive, which is on disk when the block ends."""
+class Closing(ABC):
+    """Something that is closed at the end of a block."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
-        self._members: set[str] = set()
+    @abstractmethod
+    def close(self) -> None:
+        """Closes what is open."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +63,18 @@ class Writer:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
+        self.close()
+
+
+class Writer(Closing):
+    """Writes arrays to a new archive, which is on disk when the block ends."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
+        self._members: set[str] = set()
+
+    def close(self) -> None:
         self._archive.close()
         with self._file.open("rb") as file:
             os.fsync(file.fileno())

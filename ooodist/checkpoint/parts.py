@@ -20,12 +20,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from ooodist.checkpoint.arrays import Entry, Reader, dtype_of
+from ooodist.checkpoint.arrays import Closing, Entry, Reader, dtype_of
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
@@ -128,7 +127,7 @@ def _check(manifest: Manifest) -> None:
             raise UserError(f"the dtype of {entry.member} is {entry.dtype!r}")
 
 
-class Parts:
+class Parts(Closing):
     """Reads a checkpoint in parts, one variable at a time.
 
     Raises:
@@ -143,15 +142,7 @@ class Parts:
         self.manifest = read_manifest(folder)
         self._readers: dict[str, Reader] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         for reader in self._readers.values():
             reader.close()
 
