@@ -242,7 +242,9 @@ class Pipeline(Strategy):
     # What ranks know of the model
 
     def build(self, batch: Batch) -> None:
-        """Builds metrics, and the optimizer without memory for its state."""
+        """Builds metrics, and the optimizer without memory for its state; once for each plan."""
+        if self.assembly is not None:
+            return
         self.holding.build_optimizer()
         with standing_in(self.model.variables, with_memory=False):
             build_with(self.model, batch)
