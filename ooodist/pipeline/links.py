@@ -13,8 +13,8 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.engines.mpi import wait
+from ooodist.pipeline.layers.state import summed_as
 from ooodist.pipeline.ranks import Ranks
-from ooodist.pipeline.runtime.gradients import summed_as
 from ooodist.pipeline.runtime.runtime import Boundary
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT

@@ -11,7 +11,7 @@ import keras
 
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.layers.attribution import UNTIL, by_call, owner_of, saved_by_layer
-from ooodist.pipeline.layers.state import size_of, state_bytes
+from ooodist.pipeline.layers.state import size_of, state_bytes, summed_as
 from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
 from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.profiler.compute import measure_owners
@@ -130,9 +130,8 @@ def layer_costs(
 
 
 def _summed_bytes(variable: keras.Variable) -> int:
-    """Returns the bytes of a weight's gradient as replicas sum it: MPI adds no 16-bit floats."""
-    size = 8 if variable.dtype == "float64" else 4
-    return size * math.prod(variable.shape)
+    """Returns the bytes of a weight's gradient as replicas sum it."""
+    return summed_as(variable).itemsize * math.prod(variable.shape)
 
 
 class Held(NamedTuple):

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.pipeline.layers.state import summed_as
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.pipeline.stages import Stage
@@ -159,8 +160,3 @@ def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tupl
         for variable in stage.model.trainable_variables:
             owners.setdefault(variable.path, set()).add(position)
     return {path: tuple(sorted(positions)) for path, positions in owners.items()}
-
-
-def summed_as(variable: tf.Variable) -> np.dtype:
-    """Returns the dtype for sums, as MPI does not add 16-bit floats."""
-    return np.dtype(np.float64 if variable.dtype == tf.float64 else np.float32)
