@@ -53,7 +53,7 @@ class RestoreTogether(keras.callbacks.Callback):
         self._strategy.broadcast_weights()
 
 
-class SaveWhole(keras.callbacks.Callback):
+class OnWholeModel(keras.callbacks.Callback):
     """Runs a callback that saves or restores on rank 0, which has the whole model meanwhile.
 
     Args:
@@ -110,7 +110,7 @@ def on_this_rank(
             left_out.add(type(callback).__name__)
         if isinstance(callback, _SAVERS) and not strategy.has_whole_model:
             on_rank_0 = callback if engine.rank == 0 else None
-            own.append(SaveWhole(on_rank_0, strategy, restores=restores))
+            own.append(OnWholeModel(on_rank_0, strategy, restores=restores))
         elif engine.rank == 0 or not is_for_rank_0:
             own.append(callback)
         if restores and engine.size > 1:
