@@ -13,6 +13,8 @@ import statistics
 import sys
 from pathlib import Path
 
+from process_memory import status
+
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
 from ooodist.config.sections import ParallelConfig
@@ -30,14 +32,6 @@ import numpy as np  # noqa: E402
 
 from ooodist.pipeline.assembly import assemble  # noqa: E402
 from ooodist.pipeline.ranks import make_ranks  # noqa: E402
-
-
-def status(key: str) -> int:
-    """Bytes, from the kernel: VmRSS now, or VmHWM, the most since it was reset."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(key)
 
 
 def made() -> keras.Model:

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+from process_memory import status
+
 from ooodist import engines
 
 answer, schedule = Path(sys.argv[1]), sys.argv[5]
@@ -27,14 +29,6 @@ from ooodist.models.gpt import GptConfig  # noqa: E402
 
 VOCABULARY, LENGTH, BATCH, MICROBATCHES = 2048, 64, 16, 8
 TIMEOUT = 600.0
-
-
-def status(key: str) -> int:
-    """Bytes, from the kernel: VmRSS now, or VmHWM, the most ever."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(key)
 
 
 def build() -> keras.Model:
