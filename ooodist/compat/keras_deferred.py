@@ -65,6 +65,30 @@ def without_initializing() -> Iterator[None]:
         kind._initialize_with_initializer, kind._deferred_initialize = plain
 
 
+@contextlib.contextmanager
+def assigning_to_those_with_values() -> Iterator[None]:
+    """Assigns values to variables that have one already in this block; to others, nothing.
+
+    A value of another shape is refused for either, as Keras does. So a file of the whole model can
+    be loaded into a part of it, with memory for one array at a time.
+    """
+    kind = keras.Variable
+    plain = kind.assign
+
+    def assign(variable: keras.Variable, value: Any) -> Any:
+        if has_value(variable):
+            return plain(variable, value)
+        if tuple(value.shape) != tuple(variable.shape):
+            raise ValueError(f"{variable.path} has shape {variable.shape}, not {value.shape}")
+        return value
+
+    kind.assign = assign
+    try:
+        yield
+    finally:
+        kind.assign = plain
+
+
 def build_without_values(
     optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
 ) -> None:

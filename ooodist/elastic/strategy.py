@@ -144,6 +144,9 @@ class Elastic(Strategy):
     ) -> AbstractContextManager[None]:
         return self.inner.whole(root, returns=returns)
 
+    def starting_on_rank_0(self) -> AbstractContextManager[None]:
+        return self.inner.starting_on_rank_0()
+
     # Training
 
     @property

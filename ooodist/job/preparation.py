@@ -92,8 +92,12 @@ def set_up(config: Config, engine: Engine) -> Job:
         left = config.epochs - (0 if source is None else source.state.epoch)
         updates = max(1, left * steps // config.accumulate)
         model.ooodist.strategy.plan(next(iter(data.train)), updates)
-    if source is not None and config.parallel is not None:  # now ranks have their stages
-        best_weights = resume.restore_own(engine, source, model)
+    if config.parallel is not None:  # now ranks have their stages
+        if source is not None:
+            best_weights = resume.restore_own(engine, source, model)
+        elif config.model.weights_file is not None:
+            with engine.agreed():
+                models.load_start_weights(model, config.model.weights_file)
     if source is not None and source.state.selection is not None:
         model.ooodist.strategy.restore_selection(source.state.selection)
     if engine.rank == 0:
@@ -179,8 +183,8 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
     keras.config.set_dtype_policy(config.precision)
     # Layers draw the seeds of their generators here: all ranks make the same model.
     keras.utils.set_random_seed(config.seed)
-    if config.parallel is None or config.model.weights or config.warm_start is not None:
-        model = models.build(config.model, data)
+    if config.parallel is None or config.model.weights != config.model.weights_file:
+        model = models.build(config.model, data)  # with what Keras downloads, it has all values
     else:  # each rank will only have what it trains
         model = made_without_values(lambda: models.build(config.model, data))
     keras.utils.set_random_seed(config.seed + _place(config, engine)[0])

@@ -29,7 +29,7 @@ from ooodist.models.applications import (
     build_resnet101,
     build_vgg16,
 )
-from ooodist.models.base import IMAGENET, DataDescription, ModelConfig
+from ooodist.models.base import DataDescription, ModelConfig
 from ooodist.models.bert import Bert12Config, Bert24Config, build_bert
 from ooodist.models.function import FunctionConfig, build_from_function
 from ooodist.models.gpt import GptConfig, build_gpt
@@ -39,7 +39,15 @@ from ooodist.models.resnet20 import ResNet20Config, build_resnet20
 from ooodist.models.vit import VitConfig, build_vit
 from ooodist.models.weights import load_start_weights
 
-__all__ = ["MODELS", "DataDescription", "FunctionConfig", "ModelConfig", "build", "config_class"]
+__all__ = [
+    "MODELS",
+    "DataDescription",
+    "FunctionConfig",
+    "ModelConfig",
+    "build",
+    "config_class",
+    "load_start_weights",
+]
 
 
 class Registered(NamedTuple):
@@ -94,6 +102,6 @@ def build(config: ModelConfig, data: DataDescription) -> keras.Model:
     loaded.
     """
     model = _BUILDERS[type(config)](config, data)
-    if config.weights is not None and config.weights != IMAGENET:
-        load_start_weights(model, config.weights)
+    if config.weights_file is not None:
+        load_start_weights(model, config.weights_file)
     return model

@@ -57,6 +57,11 @@ class ModelConfig:
                 "model.weights out."
             )
 
+    @property
+    def weights_file(self) -> str | None:
+        """The file with the initial weights, if they come from one."""
+        return None if self.weights == IMAGENET else self.weights
+
 
 def finish(inputs: Any, outputs: keras.KerasTensor, name: str) -> keras.Model:
     """Returns the model from ``inputs`` to ``outputs``, with logits cast to float32.

@@ -12,6 +12,7 @@ from pathlib import Path
 import h5py
 import keras
 
+from ooodist.compat.keras_deferred import assigning_to_those_with_values, has_value
 from ooodist.errors import UserError
 
 logger = logging.getLogger("ooodist")
@@ -28,6 +29,8 @@ class _SavedLayer:
 
 def load_start_weights(model: keras.Model, path: str) -> None:
     """Sets all weights of ``model`` to those in the ``.keras`` or ``.weights.h5`` file.
+
+    Weights that have no value yet, or not on this rank, stay without one.
 
     Raises UserError if the file cannot be read, or if it does not hold exactly the weights of this
     model; the error names the first layer that differs.
@@ -49,12 +52,13 @@ def load_start_weights(model: keras.Model, path: str) -> None:
             f"{_first_difference(model, saved)}. Give the model the sizes that the file was "
             "written with, or leave model.weights out."
         )
-    logger.info("model %s starts from the weights in %s", model.name, file)
+    if any(map(has_value, model.weights)):
+        logger.info("model %s starts from the weights in %s", model.name, file)
 
 
 def _load(model: keras.Model, file: Path) -> bool:
     """Loads the file; returns whether it has every weight of the model, with its shape."""
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, assigning_to_those_with_values():
         try:
             model.load_weights(file)
         except ValueError:

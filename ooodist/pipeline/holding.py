@@ -115,8 +115,7 @@ class Holding:
         model, ranks = self._model, self._ranks
         if not self.weights:
             known = [*model.variables, *model.optimizer.variables]
-            shown = ";".join(f"{v.path} {v.dtype} {tuple(v.shape)} {has_value(v)}" for v in known)
-            self._engine.check_equal("the model (its variables)", shown)
+            self._check_equal(known)
             values = [v for v in known if has_value(v) and not is_random_state(v)]
             broadcast_variables(self._engine, values)
             return
@@ -189,6 +188,36 @@ class Holding:
                     if ranks.position not in holders:
                         release(variable, f"rank {holders[0]} of each pipeline")
                 self._train_own()
+
+    @contextlib.contextmanager
+    def starting_on_rank_0(self) -> Iterator[None]:
+        """Gives rank 0 the whole model in this block, and then each rank what it needs of it.
+
+        Before there are stages, that waits for :meth:`hold`: until then, the weights are on the
+        first rank of each pipeline.
+        """
+        ranks, weights = self._ranks, self._model.variables
+        if self.weights:
+            with self.whole(root=0, returns=True):
+                yield
+            self.agree()
+            return
+        self._check_equal(weights)
+        for variable in weights:
+            if not has_value(variable) and (is_random_state(variable) or not ranks.world.rank):
+                initialize(variable)
+        yield
+        self.weights = [(v, (0,)) for v in weights if not is_random_state(v)]
+        if not ranks.position:
+            for variable, _ in self.weights:
+                if not has_value(variable):
+                    initialize_later(variable)
+        self.agree()
+
+    def _check_equal(self, variables: Sequence[Any]) -> None:
+        """Raises UserError, on all ranks, if they are not the same on all."""
+        shown = ";".join(f"{v.path} {v.dtype} {tuple(v.shape)} {has_value(v)}" for v in variables)
+        self._engine.check_equal("the model (its variables)", shown)
 
     def _train_own(self) -> None:
         train_those_with_values(self._model.optimizer, self._model.trainable_variables)

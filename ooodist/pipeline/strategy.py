@@ -266,6 +266,9 @@ class Pipeline(Strategy):
     ) -> AbstractContextManager[None]:
         return self.holding.whole(root, returns=returns)
 
+    def starting_on_rank_0(self) -> AbstractContextManager[None]:
+        return self.holding.starting_on_rank_0()
+
 
 class _Record:
     """Makes the logs of a step, the same on all ranks.

@@ -149,6 +149,13 @@ class Strategy(ABC):
         """
         return contextlib.nullcontext()
 
+    def starting_on_rank_0(self) -> AbstractContextManager[None]:
+        """Rank 0 has the whole model in this block, and may set its weights; all ranks enter it.
+
+        Where ranks do not have the whole model, what they need of it has rank 0's values after it.
+        """
+        return contextlib.nullcontext()
+
     def evaluation(self, first_batch: Callable[[], Batch] | None) -> StagedEvaluation:
         """Returns what evaluates in stages, which are made if there are none yet.
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -25,6 +26,7 @@ from ooodist.engines.rank_0 import on_rank_0
 from ooodist.errors import UserError
 from ooodist.step import replicas
 from ooodist.step.backward import named_variables
+from ooodist.trainer.strategy import Strategy
 from ooodist.transfer import answers as questioning
 from ooodist.transfer import provenance, rate
 from ooodist.transfer.answers import Answers
@@ -86,11 +88,14 @@ def start(
 ) -> WarmStart | None:
     """Does the work of :func:`warm_start`, with settings that were already read."""
     text, error = "", None
-    try:
-        found = on_rank_0(engine, lambda: _start(model, config, batches))
-        text = "" if found is None else json.dumps(yaml_dataclass.plain(found))
-    except UserError as caught:
-        error = str(caught)
+    strategy: Strategy | None = getattr(getattr(model, "ooodist", None), "strategy", None)
+    whole = contextlib.nullcontext() if strategy is None else strategy.starting_on_rank_0()
+    with whole:
+        try:
+            found = on_rank_0(engine, lambda: _start(model, config, batches))
+            text = "" if found is None else json.dumps(yaml_dataclass.plain(found))
+        except UserError as caught:
+            error = str(caught)
     if engine is not None:
         engine.agree(error)
         text = engine.broadcast_text(text)
@@ -99,7 +104,7 @@ def start(
     if not text:
         return None
     result = provenance.read(json.loads(text))
-    if engine is not None:
+    if engine is not None and (strategy is None or strategy.has_whole_model):
         replicas.broadcast_variables(engine, list(named_weights(model).values()))
     go_on(model, result)
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -221,6 +222,22 @@ def test_functions_that_set_values_are_refused() -> None:
     assert has_value(keras.Variable(keras.initializers.Zeros(), shape=(2,)))
 
 
+def test_a_file_is_loaded_into_those_that_have_values(tmp_path: Path) -> None:
+    expected, model = build(), made_without_values(build)
+    for weight in expected.weights:
+        weight.assign(tf.cast(weight + 1, weight.dtype))
+    expected.save_weights(tmp_path / "x.weights.h5")
+    own = model.layers[-1].kernel
+    keras_deferred.initialize(own)
+    with keras_deferred.assigning_to_those_with_values():
+        model.load_weights(tmp_path / "x.weights.h5")
+    np.testing.assert_array_equal(own.numpy(), expected.layers[-1].kernel.numpy())
+    assert [has_value(weight) for weight in model.weights] == [w is own for w in model.weights]
+    other = next(weight for weight in model.weights if weight is not own)
+    with pytest.raises(AttributeError, match="assign"):  # only in the block
+        other.assign(tf.zeros(other.shape))
+
+
 def test_memory_first_and_initial_values_later() -> None:
     expected = build().layers[-1].kernel.numpy()
     kernel = made_without_values(build).layers[-1].kernel
@@ -261,6 +278,19 @@ def _set_and_released() -> None:
         assert kernel.numpy().sum() == 0
 
 
+def _assigned() -> None:
+    layer = made_without_values(a_layer)
+    keras_deferred.initialize(layer.bias)
+    with keras_deferred.assigning_to_those_with_values():
+        layer.set_weights([np.ones((3, 2)), np.ones(2)])
+        with pytest.raises(ValueError, match="shape"):
+            layer.kernel.assign(np.ones((2, 3)))
+        with pytest.raises(ValueError, match="shape"):
+            layer.bias.assign(np.ones(3))
+    assert not has_value(layer.kernel)
+    np.testing.assert_array_equal(layer.bias.numpy(), [1, 1])
+
+
 def _shapes() -> None:
     layer = a_layer()
     for variable in layer.variables:
@@ -294,6 +324,7 @@ CONTRACTS = [
         ("Variable._value", keras_deferred.has_value, _deferred),
         ("Variable._initializer", keras_deferred.initialize_later, _filled_later),
         ("Variable._initializer of a value", keras_deferred.set_value, _set_and_released),
+        ("Variable.assign", keras_deferred.assigning_to_those_with_values, _assigned),
         ("Variable._value of None", keras_deferred.release, _set_and_released),
         ("Variable._value in a block", keras_deferred.standing_in, _set_and_released),
         ("Variable._value without memory", keras_deferred.standing_in, _shapes),

@@ -252,7 +252,43 @@ def wrong(_folder: Path) -> None:
     model.ooodist.strategy.close()
 
 
-CASES = {case.__name__: case for case in (function, moves, saving, wrong)}
+def started(_folder: Path) -> None:
+    """Rank 0 sets weights of the whole model, before there are stages and after it."""
+    rank = engines.current().rank
+
+    def random_weights() -> None:
+        if rank == 0:
+            random = np.random.default_rng(7)
+            for variable in model.trainable_variables:
+                variable.assign(random.normal(size=variable.shape))
+
+    def check() -> None:
+        random = np.random.default_rng(7)
+        for variable in model.trainable_variables:
+            value = random.normal(size=variable.shape)
+            if has_value(variable):
+                np.testing.assert_array_equal(variable.numpy(), np.float32(value))
+
+    keras.utils.clear_session()
+    model = pipelined(build)
+    model.optimizer.learning_rate = 0.0
+    model.optimizer.use_ema = False
+    strategy = model.ooodist.strategy
+    for _ in range(2):
+        with strategy.starting_on_rank_0():
+            assert (rank != 0) != all(map(has_value, model.variables))
+            random_weights()
+        model.fit(data(), verbose=0)
+        own(model, {"0"})
+        check()
+        with strategy.starting_on_rank_0():
+            if rank == 0:
+                for variable in model.trainable_variables:
+                    variable.assign(tf.zeros_like(variable.value))
+    strategy.close()
+
+
+CASES = {case.__name__: case for case in (function, moves, saving, started, wrong)}
 
 
 if __name__ == "__main__":

@@ -107,6 +107,24 @@ def test_what_is_printed(base: tuple[Path, str]) -> None:
     assert re.search(r"schedule zb_h1: predicted .* measured .* bubble predicted", text), text
 
 
+def test_starts_from_a_file_of_weights(base: tuple[Path, str], tmp_path: Path) -> None:
+    """Each rank reads its own: without training, the weights are those of the file."""
+    file = base[0] / "model.keras"
+    start = (f"model.weights={file}", "optimizer={name: sgd, learning_rate: 0.0}", "epochs=1")
+    job = run_python(2, *arguments(tmp_path, *start), seconds=300)
+    assert job.returncode == 0, job.stdout
+    assert f"starts from the weights in {file}" in job.stdout
+    expected = keras.models.load_model(file).weights
+    found = weights(tmp_path / "out" / folders.parts_name(1))
+    for mine, theirs in zip(found, expected, strict=False):  # and the optimizer's
+        np.testing.assert_array_equal(mine, theirs.numpy())
+    shutil.rmtree(tmp_path / "out")
+    wrong = (f"model.weights={file}", "model.layers=[48, 31, 24]")
+    job = run_python(2, *arguments(tmp_path, *wrong), seconds=300)
+    assert job.returncode == ERROR_CODE, job.stdout
+    assert "layer dense_1 has shapes (48, 31), (31,) in the model, but" in job.stdout
+
+
 def test_each_rank_writes_its_own(base: tuple[Path, str]) -> None:
     out, _ = base
     names = sorted(path.name for path in out.glob("*epoch*"))
