@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -371,3 +372,30 @@ def test_mixed_precision() -> None:
         assert_same(stage.in_parts(0), uncut.whole(0))
     finally:
         keras.mixed_precision.set_dtype_policy(before)
+
+
+@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize(
+    "options", [{}, {"recompute": True}, {"input_gradients": False}], ids=["", "again", "first"]
+)
+def test_w_in_parts_adds_the_same(make: Callable[[], keras.Model], options: dict[str, Any]) -> None:
+    """Bit for bit, in whatever order the buckets are."""
+    number = len(make().trainable_variables)
+    everything = list(range(number))
+    random.Random(number).shuffle(everything)
+    for buckets in [[[n] for n in reversed(range(number))], [everything[::2], everything[1::2]]]:
+        stage = Stage(make, buckets=buckets, **options)
+        _, kept = stage.cut.forward(stage.batch(0))
+        _, made = stage.cut.input_gradient(stage.output_gradients(0), kept.for_input)
+        stage.cut.weight_gradient(kept.for_weights, made)
+        expected = arrays(stage.sums)
+        for total in stage.sums:
+            total.assign(tf.zeros_like(total))
+        passed_on = [*kept.for_weights, *made]
+        for bucket, part in zip(buckets, stage.cut.weight_gradient_parts, strict=True):
+            before = arrays(stage.sums)
+            passed_on = part(*passed_on)
+            for place, (one, other) in enumerate(zip(before, arrays(stage.sums), strict=True)):
+                assert place in bucket or (one == other).all()
+        assert not passed_on
+        assert_same([expected], [arrays(stage.sums)])
