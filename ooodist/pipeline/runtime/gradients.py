@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from ooodist.pipeline.layers.state import size_of, summed_as
 from ooodist.pipeline.ranks import Ranks
-from ooodist.pipeline.runtime.buckets import Bucket, divide
+from ooodist.pipeline.runtime.buckets import Bucket, by_layer, divide
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.pipeline.stages import Stage
 from ooodist.planner.pipeline.costs import bucket_bytes
@@ -120,7 +120,13 @@ class Gradients:
 
     def _groups(self, variables: Sequence[keras.Variable]) -> list[list[keras.Variable]]:
         """Divides weights that the same stages of this rank use, and no other rank's."""
-        return divide(variables, summed_as, size_of, bucket_bytes(sum(map(size_of, variables))))
+        groups = divide(
+            by_layer(variables),
+            lambda layer: summed_as(layer[0]),
+            lambda layer: sum(map(size_of, layer)),
+            bucket_bytes(sum(map(size_of, variables))),
+        )
+        return [[variable for layer in group for variable in layer] for group in groups]
 
     def are_done(self, variables: Iterable[keras.Variable]) -> None:
         """Called when all micro-batches of a stage have added to these; starts complete sums."""

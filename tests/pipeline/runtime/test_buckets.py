@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ooodist.pipeline.runtime.buckets import Bucket, divide
+from ooodist.pipeline.runtime.buckets import Bucket, by_layer, divide
 
 ITEMS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)))
 
@@ -51,6 +51,22 @@ def test_packs_and_unpacks(dtype: str) -> None:
     for gradient, found in zip(gradients, bucket.unpack(tensor), strict=True):
         assert found.dtype == gradient.dtype
         np.testing.assert_array_equal(found.numpy(), (gradient + gradient).numpy())
+
+
+def test_layers_stay_together() -> None:
+    """But for weights that are summed in another dtype."""
+    model = keras.Sequential(
+        [
+            keras.Input((2,)),
+            keras.layers.Dense(2, name="one"),
+            keras.layers.Dense(2, name="two", dtype="float64"),
+        ]
+    )
+    one, two = model.layers
+    other = keras.Variable([0.0], dtype="float64", name="scale")
+    weights = [*one.weights, *two.weights, other]
+    assert by_layer(weights) == [tuple(one.weights), tuple(two.weights), (other,)]
+    assert by_layer([]) == []
 
 
 def test_packed_gradients_are_copied() -> None:
