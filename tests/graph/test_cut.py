@@ -406,6 +406,6 @@ def test_w_in_parts_adds_the_same(make: Callable[[], keras.Model], options: dict
         assert not passed_on
         if is_first and make is transformer:  # TensorFlow adds a bias's gradient up otherwise
             for one, other in zip(expected, arrays(stage.sums), strict=True):
-                np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * np.abs(one).max())
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
         else:
             assert_same([expected], [arrays(stage.sums)])

@@ -101,13 +101,8 @@ CASES = {
     "buckets_of_chunks": Case(
         "encoder_decoder", 2, 4, data=2, options={"schedule": "zb_v"}, bucket_bytes=200
     ),
-    "buckets_of_tied": Case(
-        "tied_and_shared_weights",
-        2,
-        4,
-        data=2,
-        options={"schedule": "zb_h2", "chunks": 1},
-        bucket_bytes=200,
+    "replicas_of_tied": Case(
+        "tied_and_shared_weights", 2, 4, data=2, options={"schedule": "zb_h2", "chunks": 1}
     ),
     "masked": Case("masked_to_the_end", 2, 4, options={"split": ("add_1",), "schedule": "zb_h1"}),
     "mixed_precision": Case("mixed_bfloat16", 2, 4, options={"schedule": "1f1b"}, tolerance=2e-3),
