@@ -62,6 +62,9 @@ class CutStage:
             where there is none.
         weight_gradient: (``Saved.for_weights``, the tensors that I made for W) -> nothing; adds the
             gradients to the accumulators.
+        weight_gradient_parts: the same in parts, one for each bucket, to be called in this order:
+            (what ``weight_gradient`` takes, each tensor an argument, or what the last part
+            returned) -> what the next part takes, and no more; empty if there are no buckets.
         input_bytes: bytes that a micro-batch keeps from F to I, and no longer.
         weight_bytes: bytes that it keeps from F to W.
         gradient_bytes: bytes that it keeps from I to W.
@@ -75,6 +78,7 @@ class CutStage:
         [Sequence[tf.Tensor], Sequence[tf.Tensor]], tuple[list[tf.Tensor | None], list[tf.Tensor]]
     ]
     weight_gradient: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], None]
+    weight_gradient_parts: tuple[Callable[..., list[tf.Tensor]], ...]
     input_bytes: int
     weight_bytes: int
     gradient_bytes: int
@@ -90,6 +94,7 @@ def cut_stage(
     *,
     input_gradients: bool = True,
     recompute: bool = False,
+    buckets: Sequence[Sequence[int]] = (),
 ) -> CutStage:
     """Cuts a stage into F, I and W.
 
@@ -102,9 +107,13 @@ def cut_stage(
         input_gradients: whether anybody wants them; without them and variables nothing is saved.
         recompute: save only the inputs, and run F again in I (activation checkpointing); W may
             still run later.
+        buckets: W is also made in parts, one for each of these groups of indices of ``variables``,
+            which together are all. What several parts need is computed by the first of them, and
+            passed on. Where W has all of the backward pass, that is little if the last layers come
+            first.
     """
     traced = _Traced(stage, inputs, variables, input_gradients=input_gradients)
-    return _Cutting(traced, accumulators, recompute=recompute).cut()
+    return _Cutting(traced, accumulators, recompute=recompute).cut(buckets)
 
 
 class _Traced:
@@ -180,7 +189,7 @@ class _Cutting:
         self._w_ops = set(graphs.ancestors(t.op for t in self._fetched_of_w)) & parts - self._i_ops
         self._varying = self._find_varying()
 
-    def cut(self) -> CutStage:
+    def cut(self, buckets: Sequence[Sequence[int]]) -> CutStage:
         traced = self._traced
         gradients = self._fetched_of_i
         of_i = self._boundary(self._i_ops, gradients)
@@ -202,7 +211,8 @@ class _Cutting:
         of_input = _Part([*traced.seeds, *for_input], [*gradients, *from_i])
         of_weights = _Part([*for_weights, *from_i], self._fetched_of_w)
         forward, input_gradient = map(self._function, (of_forward, of_input))
-        weight_gradient = self._function(of_weights, then=self._accumulate)
+        everything = range(len(traced.gradients))
+        weight_gradient = self._function(of_weights, then=self._accumulating(everything))
         num_outputs, num_saved = len(traced.outputs), len(for_input)
 
         def run_forward(inputs: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Saved]:
@@ -227,6 +237,7 @@ class _Cutting:
             run_forward,
             run_input_gradient,
             run_weight_gradient,
+            self._parts(of_weights.feeds, buckets),
             input_bytes=_num_bytes(t for t in for_input if t.name not in longer),
             weight_bytes=_num_bytes(for_weights),
             gradient_bytes=_num_bytes(from_i),
@@ -239,6 +250,29 @@ class _Cutting:
                 self._workspace_bytes(of_weights, ()),  # each gradient is accumulated once computed
             ),
         )
+
+    def _parts(
+        self, feeds: Sequence[tf.Tensor], buckets: Sequence[Sequence[int]]
+    ) -> tuple[Callable[..., list[tf.Tensor]], ...]:
+        """Returns W in parts; see :class:`CutStage`."""
+        fetched = [
+            [t for number in bucket for t in _tensors_of(self._traced.gradients[number])]
+            for bucket in buckets
+        ]
+        left = set(self._w_ops)
+        functions: list[Callable[..., list[tf.Tensor]]] = []
+        for place, (bucket, own) in enumerate(zip(buckets, fetched, strict=True)):
+            ops = set(graphs.ancestors(tensor.op for tensor in own)) & left
+            # A dX that waits for a dW stays behind it: TensorFlow merges a dW that nothing waits
+            # for with the bias's gradient, which it then adds up in another order. (Not all such
+            # merging is kept: the sum of a bias's gradient may differ in its last bit.)
+            then = [op for op in left - ops if not ops.isdisjoint(op.control_inputs)]
+            left -= set(graphs.ancestors([*ops, *then]))
+            passed_on = self._boundary(left, [t for later in fetched[place + 1 :] for t in later])
+            part = _Part(feeds, [*own, *passed_on], then)
+            functions.append(self._function(part, then=self._accumulating(bucket)))
+            feeds = passed_on
+        return tuple(functions)
 
     def _downstream(self, begin: Iterable[tf.Operation]) -> set[tf.Operation]:
         """Returns these ops and all that depend on them."""
@@ -282,22 +316,29 @@ class _Cutting:
 
         return _first_before(tensors, cannot_run_again)
 
-    def _accumulate(self, tensors: Sequence[tf.Tensor]) -> None:
-        """Adds these tensors, the flat gradients, to the accumulators."""
-        left = iter(tensors)
-        for gradient, accumulator in zip(self._traced.gradients, self._accumulators, strict=True):
-            if gradient is None:
-                continue
-            if isinstance(gradient, tf.IndexedSlices):
-                values, indices = next(left), next(left)
-                accumulator.scatter_add(tf.IndexedSlices(values, indices))
-            else:
-                accumulator.assign_add(next(left))
+    def _accumulating(
+        self, numbers: Sequence[int]
+    ) -> Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]:
+        """Returns a function that adds its first arguments, the flat gradients of the variables
+        with these numbers, to their accumulators, and returns the others."""
+
+        def accumulate(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            left = iter(tensors)
+            for number in numbers:
+                gradient, accumulator = self._traced.gradients[number], self._accumulators[number]
+                if isinstance(gradient, tf.IndexedSlices):
+                    values, indices = next(left), next(left)
+                    accumulator.scatter_add(tf.IndexedSlices(values, indices))
+                elif gradient is not None:
+                    accumulator.assign_add(next(left))
+            return list(left)
+
+        return accumulate
 
     def _function(
-        self, part: _Part, then: Callable[[Sequence[tf.Tensor]], None] | None = None
+        self, part: _Part, then: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]] | None = None
     ) -> Callable[..., list[tf.Tensor]]:
-        """Makes a function from feeds to fetches; ``then`` takes the fetches, if it is given."""
+        """Makes a function from feeds to fetches, or to what ``then`` makes of the fetches."""
         feeds, fetches, _ = part
         fed = {tensor.name for tensor in feeds}
         names = self._needed_names(part)
@@ -323,10 +364,7 @@ class _Cutting:
             )
             by_name = given | dict(zip((tensor.name for tensor in made), results, strict=True))
             found = [by_name[tensor.name] for tensor in fetches]
-            if then is None:
-                return found
-            then(found)
-            return []
+            return found if then is None else then(found)
 
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in feeds]
         concrete = tf.function(run, autograph=False).get_concrete_function(*specs)

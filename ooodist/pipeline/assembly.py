@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import statistics
 import time
@@ -101,8 +100,7 @@ class Assembly:
         self.works = self.cutter.works(weights)
         self.gradients.select(weights)
         for number, work in self.works.items():
-            done = functools.partial(self.gradients.stage_is_done, work.variables)
-            work.on_last_gradient = done
+            work.on_last_gradient = self.gradients.are_done
             if number == len(self.stages) - 1 and work.on_outputs is None:
                 masks = self.stages[number].sent_masks
                 work.on_outputs = BatchMetrics(self.splitter.model, self.splitter, masks)
@@ -128,10 +126,13 @@ class Assembly:
         self._runtime = self._runtime_of(plan, is_measured=is_measured)
 
     def _runtime_of(self, plan: PipelinePlan, *, is_measured: bool) -> Runtime:
-        if not is_measured:
-            return Runtime(plan.schedule, self.transport, self.works, self.boundaries)
-        works = {number: Awaited(work) for number, work in self.works.items()}
-        return Runtime(split_backward(plan.schedule), self.transport, works, self.boundaries)
+        if is_measured:
+            awaited = {number: Awaited(work) for number, work in self.works.items()}
+            schedule = split_backward(plan.schedule)
+            return Runtime(schedule, self.transport, awaited, self.boundaries)
+        divided = {number: work for number, work in self.works.items() if work.parts}
+        works, boundaries = self.works, self.boundaries
+        return Runtime(plan.schedule, self.transport, works, boundaries, divided=divided)
 
     @property
     def batch_size(self) -> int:
@@ -197,6 +198,7 @@ class Assembly:
 
     def _costs_of_all(self, own: Mapping[int, StageCost]) -> PipelineCosts:
         trained = {number: work.variables for number, work in self.works.items()}
+        own = {n: replace(cost, buckets=max(1, self.works[n].parts)) for n, cost in own.items()}
         costs = gather_costs(
             own,
             self.transport,
@@ -323,7 +325,15 @@ def assemble(
         assembly = Assembly(
             replace(plan, costs=replace(plan.costs, memory_limit=parallel.memory_bytes)),
             stages,
-            Cutter(stages, splitter, reads, boundaries, accumulators, parallel.recompute),
+            Cutter(
+                stages,
+                splitter,
+                reads,
+                boundaries,
+                accumulators,
+                parallel.recompute,
+                gradients.divided,
+            ),
             reads,
             boundaries,
             ranks,

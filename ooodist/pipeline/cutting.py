@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import keras
 import tensorflow as tf
 
 from ooodist.pipeline.batches import BatchSplitter
@@ -27,6 +28,8 @@ class Cutter:
         boundaries: the boundary after each stage but the last.
         accumulators: gradient sums by path of the weight; missing ones are added.
         recompute: as in StageWork.
+        buckets: divides the trained weights of a stage into those that are summed together, in the
+            order of the model; None: W is not divided.
     """
 
     stages: Sequence[Stage]
@@ -35,6 +38,7 @@ class Cutter:
     boundaries: Sequence[TensorBoundary]
     accumulators: dict[str, tf.Variable]
     recompute: bool = False
+    buckets: Callable[[Sequence[keras.Variable]], list[list[keras.Variable]]] | None = None
     _kept: OrderedDict[tuple[int, frozenset[str], int], StageWork] = field(
         default_factory=OrderedDict
     )
@@ -61,6 +65,9 @@ class Cutter:
             inputs, targets = self.splitter.specs()
             is_last = number == len(self.stages) - 1
             model = self.splitter.model
+            buckets = [] if self.buckets is None else self.buckets(trained)
+            if number <= first:  # its W has all of the backward pass, which begins at the end
+                buckets.reverse()
             self._kept[key] = StageWork(
                 stage,
                 [inputs[place] for place in self.reads[number]],
@@ -72,6 +79,7 @@ class Cutter:
                 sends_gradients=number > first,
                 forward_only=number < first,
                 recompute=self.recompute,
+                buckets=buckets if number >= first else (),
             )
             if len(self._kept) > max(MOST_KEPT, 3 * len(self.reads)):
                 self._kept.popitem(last=False)

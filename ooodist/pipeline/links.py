@@ -9,12 +9,11 @@ from dataclasses import astuple, fields, replace
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.engines.mpi import wait
-from ooodist.pipeline.layers.state import summed_as
 from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.runtime.buckets import Bucket
 from ooodist.pipeline.runtime.runtime import Boundary
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT
@@ -31,7 +30,7 @@ def gather_costs(
     ranks: Ranks,
     rank_of: Sequence[int],
     boundaries: Sequence[Boundary],
-    summed: Mapping[int, Sequence[tf.Variable]],
+    summed: Mapping[int, Sequence[Bucket]],
 ) -> tuple[StageCost, ...]:
     """Returns the costs of all stages, averaged over replicas, with links and exchanges; all ranks
     call it.
@@ -42,7 +41,7 @@ def gather_costs(
         ranks: the position of this rank among all.
         rank_of: the position of each stage.
         boundaries: the boundary after each stage but the last.
-        summed: what is summed over the replicas when each stage of this rank is done, by number.
+        summed: the buckets whose sums begin when each stage of this rank is done, by number.
     """
     table = np.zeros((len(rank_of), len(fields(StageCost))))
     exchanges = _exchange_seconds(transport, ranks, summed)
@@ -61,7 +60,7 @@ def gather_costs(
 
 def _cost(row: np.ndarray) -> StageCost:
     values: dict[str, Any] = {
-        field.name: round(value) if field.name.endswith("bytes") else float(value)
+        field.name: round(value) if field.name.endswith(("bytes", "buckets")) else float(value)
         for field, value in zip(fields(StageCost), row, strict=True)
     }
     return StageCost(**values)
@@ -92,15 +91,15 @@ def _message_seconds(
 
 
 def _exchange_seconds(
-    transport: Transport, ranks: Ranks, summed: Mapping[int, Sequence[tf.Variable]]
+    transport: Transport, ranks: Ranks, summed: Mapping[int, Sequence[Bucket]]
 ) -> dict[int, float]:
     """Returns the seconds of each exchange of this rank; all positions measure at the same time,
     as they exchange at nearly the same time in a step."""
     if ranks.replicas == 1:
         return dict.fromkeys(summed, 0.0)
     found: dict[int, float] = {}
-    for number, variables in sorted(summed.items()):
-        arrays = [np.zeros(variable.shape, summed_as(variable)) for variable in variables]
+    for number, buckets in sorted(summed.items()):
+        arrays = [bucket.empty() for bucket in buckets]
         rounds = [_sum(transport, ranks, arrays) for _ in range(SUM_ROUNDS)]
         found[number] = statistics.median(rounds)
     return found

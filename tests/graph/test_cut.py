@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -371,3 +373,39 @@ def test_mixed_precision() -> None:
         assert_same(stage.in_parts(0), uncut.whole(0))
     finally:
         keras.mixed_precision.set_dtype_policy(before)
+
+
+@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize(
+    "options", [{}, {"recompute": True}, {"input_gradients": False}], ids=["", "again", "first"]
+)
+def test_w_in_parts_adds_the_same(make: Callable[[], keras.Model], options: dict[str, Any]) -> None:
+    """Bit for bit, in whatever order the buckets are, of whole layers."""
+    weights = list(enumerate(make().trainable_variables))
+    of_layers = itertools.groupby(weights, lambda item: item[1].path.rpartition("/")[0])
+    in_turn = [[number for number, _ in group] for _, group in of_layers]
+    shuffled = random.Random(len(in_turn)).sample(in_turn, len(in_turn))
+    halves = [list(itertools.chain(*shuffled[half::2])) for half in range(2)]
+    is_first = not options.get("input_gradients", True)
+    for buckets in (in_turn[::-1], [[*in_turn[-1]], [*itertools.chain(*in_turn[:-1])]], halves):
+        if is_first and buckets is halves:  # only from the last layer on
+            continue
+        stage = Stage(make, buckets=buckets, **options)
+        _, kept = stage.cut.forward(stage.batch(0))
+        _, made = stage.cut.input_gradient(stage.output_gradients(0), kept.for_input)
+        stage.cut.weight_gradient(kept.for_weights, made)
+        expected = arrays(stage.sums)
+        for total in stage.sums:
+            total.assign(tf.zeros_like(total))
+        passed_on = [*kept.for_weights, *made]
+        for bucket, part in zip(buckets, stage.cut.weight_gradient_parts, strict=True):
+            before = arrays(stage.sums)
+            passed_on = part(*passed_on)
+            for place, (one, other) in enumerate(zip(before, arrays(stage.sums), strict=True)):
+                assert place in bucket or (one == other).all()
+        assert not passed_on
+        if is_first and make is transformer:  # TensorFlow adds a bias's gradient up otherwise
+            for one, other in zip(expected, arrays(stage.sums), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        else:
+            assert_same([expected], [arrays(stage.sums)])

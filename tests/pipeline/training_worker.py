@@ -18,6 +18,8 @@ import tensorflow as tf
 import ooodist
 from ooodist import engines
 from ooodist.errors import UserError
+from ooodist.planner.pipeline import costs
+from ooodist.planner.pipeline.costs import BUCKET_BYTES
 from tests.listening import listening_sockets
 from tests.pipeline.models import CLASSES, MODELS
 
@@ -40,6 +42,7 @@ class Case:
     tolerance: float = 1e-6 * EPOCHS * STEPS  # sums of floats in another order, in each step
     direct: bool = False  # MPI gets tensors where they are, as on a GPU
     class_weight: dict[int, float] | None = None
+    bucket_bytes: int = BUCKET_BYTES
     again: Callable[[], Any] | None = None  # an optimizer: compiled anew, and trained on arrays
 
 
@@ -94,6 +97,13 @@ CASES = {
     ),
     "four_stages": Case("encoder_decoder", 4, 2, options={"schedule": "push", "chunks": 1}),
     "replicas": Case("unet", 2, 4, data=2, options={"schedule": "zb_h1"}),
+    "buckets": Case("unet", 2, 4, data=2, options={"schedule": "zb_h1"}, bucket_bytes=200),
+    "buckets_of_chunks": Case(
+        "encoder_decoder", 2, 4, data=2, options={"schedule": "zb_v"}, bucket_bytes=200
+    ),
+    "replicas_of_tied": Case(
+        "tied_and_shared_weights", 2, 4, data=2, options={"schedule": "zb_h2", "chunks": 1}
+    ),
     "masked": Case("masked_to_the_end", 2, 4, options={"split": ("add_1",), "schedule": "zb_h1"}),
     "mixed_precision": Case("mixed_bfloat16", 2, 4, options={"schedule": "1f1b"}, tolerance=2e-3),
     "split": Case(
@@ -209,6 +219,7 @@ def main(name: str) -> None:
     from ooodist.pipeline import assembly  # later: it starts MPI
 
     assembly._is_direct = lambda: case.direct
+    costs.BUCKET_BYTES = case.bucket_bytes
     batches = Batches(case)
     model = ooodist.pipelined(
         compiled(case, batches, case.optimizer),
@@ -226,6 +237,8 @@ def main(name: str) -> None:
     )
     stages = model.ooodist.strategy.assembly.plan.costs.stages
     assert all((stage.exchange > 0) == (case.data > 1) for stage in stages), stages
+    is_divided = case.bucket_bytes < BUCKET_BYTES
+    assert any(stage.buckets > 1 for stage in stages) == is_divided, stages
     with ooodist.whole(model):
         compare(values, {v.path: v.numpy() for v in model.variables}, case)
         compare(optimizer_state, {v.path: v.numpy() for v in model.optimizer.variables}, case)

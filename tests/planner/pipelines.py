@@ -26,6 +26,7 @@ def stage_costs(draw: DrawFn, stages: int) -> PipelineCosts:
                 *(seconds(), seconds()),
                 update=seconds(),
                 exchange=seconds(),
+                buckets=draw(st.sampled_from([1, 2, 4])),  # halves and quarters are exact as well
             )
             for _ in range(stages)
         )
@@ -115,6 +116,22 @@ def reference_step_seconds(schedule: Schedule, costs: PipelineCosts) -> float:
     has waited longest."""
     ends = reference_ends(schedule, costs)
     longest = 0.0
+
+    def first_bucket_done(rank: int, stage: int, last: float) -> float:
+        """Its W's in the tail are divided evenly among the buckets."""
+        actions = schedule.actions[rank]
+        if actions[-1].kind == "B":
+            weights_only = actions[-1].stage == stage
+            tail = costs.stages[stage].weight_gradient if weights_only else 0.0
+        else:
+            others = [at for at, action in enumerate(actions) if action.kind != "W"]
+            own = [action for action in actions[others[-1] + 1 :] if action.stage == stage]
+            began = min(
+                (ends[action] - costs.stages[stage].weight_gradient for action in own), default=last
+            )
+            tail = last - began
+        return last - tail + tail / costs.stages[stage].buckets
+
     for rank, actions in enumerate(schedule.actions):
         done: dict[int, float] = {}
         for action in actions:
@@ -123,8 +140,11 @@ def reference_step_seconds(schedule: Schedule, costs: PipelineCosts) -> float:
         now = max((ends[action] for action in actions), default=0.0)
         lane = 0.0
         for at, stage in sorted((at, stage) for stage, at in done.items()):
-            if costs.stages[stage].exchange:
-                lane = max(lane, at) + costs.stages[stage].exchange
+            cost = costs.stages[stage]
+            if cost.exchange:
+                begun = first_bucket_done(rank, stage, at)
+                whole = max(lane, begun) + cost.exchange
+                lane = max(whole, at + cost.exchange / cost.buckets)
         update = sum(
             costs.stages[stage].update
             for stage, own in enumerate(schedule.rank_of)

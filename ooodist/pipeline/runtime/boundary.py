@@ -40,7 +40,7 @@ class TensorBoundary:
         """Returns receive buffers for one message, filled with zeros."""
         specs = self._specs_of(kind)
         if not self.direct:
-            return [_zeros(num_bytes(spec)) for spec in specs]
+            return [aligned_zeros(num_bytes(spec)) for spec in specs]
         memories = [TensorMemory(tf.zeros(spec.shape, spec.dtype)) for spec in specs]
         wait_for_gpu()  # operations still queued may use this memory
         return memories
@@ -94,7 +94,7 @@ def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:
     """Returns the tensor with these bytes, which are not copied and must not be changed.
 
     Args:
-        array: shape (bytes,), uint8, aligned as by :func:`_zeros`.
+        array: shape (bytes,), uint8, aligned as by :func:`aligned_zeros`.
         spec: shape and dtype of the tensor.
     """
     kind = np.dtype(spec.dtype.as_numpy_dtype)
@@ -105,7 +105,8 @@ def from_bytes(array: np.ndarray, spec: tf.TensorSpec) -> tf.Tensor:
     return tf.bitcast(tf.experimental.dlpack.from_dlpack(shaped.__dlpack__()), spec.dtype)
 
 
-def _zeros(num_bytes: int) -> np.ndarray:
+def aligned_zeros(num_bytes: int) -> np.ndarray:
+    """Returns zeros of shape (bytes,), uint8, whose memory TensorFlow takes without a copy."""
     room = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
     begin = -room.ctypes.data % _ALIGNMENT
     return room[begin : begin + num_bytes]

@@ -2,8 +2,11 @@
 
 ::
 
-    last W of a tensor --> sum over its owners (peers in other pipelines; other stages that share
+    last W of a bucket --> sum over its owners (peers in other pipelines; other stages that share
     the weight) --> update
+
+MPI sums them, and not an engine of data parallelism (Horovod, TensorFlow's collectives): each of
+those has one group of ranks, all of them, and MPI is there for the stages' messages anyway.
 
 A weight that stages of several ranks share (tied embeddings) is kept by all of them. Each gets the
 sum of all gradients and makes the same update, so that the copies stay identical.
@@ -14,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from ooodist.pipeline.layers.state import summed_as
+from ooodist.pipeline.layers.state import size_of, summed_as
 from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.runtime.buckets import Bucket, by_layer, divide
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.pipeline.stages import Stage
+from ooodist.planner.pipeline.costs import bucket_bytes
 
 
 class Gradients:
@@ -36,6 +40,7 @@ class Gradients:
         accumulators: by path of the weight; stages add to them.
         owners: the positions that have each weight of the model, by path.
         variables: the weights of this rank that are trained, in the order of the model.
+        buckets: the same weights, as they are summed.
     """
 
     def __init__(
@@ -46,22 +51,24 @@ class Gradients:
         self._replicas = ranks.replicas
         self._transport = transport
         own: dict[str, keras.Variable] = {}
-        uses: dict[str, int] = {}
+        users: dict[str, tuple[int, ...]] = {}
         for stage, position in zip(stages, rank_of, strict=True):
             if position == ranks.position:
                 for variable in stage.model.trainable_variables:
                     own.setdefault(variable.path, variable)
-                    uses[variable.path] = uses.get(variable.path, 0) + 1
+                    users[variable.path] = (*users.get(variable.path, ()), stage.number)
         self._own = own
         self.variables = list(own.values())
-        self._uses = uses  # number of this rank's stages that have the weight
+        self._users = users  # this rank's stages that have the weight
         # In the same order on all ranks, as MPI requires.
         groups = sorted({self.owners[path] for path in self.owners})
         communicators = {group: ranks.those_at(group) for group in groups}
         self._those = {path: communicators[self.owners[path]] for path in own}
         self._left: dict[str, int] = {}
-        self._sums: dict[str, Message] = {}
+        self._sums: dict[int, Message] = {}  # by index of the bucket
         self._zero = tf.zeros([])
+        # An argument of the traced function, which would multiply by the inverse of a constant.
+        self._number = tf.constant(ranks.replicas)
         self.select(None)
 
     def select(self, weights: Collection[str] | None) -> None:
@@ -73,37 +80,80 @@ class Gradients:
         self.variables = [
             variable for path, variable in self._own.items() if weights is None or path in weights
         ]
+        shared = sorted(  # in the same order on all ranks
+            (v for v in self.variables if len(self.owners[v.path]) > 1), key=lambda v: v.path
+        )
+        alone = [v for v in self.variables if len(self.owners[v.path]) == 1]
+        stages = {self._users[v.path] for v in alone}
+        self.buckets = [
+            Bucket(tuple(group))
+            for users in sorted(stages)
+            for group in self._groups([v for v in alone if self._users[v.path] == users])
+        ]
+        self.buckets += [Bucket((variable,)) for variable in shared]
+        self._bucket_of = {
+            v.path: index for index, bucket in enumerate(self.buckets) for v in bucket.variables
+        }
         # One call for all: a call for each sum takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
 
     def begin(self) -> None:
         """Begins a step."""
-        self._left = dict(self._uses)
+        self._left = {path: len(users) for path, users in self._users.items()}
         self._sums.clear()
 
-    def stage_is_done(self, variables: Iterable[keras.Variable]) -> None:
+    def divided(self, variables: Sequence[keras.Variable]) -> list[list[keras.Variable]]:
+        """Divides the trained weights of a stage into parts whose W's may be computed one after
+        the other, because their sums begin then; empty if it is of no use.
+
+        Weights that stages of other ranks share are in the first one. A stage is not divided that
+        shares a weight with another one of this rank: both add to one accumulator, in an order
+        which would change.
+        """
+        if self._replicas == 1 or any(len(self._users[v.path]) > 1 for v in variables):
+            return []
+        shared = [v for v in variables if len(self.owners[v.path]) > 1]
+        alone = [v for v in variables if len(self.owners[v.path]) == 1]
+        first, *others = self._groups(alone) or [[]]
+        return [[*first, *shared], *others] if others else []
+
+    def _groups(self, variables: Sequence[keras.Variable]) -> list[list[keras.Variable]]:
+        """Divides weights that the same stages of this rank use, and no other rank's."""
+        groups = divide(
+            by_layer(variables),
+            lambda layer: summed_as(layer[0]),
+            lambda layer: sum(map(size_of, layer)),
+            bucket_bytes(sum(map(size_of, variables))),
+        )
+        return [[variable for layer in group for variable in layer] for group in groups]
+
+    def are_done(self, variables: Iterable[keras.Variable]) -> None:
         """Called when all micro-batches of a stage have added to these; starts complete sums."""
+        done: list[int] = []
         for variable in variables:
             self._left[variable.path] -= 1
             # Ranks with other stages finish a shared weight in another order: its sum starts last.
             if not self._left[variable.path] and len(self.owners[variable.path]) == 1:
-                self._begin_sum(variable.path)
+                done.append(self._bucket_of[variable.path])
+        for index in dict.fromkeys(done):
+            if not any(self._left[each.path] for each in self.buckets[index].variables):
+                self._begin_sum(index)
 
     def begun_by(
         self, variables: Mapping[int, Sequence[keras.Variable]]
-    ) -> dict[int, list[tf.Variable]]:
-        """Returns, for each stage of this rank, the accumulators whose sums begin when it is done.
+    ) -> dict[int, list[Bucket]]:
+        """Returns, for each stage of this rank, the buckets whose sums begin when it is done.
 
         Args:
             variables: the trained variables of each stage, by number.
         """
-        begun: dict[int, list[tf.Variable]] = {}
-        seen: set[str] = set()
+        begun: dict[int, list[Bucket]] = {}
+        seen: set[int] = set()
         for number in sorted(variables):  # the first stage is the last to be done
-            paths = [variable.path for variable in variables[number]]
-            own = [path for path in paths if path not in seen and len(self.owners[path]) == 1]
-            begun[number] = [self.accumulators[path] for path in own]
+            paths = [v.path for v in variables[number] if len(self.owners[v.path]) == 1]
+            own = dict.fromkeys(self._bucket_of[path] for path in paths)
+            begun[number] = [self.buckets[index] for index in own if index not in seen]
             seen.update(own)
         return begun
 
@@ -118,18 +168,30 @@ class Gradients:
         Raises:
             Stalled: another rank does not take part in time.
         """
-        for path in sorted(variable.path for variable in self.variables):  # as on the other ranks
-            if len(self.owners[path]) > 1:
-                self._begin_sum(path)
-        found = self._read_all()
-        for path, message in self._sums.items():
-            self._transport.wait(message)
-            total = tf.convert_to_tensor(message.arrays[0], found[path].dtype)
-            found[path] = total / self._replicas if self._replicas > 1 else total
-        return [found[variable.path] for variable in self.variables]
+        for index, bucket in enumerate(self.buckets):
+            if len(self.owners[bucket.variables[0].path]) > 1:
+                self._begin_sum(index)
+        self.wait_for_begun()
+        totals = {
+            str(index): self.buckets[index].as_tensor(message.arrays[0])
+            for index, message in self._sums.items()
+        }
+        return list(self._read_all(totals, self._number))
 
-    def _read(self) -> dict[str, tf.Tensor]:
-        return {v.path: self.accumulators[v.path].read_value() for v in self.variables}
+    def _read(self, totals: Mapping[str, tf.Tensor], number: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the gradients: the means of these totals, by bucket, and the others' sums."""
+        found: dict[str, tf.Tensor] = {}
+        for index, bucket in enumerate(self.buckets):
+            if str(index) not in totals:
+                for variable in bucket.variables:
+                    found[variable.path] = self.accumulators[variable.path].read_value()
+                continue
+            unpacked = bucket.unpack(totals[str(index)])
+            for variable, total in zip(bucket.variables, unpacked, strict=True):
+                found[variable.path] = total
+                if self._replicas > 1:
+                    found[variable.path] = total / tf.cast(number, total.dtype)
+        return [found[variable.path] for variable in self.variables]
 
     def clear(self) -> None:
         """Sets the accumulators to zero."""
@@ -145,12 +207,13 @@ class Gradients:
                 zeros = tf.fill(accumulator.shape, tf.cast(zero, accumulator.dtype))
                 done = [accumulator.assign(zeros, read_value=False)]
 
-    def _begin_sum(self, path: str) -> None:
-        communicator = self._those[path]
+    def _begin_sum(self, index: int) -> None:
+        paths = [variable.path for variable in self.buckets[index].variables]
+        communicator = self._those[paths[0]]
         if communicator.size > 1:
-            accumulator = self.accumulators[path]
-            array = np.asarray(accumulator.numpy(), dtype=summed_as(accumulator))  # a copy
-            self._sums[path] = self._transport.sum(f"the sum of {path}", communicator, array)
+            flat = self.buckets[index].pack([self.accumulators[path].value() for path in paths])
+            what = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
+            self._sums[index] = self._transport.sum(f"the sum of {what}", communicator, flat)
 
 
 def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tuple[int, ...]]:

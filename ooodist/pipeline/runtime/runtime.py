@@ -12,9 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from ooodist.pipeline.runtime.tags import check_tags, message_tags
+from ooodist.pipeline.runtime.tail import parts_in_tail
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
@@ -27,6 +29,8 @@ from ooodist.planner.pipeline.actions import (
     WEIGHT_GRADIENT,
     Action,
     Schedule,
+    tail_of,
+    without_transfers,
 )
 from ooodist.planner.pipeline.costs import RECEIVES_AHEAD
 from ooodist.planner.pipeline.dependencies import with_transfers
@@ -46,6 +50,17 @@ class Work(Protocol):
 
     def weight_gradient(self, microbatch: int) -> None:
         """Computes the weight gradients; any time after the input gradient."""
+
+
+class DividedWork(Work, Protocol):
+    """A work whose weight gradients can be computed in parts."""
+
+    @property
+    def parts(self) -> int:
+        """The number of parts."""
+
+    def weight_gradient_part(self, microbatch: int, part: int) -> None:
+        """Computes one; all of them, in order, do what ``weight_gradient`` does."""
 
 
 class Boundary(Protocol):
@@ -69,7 +84,7 @@ class Ran:
     """An action that was carried out.
 
     Attributes:
-        action: the action.
+        action: the action; where W's run bucket by bucket, the one in whose place others may run.
         start, end: seconds from the beginning of the step.
         waited: seconds of it that were spent waiting for a message.
     """
@@ -88,6 +103,7 @@ class Runtime:
         transport: to the other ranks; its rank is the position in the schedule.
         works: works of this rank's stages, by number.
         boundaries: the boundary after each stage but the last.
+        divided: of the works, those whose W's in the rank's tail run part by part; see tail.py.
     """
 
     def __init__(
@@ -96,6 +112,8 @@ class Runtime:
         transport: Transport,
         works: Mapping[int, Work],
         boundaries: Sequence[Boundary],
+        *,
+        divided: Mapping[int, DividedWork] = MappingProxyType({}),
     ) -> None:
         self._schedule = schedule
         self._transport = transport
@@ -109,6 +127,11 @@ class Runtime:
         self._next_receive = 0
         self._tags = message_tags(schedule)
         check_tags(self._tags, transport.largest_tag)
+        self._divided = divided
+        self._parts = parts_in_tail(
+            tail_of(without_transfers(schedule).actions[transport.rank]),
+            {number: work.parts for number, work in divided.items()},
+        )
         self._do: dict[str, Callable[[Action], float]] = {
             FORWARD: self._forward,
             INPUT_GRADIENT: self._input_gradient,
@@ -160,7 +183,11 @@ class Runtime:
         return 0.0
 
     def _weight_gradient(self, action: Action) -> float:
-        self._works[action.stage].weight_gradient(action.microbatch)
+        if action not in self._parts:
+            self._works[action.stage].weight_gradient(action.microbatch)
+            return 0.0
+        for microbatch, part in self._parts[action]:
+            self._divided[action.stage].weight_gradient_part(microbatch, part)
         return 0.0
 
     def _backward(self, action: Action) -> float:

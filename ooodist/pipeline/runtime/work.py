@@ -36,12 +36,15 @@ class StageWork:
         sends_gradients: whether the previous stage needs gradients.
         forward_only: neither I nor W will be called.
         recompute: run F again in I instead of saving its activations.
+        buckets: groups of the trained variables whose gradients are summed together, all of them
+            in the order in which :meth:`weight_gradient_part` computes them; empty: there is no W
+            in parts.
 
     Attributes:
         loss_scale: factor on the loss, and so on all gradients.
         on_outputs: called with each micro-batch's outputs, followed by their masks, and targets;
             for the last stage.
-        on_last_gradient: called after the last weight gradient of a step.
+        on_last_gradient: called with variables after their last gradients of a step.
     """
 
     def __init__(
@@ -57,11 +60,12 @@ class StageWork:
         sends_gradients: bool = True,
         forward_only: bool = False,
         recompute: bool = False,
+        buckets: Sequence[Sequence[keras.Variable]] = (),
     ) -> None:
         self.stage = stage
         self.loss_scale = 1.0
         self.on_outputs: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], None] | None = None
-        self.on_last_gradient: Callable[[], None] | None = None
+        self.on_last_gradient: Callable[[Sequence[keras.Variable]], None] | None = None
         self._loss = loss
         self._received = tuple(received)
         self._num_inputs = len(reads) + len(received)
@@ -72,6 +76,7 @@ class StageWork:
             if variable.path not in accumulators:
                 zeros = tf.zeros(variable.shape, variable.dtype)
                 accumulators[variable.path] = tf.Variable(zeros, trainable=False)
+        number_of = {variable.path: number for number, variable in enumerate(self.variables)}
         self._cut = cut_stage(
             self._compute,
             [*reads, *received, *targets],
@@ -79,7 +84,9 @@ class StageWork:
             [accumulators[variable.path] for variable in self.variables],
             input_gradients=sends_gradients,
             recompute=recompute,
+            buckets=[[number_of[variable.path] for variable in bucket] for bucket in buckets],
         )
+        self._buckets = buckets
         self._microbatches = 0
         self._data: dict[int, Sequence[tf.Tensor]] = {}
         self._targets: dict[int, Sequence[tf.Tensor]] = {}
@@ -88,6 +95,8 @@ class StageWork:
         self._for_weights: dict[int, list[tf.Tensor]] = {}
         self._seeds: dict[int, list[tf.Tensor]] = {}
         self._gradients_left = 0
+        self._parts_done: list[int] = []  # micro-batches, by bucket
+        self._for_parts: dict[int, list[tf.Tensor]] = {}  # what the next part takes
 
     @property
     def saved_bytes(self) -> tuple[int, int, int]:
@@ -103,6 +112,11 @@ class StageWork:
     def workspace_bytes(self) -> int:
         """The most bytes that an action needs temporarily while it runs."""
         return self._cut.workspace_bytes
+
+    @property
+    def parts(self) -> int:
+        """The number of parts in which W can be computed; 0: only as a whole."""
+        return len(self._buckets)
 
     @property
     def mean_loss(self) -> float:
@@ -124,6 +138,7 @@ class StageWork:
         self._microbatches = len(data)
         self._losses.clear()
         self._gradients_left = self._microbatches
+        self._parts_done = [0] * self.parts
 
     def forward(self, microbatch: int, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns what the stage sends; for the last one, the outputs of the model."""
@@ -172,7 +187,27 @@ class StageWork:
         self._cut.weight_gradient(saved.for_weights, self._for_weights.pop(microbatch))
         self._gradients_left -= 1
         if not self._gradients_left and self.on_last_gradient is not None:
-            self.on_last_gradient()
+            self.on_last_gradient(self.variables)
+
+    def weight_gradient_part(self, microbatch: int, part: int) -> None:
+        """Adds the gradients of a bucket's weights to the accumulators.
+
+        A micro-batch has either all parts, in order, or :meth:`weight_gradient`; and if some have
+        parts, then all after them.
+        """
+        if part == 0:
+            saved = self._saved.pop(microbatch)
+            self._for_parts[microbatch] = [
+                *saved.for_weights,
+                *self._for_weights.pop(microbatch),
+            ]
+        taken = self._for_parts.pop(microbatch)
+        self._for_parts[microbatch] = self._cut.weight_gradient_parts[part](*taken)
+        if part == self.parts - 1:
+            del self._for_parts[microbatch]
+        self._parts_done[part] += 1
+        if self._parts_done[part] == self._gradients_left and self.on_last_gradient is not None:
+            self.on_last_gradient(self._buckets[part])
 
     def _compute(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """Returns what the stage sends, then what it adds to the loss; traced and cut."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -262,6 +263,16 @@ def trained_from(schedule: Schedule, first: int) -> Schedule:
     return replace(
         schedule, actions=tuple(tuple(filter(stays, actions)) for actions in schedule.actions)
     )
+
+
+def tail_of(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Returns the W's with which a rank's actions end; or the B, whose second half is a W."""
+    if actions and actions[-1].kind == BACKWARD:
+        return (actions[-1],)
+    start = len(actions)
+    while start and actions[start - 1].kind == WEIGHT_GRADIENT:
+        start -= 1
+    return tuple(actions[start:])
 
 
 def without_transfers(schedule: Schedule) -> Schedule:

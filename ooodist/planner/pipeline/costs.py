@@ -6,17 +6,27 @@ Bytes that a micro-batch keeps on a stage, over time::
     _____|---- input_bytes ----|                     |        what only I needs
          |----------------- weight_bytes ------------|        what W needs
                                |-- gradient_bytes ---|        what I makes for W
+
+Replicas of a pipeline sum the gradients of a stage in buckets. The W's at the end of a rank's
+schedule, its *tail*, run bucket by bucket (``a``, ``b``, ``c``), so that sums run beside them::
+
+    rank       ... I3 W0a W1a W2a W3a W0b W1b W2b W3b W0c W1c W2c W3c
+    exchange                         |---- a ----|   |---- b ----|   |---- c ----|
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import Bytes, Seconds
 from ooodist.planner.pipeline.actions import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ooodist.util.yaml_dataclass import Range
 
+BUCKET_BYTES = 4 << 20  # of gradients that are summed together, if there are more
+MOST_BUCKETS = 16  # of a stage: each adds a call for every micro-batch
 RECEIVES_AHEAD = 2  # receive buffers that a rank posts before the messages are needed
 
 
@@ -41,6 +51,7 @@ class StageCost:
         update: seconds of the optimizer, once per step.
         exchange: seconds of summing the stage's gradients over the replicas of the pipeline, once
             per step, beside other work; 0 without replicas.
+        buckets: into how many parts, about equal, W and the exchange are divided.
     """
 
     forward: Seconds = 1.0
@@ -56,6 +67,7 @@ class StageCost:
     update: Seconds = 0.0
     state_bytes: Bytes = 0
     exchange: Seconds = 0.0
+    buckets: Annotated[int, Range(1)] = 1
 
     def seconds(self, kind: str) -> float:
         """Returns the seconds that an action of this kind takes."""
@@ -82,6 +94,20 @@ class StageCost:
             return 0, -self.weight_bytes - self.gradient_bytes
         assert kind == BACKWARD
         return self.gradient_bytes, -sum(self.in_flight_bytes)
+
+    def exchange_span(self, last: float, tail: float, free: float) -> tuple[float, float]:
+        """Returns start and end of the stage's exchange.
+
+        Its first bucket is done in the first part of the tail; the last one is exchanged after the
+        last W. In between, either the sums or the W's are slower, so that only those two bound it.
+
+        Args:
+            last: when the last W of the stage ends.
+            tail: seconds before that in which its W's run bucket by bucket; 0: they do not.
+            free: when the exchanges before it end.
+        """
+        start = max(free, last - tail * (1 - 1 / self.buckets))
+        return start, max(start + self.exchange, last + self.exchange / self.buckets)
 
     @property
     def in_flight_bytes(self) -> tuple[int, int, int]:
@@ -173,6 +199,11 @@ class PipelineCosts:
             "micro-batches smaller, or use more ranks",
             lacking,
         )
+
+
+def bucket_bytes(num_bytes: int) -> int:
+    """Returns the most bytes of a bucket, given those of all gradients of a stage."""
+    return max(BUCKET_BYTES, -(-num_bytes // MOST_BUCKETS))
 
 
 def stages_of_rank(rank_of: Sequence[int], rank: int) -> list[int]:

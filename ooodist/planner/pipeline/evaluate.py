@@ -32,8 +32,8 @@ class Evaluator:
         self._limit = costs.memory_limit
         self._base = [0] * ranks
         self._update = [0.0] * ranks
-        self._exchange = [cost.exchange for cost in costs.stages]
-        self._exchanging = any(self._exchange)
+        self._stages = costs.stages
+        self._exchanging = any(cost.exchange for cost in costs.stages)
         self._work = [0.0] * ranks  # seconds without waiting, including the update
         self._bytes: list[tuple[int, int]] = []  # indexed by 3 stage + kind
         # All the other lists are indexed by the action's number.
@@ -64,11 +64,10 @@ class Evaluator:
                 self._link += [link] * microbatches
                 self._way += [cost.transfer_seconds(kind)] * microbatches
         for rank in range(ranks):
-            # The last action of a rank is a W, if all its stages train, and an exchange follows.
-            own = [
-                seconds for seconds, at in zip(self._exchange, rank_of, strict=True) if at == rank
-            ]
-            self._work[rank] += min(own)
+            # The last action of a rank is a W, if all its stages train, and the exchange of a
+            # stage's last bucket follows.
+            own = [cost for cost, at in zip(costs.stages, rank_of, strict=True) if at == rank]
+            self._work[rank] += min(cost.exchange / cost.buckets for cost in own)
         self.least_seconds = self._least_seconds(costs)
 
     def _least_seconds(self, costs: PipelineCosts) -> float:
@@ -86,7 +85,7 @@ class Evaluator:
             way += cost.input_gradient
             if stage > 0 and ranks[stage - 1] != ranks[stage]:
                 way += cost.send_back_seconds
-        last = way + stages[0].weight_gradient + stages[0].exchange
+        last = way + stages[0].weight_gradient + stages[0].exchange / stages[0].buckets
         # A first stage that only runs forward costs nothing there, and its rank's update need not
         # wait for the way back.
         if stages[0].seconds(BACKWARD) or stages[0].update:
@@ -213,19 +212,39 @@ class Evaluator:
         if waiting:
             return math.inf
         if self._exchanging:
-            self._exchange_until(time, ends[2::3])
+            self._exchange_until(time, ends[2::3], orders)
         return max(end + update for end, update in zip(time, self._update, strict=True))
 
-    def _exchange_until(self, time: list[float], ready: Sequence[float]) -> None:
+    def _exchange_until(
+        self, time: list[float], ready: Sequence[float], orders: Sequence[Sequence[int]]
+    ) -> None:
         """Puts off the time at which each rank is done to the end of its exchanges.
 
         Args:
             time: the end of each rank's last action, in seconds.
             ready: the end of each stage's last W.
+            orders: the numbers of each rank's actions.
         """
+        tails = self._tail_seconds(orders)
         free = [0.0] * len(time)
         for stage in sorted(range(len(ready)), key=ready.__getitem__):
-            if self._exchange[stage]:
+            cost = self._stages[stage]
+            if cost.exchange:
                 rank = self._rank_of[stage]
-                free[rank] = max(free[rank], ready[stage]) + self._exchange[stage]
+                _, free[rank] = cost.exchange_span(ready[stage], tails[stage], free[rank])
                 time[rank] = max(time[rank], free[rank])
+
+    def _tail_seconds(self, orders: Sequence[Sequence[int]]) -> list[float]:
+        """Returns for each stage the seconds of its W's in its rank's tail, as the simulator."""
+        tails = [0.0] * len(self._stages)
+        for order in orders:
+            ends: dict[int, float] = {}
+            elapsed = 0.0
+            for number in reversed(order):
+                stage, kind = divmod(number // self._microbatches, 3)
+                if kind != 2:
+                    break
+                ends.setdefault(stage, elapsed)
+                elapsed += self._seconds[number]
+                tails[stage] = elapsed - ends[stage]
+        return tails

@@ -13,7 +13,12 @@ from typing import Annotated
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import Bytes, Seconds
-from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, StageCost
+from ooodist.planner.pipeline.costs import (
+    LacksMemory,
+    PipelineCosts,
+    StageCost,
+    bucket_bytes,
+)
 from ooodist.planner.pipeline.partition import partition, smallest_parts
 from ooodist.util import yaml_dataclass
 from ooodist.util.yaml_dataclass import Range
@@ -248,6 +253,7 @@ def stage_costs(
             send_seconds=there.seconds(sent) if sent else 0.0,
             send_back_seconds=back.seconds(received) if received else 0.0,
             exchange=ring.all_reduce_seconds(layer.exchanged_bytes, costs.replicas),
+            buckets=max(1, layer.exchanged_bytes // bucket_bytes(layer.exchanged_bytes)),
         )
 
     stages = map(cost, parts, merged(costs.layers, parts), to_next, to_previous)

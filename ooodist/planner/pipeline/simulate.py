@@ -8,12 +8,13 @@ ranks has a link in each direction::
     rank 1   .   F0  I0  W0  F1  I1  W1
 
 With replicas of the pipeline, the gradients of a stage are exchanged (summed over the replicas)
-once the last W of the stage is done, beside other work, one stage of a rank after the other. The
-rank's update waits for its actions and its exchanges. Here rank 0 has stages 0 and 2::
+beside other work, one stage of a rank after the other: once the last W of the stage is done, or in
+buckets, if that is in the rank's tail (see costs.py). The rank's update waits for its actions and
+its exchanges. Here rank 0 has stages 0 and 2, and its tail, 0W0 and 0W1, runs in two buckets::
 
-    rank 0   ...  2W1  0I0  0W0  0I1  0W1
-    exchange          |-- stage 2 --|     |-- stage 0 --|
-    rank 0                                               update
+    rank 0   ...  2W1  0I0  0I1  0W0  0W1
+    exchange          |-- stage 2 --|---- stage 0 ----|
+    rank 0                                             update
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ooodist.planner.pipeline.actions import (
     WEIGHT_GRADIENT,
     Action,
     Schedule,
+    tail_of,
     without_transfers,
 )
 from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
@@ -51,7 +53,7 @@ class Run:
 class Exchange:
     """The sum of a stage's gradients over the replicas, in seconds from the beginning of the step.
 
-    It may start later than the last W of the stage ends: after the exchange of another stage.
+    It may start later than its first bucket is done: after the exchange of another stage.
     """
 
     stage: int
@@ -216,17 +218,35 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
 
 def exchanges_of(runs: Sequence[Run], costs: PipelineCosts) -> tuple[Exchange, ...]:
     """Returns the exchanges of a rank that take time, given what it runs in a step."""
-    ready: dict[int, float] = {}  # the end of each stage's last W, the earliest first
+    ready: dict[int, float] = {}  # the end of each stage's last W
     for run in runs:
         if run.action.kind in (WEIGHT_GRADIENT, BACKWARD):
-            ready.pop(run.action.stage, None)
             ready[run.action.stage] = run.end
+    if not any(costs.stages[stage].exchange for stage in ready):
+        return ()
     exchanges: list[Exchange] = []
-    for stage, at in ready.items():
-        if seconds := costs.stages[stage].exchange:
-            start = max(at, exchanges[-1].end) if exchanges else at
-            exchanges.append(Exchange(stage, start, start + seconds))
+    tails = _tail_seconds([run.action for run in runs], costs)
+    for stage, at in sorted(ready.items(), key=lambda item: (item[1], item[0])):
+        if costs.stages[stage].exchange:
+            free = exchanges[-1].end if exchanges else 0.0
+            span = costs.stages[stage].exchange_span(at, tails.get(stage, 0.0), free)
+            exchanges.append(Exchange(stage, *span))
     return tuple(exchanges)
+
+
+def _tail_seconds(actions: Sequence[Action], costs: PipelineCosts) -> dict[int, float]:
+    """Returns for each stage with W's in a rank's tail the seconds from their start to their end.
+
+    The sums are those of :class:`ooodist.planner.pipeline.evaluate.Evaluator`, to the last bit.
+    """
+    ends: dict[int, float] = {}
+    seconds: dict[int, float] = {}
+    elapsed = 0.0  # from here to the end of the rank's last action
+    for stage, _, _ in reversed(tail_of(actions)):
+        ends.setdefault(stage, elapsed)
+        elapsed += costs.stages[stage].weight_gradient
+        seconds[stage] = elapsed - ends[stage]
+    return seconds
 
 
 def saved_bytes(schedule: Schedule, costs: PipelineCosts) -> tuple[tuple[int, ...], ...]:

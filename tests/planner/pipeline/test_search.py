@@ -362,6 +362,7 @@ def test_none_with_a_name_is_faster_in_large_pipelines(
             send_seconds=draw.uniform(0, 1),
             send_back_seconds=draw.uniform(0, 1),
             exchange=draw.uniform(0, 4) * (number % 2),  # with replicas, and without
+            buckets=draw.randint(1, 4),
         )
         for _ in rank_of
     )

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.actions import Action, Schedule, from_csv, trained_from
+from ooodist.planner.pipeline.actions import (
+    Action,
+    Schedule,
+    from_csv,
+    tail_of,
+    trained_from,
+)
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
-from ooodist.planner.pipeline.simulate import Deadlock, Exchange, saved_bytes, simulate_pipeline
+from ooodist.planner.pipeline.simulate import (
+    Deadlock,
+    Exchange,
+    Run,
+    saved_bytes,
+    simulate_pipeline,
+)
 from tests.planner.pipelines import partly_trained, reference_ends, reference_step_seconds
 
 
@@ -75,7 +88,7 @@ def test_what_nobody_needs_takes_nothing(
 
 @settings(deadline=None)
 @given(partly_trained())
-def test_exchanges_follow_the_last_w_one_at_a_time(
+def test_exchanges_follow_their_buckets_one_at_a_time(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],
 ) -> None:
     _, schedule, costs = pipeline
@@ -93,13 +106,53 @@ def test_exchanges_follow_the_last_w_one_at_a_time(
         expected = {stage for stage in trained if costs.stages[stage].exchange}
         assert {each.stage for each in exchanges} == expected
         for each in exchanges:
+            cost = costs.stages[each.stage]
             last = max(run.end for run in of_weights if run.action.stage == each.stage)
-            assert each.start >= last
-            assert each.end - each.start == costs.stages[each.stage].exchange
-            # It begins at once, or when another is done.
-            assert each.start in (last, *(other.end for other in exchanges))
+            tail = tail_of([run.action for run in runs])
+            is_in_tail = any(action.stage == each.stage for action in tail)
+            # It begins once the first bucket is done, or when another exchange is.
+            assert each.start >= last - (tail_seconds(runs) if is_in_tail else 0)
+            if not is_in_tail or cost.buckets == 1:
+                assert each.start in (last, *(other.end for other in exchanges))
+                assert each.end - each.start == cost.exchange
+            assert each.end >= each.start + cost.exchange
+            assert each.end >= last + cost.exchange / cost.buckets
         assert all(one.end <= other.start for one, other in itertools.pairwise(exchanges))
         assert start == max((each.end for each in (*runs, *exchanges)), default=0)
+
+
+def tail_seconds(runs: Sequence[Run]) -> float:
+    """From the start of a rank's tail to its end, with what one B does before its W."""
+    return runs[-1].end - runs[-len(tail_of([run.action for run in runs]))].start
+
+
+@pytest.mark.parametrize(
+    ("exchange", "buckets", "span"),
+    [
+        (4, 1, (8, 12)),  # after the last W, as a whole
+        (4, 4, (5, 9)),  # W's are as slow as sums: only the last bucket's sum is left
+        (2, 4, (5, 8.5)),  # sums wait for W's
+        (8, 4, (5, 13)),  # W's have gone on, and sums have followed each other without a gap
+    ],
+)
+def test_buckets_by_hand(exchange: float, buckets: int, span: tuple[float, float]) -> None:
+    """The four W's of the tail, of which each bucket has a part::
+
+    rank       F F F F .. I I I I W W W W        (I takes no time)
+    exchange                       a b c d       and each ends one later, if sums are as slow
+    """
+    cost = StageCost(1, 0, 1, exchange=exchange, buckets=buckets)
+    schedule = from_csv("0F0,0F1,0F2,0F3,0I0,0I1,0I2,0I3,0W0,0W1,0W2,0W3\n", "x")
+    timeline = simulate_pipeline(schedule, PipelineCosts((cost,)))
+    assert timeline.exchanges == ((Exchange(0, *span),),)
+
+
+def test_a_b_at_the_end_has_its_w_in_buckets() -> None:
+    """The stage before it is done earlier, and its exchange waits for the last W as a whole."""
+    costs = PipelineCosts((StageCost(1, 1, 2, exchange=2, buckets=2),) * 2)
+    schedule = from_csv("0F0,1F0,1B0,0B0\n", "x")
+    timeline = simulate_pipeline(schedule, costs)
+    assert timeline.exchanges == ((Exchange(1, 5, 7), Exchange(0, 7, 9)),)
 
 
 def test_exchanges_by_hand() -> None:

@@ -1,0 +1,114 @@
+"""Divides the weights of a rank into buckets, whose gradients replicas sum as one array each.
+
+A sum of its own for each weight would cost as many messages as there are biases; one for all could
+begin only when the last W is done::
+
+    layers     kernel bias  kernel bias  kernel bias  kernel bias
+    buckets   |----------- 0 -----------|----- 1 -----|---- 2 ----|
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ooodist.pipeline.layers.state import summed_as
+from ooodist.pipeline.runtime.boundary import aligned_zeros, as_bytes, from_bytes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Weights whose gradients are summed together.
+
+    Attributes:
+        variables: the weights, all of which are summed in one dtype.
+        root: the rank among the replicas that gets the sum; None: all get it.
+    """
+
+    variables: tuple[keras.Variable, ...]
+    root: int | None = None
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the sum."""
+        return summed_as(self.variables[0])
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of elements of each weight."""
+        return [int(np.prod(variable.shape)) for variable in self.variables]
+
+    def empty(self) -> np.ndarray:
+        """Returns a flat array for the sum, zeros of shape (all elements,)."""
+        return aligned_zeros(sum(self.sizes) * self.dtype.itemsize).view(self.dtype)
+
+    def pack(self, gradients: Sequence[tf.Tensor]) -> np.ndarray:
+        """Returns the gradients of the weights, as one flat array of its own memory."""
+        flat, begin = self.empty(), 0
+        for gradient, size in zip(gradients, self.sizes, strict=True):
+            # On a CPU NumPy reads the tensor's own memory: this is the only copy.
+            values = as_bytes(gradient).view(gradient.dtype.as_numpy_dtype)
+            flat[begin : begin + size] = values
+            begin += size
+        return flat
+
+    def as_tensor(self, flat: np.ndarray) -> tf.Tensor:
+        """Returns the tensor with the memory of such an array, which must not be changed."""
+        spec = tf.TensorSpec(flat.shape, tf.as_dtype(self.dtype))
+        return from_bytes(flat.view(np.uint8), spec)
+
+    def unpack(self, flat: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the weights' parts of such a tensor, in their shapes and dtypes."""
+        pairs = zip(tf.split(flat, self.sizes), self.variables, strict=True)
+        return [tf.cast(tf.reshape(part, each.shape), each.dtype) for part, each in pairs]
+
+
+def by_layer(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, ...]]:
+    """Returns the weights of each layer that follow each other and are summed in one dtype.
+
+    What computes their gradients stays together: TensorFlow makes one op of a kernel's and a bias's
+    where it finds both, which adds up the bias's in another order.
+    """
+
+    def key(variable: keras.Variable) -> tuple[str, str]:
+        return variable.path.rpartition("/")[0], summed_as(variable).name
+
+    return [tuple(group) for _, group in itertools.groupby(variables, key)]
+
+
+def divide(
+    items: Iterable[T],
+    key_of: Callable[[T], Hashable],
+    bytes_of: Callable[[T], int],
+    most_bytes: int,
+) -> list[list[T]]:
+    """Divides items into groups, each of items of one key, in their order.
+
+    Args:
+        items: what is divided.
+        key_of: what must be the same for all items of a group.
+        bytes_of: the size of an item.
+        most_bytes: the size of a group, unless a single item is larger.
+
+    Returns:
+        the groups, in the order of their first items.
+    """
+    groups: list[list[T]] = []
+    latest: dict[Hashable, tuple[list[T], int]] = {}  # by key: a group, and its bytes
+    for item in items:
+        key, num_bytes = key_of(item), bytes_of(item)
+        group, total = latest.get(key, ([], 0))
+        if not group or total + num_bytes > most_bytes:
+            group, total = [], 0
+            groups.append(group)
+        group.append(item)
+        latest[key] = group, total + num_bytes
+    return groups
