@@ -227,16 +227,20 @@ class Assembly:
         wait(self.ranks.world.Iallreduce(own, most, op=MPI.MAX))
         return float(most)
 
-    def step(self, batch: Any) -> tuple[list[Ran], float]:
+    def step(
+        self, batch: Any, after_forward: Callable[[float], None] = lambda loss: None
+    ) -> list[Ran]:
         """Trains on a batch.
 
         Args:
             batch: as the data yields it; None where none of it is needed.
+            after_forward: called after the last F of this rank, with what its stages add to the
+                mean loss.
 
         Returns:
-            the actions that were run, with times, and what this rank's stages add to the mean loss.
+            the actions that were run, with times.
         """
-        ran = self._run(batch)
+        ran = self._run(batch, lambda: after_forward(self._loss()))
         if self._noted is None:
             self._end_step()
         else:
@@ -244,13 +248,16 @@ class Assembly:
             self.gradients.wait_for_begun()
             wait(self.ranks.world.Ibarrier())
             self._noted.note(ran, seconds_of(self._end_step))
-        return ran, sum(work.mean_loss for work in self.works.values())
+        return ran
+
+    def _loss(self) -> float:
+        return sum(work.mean_loss for work in self.works.values())
 
     def _end_step(self) -> None:
         self.update(self.gradients.sums())
         self.gradients.clear()
 
-    def _run(self, batch: Any) -> list[Ran]:
+    def _run(self, batch: Any, after_forward: Callable[[], None] = lambda: None) -> list[Ran]:
         if self.reads_data:
             needed = {place for places in self.reads.values() for place in places}
             parts = self.splitter.split(batch, needed, targets=self.has_loss)
@@ -264,7 +271,7 @@ class Assembly:
         for work in self.works.values():
             work.loss_scale = scale
         self.gradients.begin()
-        return self._runtime.step()
+        return self._runtime.step(after_forward)
 
     def gradient_sums(self, batch: Any) -> list[tf.Tensor]:
         """Returns the sums of :attr:`gradients` on a batch, with no update; all ranks call it."""
