@@ -345,7 +345,7 @@ def assemble(
         holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
-    _log(assembly.plan, stages)
+    _log(assembly.plan, stages, waits=assembly.update.needs_all)
     return assembly
 
 
@@ -365,7 +365,7 @@ def _places(stage: Stage, model: keras.Model) -> list[int]:
     return [place for place, symbol in enumerate(model.inputs) if id(symbol) in read]
 
 
-def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
+def _log(plan: PipelinePlan, stages: Sequence[Stage], *, waits: bool) -> None:
     timeline, costs = plan.timeline, plan.costs.stages
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
         names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
@@ -384,6 +384,6 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
         "schedule %s, %d micro-batches: predicted %.1f ms a step, bubble %.1f %%",
         plan.schedule.name,
         plan.schedule.microbatches,
-        timeline.step_seconds * 1e3,
+        (timeline.step_seconds if waits else plan.period) * 1e3,
         timeline.bubble * 1e2,
     )
