@@ -117,7 +117,7 @@ class Worker:
         assembly.carry_out(row.plan)
         engine.barrier()
         began = time.perf_counter()
-        ran, _ = assembly.step(self.batches[row.microbatches])
+        ran = assembly.step(self.batches[row.microbatches])
         seconds = time.perf_counter() - began
         computing = [each for each in ran if each.action.kind in COMPUTE_KINDS]
         busy = sum(each.end - each.start for each in computing)

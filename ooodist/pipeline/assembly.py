@@ -229,16 +229,20 @@ class Assembly:
         wait(self.ranks.world.Iallreduce(own, most, op=MPI.MAX))
         return float(most)
 
-    def step(self, batch: Any) -> tuple[list[Ran], float]:
+    def step(
+        self, batch: Any, after_forward: Callable[[float], None] = lambda loss: None
+    ) -> list[Ran]:
         """Trains on a batch.
 
         Args:
             batch: as the data yields it; None where none of it is needed.
+            after_forward: called after the last F of this rank, with what its stages add to the
+                mean loss.
 
         Returns:
-            the actions that were run, with times, and what this rank's stages add to the mean loss.
+            the actions that were run, with times.
         """
-        ran = self._run(batch)
+        ran = self._run(batch, lambda: after_forward(self._loss()))
         if self._noted is None:
             self._end_step()
         else:
@@ -246,13 +250,16 @@ class Assembly:
             self.gradients.wait_for_begun()
             wait(self.ranks.world.Ibarrier())
             self._noted.note(ran, seconds_of(self._end_step))
-        return ran, sum(work.mean_loss for work in self.works.values())
+        return ran
+
+    def _loss(self) -> float:
+        return sum(work.mean_loss for work in self.works.values())
 
     def _end_step(self) -> None:
         self.update(self.gradients.sums())
         self.gradients.clear()
 
-    def _run(self, batch: Any) -> list[Ran]:
+    def _run(self, batch: Any, after_forward: Callable[[], None] = lambda: None) -> list[Ran]:
         if self.reads_data:
             needed = {place for places in self.reads.values() for place in places}
             parts = self.splitter.split(batch, needed, targets=self.has_loss)
@@ -266,7 +273,7 @@ class Assembly:
         for work in self.works.values():
             work.loss_scale = scale
         self.gradients.begin()
-        return self._runtime.step()
+        return self._runtime.step(after_forward)
 
     def gradient_sums(self, batch: Any) -> list[tf.Tensor]:
         """Returns the sums of :attr:`gradients` on a batch, with no update; all ranks call it."""
@@ -348,7 +355,7 @@ def assemble(
         holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
-    _log(assembly.plan, stages)
+    _log(assembly.plan, stages, waits=assembly.update.needs_all)
     return assembly
 
 
@@ -368,7 +375,7 @@ def _places(stage: Stage, model: keras.Model) -> list[int]:
     return [place for place, symbol in enumerate(model.inputs) if id(symbol) in read]
 
 
-def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
+def _log(plan: PipelinePlan, stages: Sequence[Stage], *, waits: bool) -> None:
     timeline, costs = plan.timeline, plan.costs.stages
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
         names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
@@ -387,6 +394,6 @@ def _log(plan: PipelinePlan, stages: Sequence[Stage]) -> None:
         "schedule %s, %d micro-batches: predicted %.1f ms a step, bubble %.1f %%",
         plan.schedule.name,
         plan.schedule.microbatches,
-        timeline.step_seconds * 1e3,
+        (timeline.step_seconds if waits else plan.period) * 1e3,
         timeline.bubble * 1e2,
     )

@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
-from mpi4py import MPI
 
 from ooodist.checkpoint.together import spread
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_model import build_with
 from ooodist.config.sections import ParallelConfig, PlanningConfig
-from ooodist.engines.mpi import MpiEngine, wait
+from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together
 from ooodist.pipeline.assembly import Assembly, assemble
@@ -33,11 +30,11 @@ from ooodist.pipeline.live_schedule import LiveSchedule
 from ooodist.pipeline.ownership import average_statistics, check_copies
 from ooodist.pipeline.planning import write_schedule
 from ooodist.pipeline.ranks import make_ranks
+from ooodist.pipeline.runtime.record import Record
 from ooodist.pipeline.runtime.runtime import Ran
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
-from ooodist.step.finite import Checked
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
@@ -158,7 +155,14 @@ class Pipeline(Strategy):
             self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
         stages, rank_of = self.assembly.stages, self.assembly.plan.schedule.rank_of
         self._together = stages_together(stages, rank_of)
-        self._record = _Record(model, self.assembly, self._timeout)
+        self._record = Record(
+            model,
+            self.ranks,
+            rank_of[-1],
+            self.assembly.batch_size,
+            self.assembly.transport,
+            self._timeout,
+        )
         self._planned_for = self.compiled
         self._is_for_training = True
 
@@ -220,8 +224,9 @@ class Pipeline(Strategy):
         """Trains on one batch, a step; returns the logs."""
         assert self.assembly is not None
         self.step_began = time.time()
-        self.ran, loss = self.assembly.step(batches[0])
-        logs, codes = self._record(loss)
+        self.ran = self.assembly.step(batches[0], self._record.after_forward)
+        logs = self._record.logs()
+        codes = self._record.begin_codes(self.assembly.update.not_finite)
         self.watch.note(codes, self._record.checked, 1, logs)
         return logs
 
@@ -268,48 +273,3 @@ class Pipeline(Strategy):
 
     def starting_on_rank_0(self) -> AbstractContextManager[None]:
         return self.holding.starting_on_rank_0()
-
-
-class _Record:
-    """Makes the logs of a step, the same on all ranks.
-
-    The last stage's rank computes the metrics; the loss is the sum of what all stages add to it.
-
-    Attributes:
-        checked: the gradients that are checked for values that are not finite, in the order of the
-            backward pass; see ``step/finite.py``.
-    """
-
-    def __init__(self, model: keras.Model, assembly: Assembly, timeout: float) -> None:
-        self._model = model
-        self._assembly = assembly
-        self._timeout = timeout
-        self._mean_loss = next(metric for metric in model.metrics if metric.name == "loss")
-        self._update = tf.function(self._update_loss, autograph=False)
-        self._names: list[str] = []
-        self.checked = [Checked(0, weight.path) for weight in reversed(model.trainable_variables)]
-        paths = (checked.weight for checked in self.checked)
-        self._codes: dict[str | None, int] = {path: code for code, path in enumerate(paths, 1)}
-
-    def __call__(self, loss: float) -> tuple[dict[str, Any], np.ndarray]:
-        """Returns the logs and, per rank, the code of a gradient that is not finite, or 0."""
-        assembly = self._assembly
-        total = np.array([loss])
-        request = assembly.ranks.pipeline.Iallreduce(MPI.IN_PLACE, total, op=MPI.SUM)
-        wait(request, "the sum of the loss", self._timeout)
-        if not self._names:
-            self._names = sorted(self._model.get_metrics_result())
-        world = assembly.ranks.world
-        message = np.zeros(len(self._names) + world.size)
-        values, codes = np.split(message, [len(self._names)])
-        if assembly.has_loss:
-            found = self._update(tf.constant(total[0], tf.float32), float(assembly.batch_size))
-            values[:] = [float(found[name]) for name in self._names]
-        codes[world.rank] = self._codes.get(assembly.update.not_finite, 0)
-        request = world.Iallreduce(MPI.IN_PLACE, message, op=MPI.SUM)
-        wait(request, "the metrics", self._timeout)
-        return dict(zip(self._names, values / assembly.ranks.replicas, strict=True)), codes
-
-    def _update_loss(self, loss: tf.Tensor, samples: float) -> dict[str, tf.Tensor]:
-        self._mean_loss.update_state(loss, sample_weight=samples)
-        return self._model.get_metrics_result()

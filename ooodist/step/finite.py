@@ -22,8 +22,8 @@ skips such a step: there only weights are checked.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -51,6 +51,9 @@ class Checked(NamedTuple):
 
     step: int
     weight: str
+
+
+Codes: TypeAlias = tf.Tensor | Callable[[], np.ndarray]
 
 
 class GradientSums:
@@ -97,7 +100,7 @@ class GradientWatch:
     """Reads the codes of each call and raises UserError on all ranks at the first that is not 0.
 
     On accelerators a call's codes are read when the next call has begun, so that the host need not
-    wait for each.
+    wait for each; in a pipeline, so that the ranks need not wait for each other.
 
     Args:
         engine: the engine that connects the ranks.
@@ -108,7 +111,7 @@ class GradientWatch:
         self._engine = engine
         self._model = model
         self._waits = bool(tf.config.get_visible_devices("GPU"))
-        self._pending: tuple[tf.Tensor, Sequence[Checked], int, Any] | None = None
+        self._pending: tuple[Codes, Sequence[Checked], int, Any] | None = None
         self._step = 0
         self._nan_is_handled = False
 
@@ -129,19 +132,20 @@ class GradientWatch:
         )
 
     def note(
-        self, codes: tf.Tensor, checked: Sequence[Checked], num_steps: int, logs: Mapping[str, Any]
+        self, codes: Codes, checked: Sequence[Checked], num_steps: int, logs: Mapping[str, Any]
     ) -> None:
-        """Takes the result of a call, and looks at it now or (on accelerators) after the next call.
+        """Takes the result of a call, and looks at it now or (on accelerators, and where codes are
+        still on their way) after the next call.
 
         Args:
-            codes: the code of each rank, by rank.
+            codes: the code of each rank, by rank; or what waits for them and returns them.
             checked: what the codes refer to.
             num_steps: the number of steps of the call.
             logs: the logs of the call.
         """
         before, self._pending = self._pending, (codes, checked, self._step, logs.get("loss"))
         self._step += num_steps
-        if not self._waits:
+        if not self._waits and not callable(codes):
             self.look()
         elif before is not None:
             self._look_at(*before)
@@ -153,9 +157,9 @@ class GradientWatch:
             self._look_at(*pending)
 
     def _look_at(
-        self, codes: tf.Tensor, checked: Sequence[Checked], steps_before: int, loss: Any
+        self, codes: Codes, checked: Sequence[Checked], steps_before: int, loss: Any
     ) -> None:
-        found = np.asarray(codes).astype(int)
+        found = np.asarray(codes() if callable(codes) else codes).astype(int)
         if not found.any() or (self._nan_is_handled and _is_not_finite(loss)):
             return
         first = min(code for code in found if code)

@@ -229,7 +229,9 @@ class DistributedFit:
         self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # no part of the epoch
         try:
             given.update(zip(arrays.NAMES, data, strict=True))
-            return self._plain_train_on_batch(**given)
+            result = self._plain_train_on_batch(**given)
+            strategy.watch.look()  # there may be no call after this one
+            return result
         finally:
             self.batches_left, self._ahead, self.steps_ahead = epoch
 
@@ -269,6 +271,7 @@ class DistributedFit:
         given = inspect.signature(self._plain_evaluate).bind(*args, **kwargs).arguments
         given.update(given.pop("kwargs", {}))
         engine = self.engine
+        self.strategy.watch.look()
         self.synchronize()
         if engine.size > 1:
             metric_states.refuse_what_does_not_add_up(self._model)

@@ -13,6 +13,7 @@ import logging
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import ClassVar
 
 from mpi4py import MPI
@@ -39,9 +40,9 @@ class Recorded(runtime.Runtime):
 
     steps: ClassVar[list[Step]] = []
 
-    def step(self) -> list[runtime.Ran]:
+    def step(self, after_forward: Callable[[], None] = lambda: None) -> list[runtime.Ran]:
         begin = time.perf_counter()
-        ran = super().step()
+        ran = super().step(after_forward)
         self.steps.append((begin, ran))
         return ran
 

@@ -232,9 +232,17 @@ def main(name: str) -> None:
     replica, _ = model.ooodist.strategy.shard
     if name == "scaled":
         assert optimizer_state["loss_scale_optimizer/dynamic_scale"] < 2.0**126
+    seen: list[str] = []
+    see = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: seen.append(str(logs)))
     history = model.fit(
-        batches.data(replica), epochs=EPOCHS, class_weight=case.class_weight, verbose=0
+        batches.data(replica),
+        epochs=EPOCHS,
+        class_weight=case.class_weight,
+        callbacks=[see],
+        verbose=0,
     )
+    assert len(seen) == EPOCHS * STEPS
+    engine.check_equal("the logs of each step", " ".join(seen))
     stages = model.ooodist.strategy.assembly.plan.costs.stages
     assert all((stage.exchange > 0) == (case.data > 1) for stage in stages), stages
     is_divided = case.bucket_bytes < BUCKET_BYTES
@@ -324,18 +332,25 @@ def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches
 
 
 def ends_where_gradients_are_not_finite(model: keras.Model, *data: Any, **options: Any) -> None:
-    """On all ranks, with the same message, in the step in which it happens."""
+    """On all ranks, with the same message, which has the step in which it happens.
+
+    The ranks know one step later, or at the end of the epoch.
+    """
     weights = model.get_weights()
     weights[-1] = np.full(weights[-1].shape, np.inf, weights[-1].dtype)
-    model.set_weights(weights)
-    step = int(model.optimizer.iterations.numpy()) + 1
-    try:
-        model.fit(*data, shuffle=False, verbose=0, **options)
-    except UserError as error:
-        message = str(error)
-    engines.current().check_equal("the message", message)
-    assert message.startswith(f"step {step}: the gradient of "), message
-    assert " is not finite (loss " in message
+    optimizer = model.optimizer
+    for steps_per_epoch, later in ((None, 1), (1, 0)):
+        model.set_weights(weights)
+        before = int(optimizer.iterations.numpy())
+        message = ""
+        try:
+            model.fit(*data, shuffle=False, verbose=0, steps_per_epoch=steps_per_epoch, **options)
+        except UserError as error:
+            message = str(error)
+        engines.current().check_equal("the message", message)
+        assert message.startswith(f"step {before + 1}: the gradient of "), message
+        assert " is not finite (loss " in message
+        assert int(optimizer.iterations.numpy()) == before + 1 + later
 
 
 def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], case: Case) -> None:

@@ -121,6 +121,8 @@ class Runtime:
         self._boundaries = boundaries
         self._first_trained = schedule.first_trained
         self._actions = with_transfers(schedule).actions[transport.rank]
+        kinds = [action.kind for action in self._actions]
+        self._last_forward = max(at for at, kind in enumerate(kinds) if kind == FORWARD)
         self._receives = [a for a in self._actions if a.kind in (RECEIVE_FORWARD, RECEIVE_BACKWARD)]
         self._there: dict[MadeOf, Sequence[Any]] = {}
         self._posted: list[Message] = []
@@ -143,8 +145,11 @@ class Runtime:
             RECEIVE_BACKWARD: self._receive,
         }
 
-    def step(self) -> list[Ran]:
+    def step(self, after_forward: Callable[[], None] = lambda: None) -> list[Ran]:
         """Runs all micro-batches of a step, up to the sums of the weight gradients; no update.
+
+        Args:
+            after_forward: called once the last F of this rank is done.
 
         Returns:
             the actions that were run, with times.
@@ -157,10 +162,12 @@ class Runtime:
         for _ in range(RECEIVES_AHEAD):
             self._post_receive()
         ran = []
-        for action in self._actions:
+        for number, action in enumerate(self._actions):
             start = time.perf_counter()
             waited = self._do[action.kind](action)
             ran.append(Ran(action, start - begin, time.perf_counter() - begin, waited))
+            if number == self._last_forward:
+                after_forward()
         self._transport.flush()
         return ran
 

@@ -160,7 +160,7 @@ class Transport:
         def start() -> list[MPI.Request]:
             return [communicator.Iallreduce(MPI.IN_PLACE, array, op=MPI.SUM)]
 
-        failing = f"not all of the {communicator.size} replicas have come to it"
+        failing = f"not all of the {communicator.size} ranks have come to it"
         return self._post(Message(name, failing, [array], start))
 
     def wait(self, message: Message) -> float:

@@ -34,6 +34,7 @@ class Update:
         updating: context entered around the update while it is traced; None for none.
 
     Attributes:
+        needs_all: whether the ranks must agree before they update.
         not_finite: path of the first weight, in the order of the backward pass, whose gradient was
             not finite in the last step; None if there is none, or the loss is scaled.
 
@@ -63,7 +64,7 @@ class Update:
         self._counted = list(counted)
         self._pipeline = pipeline
         self._updating = updating or contextlib.nullcontext
-        self._needs_all = bool(self._inner.global_clipnorm) or self._inner is not optimizer
+        self.needs_all = bool(self._inner.global_clipnorm) or self._inner is not optimizer
         self.not_finite: str | None = None
         self._sums = GradientSums()
         self._look = tf.function(self._look_at, autograph=False)
@@ -79,7 +80,7 @@ class Update:
     def __call__(self, gradients: Sequence[tf.Tensor]) -> None:
         """Updates the weights; all ranks of the pipeline call it together."""
         factor, finite = tf.ones([]), tf.constant(value=True)
-        if self._needs_all:
+        if self.needs_all:
             factor, finite = self._of_all(gradients)
         code = int(self._apply(list(gradients), factor, finite))
         self.not_finite = self._sums.checked[code - 1].weight if code else None

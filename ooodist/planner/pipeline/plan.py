@@ -23,7 +23,11 @@ from ooodist.planner.pipeline.actions import Schedule, check_size, from_csv, tra
 from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, forward_only
 from ooodist.planner.pipeline.layer_costs import ModelCosts, balanced_parts, stage_costs
 from ooodist.planner.pipeline.search import auto, best_known, fastest_named_seconds
-from ooodist.planner.pipeline.simulate import PipelineTimeline, simulate_pipeline
+from ooodist.planner.pipeline.simulate import (
+    PipelineTimeline,
+    pipeline_period,
+    simulate_pipeline,
+)
 from ooodist.util.yaml_dataclass import did_you_mean
 
 AUTO = "auto"
@@ -76,6 +80,11 @@ class PipelinePlan:
     def timeline(self) -> PipelineTimeline:
         """The timeline of a simulated step."""
         return simulate_pipeline(self.schedule, self.costs)
+
+    @property
+    def period(self) -> float:
+        """Seconds of a step among many, where ranks do not wait for each other at its end."""
+        return pipeline_period(self.schedule, self.costs)
 
 
 def check_name(name: str, chunks: int | None, key: str = "parallel") -> None:

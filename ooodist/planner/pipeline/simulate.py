@@ -28,6 +28,7 @@ from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
     COMPUTE_KINDS,
+    FORWARD,
     WEIGHT_GRADIENT,
     Action,
     Schedule,
@@ -36,6 +37,9 @@ from ooodist.planner.pipeline.actions import (
 )
 from ooodist.planner.pipeline.costs import PipelineCosts, forward_only
 from ooodist.planner.pipeline.dependencies import needs_of, result_of, users_of
+
+MOST_STEPS = 40  # that are simulated to find out how long one takes among many
+SAME = 1e-9  # relative difference of times that count as the same
 
 Message = tuple[str, int, int, int]  # the result, the stages that make and use it, the micro-batch
 
@@ -84,7 +88,11 @@ class PipelineTimeline:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of a step, including the updates; at its end the ranks wait for each other."""
+        """Seconds from the start of a step to the end of its last update on any rank.
+
+        This is a step's time where ranks wait for each other before their updates; where they do
+        not, many steps take less: see :func:`pipeline_period`.
+        """
         return max(
             start + update for start, update in zip(self.update_starts, self.updates, strict=True)
         )
@@ -159,12 +167,50 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
         UserError: the costs are those of another number of stages.
     """
     costs.check(schedule.stages)
+    return _simulated(schedule, costs, [0.0] * schedule.ranks, Links(schedule.rank_of))
+
+
+def pipeline_period(schedule: Schedule, costs: PipelineCosts) -> float:
+    """Returns the seconds of a step among many, where ranks do not wait for each other at its end.
+
+    Each rank begins a step when it has done its update of the step before, and has the metrics of
+    that step, which are computed after the last F of the last stage::
+
+        rank 0   F F F I F W I ... update | F F F I F W I ... update |
+        rank 1     F F I F I W ...   update | F F I F I W ...   update |
+                                          |-------- period --------|
+
+    Raises:
+        Deadlock, UserError: as :func:`simulate_pipeline`.
+    """
+    costs.check(schedule.stages)
+    links = Links(schedule.rank_of)
+    ends = [[0.0] * schedule.ranks]  # of each step so far, by rank
+    for steps in range(1, MOST_STEPS + 1):
+        timeline = _simulated(schedule, costs, ends[-1], links)
+        metrics = max(
+            run.end for run in timeline.runs[schedule.rank_of[-1]] if run.action.kind == FORWARD
+        )
+        done = zip(timeline.update_starts, timeline.updates, strict=True)
+        ends.append([max(metrics, start + update) for start, update in done])
+        # Once all ranks are as far ahead of an earlier step, the steps between repeat for ever.
+        for before in range(steps - 1, max(-1, steps - 1 - schedule.ranks), -1):
+            ahead = [now - then for now, then in zip(ends[-1], ends[before], strict=True)]
+            if max(ahead) - min(ahead) <= SAME * max(ahead):
+                return max(ahead) / (steps - before)
+    half = MOST_STEPS // 2
+    return (max(ends[-1]) - max(ends[half])) / (MOST_STEPS - half)
+
+
+def _simulated(
+    schedule: Schedule, costs: PipelineCosts, begins: Sequence[float], links: Links
+) -> PipelineTimeline:
+    """Simulates a step that each rank begins at its own time, with links that may be in use."""
     schedule = without_transfers(schedule)
     first = schedule.first_trained
     costs = forward_only(costs, first)
     runs: list[list[Run]] = [[] for _ in schedule.actions]
     there: dict[Message, float] = {}
-    links = Links(schedule.rank_of)
     waiting: dict[Message, int] = {}
     parts = [(stage, kind) for stage in range(schedule.stages) for kind in COMPUTE_KINDS]
     needed = {part: needs_of(*part, schedule.stages) for part in parts}
@@ -173,7 +219,7 @@ def simulate_pipeline(schedule: Schedule, costs: PipelineCosts) -> PipelineTimel
     while ready:
         rank = ready.pop()
         actions = schedule.actions[rank]
-        time = runs[rank][-1].end if runs[rank] else 0.0
+        time = runs[rank][-1].end if runs[rank] else begins[rank]
         while len(runs[rank]) < len(actions):
             action = actions[len(runs[rank])]
             stage, kind, microbatch = action

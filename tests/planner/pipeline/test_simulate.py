@@ -19,11 +19,17 @@ from ooodist.planner.pipeline.actions import (
 )
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, equal_stages, forward_only
 from ooodist.planner.pipeline.dependencies import with_transfers
-from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
+from ooodist.planner.pipeline.schedules import (
+    gpipe,
+    one_forward_one_backward,
+    zero_bubble_h1,
+    zero_bubble_h2,
+)
 from ooodist.planner.pipeline.simulate import (
     Deadlock,
     Exchange,
     Run,
+    pipeline_period,
     saved_bytes,
     simulate_pipeline,
 )
@@ -268,3 +274,62 @@ def test_costs_of_other_stages() -> None:
 def test_nothing_to_do_takes_no_time() -> None:
     timeline = simulate_pipeline(Schedule("none", (0,), 1, ((),)), equal_stages(1))
     assert (timeline.makespan, timeline.spans, timeline.bubble) == (0, (0,), 0)
+
+
+# Steps that begin where others end
+
+
+@settings(deadline=None)
+@given(partly_trained())
+def test_a_period_is_between_the_busiest_rank_and_a_step_from_a_barrier_on(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    _, schedule, costs = pipeline
+    timeline = simulate_pipeline(schedule, costs)
+    period = pipeline_period(schedule, costs)
+    busiest = max(map(sum, zip(timeline.busy, timeline.updates, strict=True)))
+    assert busiest <= period * (1 + 1e-6)
+    assert period <= timeline.step_seconds * (1 + 1e-6)
+
+
+@settings(deadline=None, max_examples=50)
+@given(partly_trained())
+def test_a_period_is_that_of_steps_in_one_long_schedule(
+    pipeline: tuple[Schedule, Schedule, PipelineCosts],
+) -> None:
+    """Whose updates and exchanges take no time: those have no place in the middle of a schedule."""
+    schedule, _, costs = pipeline
+    stages = tuple(replace(stage, update=0.0, exchange=0.0) for stage in costs.stages)
+    costs = replace(costs, stages=stages, memory_limit=None)
+
+    def seconds(steps: int) -> float:
+        many = replace(
+            schedule,
+            microbatches=steps * schedule.microbatches,
+            actions=tuple(
+                tuple(
+                    Action(stage, kind, step * schedule.microbatches + microbatch)
+                    for step in range(steps)
+                    for stage, kind, microbatch in actions
+                )
+                for actions in schedule.actions
+            ),
+        )
+        return simulate_pipeline(many, costs).makespan
+
+    first, steps = 60, 60  # a multiple of all numbers of steps after which times may repeat
+    in_the_long_run = (seconds(first + steps) - seconds(first)) / steps
+    assert pipeline_period(schedule, costs) == pytest.approx(in_the_long_run, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (8, 16)])
+def test_the_period_of_zb_h2_has_no_bubble(ranks: int, microbatches: int) -> None:
+    """The ranks of a step from a barrier on end one F after the other; all others wait then."""
+    equal = equal_stages(ranks)
+    costs = replace(equal, stages=tuple(replace(each, update=0.5) for each in equal.stages))
+    schedule = zero_bubble_h2(ranks, microbatches)
+    assert simulate_pipeline(schedule, costs).step_seconds == 3 * microbatches + ranks - 1 + 0.5
+    assert pipeline_period(schedule, costs) == 3 * microbatches + 0.5
+    one_f_one_b = one_forward_one_backward(ranks, microbatches)  # rank 0 begins first, ends last
+    seconds = simulate_pipeline(one_f_one_b, costs).step_seconds
+    assert pipeline_period(one_f_one_b, costs) == seconds

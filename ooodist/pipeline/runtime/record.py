@@ -1,0 +1,143 @@
+"""Makes the logs of a step, the same on all ranks, without a barrier at its end.
+
+The loss is the sum of what all stages add to it, and known after the last F; the rank of the last
+stage then computes the metrics. They reach the other ranks long before these end their step::
+
+    rank 0   F0  F1  .   .   I0  W0  I1  W1  update | F0  F1
+                  \\ loss                     ^ metrics
+    rank 1   .   F0  I0  F1 -+-> I1  W0  W1  update     | F0
+
+Whether gradients are finite is known only after the update. These codes travel during the next
+step, and are read when it ends: on all ranks in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from mpi4py import MPI
+
+from ooodist.engines.mpi import wait
+from ooodist.pipeline.ranks import Ranks
+from ooodist.pipeline.runtime.transport import Transport
+from ooodist.step.finite import Checked
+
+_LOSS, _METRICS = 0, 1  # tags
+
+
+class Record:
+    """Makes the logs of each step. All ranks make this object together.
+
+    Args:
+        model: compiled, with metrics that are built.
+        ranks: the position of this rank among all.
+        last: the position of the rank that has the last stage, and so the metrics.
+        batch_size: samples per step of one pipeline.
+        transport: moves the codes of gradients that are not finite.
+        timeout: seconds that a rank waits for another.
+
+    Attributes:
+        checked: the gradients that are checked for values that are not finite, in the order of the
+            backward pass; see ``step/finite.py``.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        ranks: Ranks,
+        last: int,
+        batch_size: int,
+        transport: Transport,
+        timeout: float,
+    ) -> None:
+        self._model = model
+        self._ranks = ranks
+        self._last = last
+        self._batch_size = float(batch_size)
+        self._transport = transport
+        self._timeout = timeout
+        self._world = ranks.world.Dup()  # codes and metrics must not meet messages of others
+        self._mean_loss = next(metric for metric in model.metrics if metric.name == "loss")
+        self._update = tf.function(self._update_loss, autograph=False)
+        self._names = sorted(model.get_metrics_result())  # which all ranks call together
+        self._own = np.empty(0)  # the metrics of this pipeline, on its last rank
+        self._sent: list[MPI.Request] = []
+        self.checked = [Checked(0, weight.path) for weight in reversed(model.trainable_variables)]
+        paths = (checked.weight for checked in self.checked)
+        self._codes: dict[str | None, int] = {path: code for code, path in enumerate(paths, 1)}
+
+    def after_forward(self, loss: float) -> None:
+        """Called when the last F of this rank is done; sends what is known then.
+
+        The last rank does not wait for long here: all others have done their last F before it.
+
+        Args:
+            loss: what this rank's stages add to the mean loss.
+
+        Raises:
+            UserError: the loss of another rank does not come in time.
+        """
+        MPI.Request.Waitall(self._sent)  # of the step before; it was received long ago
+        if self._ranks.position != self._last:
+            part = np.array([loss])
+            self._sent = [self._world.Isend(part, self._rank_of(self._last), _LOSS)]
+            return
+        total = loss
+        for position in range(self._ranks.positions):
+            if position != self._last:
+                part = np.empty(1)
+                request = self._world.Irecv(part, self._rank_of(position), _LOSS)
+                wait(request, f"the loss of position {position}", self._timeout)
+                total += float(part[0])
+        found = self._update(tf.constant(total, tf.float32), self._batch_size)
+        self._own = np.array([float(found[name]) for name in self._names])
+        others = (rank for rank in range(self._world.size) if rank != self._world.rank)
+        self._sent = [self._world.Isend(self._own, rank, _METRICS) for rank in others]
+
+    def logs(self) -> dict[str, Any]:
+        """Returns the logs of the step whose F are done: means over the replicas.
+
+        Raises:
+            UserError: the metrics of a pipeline do not come in time.
+        """
+        total = np.zeros(len(self._names))
+        for replica in range(self._ranks.replicas):  # in the same order on all ranks
+            values, source = self._own, self._rank_of(self._last, replica)
+            if source != self._world.rank:
+                values = np.empty(len(self._names))
+                request = self._world.Irecv(values, source, _METRICS)
+                wait(request, "the metrics", self._timeout)
+            total += values
+        return dict(zip(self._names, total / self._ranks.replicas, strict=True))
+
+    def begin_codes(self, not_finite: str | None) -> Callable[[], np.ndarray]:
+        """Begins to tell all ranks whether this rank's gradients are finite.
+
+        Args:
+            not_finite: the path of a weight whose gradient is not finite; None if all are.
+
+        Returns:
+            what waits for the code of each rank, by rank, and returns them; 0 is for finite.
+        """
+        codes = np.zeros(self._world.size)
+        codes[self._world.rank] = self._codes.get(not_finite, 0)
+        message = self._transport.sum("the codes of gradients", self._world, codes)
+
+        def arrived() -> np.ndarray:
+            self._transport.wait(message)
+            return codes
+
+        return arrived
+
+    def _rank_of(self, position: int, replica: int | None = None) -> int:
+        """Returns the rank at a position of a pipeline; None: of this rank's."""
+        of = self._ranks.replica if replica is None else replica
+        return of * self._ranks.positions + position
+
+    def _update_loss(self, loss: tf.Tensor, samples: float) -> dict[str, tf.Tensor]:
+        self._mean_loss.update_state(loss, sample_weight=samples)
+        return self._model.get_metrics_result()
