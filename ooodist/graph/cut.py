@@ -27,7 +27,7 @@ memory what dW has yet to read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ import tensorflow as tf
 
 from ooodist.compat.tensorflow_graph import call_flat, capture, captures_of
 from ooodist.graph import ops as graphs
+from ooodist.graph.accumulation import accumulate
 from ooodist.graph.buffers import buffer_of, workspace_bytes
 from ooodist.graph.order import baseline_order, impose_order
 from ooodist.graph.units import Gradient, find_backward_units
@@ -322,18 +323,15 @@ class _Cutting:
         """Returns a function that adds its first arguments, the flat gradients of the variables
         with these numbers, to their accumulators, and returns the others."""
 
-        def accumulate(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        gradients = [self._traced.gradients[number] for number in numbers]
+        accumulators = [self._accumulators[number] for number in numbers]
+
+        def add(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             left = iter(tensors)
-            for number in numbers:
-                gradient, accumulator = self._traced.gradients[number], self._accumulators[number]
-                if isinstance(gradient, tf.IndexedSlices):
-                    values, indices = next(left), next(left)
-                    accumulator.scatter_add(tf.IndexedSlices(values, indices))
-                elif gradient is not None:
-                    accumulator.assign_add(next(left))
+            accumulate([_remade(gradient, left) for gradient in gradients], accumulators)
             return list(left)
 
-        return accumulate
+        return add
 
     def _function(
         self, part: _Part, then: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]] | None = None
@@ -410,6 +408,13 @@ def _tensors_of(gradient: Gradient) -> list[tf.Tensor]:
     if isinstance(gradient, tf.IndexedSlices):
         return [gradient.values, gradient.indices]
     return [] if gradient is None else [gradient]
+
+
+def _remade(gradient: Gradient, tensors: Iterator[tf.Tensor]) -> Gradient:
+    """Returns the gradient made of the next of these tensors, as :func:`_tensors_of` lists them."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(next(tensors), next(tensors))
+    return None if gradient is None else next(tensors)
 
 
 def _within(node: Any, names: set[str]) -> Any:
