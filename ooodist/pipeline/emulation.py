@@ -11,9 +11,10 @@ TensorFlow is not imported: sixteen processes of it would keep two cores busy fo
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -181,6 +182,54 @@ def emulate(
     Raises:
         UserError: MPI has no MPI_THREAD_MULTIPLE, or a message does not come in time (Stalled).
     """
+    timed = []
+    with _emulated(world, schedule, costs, timeout) as step:
+        for _ in range(warm_up + steps):
+            _meet(world)
+            timed.append(step())
+    timed = timed[warm_up:]
+    times = _gather(world, schedule, [_times(ran, seconds) for ran, seconds in timed])
+    return None if times is None else summarize(schedule, costs, times)
+
+
+def emulated_period(
+    world: MPI.Intracomm,
+    schedule: Schedule,
+    costs: PipelineCosts,
+    *,
+    steps: int = STEPS,
+    timeout: float = 60.0,
+) -> float:
+    """Returns the seconds of a step among many, where ranks do not wait for each other at its end.
+
+    The first steps, one for each rank, do not count: then all ranks begin together. All ranks call
+    it, and get the same.
+
+    Args:
+        world: the ranks of the schedule.
+        schedule: the same on all ranks.
+        costs: costs of its stages.
+        steps: number of timed steps.
+        timeout: seconds that a rank waits for a message.
+
+    Raises:
+        UserError: as :func:`emulate`.
+    """
+    with _emulated(world, schedule, costs, timeout) as step:
+        _meet(world)
+        for _ in range(world.size):
+            step()
+        seconds = sum(step()[1] for _ in range(steps)) / steps
+    every = np.empty(world.size)
+    wait_for(world.Iallgather(np.array([seconds]), every))
+    return float(every.max())
+
+
+@contextlib.contextmanager
+def _emulated(
+    world: MPI.Intracomm, schedule: Schedule, costs: PipelineCosts, timeout: float
+) -> Iterator[Callable[[], tuple[Sequence[Ran], float]]]:
+    """Yields what runs a step; it returns this rank's actions and its seconds."""
     from ooodist.pipeline.runtime.runtime import Runtime  # imports MPI, which starts it
     from ooodist.pipeline.runtime.transport import Transport
 
@@ -197,23 +246,25 @@ def emulate(
                 for stage in range(schedule.stages - 1)
             ],
         )
-        timed = [_timed_step(world, runtime, own, costs) for _ in range(warm_up + steps)][warm_up:]
+        yield lambda: _timed_step(runtime, own, costs)
     finally:
         transport.close()
     communicator.Free()
-    times = _gather(world, schedule, [_times(ran, seconds) for ran, seconds in timed])
-    return None if times is None else summarize(schedule, costs, times)
+
+
+def _meet(world: MPI.Intracomm) -> None:
+    """Returns once all ranks are ready."""
+    wait_for(world.Ibarrier())
+    world.Barrier()  # short, and all leave it at nearly the same moment
 
 
 def _timed_step(
-    world: MPI.Intracomm, runtime: Runtime, own: Sequence[int], costs: PipelineCosts
+    runtime: Runtime, own: Sequence[int], costs: PipelineCosts
 ) -> tuple[Sequence[Ran], float]:
-    """Runs a step once all ranks are ready; returns this rank's actions and its seconds.
+    """Runs a step; returns this rank's actions and its seconds.
 
     Exchanges with replicas, which there are not, and updates are waited for.
     """
-    wait_for(world.Ibarrier())
-    world.Barrier()  # short, and all leave it at nearly the same moment
     begin = time.perf_counter()
     ran = runtime.step()
     exchanges = exchanges_of([Run(each.action, each.start, each.end) for each in ran], costs)

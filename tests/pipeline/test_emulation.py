@@ -243,6 +243,7 @@ def test_steps_take_as_long_as_simulated(
     assert job.returncode == 0, job.stdout
     for name in schedules:
         assert f"{name} is as simulated" in job.stdout
+    assert ("a period of " in job.stdout) == ("zb_h2" in schedules)
 
 
 def write_job(
