@@ -1,7 +1,7 @@
 """Adds gradients to accumulators, such that large ones do not wait in memory for each other.
 
-All dW of a stage are ready to run at once, and TensorFlow runs what is ready first: it would compute
-them all and then add them up. Here a large one is computed when the one before has been added::
+All dW of a stage are ready to run at once, and TensorFlow runs what is ready first: it would
+compute them all and then add them up. Here a large one is computed when the one before was added::
 
     left alone      dW1 dW2 dW3  add1 add2 add3       three gradients are kept
     here            dW1 add1  dW2 add2  dW3 add3      one

@@ -20,6 +20,7 @@ from mpi4py import MPI
 from ooodist.engines.mpi import wait
 from ooodist.errors import UserError
 from ooodist.step.finite import GradientSums
+from ooodist.step.update_order import one_after_the_other
 
 
 class Update:
@@ -99,8 +100,11 @@ class Update:
         return tf.constant(factor, tf.float32), tf.constant(value=not not_finite)
 
     def _look_at(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        counted = [g for g, counts in zip(gradients, self._counted, strict=True) if counts]
-        squares = [tf.reduce_sum(tf.square(tf.cast(g, tf.float64))) for g in counted]
+        squares: list[tf.Tensor] = []
+        for gradient, counts in zip(gradients, self._counted, strict=True):
+            if counts:
+                with tf.control_dependencies(squares[-1:]):  # one copy in float64 at a time
+                    squares.append(tf.reduce_sum(tf.square(tf.cast(gradient, tf.float64))))
         strange = [tf.reduce_any(~tf.math.is_finite(g)) for g in gradients]
         total = tf.add_n(squares) if squares else tf.zeros([], tf.float64)
         any_strange = tf.reduce_any(tf.stack(strange)) if strange else tf.constant(value=False)
@@ -116,7 +120,7 @@ class Update:
         code = self._sums.code()
         if self._inner.global_clipnorm:
             gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
-        with self._agreed(finite), self._updating():
+        with self._agreed(finite), self._updating(), one_after_the_other(self._inner):
             self._optimizer.apply(gradients, self._variables)
         if not self._variables:  # Keras does not count a step without gradients
             self._optimizer.iterations.assign_add(tf.cast(finite, self._optimizer.iterations.dtype))
