@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -12,7 +14,9 @@ import tensorflow as tf
 
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
+from ooodist.errors import UserError
 from ooodist.job import causes
+from tests.jobs import ROOT
 
 
 @pytest.fixture
@@ -90,6 +94,41 @@ def test_what_it_was_raised_from_counts_as_well(config: Config, tmp_path: Path) 
             raise RuntimeError("the callback failed") from error
 
     assert "can no longer be written" in str(causes.find(raised(write), config))
+
+
+def limited(megabytes: int, code: str) -> str:
+    """The error that code raises where the kernel limits its process to so much memory."""
+    limits = f"resource.setrlimit(resource.RLIMIT_DATA, ({megabytes} << 20,) * 2)"
+    program = (
+        "import resource, sys; import numpy as np; import tensorflow as tf; "
+        "from ooodist.config import job; from ooodist.job import causes; "
+        f"tf.ones(4).numpy(); {limits}\n"
+        f"try:\n    {code}\nexcept Exception as error:\n"
+        "    print(causes.find(error, job.load(None, sys.argv[1:])))\n"
+    )
+    command = [sys.executable, "-c", program, "parallel={pipeline: 2, microbatches: 4}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "code",
+    [  # TensorFlow tries for ten seconds
+        "tf.matmul(tf.ones((1 << 15, 16)), tf.ones((16, 1 << 15)))",
+        "np.ones((1 << 20, 4096))",
+    ],
+)
+def test_memory_that_ended(code: str) -> None:
+    text = limited(3000, code)
+    assert text.startswith("there is no memory left: ")
+    assert "its limit (ulimit -d) is 3146 MB; give parallel.memory_bytes" in text
+
+
+def test_memory_that_ended_on_another_rank(config: Config) -> None:
+    error = UserError("rank 2: MemoryError: Unable to allocate 64.0 MiB for an array")
+    assert str(causes.with_way_out(error, config)).startswith(f"{error}; lower batch")
+    error = UserError("rank 2: model.name is x")
+    assert causes.with_way_out(error, config) is error
 
 
 @pytest.mark.parametrize(
