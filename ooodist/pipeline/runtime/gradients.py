@@ -5,6 +5,8 @@
     last W of a tensor --> sum over its owners (peers in other pipelines; other stages that share
     the weight) --> update
 
+With a sharded optimizer, only the replica that updates the weight gets the sum (sharding.py).
+
 A weight that stages of several ranks share (tied embeddings) is kept by all of them. Each gets the
 sum of all gradients and makes the same update, so that the copies stay identical.
 """
@@ -31,19 +33,28 @@ class Gradients:
         rank_of: the position of each stage.
         ranks: the position of this rank among all; all ranks make this object together.
         transport: moves the sums.
+        updated_by: the only replica that updates a weight, by its path; all update the others.
 
     Attributes:
         accumulators: by path of the weight; stages add to them.
         owners: the positions that have each weight of the model, by path.
-        variables: the weights of this rank that are trained, in the order of the model.
+        own: all weights of this rank that can be trained, by path.
+        variables: those of them that are trained, in the order of the model.
+        updated: those of ``variables`` that this rank updates.
     """
 
     def __init__(
-        self, stages: Sequence[Stage], rank_of: Sequence[int], ranks: Ranks, transport: Transport
+        self,
+        stages: Sequence[Stage],
+        rank_of: Sequence[int],
+        ranks: Ranks,
+        transport: Transport,
+        updated_by: Mapping[str, int] | None = None,
     ) -> None:
         self.accumulators: dict[str, tf.Variable] = {}
         self.owners = owners_of(stages, rank_of)
-        self._replicas = ranks.replicas
+        self._replica, self._replicas = ranks.replica, ranks.replicas
+        self._updated_by = updated_by or {}
         self._transport = transport
         own: dict[str, keras.Variable] = {}
         uses: dict[str, int] = {}
@@ -52,7 +63,7 @@ class Gradients:
                 for variable in stage.model.trainable_variables:
                     own.setdefault(variable.path, variable)
                     uses[variable.path] = uses.get(variable.path, 0) + 1
-        self._own = own
+        self.own = own
         self.variables = list(own.values())
         self._uses = uses  # number of this rank's stages that have the weight
         # In the same order on all ranks, as MPI requires.
@@ -71,11 +82,16 @@ class Gradients:
             weights: paths; None for all.
         """
         self.variables = [
-            variable for path, variable in self._own.items() if weights is None or path in weights
+            variable for path, variable in self.own.items() if weights is None or path in weights
         ]
+        self.updated = [variable for variable in self.variables if self.updates(variable.path)]
         # One call for all: a call for each sum takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
+
+    def updates(self, path: str) -> bool:
+        """Whether this rank's replica updates this weight."""
+        return self._updated_by.get(path) in (None, self._replica)
 
     def begin(self) -> None:
         """Begins a step."""
@@ -113,7 +129,7 @@ class Gradients:
             self._transport.wait(message)
 
     def sums(self) -> list[tf.Tensor]:
-        """Returns the gradients of ``variables``: sums over stages, means over replicas.
+        """Returns the gradients of ``updated``: sums over stages, means over replicas.
 
         Raises:
             Stalled: another rank does not take part in time.
@@ -124,12 +140,14 @@ class Gradients:
         found = self._read_all()
         for path, message in self._sums.items():
             self._transport.wait(message)
+            if path not in found:  # another replica has the sum
+                continue
             total = tf.convert_to_tensor(message.arrays[0], found[path].dtype)
             found[path] = total / self._replicas if self._replicas > 1 else total
-        return [found[variable.path] for variable in self.variables]
+        return [found[variable.path] for variable in self.updated]
 
     def _read(self) -> dict[str, tf.Tensor]:
-        return {v.path: self.accumulators[v.path].read_value() for v in self.variables}
+        return {v.path: self.accumulators[v.path].read_value() for v in self.updated}
 
     def clear(self) -> None:
         """Sets the accumulators to zero."""
@@ -150,7 +168,9 @@ class Gradients:
         if communicator.size > 1:
             accumulator = self.accumulators[path]
             array = np.asarray(accumulator.numpy(), dtype=summed_as(accumulator))  # a copy
-            self._sums[path] = self._transport.sum(f"the sum of {path}", communicator, array)
+            # Positions that share a weight need its sum each, in one replica: all ranks get it.
+            root = self._updated_by.get(path) if len(self.owners[path]) == 1 else None
+            self._sums[path] = self._transport.sum(f"the sum of {path}", communicator, array, root)
 
 
 def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tuple[int, ...]]:
