@@ -42,6 +42,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import auto, best_known
 from ooodist.planner.pipeline.search import split as split_backward
+from ooodist.step.optimizer import without_scaling
 
 logger = logging.getLogger("ooodist")
 
@@ -111,9 +112,10 @@ class Assembly:
                 work.on_outputs = BatchMetrics(self.splitter.model, self.splitter, masks)
         variables, share = self.gradients.updated, None
         if self.updated_by:
-            # All, not the selected alone: ema_overwrite_frequency changes the others, too.
-            own = [*self.gradients.own.values()]
-            share = NewWeights(own, self.updated_by, self.ranks, self.transport)
+            changed = self.gradients.variables
+            if without_scaling(self.splitter.model.optimizer).ema_overwrite_frequency:
+                changed = [*self.gradients.own.values()]  # also those that are not selected
+            share = NewWeights(changed, self.updated_by, self.ranks, self.transport)
         self.update = Update(
             self.splitter.model.optimizer,
             variables,

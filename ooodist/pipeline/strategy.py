@@ -181,6 +181,17 @@ class Pipeline(Strategy):
             [(variable, self.ranks.at_same_position(holders)) for variable, holders in held]
         )
 
+    def check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        for callback in callbacks:
+            if self.parallel.shard_optimizer and isinstance(
+                callback, keras.callbacks.SwapEMAWeights
+            ):
+                raise UserError(
+                    "SwapEMAWeights swaps weights and their averages, but with "
+                    "parallel.shard_optimizer the averages of a weight are on one of the ranks "
+                    "that have it; leave the one or the other out"
+                )
+
     def write_plan(self, folder: Path) -> None:
         write_schedule(self.fastest, folder / SCHEDULE_NAME)
 
