@@ -40,23 +40,22 @@ class _Array:
     source: Any  # a variable or an array; None for what another rank has
 
 
-def spread(owned: Sequence[tuple[Any, int]], positions: int, replicas: int) -> dict[int, int]:
-    """Spreads the variables of each position of a pipeline over its replicas, by their sizes.
+def spread(held: Sequence[tuple[Any, Sequence[int]]]) -> dict[int, int]:
+    """Spreads variables over the ranks that have them, by their sizes.
 
     Args:
-        owned: variables, each with the position that has it.
-        positions: ranks of a pipeline.
-        replicas: number of pipelines.
+        held: variables, each with the ranks that can write it. Those that a single rank has (state
+            of a sharded optimizer) are counted first, and the others even out what is left.
 
     Returns:
         the rank that writes each variable into checkpoints, by the variable's id.
     """
-    load = np.zeros((positions, replicas), np.int64)  # numbers of elements
+    load: dict[int, int] = {}  # numbers of elements, by rank
     writers = {}
-    for variable, position in owned:
-        replica = int(load[position].argmin())
-        load[position, replica] += math.prod(variable.shape)
-        writers[id(variable)] = replica * positions + position
+    for variable, ranks in sorted(held, key=lambda one: len(one[1]) > 1):
+        writer = min(ranks, key=lambda rank: load.get(rank, 0))
+        load[writer] = load.get(writer, 0) + math.prod(variable.shape)
+        writers[id(variable)] = writer
     return writers
 
 

@@ -14,7 +14,7 @@ for it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import keras
@@ -109,7 +109,9 @@ def build_without_values(
 
 
 def train_those_with_values(
-    optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
+    optimizer: keras.optimizers.Optimizer,
+    weights: Sequence[keras.Variable],
+    others: Collection[str] = (),
 ) -> None:
     """Makes a built optimizer train those of its weights that have values now, and no others.
 
@@ -120,11 +122,16 @@ def train_those_with_values(
     Args:
         optimizer: built for these weights, with :func:`build_without_values` or otherwise.
         weights: in the same order.
+        others: paths of weights that another rank trains, although they have values here.
     """
     inner = getattr(optimizer, "inner_optimizer", None)  # of LossScaleOptimizer
     if inner is not None:
-        train_those_with_values(inner, weights)
-    places = {place: weight for place, weight in enumerate(weights) if has_value(weight)}
+        train_those_with_values(inner, weights, others)
+    places = {
+        place: weight
+        for place, weight in enumerate(weights)
+        if has_value(weight) and weight.path not in others
+    }
     own = list(places.values())
     attributes = vars(optimizer)  # set past Keras, which would list the weights for saving
     attributes["_trainable_variables_indices"] = {

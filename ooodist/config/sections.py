@@ -123,7 +123,9 @@ class ParallelConfig:
     measured costs. ``costs``: a file with the costs of the layers, as ``costs.yaml`` of
     ``python -m ooodist.plan``; null: they are measured. ``recompute``: recompute activations
     instead of saving them. ``memory_bytes``: bytes that a rank may keep for weights, optimizer
-    state, gradients, activations and messages of its stages; null: no limit."""
+    state, gradients, activations and messages of its stages; null: no limit. ``shard_optimizer``:
+    each of the ``data`` pipelines keeps the optimizer state of a part of the weights only, and
+    updates these for all (ZeRO stage 1)."""
 
     pipeline: Annotated[int, Range(1)] = 1
     data: Annotated[int, Range(1)] = 1
@@ -134,6 +136,7 @@ class ParallelConfig:
     costs: str | None = None
     recompute: bool = False
     memory_bytes: Annotated[int, Range(1)] | None = None
+    shard_optimizer: bool = False
 
     def __post_init__(self) -> None:
         pipeline_plan.check_name(self.schedule, self.chunks)
@@ -141,6 +144,12 @@ class ParallelConfig:
             raise UserError(
                 f"parallel.costs is {self.costs}, by which stages would be balanced, but "
                 "parallel.split says what they are; leave the one or the other out"
+            )
+        if self.shard_optimizer and self.data == 1:
+            raise UserError(
+                "parallel.shard_optimizer is true, but parallel.data is 1: a single pipeline has "
+                "no others to share the optimizer state with; give parallel.data of at least 2, "
+                "or leave parallel.shard_optimizer out"
             )
 
     @property

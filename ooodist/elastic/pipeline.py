@@ -140,11 +140,12 @@ class SelectivePipeline:
 
     def synchronize(self) -> None:
         self.inner.synchronize()
-        positions, counts = range(self.inner.ranks.positions), self._optimizer_state.counts
+        ranks, counts = self.inner.ranks, self._optimizer_state.counts
         for variable, holders in self.inner.holding.weights:
             if variable.path in counts:  # for the checkpoint, all of them
-                others = set(positions).difference(holders)
-                deliver(counts[variable.path], holders[0], others, self.inner.ranks)
+                counting = self.inner.holding.ranks_that_update(variable.path, holders)
+                others = set(range(ranks.world.size)).difference(counting)
+                deliver(counts[variable.path], counting, others, ranks)
 
 
 class _Probe:
@@ -169,7 +170,7 @@ class _Probe:
         every = [*self._model.variables, *self._model.metrics_variables, *optimizer.variables]
         held = [variable.value for variable in every if has_value(variable)]
         variables = [*held, *self._optimizer_state.variables]
-        own = assembly.gradients.variables
+        own = assembly.gradients.updated
         # A weight that several ranks have is counted on one of them.
         owners = assembly.gradients.owners
         counted = {v.path for v in own if owners[v.path][0] == assembly.ranks.position}

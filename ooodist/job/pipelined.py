@@ -31,6 +31,7 @@ def pipelined(
     costs: str | None = None,
     recompute: bool = False,
     memory_bytes: int | None = None,
+    shard_optimizer: bool = False,
     timeout: float = 60.0,
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
@@ -63,6 +64,8 @@ def pipelined(
         recompute: compute activations again instead of saving them.
         memory_bytes: limit on what a rank keeps: weights, optimizer state, summed gradients,
             activations and messages of its stages, in bytes; None for no limit.
+        shard_optimizer: keep the optimizer state of each weight in one of the ``data`` pipelines
+            alone, which updates the weight for all (ZeRO stage 1).
         timeout: seconds that a rank waits for a message.
         planning: for the schedule ``auto``: without ``trial`` it is found before the first step (as
             always with ``elastic``), and ``share`` is the largest share of the training's time that
@@ -86,6 +89,7 @@ def pipelined(
         costs=costs,
         recompute=recompute,
         memory_bytes=memory_bytes,
+        shard_optimizer=shard_optimizer,
     )
     planning, config = planning or PlanningConfig(), read_elastic(elastic)
     planning.check_for_pipelines(schedule, elastic=config is not None)

@@ -31,6 +31,7 @@ from ooodist.pipeline.runtime.batch_metrics import BatchMetrics
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.gradients import Gradients
 from ooodist.pipeline.runtime.runtime import Ran, Runtime
+from ooodist.pipeline.runtime.sharding import NewWeights, replicas_that_update
 from ooodist.pipeline.runtime.transport import Transport, takes_gpu_memory
 from ooodist.pipeline.runtime.update import Update
 from ooodist.pipeline.runtime.work import StageWork, check_losses
@@ -40,6 +41,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import auto, best_known
 from ooodist.planner.pipeline.search import split as split_backward
+from ooodist.step.optimizer import without_scaling
 
 logger = logging.getLogger("ooodist")
 
@@ -62,6 +64,7 @@ class Assembly:
         splitter: splits batches into micro-batches.
         gradients: gradient sums of this rank's weights.
         works: works of this rank's stages, by number.
+        updated_by: the only replica that updates a weight, by its path: see runtime/sharding.py.
         update: updates this rank's weights.
     """
 
@@ -74,6 +77,7 @@ class Assembly:
     transport: Transport
     splitter: BatchSplitter
     gradients: Gradients
+    updated_by: Mapping[str, int] = field(default_factory=dict)
     works: dict[int, StageWork] = field(default_factory=dict)
     update: Update = field(init=False)
 
@@ -104,13 +108,19 @@ class Assembly:
             if number == len(self.stages) - 1 and work.on_outputs is None:
                 masks = self.stages[number].sent_masks
                 work.on_outputs = BatchMetrics(self.splitter.model, self.splitter, masks)
-        variables = self.gradients.variables
+        variables, share = self.gradients.updated, None
+        if self.updated_by:
+            changed = self.gradients.variables
+            if without_scaling(self.splitter.model.optimizer).ema_overwrite_frequency:
+                changed = [*self.gradients.own.values()]  # also those that are not selected
+            share = NewWeights(changed, self.updated_by, self.ranks, self.transport)
         self.update = Update(
             self.splitter.model.optimizer,
             variables,
             [self.gradients.owners[v.path][0] == self.ranks.position for v in variables],
-            self.ranks.pipeline,
+            self.ranks.world if self.updated_by else self.ranks.pipeline,
             updating,
+            share,
         )
 
     def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
@@ -321,10 +331,13 @@ def assemble(
     direct = _is_direct()
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
+    updated_by: dict[str, int] = {}
+    if parallel.shard_optimizer:
+        updated_by = replicas_that_update(model, stages, rank_of, ranks.replicas)
     if holding is not None:
-        holding.hold(stages, rank_of)
+        holding.hold(stages, rank_of, updated_by)
     transport = Transport(ranks.pipeline.Dup(), timeout)
-    gradients = Gradients(stages, rank_of, ranks, transport)
+    gradients = Gradients(stages, rank_of, ranks, transport, updated_by)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
     reads = {stage.number: _places(stage, model) for stage in own}
     accumulators = gradients.accumulators
@@ -347,6 +360,7 @@ def assemble(
             transport,
             splitter,
             gradients,
+            updated_by,
         )
     is_known = is_live and parallel.split is None
     unfilled = () if holding is None else tuple(holding.unfilled)

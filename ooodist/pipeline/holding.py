@@ -8,13 +8,14 @@
     whole         all            all              sent from those that have them
     after it      stage 0        stage 1          released again
 
+With a sharded optimizer, state is on one of the ranks alone that have the weight (ownership.py).
 A model that the user has built has all values on each rank; what a rank does not need is released.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -34,9 +35,10 @@ from ooodist.compat.keras_deferred import (
 from ooodist.engines.base import Engine
 from ooodist.engines.mpi import messages_of, wait
 from ooodist.errors import UserError
-from ooodist.pipeline.ownership import Held, holders_of_variables
+from ooodist.pipeline.ownership import Held, holders_of_variables, those_that_update
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
+from ooodist.step.optimizer import without_scaling
 from ooodist.step.replicas import broadcast_variables, is_random_state
 
 
@@ -73,7 +75,7 @@ class Holding:
         ranks: the position of this rank among all.
 
     Attributes:
-        weights: variables of the model, each with the positions that have it, the owner first.
+        weights: variables of the model, each with the ranks that have it, the owner first.
         optimizer_state: the same for the optimizer's variables.
         unfilled: the ids of this rank's variables that have no initial values yet: they may be
             changed in any way before :meth:`fill`.
@@ -86,19 +88,21 @@ class Holding:
         self._model = model
         self._engine = engine
         self._ranks = ranks
+        self._updated_by: Mapping[str, int] = {}
         self._plain_set_weights = model.set_weights
         model.get_weights = self._get_weights
         model.set_weights = self._set_weights
         for name in ("save", "save_weights", "export"):
             setattr(model, name, self._saving(name, getattr(model, name)))
 
-    def build_optimizer(self) -> None:
+    def build_optimizer(self, *, is_sharded: bool) -> None:
         """Builds the compiled optimizer if it is not built, without memory for its state.
 
-        Where a pipeline is a single rank, that has everything from now on.
+        Where a pipeline is a single rank, that has everything from now on, unless the optimizer's
+        state is to be sharded over the replicas.
         """
         model = self._model
-        if self._ranks.positions == 1:
+        if self._ranks.positions == 1 and not is_sharded:
             for variable in model.variables:
                 if not has_value(variable):
                     initialize(variable)
@@ -122,11 +126,17 @@ class Holding:
         for variable, holders in self._all():
             if is_random_state(variable):
                 continue
-            if ranks.replicas > 1 and ranks.position in holders:
-                _broadcast(variable, ranks)
-            deliver(variable, holders[0], holders[1:], ranks)
+            sources = ranks.at_same_position(holders)
+            if len(sources) > 1 and ranks.world.rank in holders:
+                _broadcast(variable, ranks, root=0)
+            deliver(variable, sources, set(holders).difference(sources), ranks)
 
-    def hold(self, stages: Sequence[Stage], rank_of: Sequence[int]) -> None:
+    def hold(
+        self,
+        stages: Sequence[Stage],
+        rank_of: Sequence[int],
+        updated_by: Mapping[str, int] | None = None,
+    ) -> None:
         """Gives this rank the variables of its stages, and releases all others.
 
         A value goes to where it is needed now from where it is. A variable that has none anywhere
@@ -135,23 +145,28 @@ class Holding:
         Args:
             stages: all stages of the model.
             rank_of: the position of each stage.
+            updated_by: the only replica that updates a weight, by its path.
 
         Raises:
             UserError: on all ranks, for the reasons of :func:`holders_of_variables`.
         """
-        position, everywhere = self._ranks.position, tuple(range(self._ranks.positions))
+        ranks = self._ranks
+        own, everywhere = ranks.world.rank, tuple(range(ranks.world.size))
+        self._updated_by = updated_by or {}
         before = {id(variable): holders for variable, holders in self._all()}
         with self._engine.agreed():
-            found = holders_of_variables(self._model, stages, rank_of)
+            found = holders_of_variables(
+                self._model, stages, rank_of, ranks.replicas, self._updated_by
+            )
         for variable, holders in (*found[0], *found[1]):
             # The same on all ranks, where it is not known who has it.
             have = before.get(id(variable), everywhere if has_value(variable) else ())
             if have:
-                deliver(variable, have[0], set(holders).difference(have), self._ranks)
-            elif position in holders:
+                deliver(variable, have, set(holders).difference(have), ranks)
+            elif own in holders:
                 self.unfilled[id(variable)] = initialize_later(variable)
-            if position not in holders:
-                release(variable, f"rank {holders[0]} of each pipeline")
+            if own not in holders:
+                self._release(variable, holders)
         self.weights, self.optimizer_state = found
         self._train_own()
 
@@ -166,35 +181,35 @@ class Holding:
         """Gives ranks the whole model in this block; all ranks enter it.
 
         Args:
-            root: the position in the first pipeline that gets it; None: all ranks do.
-            returns: after the block, the others get what the root's variables are then.
+            root: the rank of the first pipeline that gets it; None: all ranks do.
+            returns: after the block, the first pipeline and the ranks that alone have optimizer
+                state get what the root's variables are then.
         """
         ranks = self._ranks
-        takes_part = bool(self.weights) and (root is None or ranks.replica == 0)
-        wanted = range(ranks.positions) if root is None else (root,)
-        if takes_part:
-            for variable, holders in self._all():
-                deliver(variable, holders[0], set(wanted).difference(holders), ranks)
+        wanted = range(ranks.world.size) if root is None else (root,)
+        for variable, holders in self._all():
+            deliver(variable, holders, set(wanted).difference(holders), ranks)
+        if self.weights:
             self._train_own()
         try:
             yield
-            if takes_part and returns:
+            if returns:
                 assert root is not None
                 for variable, holders in self._all():
-                    deliver(variable, root, set(holders).difference([root]), ranks)
+                    first = [rank for rank in holders if rank < ranks.positions]
+                    deliver(variable, [root], set(first or holders).difference([root]), ranks)
         finally:
-            if takes_part:
-                for variable, holders in self._all():
-                    if ranks.position not in holders:
-                        release(variable, f"rank {holders[0]} of each pipeline")
+            for variable, holders in self._all():
+                if ranks.world.rank not in holders:
+                    self._release(variable, holders)
+            if self.weights:
                 self._train_own()
 
     @contextlib.contextmanager
     def starting_on_rank_0(self) -> Iterator[None]:
         """Gives rank 0 the whole model in this block, and then each rank what it needs of it.
 
-        Before there are stages, that waits for :meth:`hold`: until then, the weights are on the
-        first rank of each pipeline.
+        Before there are stages, that waits for :meth:`hold`: until then, rank 0 keeps the weights.
         """
         ranks, weights = self._ranks, self._model.variables
         if self.weights:
@@ -208,19 +223,49 @@ class Holding:
                 initialize(variable)
         yield
         self.weights = [(v, (0,)) for v in weights if not is_random_state(v)]
-        if not ranks.position:
-            for variable, _ in self.weights:
-                if not has_value(variable):
-                    initialize_later(variable)
-        self.agree()
 
     def _check_equal(self, variables: Sequence[Any]) -> None:
         """Raises UserError, on all ranks, if they are not the same on all."""
         shown = ";".join(f"{v.path} {v.dtype} {tuple(v.shape)} {has_value(v)}" for v in variables)
         self._engine.check_equal("the model (its variables)", shown)
 
+    def ranks_that_update(self, path: str, holders: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns those of the ranks that have a weight which update it; see ownership.py."""
+        return those_that_update(path, holders, self._ranks.positions, self._updated_by)
+
     def _train_own(self) -> None:
-        train_those_with_values(self._model.optimizer, self._model.trainable_variables)
+        """Makes the optimizer train the weights that this rank updates; all in a whole model."""
+        model, rank = self._model, self._ranks.world.rank
+        others: set[str] = set()
+        if self._updated_by and not self._is_whole:
+            others = {
+                variable.path
+                for variable, holders in self.weights
+                if rank not in self.ranks_that_update(variable.path, holders)
+            }
+        train_those_with_values(model.optimizer, model.trainable_variables, others)
+        inner = without_scaling(model.optimizer)
+        if self._updated_by and inner.use_ema:
+            finalize = inner.finalize_variable_values
+
+            def finalize_all(weights: Sequence[keras.Variable]) -> None:
+                finalize(weights)
+                self._share_updates()
+
+            inner.finalize_variable_values = finalize_all
+
+    def _share_updates(self) -> None:
+        """Gives each weight's value on the replica that alone updates it to the others."""
+        ranks = self._ranks
+        for variable, holders in self.weights:
+            replica = self._updated_by.get(variable.path)
+            if replica is not None and ranks.world.rank in holders:
+                _broadcast(variable, ranks, replica)
+
+    def _release(self, variable: Any, holders: Sequence[int]) -> None:
+        is_in_each = len(self._ranks.at_same_position(holders)) == self._ranks.replicas
+        place = " of each pipeline" if is_in_each else ""
+        release(variable, f"rank {holders[0]}{place}")
 
     def _all(self) -> Held:
         return [*self.weights, *self.optimizer_state]
@@ -264,27 +309,48 @@ class Holding:
         return save
 
 
-def deliver(variable: Any, source: int, receivers: Collection[int], ranks: Ranks) -> None:
-    """Sends a variable's value from one position of a pipeline to others; all of these call it."""
-    pipeline = ranks.pipeline
-    if ranks.position == source and receivers:
-        value = np.array(variable.numpy())
-        for receiver in sorted(receivers):
-            for part in messages_of(value):
-                wait(pipeline.Isend(part, receiver))
-    elif ranks.position in receivers:
+def deliver(
+    variable: Any, sources: Iterable[int], receivers: Collection[int], ranks: Ranks
+) -> None:
+    """Sends a variable's value to ranks that do not have it; all of these call it.
+
+    Args:
+        variable: the same on all ranks.
+        sources: ranks that have it. Each receiver gets it from the first of its own pipeline, or
+            else from the first of all: state of random generators differs between replicas.
+        receivers: other ranks.
+        ranks: the position of this rank among all.
+    """
+    own, world = ranks.world.rank, ranks.world
+    if not receivers:
+        return
+    nearest: dict[int, int] = {}  # by replica
+    for source in sources:
+        nearest.setdefault(source // ranks.positions, source)
+    first = next(iter(nearest.values()))
+
+    def source_for(receiver: int) -> int:
+        return nearest.get(receiver // ranks.positions, first)
+
+    if own in receivers:
         value = np.empty(tuple(variable.shape), tf.as_dtype(variable.dtype).as_numpy_dtype)
         for part in messages_of(value):
-            wait(pipeline.Irecv(part, source))
+            wait(world.Irecv(part, source_for(own)))
         set_value(variable, value)
+    elif own in nearest.values():
+        asking = [receiver for receiver in sorted(receivers) if source_for(receiver) == own]
+        value = np.array(variable.numpy() if asking else 0)
+        for receiver in asking:
+            for part in messages_of(value):
+                wait(world.Isend(part, receiver))
 
 
-def _broadcast(variable: Any, ranks: Ranks) -> None:
-    """Gives all replicas the first one's value."""
+def _broadcast(variable: Any, ranks: Ranks, root: int) -> None:
+    """Gives all replicas the value of one of them; those at the same position call it."""
     value = np.array(variable.numpy())
     for part in messages_of(value):
-        wait(ranks.peers.Ibcast(part, root=0))
-    if ranks.replica:
+        wait(ranks.peers.Ibcast(part, root=root))
+    if ranks.replica != root:
         variable.assign(value)
 
 

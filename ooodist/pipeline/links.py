@@ -32,8 +32,11 @@ def gather_costs(
     boundaries: Sequence[Boundary],
     summed: Mapping[int, Sequence[Bucket]],
 ) -> tuple[StageCost, ...]:
-    """Returns the costs of all stages, averaged over replicas, with links and exchanges; all ranks
-    call it.
+    """Returns the costs of all stages, with links and exchanges; all ranks call it.
+
+    Seconds are means over the replicas, and bytes those of the replica that keeps most. A sharded
+    optimizer's exchanges are measured as sums for all replicas: its reductions move half of that,
+    and its broadcasts belong to the update.
 
     Args:
         own: costs of this rank's stages, by number, without links and exchanges.
@@ -49,8 +52,9 @@ def gather_costs(
         table[number] = astuple(replace(cost, exchange=exchanges[number]))
     total = np.empty_like(table)
     wait(ranks.world.Iallreduce(table, total, op=MPI.SUM))
-    mean = total / ranks.replicas
-    costs = [_cost(row) for row in mean]
+    most = np.empty_like(table)
+    wait(ranks.world.Iallreduce(table, most, op=MPI.MAX))
+    costs = [_cost(*rows) for rows in zip(total / ranks.replicas, most, strict=True)]
     seconds = _message_seconds(transport, ranks, rank_of, boundaries)
     for number, one_way in enumerate(seconds):
         costs[number] = replace(costs[number], send_seconds=one_way)
@@ -58,10 +62,10 @@ def gather_costs(
     return tuple(costs)
 
 
-def _cost(row: np.ndarray) -> StageCost:
+def _cost(mean: np.ndarray, most: np.ndarray) -> StageCost:
     values: dict[str, Any] = {
-        field.name: round(value) if field.name.endswith(("bytes", "buckets")) else float(value)
-        for field, value in zip(fields(StageCost), row, strict=True)
+        field.name: round(largest) if field.name.endswith(("bytes", "buckets")) else float(value)
+        for field, value, largest in zip(fields(StageCost), mean, most, strict=True)
     }
     return StageCost(**values)
 

@@ -14,7 +14,7 @@ from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.gpu import seconds_of, wait_for_gpu
 from ooodist.graph.ops import num_bytes
 from ooodist.pipeline.batches import BatchSplitter
-from ooodist.pipeline.layers.state import state_bytes
+from ooodist.pipeline.layers.state import optimizer_bytes, state_bytes
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.planner.pipeline.actions import (
     FORWARD,
@@ -129,6 +129,9 @@ def costs_of(
         {variable.path for work in works.values() for variable in work.stage.model.variables},
     )
     held_bytes = sum(state[path] for path in held)
+    # What another replica keeps, where the optimizer is sharded.
+    elsewhere = [path for path in held if not gradients.updates(path)]
+    held_bytes -= sum(optimizer_bytes(model)[path] for path in elsewhere)
     sums = sum(num_bytes(variable.value) for variable in gradients.variables)
     received, sent = [0], [0]
     for number, work in works.items():

@@ -1,12 +1,23 @@
-"""Determines which ranks of a pipeline have which variables, and averages statistics.
+"""Determines which ranks have which variables, and averages statistics.
 
 A rank has the weights, the optimizer state and the statistics of its own stages. A weight that
-stages of several ranks share is on each of them; the first is its owner.
+stages of several ranks share is on each of them. All replicas have the same, but with a sharded
+optimizer the state for a weight is in one of them alone::
+
+    pipeline 2, data 2          rank 0      rank 1      rank 2      rank 3
+    position, replica            0, 0        1, 0        0, 1        1, 1
+    weight a of stage 0           a                       a
+    its optimizer state           m                       m
+      sharded to replica 1                                m
+    a weight of both stages       b           b           b           b
+      its state, sharded to 1                             n           n
+
+The first rank that has a variable is its owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -20,17 +31,28 @@ from ooodist.pipeline.stages import Stage
 from ooodist.step.optimizer import optimizer_state_of
 from ooodist.step.replicas import checksum, reduce_together
 
-Held = list[tuple[Any, tuple[int, ...]]]  # variables, each with the positions that have it
+Held = list[tuple[Any, tuple[int, ...]]]  # variables, each with the ranks that have it
 _NOWHERE = np.iinfo(np.int64)
 
 
 def holders_of_variables(
-    model: keras.Model, stages: Sequence[Stage], rank_of: Sequence[int]
+    model: keras.Model,
+    stages: Sequence[Stage],
+    rank_of: Sequence[int],
+    replicas: int = 1,
+    updated_by: Mapping[str, int] | None = None,
 ) -> tuple[Held, Held]:
-    """Returns the variables of the model and of its optimizer, with the positions that have them.
+    """Returns the variables of the model and of its optimizer, with the ranks that have them.
 
-    The first position is the owner. All have what an optimizer keeps for all weights together, and
-    a variable of the model that no stage uses.
+    All have what an optimizer keeps for all weights together, and a variable of the model that no
+    stage uses.
+
+    Args:
+        model: with a built optimizer.
+        stages: all stages of the model.
+        rank_of: the position of each stage.
+        replicas: number of pipelines.
+        updated_by: by path, the only replica that updates a weight; all update the others.
 
     Raises:
         UserError: several ranks update the statistics of a layer, or it is unknown for which
@@ -40,15 +62,23 @@ def holders_of_variables(
     for stage, position in zip(stages, rank_of, strict=True):
         for variable in stage.model.variables:
             holders.setdefault(id(variable), set()).add(position)
-    everywhere = tuple(sorted(set(rank_of)))
-    weights = [(v, tuple(sorted(holders.get(id(v), everywhere)))) for v in model.variables]
-    for variable, positions in weights:
+    everywhere, length = set(rank_of), max(rank_of) + 1
+    positions_of = [(v, sorted(holders.get(id(v), everywhere))) for v in model.variables]
+    for variable, positions in positions_of:
         if len(positions) > 1 and id(variable) in holders and _is_statistic(variable):
             raise UserError(
                 f"{variable.path} is made by a layer that is called on rank {positions[0]} and on "
                 f"rank {positions[1]}: split the model so that all its calls are on one rank"
             )
-    of_path = {variable.path: positions for variable, positions in weights}
+
+    def ranks_at(positions: Iterable[int]) -> tuple[int, ...]:
+        return tuple(r * length + p for r in range(replicas) for p in sorted(positions))
+
+    weights = [(variable, ranks_at(positions)) for variable, positions in positions_of]
+    of_path = {
+        variable.path: those_that_update(variable.path, ranks, length, updated_by or {})
+        for variable, ranks in weights
+    }
     optimizer_state = []
     paths = [variable.path for variable in model.trainable_variables]
     for variable, weight in optimizer_state_of(model.optimizer, paths):
@@ -57,8 +87,24 @@ def holders_of_variables(
                 f"the optimizer {model.optimizer.name} keeps {variable.path}, of which nobody "
                 "knows for which weight it is; take another optimizer for a pipeline"
             )
-        optimizer_state.append((variable, of_path[weight] if weight else everywhere))
+        ranks = of_path[weight] if weight else ranks_at(everywhere)
+        optimizer_state.append((variable, ranks))
     return weights, optimizer_state
+
+
+def those_that_update(
+    path: str, ranks: tuple[int, ...], length: int, updated_by: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Returns those ranks that update a weight, and so have the optimizer state for it.
+
+    Args:
+        path: of the weight.
+        ranks: that have it.
+        length: number of ranks of a pipeline.
+        updated_by: the only replica that updates a weight, by its path; all update the others.
+    """
+    replica = updated_by.get(path)
+    return tuple(rank for rank in ranks if replica in (None, rank // length))
 
 
 def average_statistics(weights: Held, ranks: Ranks) -> None:
@@ -70,7 +116,7 @@ def average_statistics(weights: Held, ranks: Ranks) -> None:
         weights: variables of the model.
         ranks: the position of this rank among all.
     """
-    own = [v for v, holders in weights if ranks.position in holders and _is_statistic(v)]
+    own = [v for v, holders in weights if ranks.world.rank in holders and _is_statistic(v)]
     if ranks.replicas == 1 or not own:
         return
     sums = np.array([checksum(variable) for variable in own], np.int64)
@@ -94,7 +140,7 @@ def check_copies(weights: Held, ranks: Ranks) -> None:
         UserError: one is not; on all ranks.
     """
     trained = [(v, holders) for v, holders in weights if v.trainable]
-    is_own = [ranks.position in holders for _, holders in trained]
+    is_own = [ranks.world.rank in holders for _, holders in trained]
     sums = [checksum(v) if own else 0 for (v, _), own in zip(trained, is_own, strict=True)]
     at_least = np.where(is_own, sums, _NOWHERE.max).astype(np.int64)
     at_most = np.where(is_own, sums, _NOWHERE.min).astype(np.int64)
@@ -104,9 +150,9 @@ def check_copies(weights: Held, ranks: Ranks) -> None:
     for (variable, holders), differs in zip(trained, lowest != highest, strict=True):
         if differs:
             raise UserError(
-                f"weight {variable.path} is not the same on all ranks that have it (positions "
-                f"{', '.join(map(str, holders))} of {ranks.replicas} pipelines): something changes "
-                "it on one of them alone, such as a callback; let it run on all ranks"
+                f"weight {variable.path} is not the same on all ranks that have it "
+                f"({', '.join(map(str, holders))}): something changes it on one of them alone, "
+                "such as a callback; let it run on all ranks"
             )
 
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mpi4py import MPI
@@ -44,6 +44,11 @@ class Ranks:
     def positions(self) -> int:
         """The number of ranks of a pipeline."""
         return int(self.pipeline.size)
+
+    def at_same_position(self, ranks: Sequence[int]) -> list[int]:
+        """Returns those of some ranks that have the same position as the first of them."""
+        first = ranks[0] % self.positions
+        return [rank for rank in ranks if rank % self.positions == first]
 
     def those_at(self, positions: Iterable[int]) -> MPI.Comm:
         """Returns a communicator of the ranks at these positions of all pipelines; null on others.

@@ -36,6 +36,7 @@ from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
 from ooodist.step.launch import Batch, Run
+from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
 
@@ -48,6 +49,11 @@ def check_model(model: keras.Model) -> None:
     """Raises UserError if a model cannot be trained in a pipeline."""
     if not model.compiled:
         raise UserError(f"model {model.name} is not compiled; compile it before ooodist.pipelined")
+    if hasattr(without_scaling(model.optimizer), "optimizers"):  # MultiOptimizer
+        raise UserError(
+            f"the optimizer is a {type(model.optimizer).__name__}, which updates all weights of a "
+            "model at once, but a rank of a pipeline has only its own; take a single optimizer"
+        )
     if type(model).train_step is not keras.Model.train_step:
         raise UserError(
             f"{type(model).__name__} has a train_step of its own, which cannot be split into "
@@ -175,8 +181,20 @@ class Pipeline(Strategy):
     def writers(self) -> dict[int, int]:
         """Returns which rank writes each variable into a checkpoint, by the variable's id."""
         held = (*self.holding.weights, *self.holding.optimizer_state)
-        owned = [(variable, holders[0]) for variable, holders in held]
-        return spread(owned, self.ranks.positions, self.ranks.replicas)
+        return spread(
+            [(variable, self.ranks.at_same_position(holders)) for variable, holders in held]
+        )
+
+    def check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        for callback in callbacks:
+            if self.parallel.shard_optimizer and isinstance(
+                callback, keras.callbacks.SwapEMAWeights
+            ):
+                raise UserError(
+                    "SwapEMAWeights swaps weights and their averages, but with "
+                    "parallel.shard_optimizer the averages of a weight are on one of the ranks "
+                    "that have it; leave the one or the other out"
+                )
 
     def write_plan(self, folder: Path) -> None:
         write_schedule(self.fastest, folder / SCHEDULE_NAME)
@@ -250,7 +268,7 @@ class Pipeline(Strategy):
         """Builds metrics, and the optimizer without memory for its state; once for each plan."""
         if self.assembly is not None:
             return
-        self.holding.build_optimizer()
+        self.holding.build_optimizer(is_sharded=self.parallel.shard_optimizer)
         with standing_in(self.model.variables, with_memory=False):
             build_with(self.model, batch)
 

@@ -261,6 +261,7 @@ class DistributedFit:
         callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
         if not self.strategy.has_whole_model:
             writers.check_saves_at_ends_of_epochs(callbacks)
+        self.strategy.inner.check_callbacks(callbacks)
         callbacks = writers.on_this_rank(callbacks, self.strategy)
         self.strategy.watch.leave_loss_to(callbacks)
         return [EpochCare(self), *callbacks, StopTogether(self)]

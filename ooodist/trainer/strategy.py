@@ -122,6 +122,9 @@ class Strategy(ABC):
             UserError: no plan is within the limits; on all ranks.
         """
 
+    def check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:  # noqa: B027
+        """Raises UserError if one of the user's callbacks cannot work with this strategy."""
+
     @abstractmethod
     def write_plan(self, folder: Path) -> None:
         """Writes the plan, if there is one, into the folder of the job."""

@@ -50,21 +50,32 @@ def test_an_output_that_one_rank_does_not_see(tmp_path: Path) -> None:
 
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 3)), max_size=30),
+    alone=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 15)), max_size=10),
     replicas=st.integers(1, 4),
 )
-def test_replicas_share_the_work(sizes: list[tuple[int, int]], replicas: int) -> None:
-    owned = [(SimpleNamespace(shape=(size,)), position) for size, position in sizes]
-    writers = spread(owned, 4, replicas)
-    assert writers.keys() == {id(variable) for variable, _ in owned}
+def test_replicas_share_the_work(
+    sizes: list[tuple[int, int]], alone: list[tuple[int, int]], replicas: int
+) -> None:
+    """What one rank alone has is written by it; what peers have evens that out."""
+    of_all = [
+        (SimpleNamespace(shape=(size,)), range(position, 4 * replicas, 4))
+        for size, position in sizes
+    ]
+    of_one = [(SimpleNamespace(shape=(size,)), (rank % (4 * replicas),)) for size, rank in alone]
+    writers = spread([*of_all, *of_one])
+    assert writers.keys() == {id(variable) for variable, _ in (*of_all, *of_one)}
+    load = np.zeros(4 * replicas, int)
+    for variable, ranks in of_one:
+        assert (writers[id(variable)],) == ranks
+        load[ranks] += variable.shape[0]
+    before = load.copy()
+    for variable, those in of_all:
+        assert writers[id(variable)] in those
+        load[writers[id(variable)]] += variable.shape[0]
     for position in range(4):
-        load = np.zeros(replicas, int)
-        own = [variable for variable, at in owned if at == position]
-        for variable in own:
-            replica, its_position = divmod(writers[id(variable)], 4)
-            assert its_position == position  # a peer has the same values, and no other
-            load[replica] += variable.shape[0]
-        largest = max((variable.shape[0] for variable in own), default=0)
-        assert load.max() - load.min() <= largest
+        own = [variable.shape[0] for variable, those in of_all if those.start == position]
+        peers = slice(position, None, 4)
+        assert np.ptp(load[peers]) <= max(np.ptp(before[peers]), max(own, default=0))
 
 
 @pytest.fixture(scope="module")

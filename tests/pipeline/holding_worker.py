@@ -288,7 +288,48 @@ def started(_folder: Path) -> None:
     strategy.close()
 
 
-CASES = {case.__name__: case for case in (function, moves, saving, started, wrong)}
+def sharded(folder: Path) -> None:
+    """The state of a weight is on one rank, wherever it moves; numbers are as if all had it."""
+    keras.utils.clear_session()
+    models = []
+    for shards in (False, True):
+        keras.utils.clear_session()
+        models.append(pipelined(build, shard_optimizer=shards))
+    reference, model = models
+    swap = keras.callbacks.SwapEMAWeights()
+    raises("SwapEMAWeights swaps", lambda: model.fit(data(), callbacks=[swap], verbose=0))
+    for split in (FIRST_SPLIT, SECOND_SPLIT):
+        for each in models:
+            strategy = each.ooodist.strategy
+            strategy.close()
+            strategy.parallel = replace(strategy.parallel, split=split)
+            # fit ends with the averages, which the ranks with the state of a weight have.
+            each.fit(data(), epochs=2, callbacks=[SeedEachEpoch(3, 0)], verbose=0)
+            strategy.check_replicas()
+        state = [v for v in model.optimizer.variables if len(v.shape)]
+        held = np.array([has_value(v) for v in state], np.int64)
+        tied = np.array(["embedding" in v.path for v in state])
+        total = engines.current().all_reduce(held, "sum")
+        assert (total == np.where(tied, 2, 1)).all(), total  # both ends of one pipeline have it
+        with ooodist.whole(reference), ooodist.whole(model):
+            same(values_of(model), values_of(reference))
+    expected = int(model.optimizer.iterations.numpy())
+    backup = keras.callbacks.BackupAndRestore(folder / "sharded", delete_checkpoint=False)
+    model.fit(data(), callbacks=[backup], verbose=0)
+    for each in models:
+        each.ooodist.strategy.close()
+    keras.utils.clear_session()
+    resumed = pipelined(build, shard_optimizer=True, split=SECOND_SPLIT)
+    backup = keras.callbacks.BackupAndRestore(folder / "sharded", delete_checkpoint=False)
+    resumed.fit(data(), epochs=2, callbacks=[backup], verbose=0)
+    resumed.ooodist.strategy.check_replicas()
+    with ooodist.whole(resumed):
+        assert int(resumed.optimizer.iterations.numpy()) == expected + 2 * 5
+    resumed.ooodist.strategy.close()
+
+
+CASES = {case.__name__: case for case in (function, moves, saving, started, wrong, sharded)}
+REPLICATED = ("moves", "sharded")  # with two pipelines
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 from ooodist.errors import UserError
 from ooodist.pipeline.ownership import Held, holders_of_variables
+from ooodist.pipeline.runtime.sharding import replicas_that_update
 from ooodist.pipeline.stages import Stage, calls_of, split
 from tests.pipeline.models import MODELS
 
@@ -96,3 +97,30 @@ def test_optimizers_that_keep_arrays_of_all_weights_are_refused() -> None:
     model = compiled("unet", Collective(0.1))
     with pytest.raises(UserError, match=r"keeps .*of_all, of which nobody knows"):
         holders_of_variables(model, halves(model), (0, 1))
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("name", ["unet", "tied_and_shared_weights"])
+def test_replicas_have_weights_each_and_state_once(name: str, replicas: int) -> None:
+    """A rank is replica x 2 + position; a weight's state is in one replica, where the weight is."""
+    model = compiled(name)
+    stages, rank_of = halves(model), (0, 1)
+    updated_by = replicas_that_update(model, stages, rank_of, replicas)
+    assert updated_by.keys() == {variable.path for variable in model.trainable_variables}
+    positions = by_path(holders_of_variables(model, stages, rank_of)[0])
+    weights, optimizer_state = holders_of_variables(model, stages, rank_of, replicas, updated_by)
+    for variable, holders in weights:
+        assert holders == tuple(
+            2 * r + p for r in range(replicas) for p in positions[variable.path]
+        )
+    seen = 0
+    for variable, holders in optimizer_state:
+        name_of = variable.path.rpartition("/")[2]
+        path = next((p for p in updated_by if name_of.startswith(f"{p.replace('/', '_')}_")), None)
+        if path is None:
+            assert holders == tuple(range(2 * replicas))
+        else:
+            seen += 1
+            assert holders == tuple(2 * updated_by[path] + p for p in positions[path])
+    assert seen == 2 * len(updated_by)
+    assert set(updated_by.values()) == set(range(replicas))

@@ -76,3 +76,24 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_costs_and_a_split() -> None:
     with pytest.raises(UserError, match=r"costs is mine\.yaml, .* leave the one or the other out"):
         ParallelConfig(pipeline=2, costs="mine.yaml", split=("last",))
+
+
+def test_a_sharded_optimizer_needs_less_memory(tmp_path: Path) -> None:
+    file = tmp_path / "sharded.yaml"
+    layers = tuple(
+        LayerCost(name, forward=1.0, base_bytes=9, state_bytes=8, optimizer_bytes=6)
+        for name in NAMES
+    )
+    yaml_dataclass.write(ModelCosts(layers), file)
+    whole = ParallelConfig(
+        pipeline=2, data=3, microbatches=2, chunks=1, costs=str(file), memory_bytes=10
+    )
+    with pytest.raises(UserError, match="raise the limit by"):
+        plan_stages(build(), None, whole, LocalEngine())
+    plan = plan_stages(build(), None, replace(whole, shard_optimizer=True), LocalEngine())
+    assert [stage.base_bytes for stage in plan.costs.stages] == [10, 10]
+
+
+def test_nothing_to_share_an_optimizer_with() -> None:
+    with pytest.raises(UserError, match=r"shard_optimizer is true, but parallel\.data is 1"):
+        ParallelConfig(pipeline=2, shard_optimizer=True)

@@ -5,6 +5,7 @@ Each rank first trains the whole model by itself, with TensorFlow alone and the 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -17,9 +18,11 @@ import tensorflow as tf
 
 import ooodist
 from ooodist import engines
+from ooodist.compat.keras_deferred import has_value
 from ooodist.errors import UserError
 from ooodist.planner.pipeline import costs
 from ooodist.planner.pipeline.costs import BUCKET_BYTES
+from ooodist.step.optimizer import optimizer_state_of
 from tests.listening import listening_sockets
 from tests.pipeline.models import CLASSES, MODELS
 
@@ -103,6 +106,36 @@ CASES = {
     ),
     "replicas_of_tied": Case(
         "tied_and_shared_weights", 2, 4, data=2, options={"schedule": "zb_h2", "chunks": 1}
+    ),
+    "sharded": Case(
+        "unet",
+        2,
+        2,
+        data=2,
+        options={"schedule": "zb_h1", "shard_optimizer": True},
+        optimizer=lambda: keras.optimizers.Adam(1e-2, global_clipnorm=0.05, weight_decay=1e-3),
+    ),
+    "sharded_and_tied": Case(
+        "tied_and_shared_weights",
+        2,
+        2,
+        data=2,
+        options={"schedule": "1f1b", "chunks": 1, "shard_optimizer": True},
+        optimizer=lambda: keras.optimizers.Adam(
+            1e-3, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3
+        ),
+    ),
+    "sharded_alone": Case(  # without stages: data parallel training
+        "unet",
+        1,
+        2,
+        data=2,
+        options={"shard_optimizer": True},
+        optimizer=lambda: keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5),
+            initial_scale=2.0**15,
+            dynamic_growth_steps=4,
+        ),
     ),
     "masked": Case("masked_to_the_end", 2, 4, options={"split": ("add_1",), "schedule": "zb_h1"}),
     "mixed_precision": Case("mixed_bfloat16", 2, 4, options={"schedule": "1f1b"}, tolerance=2e-3),
@@ -205,6 +238,7 @@ def train_alone(
                 gradients = gradients_of(*batches.microbatch(number), tf.constant(scale / m))
                 sums = [s + tf.convert_to_tensor(g) for s, g in zip(sums, gradients, strict=True)]
             optimizer.apply(sums, weights)
+    optimizer.finalize_variable_values(weights)  # as fit does
     return model
 
 
@@ -247,6 +281,8 @@ def main(name: str) -> None:
     assert all((stage.exchange > 0) == (case.data > 1) for stage in stages), stages
     is_divided = case.bucket_bytes < BUCKET_BYTES
     assert any(stage.buckets > 1 for stage in stages) == is_divided, stages
+    if case.options.get("shard_optimizer"):
+        keeps_its_share(model)
     with ooodist.whole(model):
         compare(values, {v.path: v.numpy() for v in model.variables}, case)
         compare(optimizer_state, {v.path: v.numpy() for v in model.optimizer.variables}, case)
@@ -259,6 +295,30 @@ def main(name: str) -> None:
         train_again(case, model, batches, alone)
     model.ooodist.strategy.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
+
+
+def keeps_its_share(model: keras.Model) -> None:
+    """The replicas of a stage have its weights each, and together one copy of their state."""
+    strategy = model.ooodist.strategy
+    weights, slots = strategy.holding.weights, strategy.holding.optimizer_state
+    own = {v.path: v for v, _ in weights if v.trainable and has_value(v)}
+    state = [(v, path) for v, path in optimizer_state_of(model.optimizer, own) if path]
+    assert state
+    held = [math.prod(v.shape) for v, _ in state if has_value(v)]
+    peers = strategy.ranks.peers
+    shares = peers.allgather(sum(held))
+    assert sum(shares) == sum(math.prod(v.shape) for v, _ in state)
+    largest = max(math.prod(w.shape) for w in own.values()) * len(state) // len(own)
+    assert max(shares) - min(shares) <= largest, shares
+    assert all(has_value(v) for v, _ in slots if not len(v.shape))
+    costs, schedule = strategy.assembly.plan.costs, strategy.assembly.plan.schedule
+    known = sum(
+        cost.state_bytes
+        for cost, position in zip(costs.stages, schedule.rank_of, strict=True)
+        if position == strategy.ranks.position
+    )
+    others = sum(math.prod(v.shape) for v, _ in weights if has_value(v) and not v.trainable)
+    assert known == 4 * (sum(math.prod(v.shape) for v in own.values()) + max(shares) + others)
 
 
 def evaluates_as_one_process(

@@ -62,7 +62,8 @@ def measure_in_parts(
         UserError: as of :func:`measure_layers`; on all ranks.
     """
     costs: tuple[LayerCost, ...] = ()
-    if parts == 1:
+    missing = not all(map(has_value, (*model.variables, *model.optimizer.variables)))
+    if parts == 1 and not engine.all_reduce(np.array(int(missing)), "max"):
         with engine.agreed():
             if engine.rank == 0:
                 costs = measure_layers(model, batch, microbatches, steps=steps)

@@ -30,11 +30,18 @@ def summed_as(variable: Any) -> np.dtype:
 def state_bytes(model: keras.Model) -> dict[str, int]:
     """Returns for each variable of a compiled model, by path, its bytes and those of its optimizer
     state: momentum, moments, averages, whatever the optimizer keeps for it."""
+    optimizer_state = optimizer_bytes(model)
+    return {v.path: size_of(v) + optimizer_state.get(v.path, 0) for v in model.variables}
+
+
+def optimizer_bytes(model: keras.Model) -> dict[str, int]:
+    """Returns for each weight that a compiled model trains, by path, the bytes of its optimizer
+    state."""
     optimizer, weights = model.optimizer, model.trainable_variables
     if not optimizer.built:
         optimizer = unbuilt_copy(optimizer)
         build_without_values(optimizer, weights)
-    found = {variable.path: size_of(variable) for variable in model.variables}
+    found = {weight.path: 0 for weight in weights}
     for variable, path in optimizer_state_of(optimizer, [weight.path for weight in weights]):
         if path:
             found[path] += size_of(variable)

@@ -8,6 +8,8 @@
 MPI sums them, and not an engine of data parallelism (Horovod, TensorFlow's collectives): each of
 those has one group of ranks, all of them, and MPI is there for the stages' messages anyway.
 
+With a sharded optimizer, only the replica that updates the weight gets the sum (sharding.py).
+
 A weight that stages of several ranks share (tied embeddings) is kept by all of them. Each gets the
 sum of all gradients and makes the same update, so that the copies stay identical.
 """
@@ -35,20 +37,29 @@ class Gradients:
         rank_of: the position of each stage.
         ranks: the position of this rank among all; all ranks make this object together.
         transport: moves the sums.
+        updated_by: the only replica that updates a weight, by its path; all update the others.
 
     Attributes:
         accumulators: by path of the weight; stages add to them.
         owners: the positions that have each weight of the model, by path.
-        variables: the weights of this rank that are trained, in the order of the model.
-        buckets: the same weights, as they are summed.
+        own: all weights of this rank that can be trained, by path.
+        variables: those of them that are trained, in the order of the model.
+        updated: those of ``variables`` that this rank updates.
+        buckets: ``variables``, as they are summed.
     """
 
     def __init__(
-        self, stages: Sequence[Stage], rank_of: Sequence[int], ranks: Ranks, transport: Transport
+        self,
+        stages: Sequence[Stage],
+        rank_of: Sequence[int],
+        ranks: Ranks,
+        transport: Transport,
+        updated_by: Mapping[str, int] | None = None,
     ) -> None:
         self.accumulators: dict[str, tf.Variable] = {}
         self.owners = owners_of(stages, rank_of)
-        self._replicas = ranks.replicas
+        self._replica, self._replicas = ranks.replica, ranks.replicas
+        self._updated_by = updated_by or {}
         self._transport = transport
         own: dict[str, keras.Variable] = {}
         users: dict[str, tuple[int, ...]] = {}
@@ -57,7 +68,7 @@ class Gradients:
                 for variable in stage.model.trainable_variables:
                     own.setdefault(variable.path, variable)
                     users[variable.path] = (*users.get(variable.path, ()), stage.number)
-        self._own = own
+        self.own = own
         self.variables = list(own.values())
         self._users = users  # this rank's stages that have the weight
         # In the same order on all ranks, as MPI requires.
@@ -78,18 +89,20 @@ class Gradients:
             weights: paths; None for all.
         """
         self.variables = [
-            variable for path, variable in self._own.items() if weights is None or path in weights
+            variable for path, variable in self.own.items() if weights is None or path in weights
         ]
+        self.updated = [variable for variable in self.variables if self.updates(variable.path)]
         shared = sorted(  # in the same order on all ranks
             (v for v in self.variables if len(self.owners[v.path]) > 1), key=lambda v: v.path
         )
         alone = [v for v in self.variables if len(self.owners[v.path]) == 1]
         stages = {self._users[v.path] for v in alone}
         self.buckets = [
-            Bucket(tuple(group))
+            Bucket(tuple(group), self._updated_by.get(group[0].path))
             for users in sorted(stages)
             for group in self._groups([v for v in alone if self._users[v.path] == users])
         ]
+        # Positions that share a weight need its sum each, in one replica: all ranks get it.
         self.buckets += [Bucket((variable,)) for variable in shared]
         self._bucket_of = {
             v.path: index for index, bucket in enumerate(self.buckets) for v in bucket.variables
@@ -97,6 +110,10 @@ class Gradients:
         # One call for all: a call for each sum takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
+
+    def updates(self, path: str) -> bool:
+        """Whether this rank's replica updates this weight."""
+        return self._updated_by.get(path) in (None, self._replica)
 
     def begin(self) -> None:
         """Begins a step."""
@@ -122,7 +139,7 @@ class Gradients:
         """Divides weights that the same stages of this rank use, and no other rank's."""
         groups = divide(
             by_layer(variables),
-            lambda layer: summed_as(layer[0]),
+            lambda layer: (summed_as(layer[0]), self._updated_by.get(layer[0].path)),
             lambda layer: sum(map(size_of, layer)),
             bucket_bytes(sum(map(size_of, variables))),
         )
@@ -163,7 +180,7 @@ class Gradients:
             self._transport.wait(message)
 
     def sums(self) -> list[tf.Tensor]:
-        """Returns the gradients of ``variables``: sums over stages, means over replicas.
+        """Returns the gradients of ``updated``: sums over stages, means over replicas.
 
         Raises:
             Stalled: another rank does not take part in time.
@@ -175,6 +192,7 @@ class Gradients:
         totals = {
             str(index): self.buckets[index].as_tensor(message.arrays[0])
             for index, message in self._sums.items()
+            if self.buckets[index].root in (None, self._replica)
         }
         return list(self._read_all(totals, self._number))
 
@@ -182,16 +200,16 @@ class Gradients:
         """Returns the gradients: the means of these totals, by bucket, and the others' sums."""
         found: dict[str, tf.Tensor] = {}
         for index, bucket in enumerate(self.buckets):
-            if str(index) not in totals:
-                for variable in bucket.variables:
-                    found[variable.path] = self.accumulators[variable.path].read_value()
-                continue
-            unpacked = bucket.unpack(totals[str(index)])
-            for variable, total in zip(bucket.variables, unpacked, strict=True):
-                found[variable.path] = total
-                if self._replicas > 1:
-                    found[variable.path] = total / tf.cast(number, total.dtype)
-        return [found[variable.path] for variable in self.variables]
+            if str(index) in totals:
+                unpacked = bucket.unpack(totals[str(index)])
+                for variable, total in zip(bucket.variables, unpacked, strict=True):
+                    found[variable.path] = total
+                    if self._replicas > 1:
+                        found[variable.path] = total / tf.cast(number, total.dtype)
+        return [
+            found[v.path] if v.path in found else self.accumulators[v.path].read_value()
+            for v in self.updated
+        ]
 
     def clear(self) -> None:
         """Sets the accumulators to zero."""
@@ -211,9 +229,11 @@ class Gradients:
         paths = [variable.path for variable in self.buckets[index].variables]
         communicator = self._those[paths[0]]
         if communicator.size > 1:
-            flat = self.buckets[index].pack([self.accumulators[path].value() for path in paths])
+            bucket = self.buckets[index]
+            flat = bucket.pack([self.accumulators[path].value() for path in paths])
             what = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
-            self._sums[index] = self._transport.sum(f"the sum of {what}", communicator, flat)
+            name = f"the sum of {what}"
+            self._sums[index] = self._transport.sum(name, communicator, flat, bucket.root)
 
 
 def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tuple[int, ...]]:

@@ -23,6 +23,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
+from ooodist.engines.mpi import messages_of
 from ooodist.engines.priority import let_come_first
 from ooodist.errors import UserError
 
@@ -151,17 +152,39 @@ class Transport:
         self._sent.append(message)
         return self._post(message)
 
-    def sum(self, name: str, communicator: MPI.Comm, array: np.ndarray) -> Message:
+    def sum(
+        self, name: str, communicator: MPI.Comm, array: np.ndarray, root: int | None = None
+    ) -> Message:
         """Begins to sum an array over the ranks of a communicator, in place.
 
-        All of them begin their sums in the same order.
+        All of them begin their sums and broadcasts in the same order.
+
+        Args:
+            name: what is summed.
+            communicator: of those that sum.
+            array: this rank's; must not be changed until it is done.
+            root: the only rank that gets the sum; None: all do. MPI may add in another order then.
         """
 
         def start() -> list[MPI.Request]:
-            return [communicator.Iallreduce(MPI.IN_PLACE, array, op=MPI.SUM)]
+            if root is None:
+                return [communicator.Iallreduce(MPI.IN_PLACE, array, op=MPI.SUM)]
+            if root == communicator.rank:
+                return [communicator.Ireduce(MPI.IN_PLACE, array, op=MPI.SUM, root=root)]
+            return [communicator.Ireduce(array, None, op=MPI.SUM, root=root)]
 
-        failing = f"not all of the {communicator.size} ranks have come to it"
-        return self._post(Message(name, failing, [array], start))
+        return self._post(Message(name, _not_all_of(communicator), [array], start))
+
+    def broadcast(self, name: str, communicator: MPI.Comm, array: np.ndarray, root: int) -> Message:
+        """Begins to send an array from a rank of a communicator to all others, into theirs.
+
+        All of them begin their sums and broadcasts in the same order.
+        """
+
+        def start() -> list[MPI.Request]:
+            return [communicator.Ibcast(part, root=root) for part in messages_of(array)]
+
+        return self._post(Message(name, _not_all_of(communicator), [array], start))
 
     def wait(self, message: Message) -> float:
         """Returns when the message has been received or sent.
@@ -248,3 +271,7 @@ class Transport:
             while True:
                 found.append(self._posted.get_nowait())
         return found
+
+
+def _not_all_of(communicator: MPI.Comm) -> str:
+    return f"not all of the {communicator.size} replicas have come to it"

@@ -28,11 +28,13 @@ class Update:
 
     Args:
         optimizer: the model's; built for all weights.
-        variables: this rank's weights.
+        variables: the weights that this rank updates.
         counted: for each, whether this rank counts it in the norm; a weight that several ranks
-            have is counted on one of them.
-        pipeline: communicator of the ranks that have the other weights.
+            update is counted on one of them.
+        others: communicator of the ranks that update the other weights.
         updating: context entered around the update while it is traced; None for none.
+        share: called at the end: gives new values to ranks that have them from this one, or this
+            one from them; None where each rank updates all of its weights.
 
     Attributes:
         needs_all: whether the ranks must agree before they update.
@@ -48,8 +50,9 @@ class Update:
         optimizer: Optimizer,
         variables: Sequence[keras.Variable],
         counted: Sequence[bool],
-        pipeline: MPI.Comm,
+        others: MPI.Comm,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
+        share: Callable[[], None] | None = None,
     ) -> None:
         self._optimizer = optimizer
         self._inner = optimizer
@@ -63,7 +66,8 @@ class Update:
             )
         self._variables = list(variables)
         self._counted = list(counted)
-        self._pipeline = pipeline
+        self._others = others
+        self._share = share
         self._updating = updating or contextlib.nullcontext
         self.needs_all = bool(self._inner.global_clipnorm) or self._inner is not optimizer
         self.not_finite: str | None = None
@@ -79,18 +83,20 @@ class Update:
         return 1.0
 
     def __call__(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Updates the weights; all ranks of the pipeline call it together."""
+        """Updates the weights; all ranks call it together."""
         factor, finite = tf.ones([]), tf.constant(value=True)
         if self.needs_all:
             factor, finite = self._of_all(gradients)
         code = int(self._apply(list(gradients), factor, finite))
         self.not_finite = self._sums.checked[code - 1].weight if code else None
+        if self._share is not None:
+            self._share()
 
     def _of_all(self, gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the factor that clips the global norm, and whether the gradients are finite."""
         mine = np.array([float(value) for value in self._look(list(gradients))])
         everybody = np.empty_like(mine)
-        wait(self._pipeline.Iallreduce(mine, everybody, op=MPI.SUM))
+        wait(self._others.Iallreduce(mine, everybody, op=MPI.SUM))
         squares, not_finite = everybody
         factor = 1.0
         limit = self._inner.global_clipnorm

@@ -43,6 +43,8 @@ class LayerCost:
             if a stage ends here. The gradient that comes back is as large.
         exchanged_bytes: bytes of the gradients of the weights, as replicas of the pipeline sum them
             once per step; not needed without replicas.
+        optimizer_bytes: of ``state_bytes``, those of optimizer state, which replicas can divide
+            among each other; see :func:`sharded`.
     """
 
     name: str
@@ -57,6 +59,7 @@ class LayerCost:
     sent_bytes: Bytes = 0
     state_bytes: Bytes = 0
     exchanged_bytes: Bytes = 0
+    optimizer_bytes: Bytes = 0
 
     @property
     def seconds(self) -> float:
@@ -164,6 +167,21 @@ def merged(layers: Sequence[LayerCost], parts: Sequence[range]) -> tuple[LayerCo
         return LayerCost(name=those[0].name, sent_bytes=those[-1].sent_bytes, **total)
 
     return tuple(one(layers[part.start : part.stop]) for part in parts)
+
+
+def sharded(layer: LayerCost, replicas: int) -> LayerCost:
+    """Returns the cost with the optimizer state divided among replicas, as if evenly.
+
+    Whole weights are divided (``parallel.shard_optimizer``): the true share of a rank is known once
+    its stages are.
+    """
+    saved = layer.optimizer_bytes - -(-layer.optimizer_bytes // replicas)
+    return replace(
+        layer,
+        base_bytes=layer.base_bytes - saved,
+        state_bytes=layer.state_bytes - saved,
+        optimizer_bytes=layer.optimizer_bytes - saved,
+    )
 
 
 def _recomputed(layer: LayerCost) -> LayerCost:

@@ -37,6 +37,7 @@ def test_seconds_and_bytes_are_where_they_belong() -> None:
         assert cost.update > 0
     small = 4 * (32 * WIDTH + WIDTH)
     assert costs["small"].state_bytes == 3 * small  # weights, and Adam's two moments
+    assert costs["small"].optimizer_bytes == 2 * small
     assert costs["small"].base_bytes == 4 * small  # and gradients, added up
     assert costs["small"].exchanged_bytes == small
     # A micro-batch's activations, which W of the next layer needs.

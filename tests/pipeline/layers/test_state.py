@@ -10,7 +10,7 @@ import pytest
 
 from ooodist.compat.keras_deferred import has_value, made_without_values
 from ooodist.compat.keras_optimizer import unbuilt_copy
-from ooodist.pipeline.layers.state import size_of, state_bytes
+from ooodist.pipeline.layers.state import optimizer_bytes, size_of, state_bytes
 
 OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "sgd": keras.optimizers.SGD,
@@ -48,6 +48,9 @@ def test_all_that_an_optimizer_keeps_is_counted(name: str) -> None:
     model.optimizer.build(model.trainable_variables)
     assert state_bytes(model) == found
     assert found.keys() == {variable.path for variable in model.variables}
+    for path, size in optimizer_bytes(model).items():
+        weight = next(each for each in model.trainable_variables if each.path == path)
+        assert found[path] == size_of(weight) + size
     kept = [v for v in (*model.variables, *model.optimizer.variables) if len(v.shape)]
     scalars = [v for v in model.variables if not len(v.shape)]
     assert sum(found.values()) == sum(v.numpy().nbytes for v in (*kept, *scalars))

@@ -17,6 +17,7 @@ from ooodist.planner.pipeline.layer_costs import (
     balanced_parts,
     merged,
     read_model_costs,
+    sharded,
     stage_costs,
 )
 from ooodist.util import yaml_dataclass
@@ -224,3 +225,21 @@ def test_files_with_faults(tmp_path: Path, text: str | None, message: str) -> No
         file.write_text(text)
     with pytest.raises(UserError, match=message):
         read_model_costs(file)
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(1, 9))
+def test_replicas_divide_optimizer_state_alone(
+    gradients: int, weights: int, optimizer: int, replicas: int
+) -> None:
+    """Nothing is lost, and rounding does not make it fit where it does not."""
+    state = weights + optimizer
+    layer = LayerCost(
+        "a", 1.0, base_bytes=gradients + state, state_bytes=state, optimizer_bytes=optimizer
+    )
+    found = sharded(layer, replicas)
+    assert found.base_bytes - found.state_bytes == gradients
+    assert found.state_bytes - found.optimizer_bytes == weights
+    assert optimizer <= replicas * found.optimizer_bytes < optimizer + replicas
+    assert sharded(layer, 1) == layer
+    plain = replace(layer, optimizer_bytes=0)  # of a file that does not tell them apart
+    assert sharded(plain, replicas) == plain
