@@ -29,15 +29,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from ooodist.compat.tensorflow_graph import call_flat, capture, captures_of
 from ooodist.graph import ops as graphs
 from ooodist.graph.accumulation import accumulate
-from ooodist.graph.buffers import buffer_of, workspace_bytes
+from ooodist.graph.buffers import buffer_of
 from ooodist.graph.order import baseline_order, impose_order
+from ooodist.graph.subgraphs import Part, Subgraphs
 from ooodist.graph.units import Gradient, find_backward_units
 
 Stage = Callable[..., Sequence[tf.Tensor]]
@@ -154,21 +154,6 @@ class _Traced:
             return self.outputs
 
         self.graph = tf.function(whole, autograph=False).get_concrete_function(*inputs).graph
-        self.captures = captures_of(self.graph)
-
-
-class _Part(NamedTuple):
-    """The part of the traced graph that one of the three functions computes.
-
-    Attributes:
-        feeds: tensors that it is given.
-        fetches: tensors that it computes from them.
-        effects: ops that it runs for their side effects.
-    """
-
-    feeds: Sequence[tf.Tensor]
-    fetches: Sequence[tf.Tensor]
-    effects: Sequence[tf.Operation] = ()
 
 
 class _Cutting:
@@ -179,8 +164,8 @@ class _Cutting:
     ) -> None:
         self._traced, self._accumulators = traced, accumulators
         self._recompute = recompute
-        self._graph_def = traced.graph.as_graph_def()
-        self._ops = graphs.Subgraph(traced.graph.get_operations()).ops
+        self._subgraphs = Subgraphs(traced.graph)
+        self._ops = self._subgraphs.ops
         seeds = {seed.op for seed in traced.seeds}  # fed to I and W, and part of neither
         self._backward = self._downstream(seeds)
         parts = self._backward - seeds
@@ -208,12 +193,12 @@ class _Cutting:
         effects = [
             op for op in self._ops if op not in self._backward and graphs.has_side_effects(op)
         ]
-        of_forward = _Part(traced.inputs, [*traced.outputs, *for_input, *for_weights], effects)
-        of_input = _Part([*traced.seeds, *for_input], [*gradients, *from_i])
-        of_weights = _Part([*for_weights, *from_i], self._fetched_of_w)
-        forward, input_gradient = map(self._function, (of_forward, of_input))
+        of_forward = Part(traced.inputs, [*traced.outputs, *for_input, *for_weights], effects)
+        of_input = Part([*traced.seeds, *for_input], [*gradients, *from_i])
+        of_weights = Part([*for_weights, *from_i], self._fetched_of_w)
+        forward, input_gradient = map(self._subgraphs.function, (of_forward, of_input))
         everything = range(len(traced.gradients))
-        weight_gradient = self._function(of_weights, then=self._accumulating(everything))
+        weight_gradient = self._subgraphs.function(of_weights, then=self._accumulating(everything))
         num_outputs, num_saved = len(traced.outputs), len(for_input)
 
         def run_forward(inputs: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Saved]:
@@ -244,11 +229,13 @@ class _Cutting:
             gradient_bytes=_num_bytes(from_i),
             output_bytes=_bytes_besides(saved_of_forward, traced.outputs),
             workspace_bytes=max(
-                self._workspace_bytes(of_forward, of_forward.fetches)
+                self._subgraphs.workspace_bytes(of_forward, of_forward.fetches)
                 + _bytes_besides(saved_of_forward, traced.inputs),
-                self._workspace_bytes(of_input, of_input.fetches)
+                self._subgraphs.workspace_bytes(of_input, of_input.fetches)
                 + _bytes_besides(saved_of_input, traced.seeds),
-                self._workspace_bytes(of_weights, ()),  # each gradient is accumulated once computed
+                self._subgraphs.workspace_bytes(
+                    of_weights, ()
+                ),  # each gradient is accumulated once computed
             ),
         )
 
@@ -270,8 +257,8 @@ class _Cutting:
             then = [op for op in left - ops if not ops.isdisjoint(op.control_inputs)]
             left -= set(graphs.ancestors([*ops, *then]))
             passed_on = self._boundary(left, [t for later in fetched[place + 1 :] for t in later])
-            part = _Part(feeds, [*own, *passed_on], then)
-            functions.append(self._function(part, then=self._accumulating(bucket)))
+            part = Part(feeds, [*own, *passed_on], then)
+            functions.append(self._subgraphs.function(part, then=self._accumulating(bucket)))
             feeds = passed_on
         return tuple(functions)
 
@@ -333,59 +320,6 @@ class _Cutting:
 
         return add
 
-    def _function(
-        self, part: _Part, then: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]] | None = None
-    ) -> Callable[..., list[tf.Tensor]]:
-        """Makes a function from feeds to fetches, or to what ``then`` makes of the fetches."""
-        feeds, fetches, _ = part
-        fed = {tensor.name for tensor in feeds}
-        names = self._needed_names(part)
-        nodes = [_within(node, names) for node in self._graph_def.node if node.name in names]
-        graph_def = tf.compat.v1.GraphDef(
-            node=nodes, library=self._graph_def.library, versions=self._graph_def.versions
-        )
-        used = {_as_tensor_name(text) for node in nodes for text in node.input}
-        # A tensor that is fed may be fetched unchanged.
-        made = [tensor for tensor in fetches if tensor.name not in fed]
-
-        def run(*values: tf.Tensor) -> list[tf.Tensor]:
-            given = dict(zip((tensor.name for tensor in feeds), values, strict=True))
-            for name, outer in self._traced.captures.items():
-                if name in used:
-                    given[name] = capture(outer)
-            mapped = {name: value for name, value in given.items() if name in used}
-            results = tf.graph_util.import_graph_def(
-                graph_def,
-                input_map=mapped,
-                return_elements=[tensor.name for tensor in made],
-                name="",
-            )
-            by_name = given | dict(zip((tensor.name for tensor in made), results, strict=True))
-            found = [by_name[tensor.name] for tensor in fetches]
-            return found if then is None else then(found)
-
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in feeds]
-        concrete = tf.function(run, autograph=False).get_concrete_function(*specs)
-        return lambda *values: call_flat(concrete, values)
-
-    def _workspace_bytes(self, part: _Part, saved: Sequence[tf.Tensor]) -> int:
-        """Returns the bytes that a part needs besides its feeds and its saved tensors."""
-        names = self._needed_names(part)
-        return workspace_bytes([op for op in self._ops if op.name in names], saved)
-
-    def _needed_names(self, part: _Part) -> set[str]:
-        """Returns the names of the ops to run, given the feeds; captures are fed as well."""
-        given = {tensor.name for tensor in part.feeds} | set(self._traced.captures)
-        names: set[str] = set()
-        left = [tensor.op for tensor in part.fetches if tensor.name not in given]
-        left.extend(part.effects)
-        while left:
-            op = left.pop()
-            if op.name not in names:
-                names.add(op.name)
-                left.extend(tensor.op for tensor in op.inputs if tensor.name not in given)
-        return names
-
 
 def _first_before(
     tensors: Sequence[tf.Tensor], stops: Callable[[tf.Operation], bool]
@@ -415,21 +349,6 @@ def _remade(gradient: Gradient, tensors: Iterator[tf.Tensor]) -> Gradient:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(next(tensors), next(tensors))
     return None if gradient is None else next(tensors)
-
-
-def _within(node: Any, names: set[str]) -> Any:
-    """Returns a copy of the node without control inputs from ops outside of ``names``."""
-    copy = type(node)()
-    copy.CopyFrom(node)
-    del copy.input[:]
-    copy.input.extend(text for text in node.input if not text.startswith("^") or text[1:] in names)
-    copy.attr.pop("_class", None)
-    return copy
-
-
-def _as_tensor_name(text: str) -> str:
-    """Returns the tensor name of a node's input: ``op:0`` for ``op``."""
-    return text if ":" in text else f"{text}:0"
 
 
 def _bytes_besides(saved: Iterable[tf.Tensor], tensors: Iterable[tf.Tensor]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +25,7 @@ from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.holding import Holding
 from ooodist.pipeline.links import gather_costs
 from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
-from ooodist.pipeline.planning import plan_schedule, plan_stages
+from ooodist.pipeline.planning import log_plan, plan_schedule, plan_stages
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.batch_metrics import BatchMetrics
 from ooodist.pipeline.runtime.boundary import TensorBoundary
@@ -369,7 +369,7 @@ def assemble(
         holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
-    _log(assembly.plan, stages, waits=assembly.update.needs_all)
+    log_plan(assembly.plan, stages, waits=assembly.update.needs_all)
     return assembly
 
 
@@ -387,27 +387,3 @@ def _places(stage: Stage, model: keras.Model) -> list[int]:
     """Returns the indices of the model's inputs that a stage reads."""
     read = {id(symbol) for symbol in stage.reads}
     return [place for place, symbol in enumerate(model.inputs) if id(symbol) in read]
-
-
-def _log(plan: PipelinePlan, stages: Sequence[Stage], *, waits: bool) -> None:
-    timeline, costs = plan.timeline, plan.costs.stages
-    for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
-        names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
-        logger.info(
-            "rank %d, stage %d: %s; F %.1f, I %.1f, W %.1f ms a micro-batch, sends %.2f MB%s",
-            position,
-            stage.number,
-            names,
-            cost.forward * 1e3,
-            cost.input_gradient * 1e3,
-            cost.weight_gradient * 1e3,
-            cost.sent_bytes / 1e6,
-            f", exchanges gradients in {cost.exchange * 1e3:.1f} ms" if cost.exchange else "",
-        )
-    logger.info(
-        "schedule %s, %d micro-batches: predicted %.1f ms a step, bubble %.1f %%",
-        plan.schedule.name,
-        plan.schedule.microbatches,
-        (timeline.step_seconds if waits else plan.period) * 1e3,
-        timeline.bubble * 1e2,
-    )

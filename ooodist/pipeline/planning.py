@@ -18,7 +18,7 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.pipeline.layers.in_parts import measure_in_parts
 from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS, LAYER_STEPS
-from ooodist.pipeline.stages import Call, calls_of, parts_of_split
+from ooodist.pipeline.stages import Call, Stage, calls_of, parts_of_split
 from ooodist.planner.pipeline.actions import from_csv, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
 from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs, sharded
@@ -174,3 +174,34 @@ def _from_text(text: str) -> PipelinePlan:
 def write_schedule(plan: PipelinePlan, file: Path) -> None:
     """Writes the schedule as CSV, a file that ``parallel.schedule`` takes."""
     file.write_text(to_csv(plan.schedule), encoding="utf-8")
+
+
+def log_plan(plan: PipelinePlan, stages: Sequence[Stage], *, waits: bool) -> None:
+    """Logs the stages and the schedule.
+
+    Args:
+        plan: with measured or expected costs.
+        stages: the stages of the plan.
+        waits: whether ranks wait for each other at the end of each step.
+    """
+    timeline, costs = plan.timeline, plan.costs.stages
+    for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
+        names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
+        logger.info(
+            "rank %d, stage %d: %s; F %.1f, I %.1f, W %.1f ms a micro-batch, sends %.2f MB%s",
+            position,
+            stage.number,
+            names,
+            cost.forward * 1e3,
+            cost.input_gradient * 1e3,
+            cost.weight_gradient * 1e3,
+            cost.sent_bytes / 1e6,
+            f", exchanges gradients in {cost.exchange * 1e3:.1f} ms" if cost.exchange else "",
+        )
+    logger.info(
+        "schedule %s, %d micro-batches: predicted %.1f ms a step, bubble %.1f %%",
+        plan.schedule.name,
+        plan.schedule.microbatches,
+        (timeline.step_seconds if waits else plan.period) * 1e3,
+        timeline.bubble * 1e2,
+    )
