@@ -126,7 +126,7 @@ class SelectivePipeline:
             "elastic: %s; schedule %s, predicted %.1f ms a step",
             f"stages before {first} only run forward" if first else "all stages train",
             plan.schedule.name,
-            plan.timeline.step_seconds * 1e3,
+            assembly.predicted(plan) * 1e3,
         )
 
     def _train_all(self) -> None:

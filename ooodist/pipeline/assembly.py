@@ -144,6 +144,11 @@ class Assembly:
         works, boundaries = self.works, self.boundaries
         return Runtime(plan.schedule, self.transport, works, boundaries, divided=divided)
 
+    def predicted(self, plan: PipelinePlan) -> float:
+        """Returns the seconds of a step among many: ranks wait for each other at its end only
+        where the optimizer needs something of all gradients."""
+        return plan.timeline.step_seconds if self.update.needs_all else plan.period
+
     @property
     def batch_size(self) -> int:
         """Samples per step of one pipeline."""
@@ -369,7 +374,7 @@ def assemble(
         holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
-    log_plan(assembly.plan, stages, waits=assembly.update.needs_all)
+    log_plan(assembly.plan, stages, assembly.predicted(assembly.plan))
     return assembly
 
 

@@ -55,6 +55,9 @@ class Job(live.Job, Protocol):
     def measured_in_steps(self) -> PipelineCosts:
         """Returns the stages' costs in the steps measured so far; all ranks must call it."""
 
+    def predicted(self, plan: PipelinePlan) -> float:
+        """Returns the seconds of a step among many, as the plan's costs say."""
+
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
         """Returns whether two schedules of its stages compute bitwise equal numbers."""
 
@@ -147,7 +150,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         for name, plan in self._known.items():
             self._known[name] = replace(plan, costs=costs)
         self._take_over(self._known[self.plan.schedule.name])
-        simulated = self.plan.timeline.step_seconds
+        simulated = self._job.predicted(self.plan)
         self._besides = self._seconds - simulated
         logger.info(
             "pipeline: searching a schedule beside the training; a step takes %.1f ms with %s, as "
@@ -212,7 +215,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
 
     def _predicted(self, plan: PipelinePlan) -> float:
         """Returns the predicted seconds of a step."""
-        return plan.timeline.step_seconds + self._besides
+        return self._job.predicted(plan) + self._besides
 
     # Trials
 

@@ -176,15 +176,15 @@ def write_schedule(plan: PipelinePlan, file: Path) -> None:
     file.write_text(to_csv(plan.schedule), encoding="utf-8")
 
 
-def log_plan(plan: PipelinePlan, stages: Sequence[Stage], *, waits: bool) -> None:
+def log_plan(plan: PipelinePlan, stages: Sequence[Stage], step_seconds: float) -> None:
     """Logs the stages and the schedule.
 
     Args:
         plan: with measured or expected costs.
         stages: the stages of the plan.
-        waits: whether ranks wait for each other at the end of each step.
+        step_seconds: predicted.
     """
-    timeline, costs = plan.timeline, plan.costs.stages
+    costs = plan.costs.stages
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
         names = f"{stage.calls[0].name} to {stage.calls[-1].name}"
         logger.info(
@@ -202,6 +202,6 @@ def log_plan(plan: PipelinePlan, stages: Sequence[Stage], *, waits: bool) -> Non
         "schedule %s, %d micro-batches: predicted %.1f ms a step, bubble %.1f %%",
         plan.schedule.name,
         plan.schedule.microbatches,
-        (timeline.step_seconds if waits else plan.period) * 1e3,
-        timeline.bubble * 1e2,
+        step_seconds * 1e3,
+        plan.timeline.bubble * 1e2,
     )

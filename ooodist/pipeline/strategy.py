@@ -258,6 +258,11 @@ class Pipeline(Strategy):
         assert self.assembly is not None
         return self.assembly.measured_in_steps()
 
+    def predicted(self, plan: PipelinePlan) -> float:
+        """Returns the seconds of a step among many; see :meth:`Assembly.predicted`."""
+        assert self.assembly is not None
+        return self.assembly.predicted(plan)
+
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
         """Whether two schedules of these stages compute the same numbers, bit for bit."""
         return computes_alike(one, other, self._together)

@@ -59,7 +59,7 @@ class MadeUpJob:
         key = schedule.actions, self.costs
         if key not in self._simulated:
             plan = replace(self.plan, schedule=schedule, costs=self.costs)
-            self._simulated[key] = plan.timeline.step_seconds
+            self._simulated[key] = self.predicted(plan)
         return (self._simulated[key] + BESIDES) * self.factor.get(schedule.name, 1.0)
 
     def train(self, batches: Sequence[Any]) -> dict[str, float]:
@@ -76,6 +76,9 @@ class MadeUpJob:
         assert self.is_measured
         self.measured += 1
         return self.costs
+
+    def predicted(self, plan: PipelinePlan) -> float:
+        return plan.period
 
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
         return one.name not in self.unlike

@@ -131,7 +131,7 @@ class PipelineTrace(keras.callbacks.Callback):
         predicted = plan.timeline
         self.comparison = PipelineComparison(
             plan.schedule.name,
-            predicted.step_seconds,
+            strategy.predicted(plan),
             statistics.median(self._seconds),
             predicted.bubble,
             statistics.median(timeline.bubble for timeline in timelines),
