@@ -2,8 +2,8 @@
 # Reruns all measurements of expr/pipe_par: schedules of pipelines on real stages, found while
 # training, on emulated devices, and what they keep in memory.
 #
-#   scripts/pipe_par.sh             everything, into expr/pipe_par (about an hour)
-#   scripts/pipe_par.sh PART        one part: real, live, emulated, memory or cut
+#   scripts/pipe_par.sh             everything, into expr/pipe_par (an hour and a half)
+#   scripts/pipe_par.sh PART        one part: real, live, emulated, weak_scaling, memory or cut
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
@@ -14,6 +14,6 @@ fi
 
 make_environment cpu,mpi,dev
 "$ROOT/scripts/install_engines.sh" mpi
-for part in ${1:-real live emulated memory cut}; do
+for part in ${1:-real live emulated weak_scaling memory cut}; do
   "$VENV/bin/python" "$ROOT/expr/pipe_par/$part.py"
 done

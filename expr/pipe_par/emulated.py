@@ -15,26 +15,20 @@ A setting that is there already is measured anew and replaced.
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import os
-import platform
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 import emulated_report
-from mpirun import command, environment
+import emulated_rows
+from emulated_rows import add_lines, keep_lines, run_rows, shortest_action
 
 from ooodist.errors import UserError
 from ooodist.pipeline.emulation import stretched
-from ooodist.planner.pipeline.actions import to_csv
 from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, make_plan
-from ooodist.util import yaml_dataclass
 
 FOLDER = Path(__file__).parent
 MODELS = ("bert_24", "bert_48")
@@ -43,11 +37,6 @@ SIZES = ((4, 8), (8, 16), (16, 32))  # devices and micro-batches
 PAPER = (4, 4)  # of the out-of-order paper's example, with BERT-24
 ACTION_SECONDS = 15e-3  # of the shortest, stretched
 CHUNKS = (2, 3, 4, 6)  # stages a rank, of which a tuned schedule takes the best
-COLUMNS = (
-    *("model", "link", "ranks", "microbatches", "row", "chunks", "placement", "repeat"),
-    *("seconds", "simulated", "bubble", "simulated_bubble", "overhead", "peak_bytes", "factor"),
-    "processor",
-)
 
 
 @dataclass(frozen=True)
@@ -67,6 +56,9 @@ class Setting:
     def costs(self) -> ModelCosts:
         """Of the real devices."""
         return read_model_costs(FOLDER / "costs" / f"{self.model}_{self.link}.yaml")
+
+
+COLUMNS = (*(field.name for field in fields(Setting)), *emulated_rows.COLUMNS)
 
 
 def settings() -> Iterator[Setting]:
@@ -110,65 +102,18 @@ def measure(
     setting: Setting, rows: Mapping[str, PipelinePlan], repeats: int
 ) -> Iterator[dict[str, object]]:
     """A line of the CSV file for each row and repeat, as soon as it is known."""
-    shortest = min(stage.forward for plan in rows.values() for stage in plan.costs.stages)
-    factor = ACTION_SECONDS / shortest
+    factor = ACTION_SECONDS / shortest_action(rows.values())
     plans = {
         name: replace(plan, costs=stretched(plan.costs, factor)) for name, plan in rows.items()
     }
-    with tempfile.TemporaryDirectory(prefix="ooodist-emulated-") as name:
-        folder = Path(name)
-        for row, plan in plans.items():
-            text = yaml_dataclass.dump(plan.costs)
-            (folder / f"{row}.csv").write_text(to_csv(plan.schedule), encoding="utf-8")
-            (folder / f"{row}.yaml").write_text(text, encoding="utf-8")
-        start = command(setting.ranks, "emulated_worker.py", folder, repeats)
-        with subprocess.Popen(start, stdout=subprocess.PIPE, text=True, env=environment()) as job:
-            assert job.stdout is not None
-            for line in job.stdout:
-                found = json.loads(line)
-                yield {**found, **_described(setting, plans[found["row"]]), "factor": factor}
-    if job.returncode:
-        raise SystemExit(f"{setting.name}: the job ended with exit code {job.returncode}")
+    for line in run_rows(plans, repeats):
+        yield {**asdict(setting), **line, "factor": factor}
 
 
-def _described(setting: Setting, plan: PipelinePlan) -> dict[str, object]:
-    timeline, schedule = plan.timeline, plan.schedule
-    in_turn = tuple(stage % schedule.ranks for stage in range(schedule.stages))
-    return {
-        "model": setting.model,
-        "link": setting.link,
-        "ranks": setting.ranks,
-        "microbatches": setting.microbatches,
-        "chunks": schedule.stages // schedule.ranks,
-        "placement": "in turn" if schedule.rank_of == in_turn else "V",
-        "simulated": timeline.step_seconds,
-        "simulated_bubble": timeline.bubble,
-        "peak_bytes": max(timeline.peak_bytes),
-        "processor": f"{_processor()}, {os.cpu_count()} cores",
-    }
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def keep_others(file: Path, setting: Setting) -> None:
-    """Leaves the lines of other settings in the file, which is made if there is none."""
-    lines = []
-    if file.exists():
-        with file.open(newline="", encoding="utf-8") as stream:
-            lines = [line for line in csv.DictReader(stream) if setting_of(line) != setting]
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-
-
-def setting_of(line: Mapping[str, str]) -> Setting:
-    return Setting(line["model"], line["link"], int(line["ranks"]), int(line["microbatches"]))
+def is_of_another(setting: Setting, line: Mapping[str, str]) -> bool:
+    """Whether a line of the CSV file is of another setting."""
+    own = {key: str(value) for key, value in asdict(setting).items()}
+    return any(line[key] != value for key, value in own.items())
 
 
 def main() -> None:
@@ -186,12 +131,8 @@ def main() -> None:
             continue
         rows = make_rows(setting)
         print(f"{setting.name}: planned, {time.monotonic() - start:.0f} s", flush=True)
-        keep_others(file, setting)
-        with file.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-            for line in measure(setting, rows, options.repeats):
-                writer.writerow(line)
-                stream.flush()
+        keep_lines(file, COLUMNS, partial(is_of_another, setting))
+        add_lines(file, COLUMNS, measure(setting, rows, options.repeats))
         print(f"{setting.name}: measured, {time.monotonic() - start:.0f} s", flush=True)
     emulated_report.write(file)
 

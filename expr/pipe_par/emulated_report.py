@@ -9,7 +9,7 @@ import csv
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def read(file: Path) -> dict[Setting, dict[str, Result]]:
             setting = line["model"], line["link"], int(line["ranks"]), int(line["microbatches"])
             lines.setdefault(setting, defaultdict(list))[line["row"]].append(line)
     return {
-        setting: {row: _result(lines[setting][row]) for row in ROWS if row in lines[setting]}
+        setting: {row: result_of(lines[setting][row]) for row in ROWS if row in lines[setting]}
         for setting in sorted(lines, key=_place)
     }
 
@@ -97,7 +97,9 @@ def _place(setting: Setting) -> tuple[int, int, str, int]:
     return ranks, microbatches, model, list(LINKS).index(link)
 
 
-def _result(lines: list[dict[str, str]]) -> Result:
+def result_of(lines: Sequence[Mapping[str, str]]) -> Result:
+    """The result of the lines of one row of one setting."""
+
     def median(name: str) -> float:
         return statistics.median(float(line[name]) for line in lines)
 

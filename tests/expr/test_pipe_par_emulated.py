@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from ooodist.planner.pipeline.layer_costs import read_model_costs, stage_costs
+from ooodist.planner.pipeline.layer_costs import merged, read_model_costs, stage_costs
 from ooodist.planner.pipeline.plan import make_plan
 from tests.jobs import ROOT
 
@@ -55,6 +56,22 @@ def test_a_cost_file_is_what_the_formulas_give(
     # s b h (34 + 5 a s / h) with s = 128, b = 2, h = 1024, a = 16
     assert layer.input_bytes + layer.weight_bytes == 128 * 2 * 1024 * (34 + 10)
     assert layer.sent_bytes == 512 << 10
+
+
+@pytest.mark.parametrize("model", ["bert_12", "bert_24", "bert_36", "bert_48"])
+def test_halves_are_together_a_layer(model: str, scripts: dict[str, ModuleType]) -> None:
+    make_costs = scripts["make_costs"]
+    costs = read_model_costs(FOLDER / f"costs/{model}_halves.yaml")
+    link, number = make_costs.LINKS["nvlink"], make_costs.IN_HALVES[model]
+    assert costs == make_costs.model_costs(number, link, in_halves=True)
+    layers = merged(costs.layers, [range(at, at + 2) for at in range(0, 2 * number, 2)])
+    for half, layer in zip(layers, make_costs.model_costs(number, link).layers, strict=True):
+        assert half.seconds == pytest.approx(layer.seconds, rel=1e-3)  # both are rounded
+        unnamed = {"name": "", "forward": 0, "input_gradient": 0, "weight_gradient": 0}
+        assert replace(half, **unnamed) == replace(layer, **unnamed)
+    attention, mlp = costs.layers[:2]
+    assert attention.exchanged_bytes + mlp.exchanged_bytes == 4 * (12 * 1024**2 + 13 * 1024)
+    assert attention.base_bytes + mlp.base_bytes == 18 * (12 * 1024**2 + 13 * 1024)
 
 
 def test_the_rate_is_that_of_the_published_speed(scripts: dict[str, ModuleType]) -> None:
@@ -172,7 +189,8 @@ def test_a_setting_is_replaced_and_others_stay(
     file = tmp_path / "emulated.csv"
     write(scripts, file, 1.5, 0.1e-3)
     emulated = scripts["emulated"]
-    emulated.keep_others(file, emulated.Setting("bert_24", "nvlink", 8, 16))
+    is_kept = partial(emulated.is_of_another, emulated.Setting("bert_24", "nvlink", 8, 16))
+    emulated.keep_lines(file, emulated.COLUMNS, is_kept)
     assert set(scripts["emulated_report"].read(file)) == {("bert_24", "nvlink", 4, 4)}
-    emulated.keep_others(tmp_path / "new.csv", emulated.Setting("bert_24", "nvlink", 8, 16))
+    emulated.keep_lines(tmp_path / "new.csv", emulated.COLUMNS, is_kept)
     assert scripts["emulated_report"].read(tmp_path / "new.csv") == {}
