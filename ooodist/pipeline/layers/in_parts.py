@@ -40,6 +40,8 @@ from ooodist.pipeline.stages import calls_of, sent_specs, split
 from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.planner.pipeline.partition import smallest_parts
 from ooodist.profiler.step import trace_step
+from ooodist.step.optimizer import without_scaling
+from ooodist.step.update_order import one_after_the_other
 
 
 def measure_in_parts(
@@ -124,7 +126,9 @@ def measure_part(
             is_last=number == len(ranges) - 1,
         )
     fleeting = [variable for variable in part.model.variables if not has_value(variable)]
-    with standing_in(fleeting, with_memory=True):
+    # Updates are traced as they train, one large weight after the other.
+    in_turn = one_after_the_other(without_scaling(part.model.optimizer))
+    with standing_in(fleeting, with_memory=True), in_turn:
         traced = trace_step(part.model, part.batch)
         # Copies of what is thrown away would take as much memory again.
         fleeting += part.model.optimizer.variables
