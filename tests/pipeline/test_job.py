@@ -149,15 +149,6 @@ def test_the_trace_shows_all_ranks(base: tuple[Path, str]) -> None:
         (1, ["parallel.pipeline=1"]),  # without mpirun
         (2, ["parallel.split=[dense_1]"]),
         (3, ["parallel.pipeline=3"]),
-        # Two pipelines of half the samples each.
-        (
-            2,
-            [
-                "parallel={pipeline: 1, data: 2, microbatches: 2, schedule: gpipe}",
-                "batch=32",
-                "checkpoint.new_world_size=true",
-            ],
-        ),
     ],
 )
 def test_goes_on_otherwise_divided(
@@ -170,6 +161,31 @@ def test_goes_on_otherwise_divided(
     assert "resuming after epoch 1" in job.stdout + (job.stderr or "")
     name = folders.parts_name(2)
     assert_close(out / name, base[0] / name)
+
+
+def test_goes_on_with_a_sharded_optimizer_and_without(
+    base: tuple[Path, str], tmp_path: Path
+) -> None:
+    """Two pipelines of half the samples each, then one process; state is in the parts once."""
+    out, name = only_first(base[0], tmp_path), folders.parts_name(2)
+    two = "parallel={pipeline: 1, data: 2, microbatches: 2, schedule: gpipe, shard_optimizer: true}"
+    size = "checkpoint.new_world_size=true"
+    job = run_python(2, *arguments(tmp_path, two, "batch=32", size), "--resume", seconds=300)
+    assert job.returncode == 0, job.stdout
+    assert_close(out / name, base[0] / name)
+    with Parts(out / name) as found, Parts(base[0] / name) as expected:
+        files = set()
+        for index, variable in enumerate(expected.state.variables):
+            assert found.state.variables[index].path == variable.path
+            if variable.path.endswith("_momentum"):
+                files.add(found.manifest.variables[index].file)
+                one, other = found.read(index), expected.read(index)
+                np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
+    assert files == {"part-0.npz", "part-1.npz"}
+    alone_again = [*arguments(tmp_path, "parallel=null", "epochs=3", size), "--resume"]
+    last = alone(*alone_again)
+    assert last.returncode == 0, last.stderr
+    assert "resuming after epoch 2" in last.stdout + last.stderr
 
 
 def test_goes_on_from_keras_files_and_to_them(base: tuple[Path, str], tmp_path: Path) -> None:

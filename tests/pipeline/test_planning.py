@@ -84,7 +84,7 @@ def test_a_sharded_optimizer_needs_less_memory(tmp_path: Path) -> None:
         LayerCost(name, forward=1.0, base_bytes=9, state_bytes=8, optimizer_bytes=6)
         for name in NAMES
     )
-    yaml_dataclass.write(ModelCosts(layers), file)
+    file.write_text(yaml_dataclass.dump(ModelCosts(layers)), "utf-8")
     whole = ParallelConfig(
         pipeline=2, data=3, microbatches=2, chunks=1, costs=str(file), memory_bytes=10
     )
