@@ -231,6 +231,11 @@ def wrong(_folder: Path) -> None:
 
     raises("sets values of its variables", lambda: pipelined(with_values))
     raises("returns a int", lambda: pipelined(lambda: 3))
+    if hasattr(keras.optimizers, "MultiOptimizer"):  # not in all versions of Keras
+        several = build()
+        by_layer = keras.optimizers.OptimizerMap(keras.optimizers.Adam())
+        several.compile(keras.optimizers.MultiOptimizer(by_layer), several.loss)
+        raises("take a single optimizer", lambda: pipelined(several))
     keras.utils.clear_session()
 
     raises(

@@ -61,6 +61,26 @@ def check_tensors_arrive(transport: Transport) -> None:
         transport.flush()
 
 
+def check_sums_and_broadcasts_have_a_root(transport: Transport) -> None:
+    """In flight at the same time, of several dtypes, one of them without elements."""
+    world = MPI.COMM_WORLD
+    sums, sent = [], []
+    for root in (0, 1):
+        own = np.arange(6, dtype=np.float32).reshape(2, 3) * (1 + world.rank)
+        sums.append(transport.sum(f"sum {root}", world, own, root))
+        for value in messages(root):
+            array = value if world.rank == root else np.zeros_like(value)
+            sent.append((value, transport.broadcast(f"value {root}", world, array, root)))
+    for root, message in enumerate(sums):
+        transport.wait(message)
+        times = 3 if world.rank == root else 1 + world.rank  # the others keep their own
+        expected = np.arange(6, dtype=np.float32).reshape(2, 3) * times
+        np.testing.assert_array_equal(message.arrays[0], expected)
+    for value, message in sent:
+        transport.wait(message)
+        np.testing.assert_array_equal(message.arrays[0], value)
+
+
 def check_one_tag_keeps_the_order(transport: Transport) -> None:
     """What is sent under one tag arrives in order, as steps do that follow each other."""
     peer = 1 - transport.rank

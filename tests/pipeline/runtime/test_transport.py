@@ -25,4 +25,4 @@ def test_two_ranks() -> None:
 
 
 def test_there_are_checks() -> None:
-    assert len(CHECKS) == 8
+    assert len(CHECKS) == 9
