@@ -125,11 +125,12 @@ def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A job. ``batch``: samples per worker and step (a pipeline is one worker); ``workers``: if
-    given, the number of processes that must have been started; ``parallel``: null is data parallel;
-    ``elastic``: null trains all tensors; ``warm_start``: null starts from fresh weights;
-    ``steps_per_execution``: null is the plan's choice, or 1 without a plan; ``timeout``:
-    seconds without progress after which the job ends."""
+    """A job. ``batch``: samples per worker and step (a pipeline is one worker; with
+    ``parallel.devices``, samples of all workers together); ``workers``: if given, the number of
+    processes that must have been started; ``parallel``: null is data parallel; ``elastic``: null
+    trains all tensors; ``warm_start``: null starts from fresh weights; ``steps_per_execution``:
+    null is the plan's choice, or 1 without a plan; ``timeout``: seconds without progress after
+    which the job ends."""
 
     engine: Engine = "auto"
     workers: Annotated[int, Range(1)] | None = None
@@ -218,8 +219,8 @@ class Config:
             )
         if self.workers not in (None, parallel.ranks):
             raise UserError(
-                f"workers is {self.workers}, but parallel is {parallel.pipeline} x {parallel.data} "
-                "processes; leave workers out"
+                f"workers is {self.workers}, but parallel has {parallel.ranks} processes; leave "
+                "workers out"
             )
         defaults = (OrderConfig(), ExchangeConfig(), None, 1)
         given = (self.order, self.exchange, self.steps_per_execution, self.accumulate)

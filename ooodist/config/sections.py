@@ -116,8 +116,10 @@ class ExchangeConfig:
 @dataclass(frozen=True)
 class ParallelConfig:
     """Settings of pipelines. ``pipeline``: the number of ranks that share the layers; ``data``: the
-    number of such pipelines, which share the samples. ``microbatches``: into how many a pipeline's
-    batch is split. ``schedule``: a name such as ``1f1b`` or ``zb_h1``, ``auto`` (the fastest found
+    number of such pipelines, which share the samples. ``devices``: in place of both, the number of
+    ranks; what is predicted to be the fastest is chosen, and ``batch`` and ``microbatches`` are
+    those of all pipelines together. ``microbatches``: into how many a pipeline's batch is split.
+    ``schedule``: a name such as ``1f1b`` or ``zb_h1``, ``auto`` (the fastest found
     during training), or a CSV file in PyTorch's format. ``chunks``: stages per rank; null: the
     schedule's default. ``split``: names of the layers that begin a new stage; null: balanced by
     measured costs. ``costs``: a file with the costs of the layers, as ``costs.yaml`` of
@@ -129,6 +131,7 @@ class ParallelConfig:
 
     pipeline: Annotated[int, Range(1)] = 1
     data: Annotated[int, Range(1)] = 1
+    devices: Annotated[int, Range(1)] | None = None
     microbatches: Annotated[int, Range(1)] = 1
     schedule: str = AUTO
     chunks: Annotated[int, Range(1)] | None = None
@@ -145,17 +148,38 @@ class ParallelConfig:
                 f"parallel.costs is {self.costs}, by which stages would be balanced, but "
                 "parallel.split says what they are; leave the one or the other out"
             )
-        if self.shard_optimizer and self.data == 1:
+        if self.shard_optimizer and self.data == 1 and self.devices is None:
             raise UserError(
                 "parallel.shard_optimizer is true, but parallel.data is 1: a single pipeline has "
                 "no others to share the optimizer state with; give parallel.data of at least 2, "
                 "or leave parallel.shard_optimizer out"
             )
+        if self.devices is not None:
+            self._check_can_be_divided()
+
+    def _check_can_be_divided(self) -> None:
+        for name, value, default in (
+            ("pipeline", self.pipeline, 1),
+            ("data", self.data, 1),
+            ("split", self.split, None),
+        ):
+            if value != default:
+                raise UserError(
+                    f"parallel.{name} is given, but parallel.devices is {self.devices}, which are "
+                    "divided into pipelines as is predicted to be best; leave the one or the other "
+                    "out"
+                )
+        if self.schedule.endswith(".csv"):
+            raise UserError(
+                f"parallel.schedule is {self.schedule}, which is for one number of ranks, but "
+                f"parallel.devices is {self.devices}, of which pipelines are made; give the name "
+                "of a schedule, or parallel.pipeline and parallel.data"
+            )
 
     @property
     def ranks(self) -> int:
         """The number of ranks of all pipelines together."""
-        return self.pipeline * self.data
+        return self.devices or self.pipeline * self.data
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ooodist.config.elastic import ElasticConfig, read_elastic
 from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
+from ooodist.job.division import check_devices, choose_replicas, with_replicas
 from ooodist.pipeline.holding import build_model
 from ooodist.pipeline.strategy import Pipeline, check_model
 from ooodist.step.synchronized import synchronized_layers
@@ -22,9 +23,10 @@ from ooodist.trainer.strategy import Strategy
 def pipelined(
     model: keras.Model | Callable[[], keras.Model],
     *,
-    pipeline: int,
     microbatches: int,
+    pipeline: int = 1,
     data: int = 1,
+    devices: int | None = None,
     schedule: str = "auto",
     chunks: int | None = None,
     split: Sequence[str] | None = None,
@@ -52,9 +54,13 @@ def pipelined(
     Args:
         model: functional or sequential, and compiled; or a function that returns such a model, the
             same on all ranks. Weights have the values that the function would give them.
-        pipeline: ranks per pipeline.
         microbatches: micro-batches per batch.
+        pipeline: ranks per pipeline.
         data: number of pipelines, which share the samples; ranks are ``pipeline * data``.
+        devices: in place of both, the number of ranks; what ``costs``, which must be given, predict
+            to be the fastest is chosen. ``microbatches`` are then those of all pipelines, of which
+            there are ``model.ooodist.strategy.shard[1]``: a batch of each is that part of all
+            samples of an update.
         schedule: a name (see planner/pipeline/schedules.py), ``auto`` (whatever turns out to be the
             fastest while the model trains; it begins with the best known one), or a CSV file.
         chunks: stages per rank; None for the usual number of the schedule.
@@ -82,6 +88,7 @@ def pipelined(
     parallel = ParallelConfig(
         pipeline=pipeline,
         data=data,
+        devices=devices,
         microbatches=microbatches,
         schedule=schedule,
         chunks=chunks,
@@ -99,14 +106,25 @@ def pipelined(
             f"the engine is {engine.name}, but pipelines run over MPI; start with "
             'ooodist.init("mpi"), under mpirun'
         )
+    if devices is not None:
+        with engine.agreed():
+            check_devices(devices, engine.size)
+            if costs is None:
+                raise UserError(
+                    f"devices is {devices}, but there are no costs by which they could be divided; "
+                    'give a file with those of the layers, as costs="costs.yaml", which python -m '
+                    "ooodist.plan writes, or pipeline and data"
+                )
+        parallel = with_replicas(parallel, choose_replicas(parallel, engine, None))
     if not isinstance(model, keras.Model):
         with engine.agreed():
             model = build_model(model)
     check_model(model)
-    if data > 1 and (layers := synchronized_layers(model)):
+    if parallel.data > 1 and (layers := synchronized_layers(model)):
         raise UserError(
             f"layer {layers[0].name} is a BatchNormalization with synchronized=True, but data is "
-            f"{data}: pipelines normalize each micro-batch by itself; take synchronized=False"
+            f"{parallel.data}: pipelines normalize each micro-batch by itself; take "
+            "synchronized=False"
         )
     inner = Pipeline(model, engine, parallel, timeout, planning, swaps_schedules=config is None)
     strategy: Strategy = inner

@@ -26,7 +26,9 @@ from ooodist.data_parallel import planning
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError, brief
 from ooodist.job.distribute import distribute
+from ooodist.job.division import divided
 from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.pipeline.layer_costs import ModelCosts
 from ooodist.trainer import resume
 from ooodist.util import yaml_dataclass
 from ooodist.util.replacing import INCOMPLETE_PREFIX
@@ -76,6 +78,12 @@ def set_up(config: Config, engine: Engine) -> Job:
             check_writable(folder)
             found = resume.find(config, folder)
     source = resume.share(engine, found)
+    config = divided(
+        config,
+        engine,
+        None if source is None else source.state,
+        lambda whole: _measure_layers(whole, engine),
+    )
     _, workers = _place(config, engine)
     first_step = resume.start_step(source, config, workers)
     if source is not None:
@@ -135,6 +143,30 @@ def load_and_build(
     with engine.agreed():
         model = _build(config, engine, data, plan)
     return data, steps, model
+
+
+def _measure_layers(config: Config, engine: Engine) -> ModelCosts:
+    """Returns on rank 0 the costs of the layers, and of links, before the ranks are divided; all
+    ranks call it, with a job that is one pipeline of all of them."""
+    from ooodist.engines.mpi import MpiEngine
+    from ooodist.pipeline.layers.in_parts import measure_in_parts
+    from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS
+    from ooodist.pipeline.links import measure_link  # imports mpi4py
+
+    assert config.parallel is not None
+    assert isinstance(engine, MpiEngine)
+    logger.info("measuring the layers and the network, to divide %d devices", engine.size)
+    data, _, model = load_and_build(config, engine)
+    strategy = model.ooodist.strategy
+    with engine.agreed():
+        batch = next(iter(data.train))
+    strategy.broadcast(batch)
+    layers = measure_in_parts(
+        model, batch, config.parallel.microbatches, engine, engine.size, steps=FEW_LAYER_STEPS
+    )
+    strategy.close()
+    keras.utils.clear_session()  # so that layers of the model to be trained have the same names
+    return ModelCosts(layers, measure_link(engine.world))
 
 
 def _warm_up(

@@ -164,6 +164,11 @@ def _factor(costs: PipelineCosts) -> float:
 
 def _check(parallel: ParallelConfig, processes: int) -> None:
     """Raises UserError unless this many processes can emulate such a job."""
+    if parallel.devices is not None:
+        raise UserError(
+            f"parallel.devices is {parallel.devices}, but --emulate is of one pipeline; add --set "
+            f"parallel.devices=null --set parallel.pipeline={processes}"
+        )
     if parallel.data != 1:
         raise UserError(
             f"parallel.data is {parallel.data}, but --emulate is of one pipeline, whose replicas "

@@ -18,10 +18,38 @@ from ooodist.pipeline.runtime.runtime import Boundary
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT
 from ooodist.planner.pipeline.costs import StageCost
+from ooodist.planner.pipeline.layer_costs import Link
 
 ROUNDS = 7
+LINK_BYTES = (1, 4 << 20)  # of a message whose time is latency, and of one that shows the rate
 SUM_ROUNDS = 3  # they take longer
 TAG = 0  # also used by steps, none of which runs now
+
+
+def measure_link(world: MPI.Comm) -> Link:
+    """Returns on rank 0 the link between the first and the last rank, which are the least likely to
+    share a host; on others a link that takes no time. All ranks call it."""
+    last = world.size - 1
+    seconds = [0.0, 0.0]
+    for number, size in enumerate(LINK_BYTES):
+        message = np.zeros(size, np.uint8)
+        wait(world.Ibarrier())
+        if last and world.rank == 0:
+            rounds = [_round_trip(world, last, message) for _ in range(ROUNDS)]
+            seconds[number] = statistics.median(rounds) / 2
+        elif last and world.rank == last:
+            for _ in range(ROUNDS):
+                world.Recv(message, 0, TAG)
+                world.Send(message, 0, TAG)
+    short, long = LINK_BYTES
+    return Link(seconds[0], max(0.0, seconds[1] - seconds[0]) / (long - short))
+
+
+def _round_trip(world: MPI.Comm, other: int, message: np.ndarray) -> float:
+    began = time.perf_counter()
+    world.Send(message, other, TAG)
+    world.Recv(message, other, TAG)
+    return time.perf_counter() - began
 
 
 def gather_costs(

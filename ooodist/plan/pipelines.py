@@ -22,7 +22,7 @@ from ooodist.plan.options import (
     FOLDER_NAME,
     parse_memory,
 )
-from ooodist.plan.sizes import settings_of
+from ooodist.plan.sizes import settings_of, with_devices_of
 from ooodist.planner.cluster import parse_bandwidth, parse_latency
 from ooodist.planner.pipeline.layer_costs import (
     LayerCost,
@@ -54,7 +54,10 @@ def is_asked_for(options: argparse.Namespace, config: Config) -> bool:
 
     Raises UserError if there are options of pipelines but no pipeline.
     """
-    if has_pipeline(options) or (config.parallel is not None and config.parallel.pipeline > 1):
+    parallel = config.parallel
+    if has_pipeline(options) or (
+        parallel is not None and (parallel.pipeline > 1 or parallel.devices is not None)
+    ):
         return True
     _refuse_without_pipeline(options)
     return False
@@ -117,6 +120,8 @@ def plan_job(options: argparse.Namespace, config: Config) -> int:
     """Measures the layers of a job, plans, and returns the exit code. Raises UserError."""
     check_options(options)
     parallel = config.parallel or ParallelConfig()
+    if parallel.devices is not None:
+        options, parallel = with_devices_of(options, parallel)
     settings = settings_of(options, parallel)
     names = _names(options, parallel)
     numbers = list(dict.fromkeys(setting.microbatches for setting in settings))

@@ -21,6 +21,7 @@ from ooodist.errors import UserError
 from ooodist.plan.hosts import number_of_devices
 from ooodist.plan.options import whole_number
 from ooodist.planner.pipeline.plan import chunks_of_split
+from ooodist.planner.placement.division import ways_to_divide
 from ooodist.report.pipeline.outcomes import Setting
 
 logger = logging.getLogger("ooodist")
@@ -56,6 +57,18 @@ def settings_of(options: argparse.Namespace, parallel: ParallelConfig) -> list[S
     ]
 
 
+def with_devices_of(
+    options: argparse.Namespace, parallel: ParallelConfig
+) -> tuple[argparse.Namespace, ParallelConfig]:
+    """Returns options that divide the devices of a job with ``parallel.devices``, unless they say
+    themselves how large pipelines are; and the job's settings without them."""
+    given = vars(options)
+    if not (options.devices or options.pipeline or options.data or options.hosts):
+        numbers = {"devices": str(parallel.devices), "microbatches": [str(parallel.microbatches)]}
+        given = given | {key: given[key] or value for key, value in numbers.items()}
+    return argparse.Namespace(**given), replace(parallel, devices=None)
+
+
 def _microbatches(options: argparse.Namespace, parallel: ParallelConfig) -> list[int]:
     """Returns the micro-batches of a pipeline, or with ``--devices`` those of all replicas."""
     given = _numbers(options.microbatches, "--microbatches")
@@ -83,7 +96,7 @@ def _divided(
 ) -> list[Setting]:
     """Returns all ways to divide devices and micro-batches, of those that the options allow."""
     devices = number_of_devices(options)
-    pairs = [(devices // data, data) for data in range(1, devices + 1) if devices % data == 0]
+    pairs = ways_to_divide(devices)
     wanted = [
         (rank, data)
         for rank, data in pairs
