@@ -416,9 +416,13 @@ def test_a_schedule_made_for_the_exchanges_hides_more_of_them(
 ) -> None:
     alone = equal_stages(len(rank_of), 1.0, 1.0, 1.0)
     stages = zip(alone.stages, exchanges, strict=True)
-    costs = PipelineCosts(tuple(replace(each, exchange=seconds) for each, seconds in stages))
+    costs = PipelineCosts(
+        tuple(replace(each, exchange=seconds, buckets=4) for each, seconds in stages)
+    )
     without = simulate_pipeline(auto(rank_of, microbatches, alone), costs).step_seconds
-    assert simulate_pipeline(auto(rank_of, microbatches, costs), costs).step_seconds <= without
+    found = simulate_pipeline(auto(rank_of, microbatches, costs), costs).step_seconds
+    # With one stage a rank, what is left is the end of the last rank's tail.
+    assert found < without if len(set(rank_of)) < len(rank_of) else found <= without
 
 
 def test_the_same_costs_give_the_same_schedule() -> None:
