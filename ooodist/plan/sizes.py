@@ -62,10 +62,11 @@ def with_devices_of(
 ) -> tuple[argparse.Namespace, ParallelConfig]:
     """Returns options that divide the devices of a job with ``parallel.devices``, unless they say
     themselves how large pipelines are; and the job's settings without them."""
-    given = vars(options)
-    if not (options.devices or options.pipeline or options.data or options.hosts):
-        numbers = {"devices": str(parallel.devices), "microbatches": [str(parallel.microbatches)]}
-        given = given | {key: given[key] or value for key, value in numbers.items()}
+    given = dict(vars(options))
+    if not (options.pipeline or options.data or options.hosts):
+        given["devices"] = options.devices or str(parallel.devices)
+    if given["devices"]:
+        given["microbatches"] = options.microbatches or [str(parallel.microbatches)]
     return argparse.Namespace(**given), replace(parallel, devices=None)
 
 

@@ -407,6 +407,11 @@ def test_the_default_stall_limit_of_a_pipeline() -> None:
         ("parallel=3", "parallel is 3; it must be"),
         ("parallel.schedule=zbh1", "parallel.schedule is zbh1 (did you mean zb_h1?)"),
         ("parallel={costs: a.yaml, split: [b]}", "parallel.costs is a.yaml, by which stages"),
+        ("parallel.devices=0", "parallel.devices is 0; it must be a whole number, at least 1"),
+        ("parallel={devices: 8, data: 2}", "parallel.data is given, but parallel.devices is 8"),
+        ("parallel={devices: 8, pipeline: 4}", "parallel.pipeline is given, but parallel.devices"),
+        ("parallel={devices: 8, split: [b]}", "parallel.split is given, but parallel.devices is"),
+        ("parallel={devices: 8, schedule: a.csv}", "parallel.schedule is a.csv, which is for one"),
     ],
 )
 def test_mistakes_of_a_pipeline(override: str, message: str) -> None:

@@ -300,6 +300,7 @@ def test_short_actions_are_stretched(tmp_path: Path) -> None:
         (1, "{pipeline: 2, data: 2}", 4, "add --set parallel.data=1"),
         (1, "{split: [a]}", 4, "add --set parallel.split=null"),
         (1, "{costs: mine.yaml}", 4, "add --set parallel.costs=null"),
+        (1, "{devices: 4}", 4, "parallel.devices is 4, but --emulate is of one pipeline; add"),
         (1, "{recompute: true}", 4, "add --set parallel.recompute=false"),
         (1, "{memory_bytes: 1, schedule: 1f1b}", 4, "the memory limit is 1: stage 0 lacks "),
         (1, "{schedule: none}", 4, "parallel.schedule is none"),

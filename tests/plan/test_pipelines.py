@@ -370,3 +370,16 @@ def test_a_job_that_cannot_write(tmp_path: Path) -> None:
     assert result.returncode == 2
     (error,) = errors(result.stdout)
     assert "output is /dev/null/plans, where nothing can be written" in error
+
+
+def test_a_job_that_divides_its_devices(tmp_path: Path) -> None:
+    """Each way trains on the same: 64 samples a step."""
+    job, output = tmp_path / "job.yaml", tmp_path / "out"
+    divided = JOB.replace("pipeline: 2, data: 2", "devices: 4")
+    job.write_text(f"{divided}output: {output}\n")
+    result = run("--config", str(job), "--schedule", "1f1b")
+    assert result.returncode == 0, result.stdout
+    found = {file.name for file in (output / "plan").iterdir() if file.is_dir()}
+    assert found == {"p4-m4", "p2-m2-d2", "p1-m1-d4"}
+    for row in table_rows(output / "plan"):
+        assert float(row["throughput"]) == pytest.approx(64e3 / float(row["step_ms"]), rel=1e-3)
