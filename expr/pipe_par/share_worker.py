@@ -65,8 +65,9 @@ def main() -> None:
     own = [v for v in (*model.variables, *model.optimizer.variables) if has_value(v)]
     sums = model.ooodist.strategy.assembly.gradients.variables
     sizes = [int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in (*own, *sums)]
-    timeline = model.ooodist.strategy.assembly.plan.timeline
-    facts = np.array([sum(sizes), timeline.peak_bytes[engine.rank], peak], float)
+    assembly = model.ooodist.strategy.assembly
+    of_stages, process = assembly.plan.timeline.peak_bytes[engine.rank], assembly.process_bytes
+    facts = np.array([sum(sizes), of_stages, process - before, peak], float)
     gathered = engine.gather(facts).tolist()
     if engine.rank == 0:
         rows = [
@@ -75,10 +76,12 @@ def main() -> None:
                 "rank": rank,
                 "parameters": model.count_params(),
                 "share": share,
-                "predicted": predicted,
+                "of_stages": of_stages,
+                "process": process,
+                "predicted": of_stages + process,
                 "measured": measured,
             }
-            for rank, (share, predicted, measured) in enumerate(gathered)
+            for rank, (share, of_stages, process, measured) in enumerate(gathered)
         ]
         answer.write_text(json.dumps(rows))
         for row in rows:

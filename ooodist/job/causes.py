@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import resource
 from collections.abc import Iterator
 
 from ooodist.config.job import Config
 from ooodist.errors import UserError, brief
+from ooodist.pipeline.layers.memory import explained, is_out_of_memory
 
 READING = "IteratorGetNext"  # TensorFlow's operation that reads an element of a data set
 # Keras's scopes of losses and metrics, in names of operations.
@@ -17,17 +17,13 @@ _BROKEN_OFF = re.compile(
     r"Collective ops is aborted|Horovod has been shut down|Socket closed|Connection reset by peer"
 )
 
-_NO_MEMORY = re.compile(r"OOM when allocating|failed to allocate memory|Unable to allocate .*iB")
-
 
 def find(error: BaseException, config: Config) -> UserError | None:
     """Returns an error of a training step as a message that names the key; None if unknown."""
     for link in _chain(error):
         text = str(link)
-        if _is_out_of_memory(link):
-            return UserError(
-                f"there is no memory left: {brief(link)}; {_memory()}; {_way_out_of_memory(config)}"
-            )
+        if is_out_of_memory(link):
+            return explained(link, "the job runs", way_out=_more_memory(config))
         if READING in text:
             return UserError(
                 f"data {config.data.name}: a batch cannot be read: {brief(link)}; fix the data or "
@@ -54,38 +50,11 @@ def is_of_another_rank(error: BaseException) -> bool:
     return any(_BROKEN_OFF.search(str(link)) for link in _chain(error))
 
 
-def with_way_out(error: UserError, config: Config) -> UserError:
-    """Returns the error that ranks share, with advice if it says that memory has ended on one."""
-    if not _is_out_of_memory(error):
-        return error
-    return UserError(f"{error}; {_way_out_of_memory(config)}")
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
-
-
-def _memory() -> str:
-    """Says how much memory this process has had, and may have."""
-    said = [
-        "the process has had up to "
-        f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6:.0f} MB"
-    ]
-    for name, kind in (("ulimit -d", resource.RLIMIT_DATA), ("ulimit -v", resource.RLIMIT_AS)):
-        limit = resource.getrlimit(kind)[0]
-        if limit != resource.RLIM_INFINITY:
-            said.append(f"its limit ({name}) is {limit / 1e6:.0f} MB")
-    return ", ".join(said)
-
-
-def _way_out_of_memory(config: Config) -> str:
-    way = "lower batch (accumulate makes up for it), or divide the model among ranks (parallel)"
+def _more_memory(config: Config) -> str:
+    """Returns what gives a job that is not divided among ranks more memory; "" for others."""
     if config.parallel is not None:
-        way = (
-            "give parallel.memory_bytes, so that the plan counts what a rank has, more stages "
-            "(parallel.pipeline), more parallel.microbatches, or parallel.recompute: true"
-        )
-    return f"{way}; the last checkpoint is complete: go on from it with --resume"
+        return ""
+    return "lower batch (accumulate makes up for it), or divide the model among ranks (parallel)"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

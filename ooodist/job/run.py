@@ -99,7 +99,7 @@ def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
         time.sleep(LINGER_SECONDS)  # rank 0 prints it
         engines.abort(USER_ERROR_CODE)
     if isinstance(error, UserError):
-        _end(str(causes.with_way_out(error, config)), USER_ERROR_CODE)
+        _end(str(error), USER_ERROR_CODE)
     if cause := causes.find(error, config):
         _end(f"rank {engine.rank}: {cause}", USER_ERROR_CODE)
     if causes.is_of_another_rank(error):

@@ -23,6 +23,7 @@ from ooodist.engines.mpi import wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.cutting import Cutter
 from ooodist.pipeline.holding import Holding
+from ooodist.pipeline.layers.memory import explaining_lack_of_memory, process_bytes
 from ooodist.pipeline.links import gather_costs
 from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
 from ooodist.pipeline.planning import log_plan, plan_schedule, plan_stages
@@ -37,7 +38,7 @@ from ooodist.pipeline.runtime.update import Update
 from ooodist.pipeline.runtime.work import StageWork, check_losses
 from ooodist.pipeline.stages import Stage, sent_specs, split
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
+from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, shown_stages
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import auto, best_known
 from ooodist.planner.pipeline.search import split as split_backward
@@ -66,6 +67,7 @@ class Assembly:
         works: works of this rank's stages, by number.
         updated_by: the only replica that updates a weight, by its path: see runtime/sharding.py.
         update: updates this rank's weights.
+        process_bytes: what this process takes beside its variables; None: unknown.
     """
 
     plan: PipelinePlan
@@ -80,6 +82,7 @@ class Assembly:
     updated_by: Mapping[str, int] = field(default_factory=dict)
     works: dict[int, StageWork] = field(default_factory=dict)
     update: Update = field(init=False)
+    process_bytes: int | None = None
 
     def __post_init__(self) -> None:
         self.select(None)
@@ -148,6 +151,18 @@ class Assembly:
         """Returns the seconds of a step among many: ranks wait for each other at its end only
         where the optimizer needs something of all gradients."""
         return plan.timeline.step_seconds if self.update.needs_all else plan.period
+
+    @property
+    def planned(self) -> str:
+        """What the plan counts for this rank, in words."""
+        own, position = sorted(self.works), self.ranks.position
+        costs, peak = self.plan.costs, self.plan.timeline.peak_bytes[position]
+        state = sum(costs.stages[number].state_bytes for number in own)
+        beside = f", beside {self.process_bytes} of its process" if self.process_bytes else ""
+        return (
+            f"{peak} bytes for {shown_stages(own)}, {state} of them weights and optimizer "
+            f"state{beside}"
+        )
 
     @property
     def batch_size(self) -> int:
@@ -346,7 +361,7 @@ def assemble(
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
     reads = {stage.number: _places(stage, model) for stage in own}
     accumulators = gradients.accumulators
-    with engine.agreed():
+    with engine.agreed(), explaining_lack_of_memory("stages are made"):
         assembly = Assembly(
             replace(plan, costs=replace(plan.costs, memory_limit=parallel.memory_bytes)),
             stages,
@@ -370,11 +385,14 @@ def assemble(
     is_known = is_live and parallel.split is None
     unfilled = () if holding is None else tuple(holding.unfilled)
     costs = assembly.expected() if is_known else assembly.measure(unfilled)
+    every = (*model.variables, *model.optimizer.variables, *accumulators.values())
+    assembly.process_bytes = process_bytes(every)
     if holding is not None:
         holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
     log_plan(assembly.plan, stages, assembly.predicted(assembly.plan))
+    logger.info("rank %d, planned: %s", ranks.position, assembly.planned)
     return assembly
 
 

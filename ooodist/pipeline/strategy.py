@@ -26,6 +26,7 @@ from ooodist.pipeline.assembly import Assembly, assemble
 from ooodist.pipeline.batches import whole_microbatches
 from ooodist.pipeline.evaluation.evaluation import Evaluation
 from ooodist.pipeline.holding import Holding
+from ooodist.pipeline.layers.memory import explaining_lack_of_memory
 from ooodist.pipeline.live_schedule import LiveSchedule
 from ooodist.pipeline.ownership import average_statistics, check_copies
 from ooodist.pipeline.planning import write_schedule
@@ -146,16 +147,17 @@ class Pipeline(Strategy):
         self.close()
         self.broadcast(batch)
         is_live = self.parallel.schedule == AUTO and self._planning.trial and self._swaps_schedules
-        self.assembly = assemble(
-            model,
-            batch,
-            self.parallel,
-            self.ranks,
-            self.engine,
-            self._timeout,
-            self.holding,
-            is_live=is_live,
-        )
+        with explaining_lack_of_memory(f"rank {self.engine.rank} makes and measures its stages"):
+            self.assembly = assemble(
+                model,
+                batch,
+                self.parallel,
+                self.ranks,
+                self.engine,
+                self._timeout,
+                self.holding,
+                is_live=is_live,
+            )
         if is_live and self.ranks.pipeline.size > 1:  # one rank alone never waits
             share = self._planning.share
             self._live = LiveSchedule(self.engine, self, self.assembly.plan, share=share)
@@ -240,11 +242,14 @@ class Pipeline(Strategy):
 
     def train(self, batches: Sequence[Batch]) -> dict[str, Any]:
         """Trains on one batch, a step; returns the logs."""
-        assert self.assembly is not None
+        assembly = self.assembly
+        assert assembly is not None
         self.step_began = time.time()
-        self.ran = self.assembly.step(batches[0], self._record.after_forward)
+        doing = f"rank {self.engine.rank} trains a step"
+        with explaining_lack_of_memory(doing, lambda: assembly.planned):
+            self.ran = assembly.step(batches[0], self._record.after_forward)
         logs = self._record.logs()
-        codes = self._record.begin_codes(self.assembly.update.not_finite)
+        codes = self._record.begin_codes(assembly.update.not_finite)
         self.watch.note(codes, self._record.checked, 1, logs)
         return logs
 

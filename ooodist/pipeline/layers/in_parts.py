@@ -13,6 +13,7 @@ What a layer saves is known from a trace of the whole model, which takes no memo
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,7 @@ from ooodist.pipeline.layers.measure import (
     measure_layers,
     seconds_of_calls,
 )
+from ooodist.pipeline.layers.memory import explaining_lack_of_memory
 from ooodist.pipeline.layers.part import part_of
 from ooodist.pipeline.stages import calls_of, sent_specs, split
 from ooodist.planner.pipeline.layer_costs import LayerCost
@@ -43,13 +45,16 @@ from ooodist.profiler.step import trace_step
 from ooodist.step.optimizer import without_scaling
 from ooodist.step.update_order import one_after_the_other
 
+PART_BYTES = 512 << 20  # less than a rank's share of a model that needs a pipeline
+
 
 def measure_in_parts(
     model: keras.Model, batch: Any, microbatches: int, engine: Engine, parts: int, *, steps: int
 ) -> tuple[LayerCost, ...]:
     """Returns the costs of a model's calls on rank 0, and nothing on the others; all call it.
 
-    Each of the first ranks measures a part of the calls. The model stays as it is. Variables that
+    Each of the first ranks measures a part of the calls, or several, one after the other, where
+    one would hold more than PART_BYTES. The model stays as it is. Variables that
     have no value have one only while this rank measures them.
 
     Args:
@@ -72,17 +77,21 @@ def measure_in_parts(
         return costs
     with engine.agreed():
         splitter, calls = BatchSplitter(model, batch, microbatches), calls_of(model)
-        ranges = equal_ranges(held_by_calls(model, calls), parts)
+        held = held_by_calls(model, calls)
+        of_all = sum(call.state + call.gradients for call in held)
+        ranges = equal_ranges(held, max(parts, math.ceil(of_all / PART_BYTES)))
     table = np.zeros((len(calls), len(CallSeconds._fields)))
-    own = ranges[engine.rank] if engine.rank < len(ranges) else range(0)
+    own = range(engine.rank, len(ranges), parts) if engine.rank < parts else range(0)
     # Ranks of a host are numbered in the order of their ranks: those that measure come first.
     turn = 0 if tf.config.get_visible_devices("GPU") else engine.local_rank
     last_turn = int(engine.all_reduce(np.array(turn if own else 0), "max"))
     for number in range(last_turn + 1):
         with engine.agreed():
-            if own and number == turn:
-                seconds = measure_part(splitter, ranges, engine.rank, steps)
-                table[own.start : own.stop] = seconds
+            for part in own if number == turn else ():
+                at = ranges[part]
+                names = f"{calls[at.start].name} to {calls[at.stop - 1].name}"
+                with explaining_lack_of_memory(f"the layers {names} are measured"):
+                    table[at.start : at.stop] = measure_part(splitter, ranges, part, steps)
                 gc.collect()  # Keras models refer to themselves: their memory would stay
     table = engine.all_reduce(table, "sum")
     with engine.agreed():

@@ -1,0 +1,100 @@
+"""A rank without memory says so, with errors as NumPy and TensorFlow raise them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.compat.keras_deferred import made_without_values
+from ooodist.errors import UserError
+from ooodist.pipeline.layers.memory import (
+    explained,
+    explaining_lack_of_memory,
+    is_out_of_memory,
+    process_bytes,
+)
+from ooodist.util import process_memory
+from ooodist.util.process_memory import Limit
+from tests.pipeline.jobs import run_mpi
+
+TOO_MUCH = 1 << 50  # bytes: no process has so many addresses
+LARGE = 64 << 20
+
+
+def in_numpy() -> Any:
+    return np.ones(TOO_MUCH, np.uint8)
+
+
+def in_tensorflow() -> Any:
+    return tf.zeros([TOO_MUCH], tf.uint8)
+
+
+def in_a_function() -> Any:
+    return tf.function(lambda size: tf.zeros([size], tf.uint8))(tf.constant(TOO_MUCH))
+
+
+@pytest.mark.parametrize("allocate", [in_numpy, in_tensorflow, in_a_function])
+def test_memory_that_ends_is_explained(
+    monkeypatch: pytest.MonkeyPatch, allocate: Callable[[], Any]
+) -> None:
+    limit = Limit("RLIMIT_DATA", 123)
+    monkeypatch.setattr("ooodist.pipeline.layers.memory.lowest_limit", lambda: limit)
+    with (
+        pytest.raises(UserError, match=r"^no memory is left while rank 7 waters plants: ") as found,
+        explaining_lack_of_memory("rank 7 waters plants", lambda: "99 bytes for stage 2"),
+    ):
+        allocate()
+    message = str(found.value)
+    assert "planned are 99 bytes for stage 2; " in message
+    assert "the limit of the process is 123 bytes (RLIMIT_DATA); " in message
+    assert "parallel.memory_bytes" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no such layer"), UserError("OOM when allocating was the text"), KeyError]
+)
+def test_other_errors_stay_what_they_are(error: Any) -> None:
+    with pytest.raises(type(error) if isinstance(error, Exception) else error) as found:
+        with explaining_lack_of_memory("rank 0 trains"):
+            raise error
+    assert not is_out_of_memory(found.value)
+
+
+def test_without_a_plan_and_a_limit_neither_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ooodist.pipeline.layers.memory.lowest_limit", lambda: None)
+    message = str(explained(MemoryError("std::bad_alloc"), "layers are measured"))
+    assert message.startswith("no memory is left while layers are measured: MemoryError: std::bad")
+    assert "planned" not in message
+    assert "limit" not in message
+
+
+def test_a_process_without_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = process_bytes([])
+    assert before is not None
+    held = [keras.Variable(np.ones(LARGE // 4, np.float32)), tf.Variable(tf.ones([LARGE // 4]))]
+    layer = made_without_values(lambda: keras.layers.Dense(1 << 20))
+    made_without_values(lambda: layer.build((None, 1 << 10)))  # 4 GB, which nobody has
+    after = process_bytes([*held, *layer.variables])
+    assert after is not None
+    assert abs(after - before) < LARGE / 2
+    monkeypatch.setattr(process_memory, "STATM", process_memory.STATM / "missing")
+    assert process_bytes(held) is None
+
+
+def test_memory_that_ends_in_a_step() -> None:
+    """Really: the kernel refuses it on one rank. The other one waits no longer than it may."""
+    done = run_mpi(2, "memory_worker.py", seconds=90)
+    assert done.returncode == 0, done.stdout
+    [message] = re.findall(r"rank 1, UserError: (.*)", done.stdout)
+    assert message.startswith("no memory is left while rank 1 trains a step: ResourceExhausted")
+    assert re.search(r"planned are \d+ bytes for stage 1, \d+ of them weights", message)
+    assert re.search(r"beside \d+ of its process; the limit of the process is \d+ bytes", message)
+    [other] = re.findall(r"rank 0, UserError: (.*)", done.stdout)
+    assert "rank 1" in other
