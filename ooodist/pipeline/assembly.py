@@ -29,14 +29,14 @@ from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, s
 from ooodist.pipeline.planning import log_plan, plan_schedule, plan_stages
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.batch_metrics import BatchMetrics
-from ooodist.pipeline.runtime.boundary import TensorBoundary
+from ooodist.pipeline.runtime.boundary import TensorBoundary, is_direct
 from ooodist.pipeline.runtime.gradients import Gradients
 from ooodist.pipeline.runtime.runtime import Ran, Runtime
 from ooodist.pipeline.runtime.sharding import NewWeights, replicas_that_update
-from ooodist.pipeline.runtime.transport import Transport, takes_gpu_memory
+from ooodist.pipeline.runtime.transport import Transport
 from ooodist.pipeline.runtime.update import Update
 from ooodist.pipeline.runtime.work import StageWork, check_losses
-from ooodist.pipeline.stages import Stage, sent_specs, split
+from ooodist.pipeline.stages import Stage, inputs_read_by, sent_specs, split
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, shown_stages
 from ooodist.planner.pipeline.plan import PipelinePlan
@@ -348,7 +348,7 @@ def assemble(
             check_losses(stages)
             inputs, _ = splitter.specs()
             sent = sent_specs(model, stages, inputs)
-    direct = _is_direct()
+    direct = is_direct()
     boundaries = [TensorBoundary(specs, direct=direct) for specs in sent[:-1]]
     rank_of = plan.schedule.rank_of
     updated_by: dict[str, int] = {}
@@ -359,7 +359,7 @@ def assemble(
     transport = Transport(ranks.pipeline.Dup(), timeout)
     gradients = Gradients(stages, rank_of, ranks, transport, updated_by)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
-    reads = {stage.number: _places(stage, model) for stage in own}
+    reads = {stage.number: inputs_read_by(stage, model) for stage in own}
     accumulators = gradients.accumulators
     with engine.agreed(), explaining_lack_of_memory("stages are made"):
         assembly = Assembly(
@@ -394,19 +394,3 @@ def assemble(
     log_plan(assembly.plan, stages, assembly.predicted(assembly.plan))
     logger.info("rank %d, planned: %s", ranks.position, assembly.planned)
     return assembly
-
-
-def _is_direct() -> bool:
-    """Whether messages go from GPU to GPU, without passing through the host."""
-    if not tf.config.get_visible_devices("GPU"):
-        return False
-    direct = takes_gpu_memory()
-    way = "are sent from GPU to GPU" if direct else "go through the host: MPI is not CUDA-aware"
-    logger.info("messages between stages %s", way)
-    return direct
-
-
-def _places(stage: Stage, model: keras.Model) -> list[int]:
-    """Returns the indices of the model's inputs that a stage reads."""
-    read = {id(symbol) for symbol in stage.reads}
-    return [place for place, symbol in enumerate(model.inputs) if id(symbol) in read]

@@ -352,3 +352,9 @@ def nodes_of(model: Any) -> list[Any]:
             "be split into stages: build it of layers, as keras.Model(inputs, outputs)"
         )
     return nodes
+
+
+def inputs_read_by(stage: Stage, model: keras.Model) -> list[int]:
+    """Returns the indices of the model's inputs that a stage reads."""
+    read = {id(symbol) for symbol in stage.reads}
+    return [place for place, symbol in enumerate(model.inputs) if id(symbol) in read]

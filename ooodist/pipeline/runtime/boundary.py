@@ -7,6 +7,7 @@ has received into becomes a tensor. On a GPU, MPI either reads and writes the me
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,10 @@ import tensorflow as tf
 
 from ooodist.engines.gpu import wait_for_gpu
 from ooodist.graph.ops import num_bytes
+from ooodist.pipeline.runtime.transport import takes_gpu_memory
 from ooodist.planner.pipeline.actions import FORWARD
+
+logger = logging.getLogger("ooodist")
 
 _ALIGNMENT = 64  # bytes; TensorFlow would copy memory that is aligned to less
 
@@ -110,3 +114,13 @@ def aligned_zeros(num_bytes: int) -> np.ndarray:
     room = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
     begin = -room.ctypes.data % _ALIGNMENT
     return room[begin : begin + num_bytes]
+
+
+def is_direct() -> bool:
+    """Whether messages go from GPU to GPU, without passing through the host."""
+    if not tf.config.get_visible_devices("GPU"):
+        return False
+    direct = takes_gpu_memory()
+    way = "are sent from GPU to GPU" if direct else "go through the host: MPI is not CUDA-aware"
+    logger.info("messages between stages %s", way)
+    return direct
