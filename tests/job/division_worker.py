@@ -10,9 +10,14 @@ import sys
 import keras
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import ooodist
+from ooodist import engines
+from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
+from ooodist.pipeline.links import measure_link
+from ooodist.planner.pipeline.layer_costs import Link
 
 
 def build() -> keras.Model:
@@ -24,10 +29,24 @@ def build() -> keras.Model:
     return model
 
 
+def check_link() -> None:
+    """Only rank 0, which chooses, knows it."""
+    engine = engines.current()
+    assert isinstance(engine, MpiEngine)
+    link = measure_link(engine.world)
+    if engine.rank:
+        assert link == Link()
+    else:
+        assert 0 < link.latency < 0.1
+        assert 0 <= link.seconds_per_byte < 1e-7  # 80 Mbit/s, and processes of a host are faster
+    assert measure_link(MPI.COMM_SELF) == Link()
+
+
 def main(arguments: list[str]) -> None:
     ooodist.init("mpi")
     with pytest.raises(UserError, match="devices is 2, but there are no costs"):
         ooodist.pipelined(build, devices=2, microbatches=4)
+    check_link()
     x = np.random.default_rng(1).normal(size=(32, 4)).astype(np.float32)
     found = []
     for costs, wanted in zip(arguments[::2], arguments[1::2], strict=True):
