@@ -100,6 +100,7 @@ class Pipeline(Strategy):
         self.engine: MpiEngine = engine
         self.parallel = parallel
         self.ranks = make_ranks(engine, parallel.pipeline, parallel.data)
+        self._record_world = self.ranks.world.Dup()  # one for all plans, as none is ever freed
         self.holding = Holding(model, engine, self.ranks)
         self.assembly: Assembly | None = None
         self.ran: list[Ran] = []
@@ -166,6 +167,7 @@ class Pipeline(Strategy):
         self._record = Record(
             model,
             self.ranks,
+            self._record_world,
             rank_of[-1],
             self.assembly.batch_size,
             self.assembly.transport,

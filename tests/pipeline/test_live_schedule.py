@@ -22,7 +22,12 @@ from ooodist.pipeline.live_schedule import (
 from ooodist.planner.pipeline.actions import Schedule, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
 from ooodist.planner.pipeline.plan import PipelinePlan
-from ooodist.planner.pipeline.schedules import gpipe, one_forward_one_backward, zero_bubble_h1
+from ooodist.planner.pipeline.schedules import (
+    gpipe,
+    one_forward_one_backward,
+    zero_bubble_h1,
+    zero_bubble_h2,
+)
 from ooodist.planner.pipeline.search_process import FoundSchedules, NamedCsv, ScheduleRequest
 from ooodist.trainer import drift, trial
 from ooodist.trainer.drift import DRIFT, DRIFTED_WINDOWS, WINDOW_CALLS
@@ -52,6 +57,7 @@ class MadeUpJob:
         self.plan = PLAN
         self.is_measured = False
         self.measured = 0
+        self.waits = False  # whether ranks wait for each other at the end of a step
         self.ran: list[str] = []
         self._simulated: dict[Any, float] = {}
 
@@ -78,7 +84,7 @@ class MadeUpJob:
         return self.costs
 
     def predicted(self, plan: PipelinePlan) -> float:
-        return plan.period
+        return plan.timeline.step_seconds if self.waits else plan.period
 
     def computes_alike(self, one: Schedule, other: Schedule) -> bool:
         return one.name not in self.unlike
@@ -182,6 +188,27 @@ def test_what_the_log_says(
         f"tried in training: 1f1b {first:.1f} ms a step (predicted {first:.1f}), zb_h1 {h1:.1f} ms "
         f"a step (predicted {h1:.1f}); zb_h1 stays",
     ]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_steps_are_predicted_as_the_job_says(
+    begun: Callable[..., LiveSchedule],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    waits: bool,
+) -> None:
+    """So that what took turns is as predicted, and stages are not measured again."""
+    h2 = zero_bubble_h2(2, 4)
+    plan = PipelinePlan(PLAN.parts, h2, MEASURED)
+    assert plan.period < 0.97 * plan.timeline.step_seconds
+    monkeypatch.setattr(MadeUpSearch, "found", (h2,))
+    caplog.set_level(logging.INFO, "ooodist")
+    job = MadeUpJob(LONG)
+    job.waits = waits
+    train(begun(job), SEARCHED_AT + 2 * TRIED)
+    expected = (plan.timeline.step_seconds if waits else plan.period) + BESIDES
+    assert f"zb_h2 {expected * 1e3:.1f} ms a step (predicted {expected * 1e3:.1f})" in caplog.text
+    assert job.measured == 1
 
 
 def test_what_is_slower_in_earnest_is_not_taken_over(begun: Callable[..., LiveSchedule]) -> None:

@@ -35,6 +35,8 @@ class Record:
     Args:
         model: compiled, with metrics that are built.
         ranks: the position of this rank among all.
+        world: communicator of all ranks, with no other messages: codes and metrics must not meet
+            them.
         last: the position of the rank that has the last stage, and so the metrics.
         batch_size: samples per step of one pipeline.
         transport: moves the codes of gradients that are not finite.
@@ -49,6 +51,7 @@ class Record:
         self,
         model: keras.Model,
         ranks: Ranks,
+        world: MPI.Comm,
         last: int,
         batch_size: int,
         transport: Transport,
@@ -60,7 +63,7 @@ class Record:
         self._batch_size = float(batch_size)
         self._transport = transport
         self._timeout = timeout
-        self._world = ranks.world.Dup()  # codes and metrics must not meet messages of others
+        self._world = world
         self._mean_loss = next(metric for metric in model.metrics if metric.name == "loss")
         self._update = tf.function(self._update_loss, autograph=False)
         self._names = sorted(model.get_metrics_result())  # which all ranks call together

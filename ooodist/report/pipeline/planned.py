@@ -91,7 +91,8 @@ def _one(comparison: Comparison, output: Path) -> str:
     return "\n\n".join(
         [
             pipeline_table.text(comparison),
-            f"{_title(comparison, outcome, simulated)}\n\n{time_grid(simulated)}",
+            "\n".join([_title(comparison, outcome, simulated), *_without_barrier(simulated)]),
+            time_grid(simulated),
             pipeline_table.stages_text(comparison, simulated),
             *placement,
             files_text(_KIND_OF_FILE, output, files),
@@ -169,6 +170,17 @@ def _title(comparison: Comparison, outcome: Outcome, simulated: Simulated) -> st
     if outcome.refused:
         words.append("does not fit")
     return ", ".join(words)
+
+
+def _without_barrier(simulated: Simulated) -> list[str]:
+    """Returns a line with the period, if it is shorter than a step that begins with a barrier."""
+    period = pipeline_table.milliseconds(simulated.plan.period)
+    if period == pipeline_table.milliseconds(simulated.seconds):
+        return []
+    return [
+        f"without a barrier between steps: {period} ms a step (ranks need one only with "
+        "global_clipnorm or loss scaling)"
+    ]
 
 
 def _short(setting: Setting) -> str:

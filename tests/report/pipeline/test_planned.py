@@ -62,6 +62,18 @@ def test_one_setting(tmp_path: Path) -> None:
     assert text.count("x 1f1b") == 3  # of all but itself
 
 
+@pytest.mark.parametrize(("name", "seconds"), [("zb_h2", 3 * 8e-3), ("zb_h1", None)])
+def test_what_a_step_takes_without_a_barrier(
+    name: str, seconds: float | None, tmp_path: Path
+) -> None:
+    """It is said where it is less: ZB-H2 has no bubble then."""
+    shown = plan_pipelines(subject(equal_layers(4, 1e-3)), [Setting(4, 8)], [name], tmp_path)
+    lines = [line for line in shown.splitlines() if line.startswith("without a barrier")]
+    assert [line.partition(" ms a step ")[0] for line in lines] == (
+        [] if seconds is None else [f"without a barrier between steps: {seconds * 1e3:.1f}"]
+    )
+
+
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_v", "modulo", "auto"])
 def test_what_was_planned_can_be_carried_out(name: str, tmp_path: Path) -> None:
     """From schedule.csv and costs.yaml comes the same plan again."""

@@ -1,0 +1,23 @@
+"""Logs and codes of 2 x 2 ranks over real MPI: the same on all, and without a barrier."""
+
+from __future__ import annotations
+
+from tests.pipeline.jobs import HERE, run_mpi
+
+CHECKS = [
+    line.removeprefix("def ").partition("(")[0]
+    for line in (HERE / "record_worker.py").read_text(encoding="utf-8").splitlines()
+    if line.startswith("def check_")
+]
+
+
+def test_two_pipelines_of_two_ranks() -> None:
+    """In one job, as to start one takes longer than the checks."""
+    job = run_mpi(4, "record_worker.py", *CHECKS)
+    assert job.returncode == 0, job.stdout
+    for check in CHECKS:
+        assert job.stdout.count(f"held: {check};") == 4, job.stdout
+
+
+def test_there_are_checks() -> None:
+    assert len(CHECKS) == 5
