@@ -125,7 +125,9 @@ class Laws(Notes):
             assert not work._saved
             assert not work._for_weights
         trained = {variable.path for variable in assembly.gradients.variables}
-        assert set(assembly.gradients._sums) <= trained <= mask.weights
+        buckets = [assembly.gradients.buckets[index] for index in assembly.gradients._sums]
+        summed = {variable.path for bucket in buckets for variable in bucket.variables}
+        assert summed <= trained <= mask.weights
 
 
 def pipelined(case: Elastic, batches: Batches, elastic: dict[str, Any] | None) -> keras.Model:
