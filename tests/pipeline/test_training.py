@@ -15,7 +15,7 @@ def test_trains_as_one_process(ranks: int) -> None:
     """In one job, as to start one takes longer than most cases."""
     names = [name for name, case in CASES.items() if case.pipeline * case.data == ranks]
     cases = [*names, SWAPS] if ranks == 2 else names
-    job = run_mpi(ranks, "training_worker.py", *cases, seconds=600)
+    job = run_mpi(ranks, "training_worker.py", *cases, seconds=900)
     assert job.returncode == 0, job.stdout
     for name in cases:
         for rank in range(ranks):
