@@ -70,6 +70,11 @@ class Result:
     processor: str
 
     @property
+    def stages(self) -> str:
+        """Stages a device, and that they are placed as a V if they are."""
+        return f"{self.chunks}{'' if self.placement == 'in turn' else ', V'}"
+
+    @property
     def median(self) -> float:
         return statistics.median(self.seconds)
 
@@ -147,11 +152,10 @@ def table(results: Mapping[Setting, Mapping[str, Result]]) -> str:
         base = rows[BASE]
         for row, result in rows.items():
             scale = 1e3 / result.factor
-            stages = f"{result.chunks}{'' if result.placement == 'in turn' else ', V'}"
             low, high = min(result.seconds), max(result.seconds)
             lines.append(
                 f"| {MODELS[model]}, {LINKS[link]} | {ranks} x {microbatches} | {ROWS[row]} "
-                f"| {stages} | {result.simulated * scale:.2f} "
+                f"| {result.stages} | {result.simulated * scale:.2f} "
                 f"| {result.median * scale:.2f} ({low * scale:.2f} to {high * scale:.2f}) "
                 f"| {result.error:+.1%} | {base.median / result.median:.2f}x "
                 f"| {result.simulated_bubble:.1%} | {result.bubble:.1%} "
@@ -160,11 +164,15 @@ def table(results: Mapping[Setting, Mapping[str, Result]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def verdict(is_met: bool) -> str:
+    return "met" if is_met else "**missed**"
+
+
 def bars(results: Mapping[Setting, Mapping[str, Result]]) -> str:
     """What was to be reached, and what was, as Markdown."""
     lines = ["| what | at least, or at most | measured | |", "|---|---|---|---|"]
     lines += [
-        f"| {what} | {wanted} | {found} | {'met' if is_met else '**missed**'} |"
+        f"| {what} | {wanted} | {found} | {verdict(is_met)} |"
         for what, wanted, found, is_met in _bars(results)
     ]
     return "\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import emulated_report
 import matplotlib.pyplot as plt
-from emulated_report import Result, result_of
+from emulated_report import Result, result_of, verdict
 from make_costs import SENTENCES
 
 LINKS = {"nvlink": "NVLink-like", "hosts": "hosts of 8 devices, 10 GbE-like between"}
@@ -59,12 +59,11 @@ def table(results: Mapping[Setting, Mapping[Row, Result]]) -> str:
         base = rows[1, "1f1b"]
         base_speed = speed(devices, base, base.median)
         for (replicas, row), result in rows.items():
-            stages = f"{result.chunks}{'' if result.placement == 'in turn' else ', V'}"
             measured = speed(devices, result, result.median)
             lines.append(
                 f"| {LINKS[link]} | {devices} | {devices // replicas} x {replicas} | {ROWS[row]} "
-                f"| {stages} | {speed(devices, result, result.simulated):.0f} | {measured:.0f} "
-                f"| {result.error:+.1%} "
+                f"| {result.stages} | {speed(devices, result, result.simulated):.0f} "
+                f"| {measured:.0f} | {result.error:+.1%} "
                 f"| {measured / base_speed:.2f}x | {result.simulated_bubble:.1%} "
                 f"| {result.bubble:.1%} | {result.peak_bytes / 1e9:.2f} |"
             )
@@ -80,7 +79,7 @@ def goals(results: Mapping[Setting, Mapping[Row, Result]]) -> str:
         "| what | goal | found | |",
         "|---|---|---|---|",
         f"| error of the simulation, largest | 3 % | {worst:+.1%} ({within} of {len(every)} rows "
-        f"within 3 %) | {_verdict(abs(worst) <= 0.03)} |",
+        f"within 3 %) | {verdict(abs(worst) <= 0.03)} |",
     ]
     for (link, devices), rows in results.items():
         alone = {row: result for (replicas, row), result in rows.items() if replicas == 1}
@@ -89,13 +88,9 @@ def goals(results: Mapping[Setting, Mapping[Row, Result]]) -> str:
         behind = auto.simulated / auto.factor / least - 1
         lines.append(
             f"| auto behind the fastest schedule, simulated: {LINKS[link]}, {devices} devices "
-            f"| 0.2 % | {behind:.2%} | {_verdict(behind <= 0.002)} |"
+            f"| 0.2 % | {behind:.2%} | {verdict(behind <= 0.002)} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def _verdict(is_met: bool) -> str:
-    return "met" if is_met else "**missed**"
 
 
 def draw(results: Mapping[Setting, Mapping[Row, Result]], file: Path) -> None:

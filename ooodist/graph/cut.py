@@ -233,9 +233,8 @@ class _Cutting:
                 + _bytes_besides(saved_of_forward, traced.inputs),
                 self._subgraphs.workspace_bytes(of_input, of_input.fetches)
                 + _bytes_besides(saved_of_input, traced.seeds),
-                self._subgraphs.workspace_bytes(
-                    of_weights, ()
-                ),  # each gradient is accumulated once computed
+                # Each large gradient is accumulated before the next one is computed.
+                self._subgraphs.workspace_bytes(of_weights, ()),
             ),
         )
 

@@ -6,7 +6,6 @@ the replicas divide them. So the choice does not change what is trained, only ho
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,8 +88,8 @@ def choose_replicas(
             if costs is None:
                 assert parallel.costs is not None
                 costs = read_model_costs(Path(parallel.costs), "parallel.costs")
-            text = json.dumps(_best(parallel, costs, samples).replicas)
-    return int(json.loads(engine.broadcast_text(text)))
+            text = str(_best(parallel, costs, samples).replicas)
+    return int(engine.broadcast_text(text))
 
 
 def _best(parallel: ParallelConfig, costs: ModelCosts, samples: int | None) -> Division:

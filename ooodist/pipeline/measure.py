@@ -130,8 +130,9 @@ def costs_of(
     )
     held_bytes = sum(state[path] for path in held)
     # What another replica keeps, where the optimizer is sharded.
-    elsewhere = [path for path in held if not gradients.updates(path)]
-    held_bytes -= sum(optimizer_bytes(model)[path] for path in elsewhere)
+    if elsewhere := [path for path in held if not gradients.updates(path)]:
+        optimizer_state = optimizer_bytes(model)
+        held_bytes -= sum(optimizer_state[path] for path in elsewhere)
     sums = sum(num_bytes(variable.value) for variable in gradients.variables)
     received, sent = [0], [0]
     for number, work in works.items():

@@ -21,7 +21,11 @@ from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS, LAYER_STEPS
 from ooodist.pipeline.stages import Call, Stage, calls_of, parts_of_split
 from ooodist.planner.pipeline.actions import from_csv, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
-from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs, sharded
+from ooodist.planner.pipeline.layer_costs import (
+    ModelCosts,
+    read_model_costs,
+    with_sharded_optimizer,
+)
 from ooodist.planner.pipeline.plan import (
     Finder,
     PipelinePlan,
@@ -144,8 +148,7 @@ def _plan_split(model: keras.Model, parallel: ParallelConfig, *, is_live: bool) 
 def _plan_layers(costs: ModelCosts, parallel: ParallelConfig, *, is_live: bool) -> PipelinePlan:
     costs = replace(costs, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
     if parallel.shard_optimizer:
-        layers = tuple(sharded(layer, parallel.data) for layer in costs.layers)
-        costs = replace(costs, layers=layers)
+        costs = with_sharded_optimizer(costs, parallel.data)
     ranks, microbatches = parallel.pipeline, parallel.microbatches
     if is_live:
         return first_plan(costs, ranks, microbatches, parallel.chunks)

@@ -22,6 +22,16 @@ VARIABLES = {
 }
 
 
+def checks_in(worker: str | Path) -> list[str]:
+    """Returns the names of the checks of a worker, a path from this folder, without running it."""
+    lines = (HERE / worker).read_text(encoding="utf-8").splitlines()
+    return [
+        line.removeprefix("def ").partition("(")[0]
+        for line in lines
+        if line.startswith("def check_")
+    ]
+
+
 def start_mpi(size: int, *arguments: object) -> subprocess.Popen[str]:
     """Starts Python with these arguments on so many ranks; what they print comes together."""
     if shutil.which("mpirun") is None:

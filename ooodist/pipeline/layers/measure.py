@@ -11,7 +11,7 @@ import keras
 
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.layers.attribution import UNTIL, by_call, owner_of, saved_by_layer
-from ooodist.pipeline.layers.state import optimizer_bytes, size_of, state_bytes, summed_as
+from ooodist.pipeline.layers.state import size_of, state_bytes, summed_as
 from ooodist.pipeline.stages import Call, calls_of, crossing_bytes
 from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.profiler.compute import measure_owners
@@ -147,7 +147,6 @@ class Held(NamedTuple):
 def held_by_calls(model: keras.Model, calls: Sequence[Call]) -> list[Held]:
     """Returns what each call of a model holds; a weight is held by the first call that has it."""
     state, seen, found = state_bytes(model), set[str](), []
-    optimizer_state = optimizer_bytes(model)
     for call in calls:
         own = {variable.path: variable for variable in getattr(call.layer, "variables", [])}
         new = [variable for path, variable in own.items() if path not in seen]
@@ -156,7 +155,7 @@ def held_by_calls(model: keras.Model, calls: Sequence[Call]) -> list[Held]:
             Held(
                 sum(state[variable.path] for variable in new),
                 sum(size_of(variable) for variable in new if variable.trainable),
-                sum(optimizer_state.get(variable.path, 0) for variable in new),
+                sum(state[variable.path] - size_of(variable) for variable in new),
             )
         )
     return found

@@ -274,4 +274,4 @@ class Transport:
 
 
 def _not_all_of(communicator: MPI.Comm) -> str:
-    return f"not all of the {communicator.size} replicas have come to it"
+    return f"not all of the {communicator.size} ranks have come to it"

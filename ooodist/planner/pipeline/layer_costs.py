@@ -169,6 +169,11 @@ def merged(layers: Sequence[LayerCost], parts: Sequence[range]) -> tuple[LayerCo
     return tuple(one(layers[part.start : part.stop]) for part in parts)
 
 
+def with_sharded_optimizer(costs: ModelCosts, replicas: int) -> ModelCosts:
+    """Returns the costs of layers whose optimizer state replicas divide; see :func:`sharded`."""
+    return replace(costs, layers=tuple(sharded(layer, replicas) for layer in costs.layers))
+
+
 def sharded(layer: LayerCost, replicas: int) -> LayerCost:
     """Returns the cost with the optimizer state divided among replicas, as if evenly.
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.layer_costs import ModelCosts, sharded
+from ooodist.planner.pipeline.layer_costs import ModelCosts, with_sharded_optimizer
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, first_plan, make_plan
 
 
@@ -68,16 +68,12 @@ def divide(
     """
     ways = [
         _planned(
-            _sharded(costs, replicas) if shard_optimizer else costs,
+            with_sharded_optimizer(costs, replicas) if shard_optimizer else costs,
             *(ranks, replicas, microbatches, name, chunks),
         )
         for ranks, replicas in ways_to_divide(devices)
     ]
     return sorted(ways, key=_seconds)
-
-
-def _sharded(costs: ModelCosts, replicas: int) -> ModelCosts:
-    return replace(costs, layers=tuple(sharded(layer, replicas) for layer in costs.layers))
 
 
 def _planned(

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.pipeline.jobs import run_python
+from tests.pipeline.jobs import checks_in, run_python
 
 WORKER = Path(__file__).parent / "worker.py"
-CHECKS = [
-    line.removeprefix("def ").partition("(")[0]
-    for line in WORKER.read_text(encoding="utf-8").splitlines()
-    if line.startswith("def check_")
-]
+CHECKS = checks_in(WORKER)
 
 
 def test_two_ranks() -> None:

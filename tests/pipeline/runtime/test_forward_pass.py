@@ -8,13 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.pipeline.runtime.forward_pass import LAG, lags
-from tests.pipeline.jobs import HERE, run_mpi
+from tests.pipeline.jobs import checks_in, run_mpi
 
-CHECKS = [
-    line.removeprefix("def ").partition("(")[0]
-    for line in (HERE / "forward_pass_worker.py").read_text(encoding="utf-8").splitlines()
-    if line.startswith("def check_")
-]
+CHECKS = checks_in("forward_pass_worker.py")
 
 
 def test_three_ranks() -> None:

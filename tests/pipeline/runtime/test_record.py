@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from tests.pipeline.jobs import HERE, run_mpi
+from tests.pipeline.jobs import checks_in, run_mpi
 
-CHECKS = [
-    line.removeprefix("def ").partition("(")[0]
-    for line in (HERE / "record_worker.py").read_text(encoding="utf-8").splitlines()
-    if line.startswith("def check_")
-]
+CHECKS = checks_in("record_worker.py")
 
 
 def test_two_pipelines_of_two_ranks() -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tests.pipeline.jobs import HERE, run_mpi
+from tests.pipeline.jobs import checks_in, run_mpi
 
-CHECKS = [
-    line.removeprefix("def ").partition("(")[0]
-    for line in (HERE / "transport_worker.py").read_text(encoding="utf-8").splitlines()
-    if line.startswith("def check_")
-]
+CHECKS = checks_in("transport_worker.py")
 
 
 def test_two_ranks() -> None:
