@@ -33,7 +33,7 @@ from ooodist.compat.keras_deferred import (
     train_those_with_values,
 )
 from ooodist.engines.base import Engine
-from ooodist.engines.mpi import messages_of, wait
+from ooodist.engines.mpi_messages import messages_of, wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ownership import Held, holders_of_variables, those_that_update
 from ooodist.pipeline.ranks import Ranks

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ooodist.engines.mpi import wait
+from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket
 from ooodist.pipeline.runtime.runtime import Boundary

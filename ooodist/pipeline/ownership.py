@@ -24,7 +24,7 @@ import keras
 import numpy as np
 from mpi4py import MPI
 
-from ooodist.engines.mpi import wait
+from ooodist.engines.mpi_messages import wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage

@@ -22,6 +22,7 @@ from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.state import State, check_fits
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
+from ooodist.util.process_memory import resident_bytes
 
 
 def make_model(width: int = 8, optimizer: object = "adam", policy: str = "float32") -> keras.Model:
@@ -206,14 +207,12 @@ def test_writing_many_takes_no_memory(model: keras.Model, file: Path) -> None:
     for _ in range(5):
         keras_file.write(file, model, state)
     before = resident_bytes()
+    assert before is not None
     for _ in range(40):
         keras_file.write(file, model, state)
-    assert resident_bytes() - before < 40 * 20_000
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    after = resident_bytes()
+    assert after is not None
+    assert after - before < 40 * 20_000
 
 
 def test_what_is_no_checkpoint_is_refused(model: keras.Model, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from ooodist.engines.mpi import messages_of, wait
+from ooodist.engines.mpi_messages import messages_of, wait
 
 
 def gather_rows(

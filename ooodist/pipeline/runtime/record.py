@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.engines.mpi import wait
+from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.step.finite import Checked

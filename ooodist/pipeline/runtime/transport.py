@@ -23,7 +23,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from ooodist.engines.mpi import messages_of
+from ooodist.engines.mpi_messages import messages_of
 from ooodist.engines.priority import let_come_first
 from ooodist.errors import UserError
 

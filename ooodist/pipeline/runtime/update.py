@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras.optimizers import LossScaleOptimizer, Optimizer
 from mpi4py import MPI
 
-from ooodist.engines.mpi import wait
+from ooodist.engines.mpi_messages import wait
 from ooodist.errors import UserError
 from ooodist.step.finite import GradientSums
 from ooodist.step.update_order import one_after_the_other

@@ -18,7 +18,7 @@ from mpi4py import MPI
 import ooodist
 from ooodist import engines
 from ooodist.compat import keras_deferred
-from ooodist.engines import mpi
+from ooodist.engines import mpi_messages
 from ooodist.errors import UserError
 from ooodist.pipeline.evaluation import rows
 
@@ -272,8 +272,8 @@ def check_elastic() -> None:
 
 def check_rows_come_together() -> None:
     """Those of all ranks, in parts that MPI takes, of any number of rows."""
-    ranks, most = MPI.COMM_WORLD, mpi.MOST_BYTES
-    for mpi.MOST_BYTES in (7, most):
+    ranks, most = MPI.COMM_WORLD, mpi_messages.MOST_BYTES
+    for mpi_messages.MOST_BYTES in (7, most):
         for counts in ((3, 5), (0, 4), (2, 0)):
             mine = counts[ranks.rank]
             first = np.arange(10.0 * mine).reshape(mine, 2, 5) + 1000 * ranks.rank
