@@ -23,6 +23,7 @@ from mpirun import environment
 
 STEPS, BATCH, LENGTH, VOCABULARY = 5, 8, 32, 2048
 PROCESS_BYTES = 800_000_000  # Python, TensorFlow, MPI, and the graphs of a stage
+STACK_BYTES = 1 << 20  # of each thread, which the limit counts in full
 BYTES_A_WEIGHT = 3 * 4  # itself and Adam's two moments, in float32
 
 
@@ -46,7 +47,13 @@ def run(what: str, command: list[str], limit: int | None, *, fails: bool = False
     began = time.monotonic()
     if limit is not None:
         at = command.index(sys.executable)
-        command = [*command[:at], "prlimit", f"--data={limit}", *command[at:]]
+        command = [
+            *command[:at],
+            "prlimit",
+            f"--data={limit}",
+            f"--stack={STACK_BYTES}",
+            *command[at:],
+        ]
     done = subprocess.run(
         command,
         env=environment(VARIABLES),
