@@ -62,6 +62,9 @@ class Message:
         start: starts the transfer and returns MPI's requests.
         not_before: held back until this time of ``time.monotonic()``, in seconds.
         requests: MPI's requests, once started.
+        began: when it was started, as ``time.perf_counter()``.
+        ended: when a poll found that it had completed; while the rank computes, up to a millisecond
+            later than it had.
         done: set when all requests have completed.
     """
 
@@ -71,7 +74,20 @@ class Message:
     start: Callable[[], list[MPI.Request]]
     not_before: float = 0.0
     requests: list[MPI.Request] = field(default_factory=list)
+    began: float = 0.0
+    ended: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
+
+    def begin(self) -> None:
+        """Starts the transfer."""
+        self.began = time.perf_counter()
+        self.requests = self.start()
+
+    def look(self) -> None:
+        """Notes whether it has completed; MPI makes progress meanwhile."""
+        if MPI.Request.Testall(self.requests):
+            self.ended = time.perf_counter()
+            self.done.set()
 
 
 class Transport:
@@ -228,7 +244,7 @@ class Transport:
     def _post(self, message: Message) -> Message:
         # Not started by the thread, which may have to wait for its turn: so it is sent at once.
         if not message.not_before:
-            message.requests = message.start()
+            message.begin()
         self._posted.put(message)
         return message
 
@@ -247,11 +263,10 @@ class Transport:
                 held = [message for message in held if message.not_before > now]
                 for message in due:
                     if message.not_before:
-                        message.requests = message.start()
+                        message.begin()
                 moving += due
                 for message in moving:
-                    if MPI.Request.Testall(message.requests):
-                        message.done.set()
+                    message.look()
                 moving = [message for message in moving if not message.done.is_set()]
         except Exception as error:  # of any kind: wait() raises it
             self._failure = error
