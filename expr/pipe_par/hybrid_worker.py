@@ -1,6 +1,7 @@
 """One rank of hybrid.py's job: trains two pipelines of two stages, sums at the end and in buckets.
 
-    mpirun -np 4 python hybrid_worker.py ANSWER.json FOLDER LAYERS WIDTH BATCH SCHEDULE REPEATS STEPS
+    mpirun -np 4 python hybrid_worker.py
+        ANSWER.json TRACES LAYERS WIDTH BATCH SCHEDULE REPEATS STEPS
 
 The ways take turns. Before each turn the stages are measured anew, so that a machine that changes
 its speed meets both, and predictions know it.
@@ -26,10 +27,11 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import ooodist  # noqa: E402
+from ooodist.config.sections import PlanningConfig  # noqa: E402
 from ooodist.planner.pipeline import costs  # noqa: E402
 from ooodist.report.pipeline.trace import WARM_UP_STEPS, PipelineTrace  # noqa: E402
 
-MICROBATCHES, TIMEOUT = 4, 300.0
+MICROBATCHES, TIMEOUT = 8, 300.0
 WAYS = {"at the end": 1, "in buckets": costs.MOST_BUCKETS}
 
 
@@ -51,6 +53,7 @@ def made(most_buckets: int) -> keras.Model:
         schedule=schedule,
         split=(f"dense_{layers // 2}",),
         timeout=TIMEOUT,
+        planning=PlanningConfig(trial=False),
     )
     train(model, 1)
     return model
@@ -70,6 +73,21 @@ def turn(way: str, model: keras.Model, repeat: int) -> dict[str, Any]:
     assembly.carry_out(replace(assembly.plan, costs=assembly.measure()))
     trace = PipelineTrace(folder / way.replace(" ", "_"), steps)
     train(model, WARM_UP_STEPS + steps, trace)
+    import os, pickle, time  # DIAG
+
+    if os.environ.get("DIAG"):
+        steps_ = [
+            (
+                s.began,
+                [(str(r.action), r.start, r.end, r.waited) for r in s.ran],
+                [(e.start, e.end) for e in s.sums],
+            )
+            for s in trace._steps
+        ]
+        pickle.dump(
+            (steps_, trace._seconds, assembly.plan.costs),
+            open(f"/tmp/wH/diag-{way[:2]}-{repeat}-{engine.rank}", "wb"),
+        )
     if engine.rank:
         return {}
     assert trace.comparison is not None

@@ -27,7 +27,7 @@ def agent(hosts: list[Host]) -> str:
     lines = ["#!/bin/sh", "host=$1", "shift", 'case "$host" in']
     for host in hosts:
         lines.append(f'{host.name}) exec {shlex.join(host.wrap(["sh", "-c"]))} "$*" ;;')
-    return "\n".join([*lines, 'esac', 'echo "no host $host" >&2', "exit 1", ""])
+    return "\n".join([*lines, "esac", 'echo "no host $host" >&2', "exit 1", ""])
 
 
 def run(

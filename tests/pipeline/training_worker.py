@@ -21,6 +21,7 @@ from ooodist import engines
 from ooodist.compat.keras_deferred import has_value
 from ooodist.errors import UserError
 from ooodist.planner.pipeline import costs
+from ooodist.planner.pipeline.actions import BACKWARD, WEIGHT_GRADIENT
 from ooodist.planner.pipeline.costs import BUCKET_BYTES
 from ooodist.step.optimizer import optimizer_state_of
 from tests.listening import listening_sockets
@@ -282,6 +283,8 @@ def main(name: str) -> None:
     if not case.options.get("shard_optimizer"):  # replicas have buckets of their own then
         is_divided = case.bucket_bytes < BUCKET_BYTES
         assert any(stage.buckets > 1 for stage in stages) == is_divided, stages
+    if case.data > 1:
+        knows_when_sums_ran(model)
     if case.options.get("shard_optimizer"):
         keeps_its_share(model)
     with ooodist.whole(model):
@@ -296,6 +299,24 @@ def main(name: str) -> None:
         train_again(case, model, batches, alone)
     model.ooodist.strategy.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
+
+
+def knows_when_sums_ran(model: keras.Model) -> None:
+    """Each bucket's, on the clock of the actions; those of a stage begin in its last W's."""
+    strategy = model.ooodist.strategy
+    gradients, ran = strategy.assembly.gradients, strategy.ran
+    sums = gradients.exchanges(strategy.assembly.runtime.began)
+    assert len(sums) == len(gradients.buckets)
+    assert all(each.start < each.end for each in sums), sums
+    assert [each.end for each in sums] == sorted(each.end for each in sums)
+    for stage in strategy.assembly.works:
+        kinds = (WEIGHT_GRADIENT, BACKWARD)
+        own = [each for each in ran if each.action.stage == stage and each.action.kind in kinds]
+        begins = sorted(each.start for each in sums if each.stage == stage)
+        assert begins[0] > own[0].start, (sums, own)
+        assert begins[-1] > own[-1].start, (sums, own)
+    shared = [b for b in gradients.buckets if len(gradients.owners[b.variables[0].path]) > 1]
+    assert len([each for each in sums if each.start > ran[-1].end]) == len(shared), (sums, ran)
 
 
 def keeps_its_share(model: keras.Model) -> None:

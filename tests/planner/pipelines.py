@@ -27,6 +27,7 @@ def stage_costs(draw: DrawFn, stages: int) -> PipelineCosts:
                 update=seconds(),
                 exchange=seconds(),
                 buckets=draw(st.sampled_from([1, 2, 4])),  # halves and quarters are exact as well
+                exchange_cpu=seconds(),
             )
             for _ in range(stages)
         )

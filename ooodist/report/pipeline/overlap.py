@@ -32,8 +32,8 @@ def replica_overlap(timelines: Sequence[PipelineTimeline]) -> Overlap:
         for runs, exchanges in zip(timeline.runs, timeline.exchanges, strict=True)
     ]
     return Overlap(
-        statistics.mean(each.exchange for each in found),
-        statistics.mean(each.hidden for each in found),
+        statistics.fmean(each.exchange for each in found),
+        statistics.fmean(each.hidden for each in found),
     )
 
 

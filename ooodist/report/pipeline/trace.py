@@ -77,7 +77,7 @@ class PipelineTrace(keras.callbacks.Callback):
 
     Attributes:
         comparison: predicted and measured values; None until they are known, and on other ranks.
-        sums: the measured sums over replicas, of one rank in a step; None also where there are none.
+        sums: the measured sums over replicas of a rank in a step; None also if there are none.
 
     Raises:
         UserError: ``num_steps`` is less than 1.
