@@ -159,9 +159,9 @@ def test_sums_take_time_from_the_ws_beside_them() -> None:
     schedule = from_csv("0F0,0F1,0F2,0F3,0I0,0I1,0I2,0I3,0W0,0W1,0W2,0W3\n", "x")
     timeline = simulate_pipeline(schedule, PipelineCosts((cost,)))
     assert timeline.exchanges == ((Exchange(0, 5, 8 + 0.75 + 0.5),),)
-    two = from_csv("0F0,0I0,0W0,1F0,1I0,1W0\n", "x")
-    found = simulate_pipeline(two, PipelineCosts((cost, replace(cost, exchange=0))))
-    assert found.exchanges == ((Exchange(0, 2, 4),),)
+    two = from_csv("0F0,1F0,1I0,1W0,0I0,0W0\n", "x")
+    found = simulate_pipeline(two, PipelineCosts((replace(cost, exchange=0), cost)))
+    assert found.exchanges == ((Exchange(1, 3, 5),),)
 
 
 def test_a_b_at_the_end_has_its_w_in_buckets() -> None:
