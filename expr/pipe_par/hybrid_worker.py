@@ -53,7 +53,7 @@ def made(most_buckets: int) -> keras.Model:
         schedule=schedule,
         split=(f"dense_{layers // 2}",),
         timeout=TIMEOUT,
-        planning=PlanningConfig(trial=False),
+        planning=PlanningConfig(trial=False) if schedule == "auto" else None,
     )
     train(model, 1)
     return model
@@ -73,21 +73,6 @@ def turn(way: str, model: keras.Model, repeat: int) -> dict[str, Any]:
     assembly.carry_out(replace(assembly.plan, costs=assembly.measure()))
     trace = PipelineTrace(folder / way.replace(" ", "_"), steps)
     train(model, WARM_UP_STEPS + steps, trace)
-    import os, pickle, time  # DIAG
-
-    if os.environ.get("DIAG"):
-        steps_ = [
-            (
-                s.began,
-                [(str(r.action), r.start, r.end, r.waited) for r in s.ran],
-                [(e.start, e.end) for e in s.sums],
-            )
-            for s in trace._steps
-        ]
-        pickle.dump(
-            (steps_, trace._seconds, assembly.plan.costs),
-            open(f"/tmp/wH/diag-{way[:2]}-{repeat}-{engine.rank}", "wb"),
-        )
     if engine.rank:
         return {}
     assert trace.comparison is not None

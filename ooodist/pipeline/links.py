@@ -134,25 +134,26 @@ def _exchange_seconds(
     if ranks.replicas == 1:
         return dict.fromkeys(summed, (0.0, 0.0))
     found: dict[int, tuple[float, float]] = {}
-    for number, buckets in sorted(summed.items()):
+    for number, buckets in sorted(summed.items()):  # of as many stages on all ranks
         arrays = [bucket.empty() for bucket in buckets]
         alone = statistics.median(_sum(transport, ranks, arrays) for _ in range(SUM_ROUNDS))
         found[number] = alone, 0.0
         # A single bucket has nothing beside it; and what a GPU computes needs no processor.
-        if len(buckets) > 1 and not tf.config.get_visible_devices("GPU"):
-            own, longest = np.array(alone), np.empty(())
-            wait(ranks.peers.Iallreduce(own, longest, op=MPI.MAX))
-            if longest >= LEAST_SUM_SECONDS:
-                rounds = [
-                    _sum_beside(transport, ranks, arrays, float(longest)) for _ in range(SUM_ROUNDS)
-                ]
+        is_beside = len(buckets) > 1 and not tf.config.get_visible_devices("GPU")
+        own, longest = np.array(alone if is_beside else 0.0), np.empty(())
+        wait(ranks.world.Iallreduce(own, longest, op=MPI.MAX))
+        if longest >= LEAST_SUM_SECONDS:
+            rounds = [
+                _sum_beside(transport, ranks, arrays, float(longest)) for _ in range(SUM_ROUNDS)
+            ]
+            if is_beside:
                 seconds, taken = np.median(rounds, axis=0)
                 found[number] = float(seconds), float(taken)
     return found
 
 
 def _sum(transport: Transport, ranks: Ranks, arrays: Sequence[np.ndarray]) -> float:
-    wait(ranks.peers.Ibarrier())
+    wait(ranks.world.Ibarrier())
     began = time.perf_counter()
     for message in _begin_sums(transport, ranks, arrays):
         transport.wait(message)
@@ -171,11 +172,11 @@ def _sum_beside(
     Returns:
         the seconds that it takes, and those of them that are missing to what was computed.
     """
-    wait(ranks.peers.Ibarrier())
+    wait(ranks.world.Ibarrier())
     end = time.perf_counter() + seconds
     number, took = _compute(lambda: time.perf_counter() >= end)
     each = took / number
-    wait(ranks.peers.Ibarrier())
+    wait(ranks.world.Ibarrier())
     sums = _begin_sums(transport, ranks, arrays)
     limit = time.perf_counter() + 10 * seconds
     number, took = _compute(
