@@ -64,7 +64,7 @@ def train(model: keras.Model, number: int, *callbacks: keras.callbacks.Callback)
     random = np.random.default_rng(model.ooodist.strategy.inner.ranks.replica)
     x = random.normal(size=(number * batch, width)).astype(np.float32)
     data = tf.data.Dataset.from_tensor_slices((x, x)).batch(batch)
-    model.fit(data, verbose=0, callbacks=list(callbacks))
+    model.fit(data, verbose=0, shuffle=False, callbacks=list(callbacks))
 
 
 def turn(way: str, model: keras.Model, repeat: int) -> dict[str, Any]:
