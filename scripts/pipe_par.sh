@@ -3,7 +3,8 @@
 # training, on emulated devices, and what they keep in memory.
 #
 #   scripts/pipe_par.sh             everything, into expr/pipe_par (an hour and a half)
-#   scripts/pipe_par.sh PART        one part: real, live, emulated, weak_scaling, memory or cut
+#   scripts/pipe_par.sh PART        one part: real, live, emulated, weak_scaling, memory, cut, or
+#                                   hybrid, which needs root
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 

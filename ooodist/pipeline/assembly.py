@@ -67,6 +67,7 @@ class Assembly:
         works: works of this rank's stages, by number.
         updated_by: the only replica that updates a weight, by its path: see runtime/sharding.py.
         update: updates this rank's weights.
+        runtime: carries out the schedule.
         process_bytes: what this process takes beside its variables; None: unknown.
     """
 
@@ -136,7 +137,7 @@ class Assembly:
         """
         self.plan = plan
         self._noted = Noted() if is_measured else None
-        self._runtime = self._runtime_of(plan, is_measured=is_measured)
+        self.runtime = self._runtime_of(plan, is_measured=is_measured)
 
     def _runtime_of(self, plan: PipelinePlan, *, is_measured: bool) -> Runtime:
         if is_measured:
@@ -303,7 +304,7 @@ class Assembly:
         for work in self.works.values():
             work.loss_scale = scale
         self.gradients.begin()
-        return self._runtime.step(after_forward)
+        return self.runtime.step(after_forward)
 
     def gradient_sums(self, batch: Any) -> list[tf.Tensor]:
         """Returns the sums of :attr:`gradients` on a batch, with no update; all ranks call it."""

@@ -121,6 +121,7 @@ def stretched(costs: PipelineCosts, factor: float) -> PipelineCosts:
                 send_seconds=stage.send_seconds * factor,
                 send_back_seconds=stage.send_back_seconds * factor,
                 exchange=stage.exchange * factor,
+                exchange_cpu=stage.exchange_cpu * factor,
             )
             for stage in costs.stages
         ),

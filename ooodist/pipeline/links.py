@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.buckets import Bucket
 from ooodist.pipeline.runtime.runtime import Boundary
-from ooodist.pipeline.runtime.transport import Transport
+from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT
 from ooodist.planner.pipeline.costs import StageCost
 from ooodist.planner.pipeline.layer_costs import Link
@@ -23,6 +24,8 @@ from ooodist.planner.pipeline.layer_costs import Link
 ROUNDS = 7
 LINK_BYTES = (1, 4 << 20)  # of a message whose time is latency, and of one that shows the rate
 SUM_ROUNDS = 3  # they take longer
+LEAST_SUM_SECONDS = 0.02  # of a sum, for which it is measured what it takes from computing
+PROBE_WIDTH = 256  # of the matrices that are multiplied meanwhile
 TAG = 0  # also used by steps, none of which runs now
 
 
@@ -77,7 +80,8 @@ def gather_costs(
     table = np.zeros((len(rank_of), len(fields(StageCost))))
     exchanges = _exchange_seconds(transport, ranks, summed)
     for number, cost in own.items():
-        table[number] = astuple(replace(cost, exchange=exchanges[number]))
+        exchange, cpu = exchanges[number]
+        table[number] = astuple(replace(cost, exchange=exchange, exchange_cpu=cpu))
     total = np.empty_like(table)
     wait(ranks.world.Iallreduce(table, total, op=MPI.SUM))
     most = np.empty_like(table)
@@ -124,26 +128,78 @@ def _message_seconds(
 
 def _exchange_seconds(
     transport: Transport, ranks: Ranks, summed: Mapping[int, Sequence[Bucket]]
-) -> dict[int, float]:
-    """Returns the seconds of each exchange of this rank; all positions measure at the same time,
-    as they exchange at nearly the same time in a step."""
+) -> dict[int, tuple[float, float]]:
+    """Returns the seconds of each exchange of this rank, and those that it takes from computing;
+    all positions measure at the same time, as they exchange at nearly the same time in a step."""
     if ranks.replicas == 1:
-        return dict.fromkeys(summed, 0.0)
-    found: dict[int, float] = {}
-    for number, buckets in sorted(summed.items()):
+        return dict.fromkeys(summed, (0.0, 0.0))
+    found: dict[int, tuple[float, float]] = {}
+    for number, buckets in sorted(summed.items()):  # of as many stages on all ranks
         arrays = [bucket.empty() for bucket in buckets]
-        rounds = [_sum(transport, ranks, arrays) for _ in range(SUM_ROUNDS)]
-        found[number] = statistics.median(rounds)
+        alone = statistics.median(_sum(transport, ranks, arrays) for _ in range(SUM_ROUNDS))
+        found[number] = alone, 0.0
+        # A single bucket has nothing beside it; and what a GPU computes needs no processor.
+        is_beside = len(buckets) > 1 and not tf.config.get_visible_devices("GPU")
+        own, longest = np.array(alone if is_beside else 0.0), np.empty(())
+        wait(ranks.world.Iallreduce(own, longest, op=MPI.MAX))
+        if longest >= LEAST_SUM_SECONDS:
+            rounds = [
+                _sum_beside(transport, ranks, arrays, float(longest)) for _ in range(SUM_ROUNDS)
+            ]
+            if is_beside:
+                seconds, taken = np.median(rounds, axis=0)
+                found[number] = float(seconds), float(taken)
     return found
 
 
 def _sum(transport: Transport, ranks: Ranks, arrays: Sequence[np.ndarray]) -> float:
-    wait(ranks.peers.Ibarrier())
+    wait(ranks.world.Ibarrier())
     began = time.perf_counter()
-    sums = [transport.sum("the measuring of exchanges", ranks.peers, array) for array in arrays]
-    for message in sums:
+    for message in _begin_sums(transport, ranks, arrays):
         transport.wait(message)
     return time.perf_counter() - began
+
+
+def _sum_beside(
+    transport: Transport, ranks: Ranks, arrays: Sequence[np.ndarray], seconds: float
+) -> tuple[float, float]:
+    """Sums while the rank computes, as W's do.
+
+    Args:
+        transport, ranks, arrays: as for a sum alone.
+        seconds: what that takes.
+
+    Returns:
+        the seconds that it takes, and those of them that are missing to what was computed.
+    """
+    wait(ranks.world.Ibarrier())
+    end = time.perf_counter() + seconds
+    number, took = _compute(lambda: time.perf_counter() >= end)
+    each = took / number
+    wait(ranks.world.Ibarrier())
+    sums = _begin_sums(transport, ranks, arrays)
+    limit = time.perf_counter() + 10 * seconds
+    number, took = _compute(
+        lambda: all(message.done.is_set() for message in sums) or time.perf_counter() >= limit
+    )
+    for message in sums:
+        transport.wait(message)
+    return took, max(0.0, took - number * each)
+
+
+def _compute(is_over: Callable[[], bool]) -> tuple[int, float]:
+    """Multiplies matrices until something is over; returns how often, and the seconds."""
+    matrix = tf.ones((PROBE_WIDTH, PROBE_WIDTH))
+    number, began = 0, time.perf_counter()
+    while not number or not is_over():
+        tf.matmul(matrix, matrix)  # as all of TensorFlow it lets the thread that moves messages run
+        number += 1
+    return number, time.perf_counter() - began
+
+
+def _begin_sums(transport: Transport, ranks: Ranks, arrays: Sequence[np.ndarray]) -> list[Message]:
+    name = "the measuring of exchanges"
+    return [transport.sum(name, ranks.peers, array) for array in arrays]
 
 
 def _ping(transport: Transport, peer: int, there: Sequence[Any], back: Sequence[Any]) -> float:

@@ -7,7 +7,6 @@ batch goes through the stages in micro-batches, as scheduled; then each rank upd
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -78,7 +77,6 @@ class Pipeline(Strategy):
         ranks: the position of this rank among all.
         assembly: stages and schedule; None until the first batch is known.
         ran: this rank's actions in the last step, with times.
-        step_began: when the last step began, as ``time.time()``.
         holding: the variables that each rank has.
     """
 
@@ -104,7 +102,6 @@ class Pipeline(Strategy):
         self.holding = Holding(model, engine, self.ranks)
         self.assembly: Assembly | None = None
         self.ran: list[Ran] = []
-        self.step_began = 0.0
         self._timeout = timeout
         self._planning = planning
         self._swaps_schedules = swaps_schedules
@@ -246,7 +243,6 @@ class Pipeline(Strategy):
         """Trains on one batch, a step; returns the logs."""
         assembly = self.assembly
         assert assembly is not None
-        self.step_began = time.time()
         doing = f"rank {self.engine.rank} trains a step"
         with explaining_lack_of_memory(doing, lambda: assembly.planned):
             self.ran = assembly.step(batches[0], self._record.after_forward)

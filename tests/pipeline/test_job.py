@@ -190,6 +190,7 @@ def test_goes_on_with_a_sharded_optimizer_and_without(
     size = "checkpoint.new_world_size=true"
     job = run_python(2, *arguments(tmp_path, two, "batch=32", size), "--resume", seconds=300)
     assert job.returncode == 0, job.stdout
+    assert re.search(r"replica sums: [0-9.]+ ms a step, \d+% hidden behind computing", job.stdout)
     assert_close(out / name, base[0] / name)
     with Parts(out / name) as found, Parts(base[0] / name) as expected:
         files = set()

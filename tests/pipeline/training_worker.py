@@ -21,6 +21,7 @@ from ooodist import engines
 from ooodist.compat.keras_deferred import has_value
 from ooodist.errors import UserError
 from ooodist.planner.pipeline import costs
+from ooodist.planner.pipeline.actions import BACKWARD, WEIGHT_GRADIENT
 from ooodist.planner.pipeline.costs import BUCKET_BYTES
 from ooodist.step.optimizer import optimizer_state_of
 from tests.listening import listening_sockets
@@ -250,10 +251,11 @@ def main(name: str) -> None:
     expected = train_alone(case, alone, case.optimizer)
     values = {v.path: v.numpy() for v in expected.variables}
     optimizer_state = {v.path: v.numpy() for v in expected.optimizer.variables}
-    from ooodist.pipeline import assembly  # later: it starts MPI
+    from ooodist.pipeline import assembly, links  # later: they start MPI
 
     assembly._is_direct = lambda: case.direct
     costs.BUCKET_BYTES = case.bucket_bytes
+    links.LEAST_SUM_SECONDS = 0.0  # however short: measure what they take from computing
     batches = Batches(case)
     model = ooodist.pipelined(
         compiled(case, batches, case.optimizer),
@@ -279,9 +281,13 @@ def main(name: str) -> None:
     engine.check_equal("the logs of each step", " ".join(seen))
     stages = model.ooodist.strategy.assembly.plan.costs.stages
     assert all((stage.exchange > 0) == (case.data > 1) for stage in stages), stages
+    # What they take is none of the time without a sum; a mean over the replicas.
+    assert all(0 <= stage.exchange_cpu <= stage.exchange for stage in stages), stages
     if not case.options.get("shard_optimizer"):  # replicas have buckets of their own then
         is_divided = case.bucket_bytes < BUCKET_BYTES
         assert any(stage.buckets > 1 for stage in stages) == is_divided, stages
+    if case.data > 1:
+        knows_when_sums_ran(model)
     if case.options.get("shard_optimizer"):
         keeps_its_share(model)
     with ooodist.whole(model):
@@ -296,6 +302,24 @@ def main(name: str) -> None:
         train_again(case, model, batches, alone)
     model.ooodist.strategy.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
+
+
+def knows_when_sums_ran(model: keras.Model) -> None:
+    """Each bucket's, on the clock of the actions; those of a stage begin in its last W's."""
+    strategy = model.ooodist.strategy
+    gradients, ran = strategy.assembly.gradients, strategy.ran
+    sums = gradients.exchanges(strategy.assembly.runtime.began)
+    assert len(sums) == len(gradients.buckets)
+    assert all(each.start < each.end for each in sums), sums
+    assert [each.end for each in sums] == sorted(each.end for each in sums)
+    for stage in strategy.assembly.works:
+        kinds = (WEIGHT_GRADIENT, BACKWARD)
+        own = [each for each in ran if each.action.stage == stage and each.action.kind in kinds]
+        begins = sorted(each.start for each in sums if each.stage == stage)
+        assert begins[0] > own[0].start, (sums, own)
+        assert begins[-1] > own[-1].start, (sums, own)
+    shared = [b for b in gradients.buckets if len(gradients.owners[b.variables[0].path]) > 1]
+    assert len([each for each in sums if each.start > ran[-1].end]) == len(shared), (sums, ran)
 
 
 def keeps_its_share(model: keras.Model) -> None:

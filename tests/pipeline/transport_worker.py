@@ -81,6 +81,24 @@ def check_sums_and_broadcasts_have_a_root(transport: Transport) -> None:
         np.testing.assert_array_equal(message.arrays[0], value)
 
 
+def check_two_ranks_get_the_same_sums(transport: Transport) -> None:
+    """Those of one process, bit for bit; in flight together, and each knows when it ran."""
+    world, began = MPI.COMM_WORLD.Dup(), time.perf_counter()
+    sizes = (LARGE // 8, 0, 7, LARGE // 4)
+    values = [np.random.default_rng(size).normal(size=(2, size)) for size in sizes]
+    values.append(np.arange(10).reshape(2, 5))
+    sums = [
+        transport.sum(f"sum {place}", world, both[world.rank].copy())
+        for place, both in enumerate(values)
+    ]
+    for both, message in zip(values, sums, strict=True):
+        transport.wait(message)
+        assert message.arrays[0].dtype == both.dtype
+        np.testing.assert_array_equal(message.arrays[0], both[0] + both[1])
+        assert began < message.began <= message.ended < time.perf_counter()
+    assert [each.began for each in sums] == sorted(each.began for each in sums)
+
+
 def check_one_tag_keeps_the_order(transport: Transport) -> None:
     """What is sent under one tag arrives in order, as steps do that follow each other."""
     peer = 1 - transport.rank

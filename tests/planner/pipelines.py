@@ -27,6 +27,7 @@ def stage_costs(draw: DrawFn, stages: int) -> PipelineCosts:
                 update=seconds(),
                 exchange=seconds(),
                 buckets=draw(st.sampled_from([1, 2, 4])),  # halves and quarters are exact as well
+                exchange_cpu=seconds(),
             )
             for _ in range(stages)
         )
@@ -144,6 +145,8 @@ def reference_step_seconds(schedule: Schedule, costs: PipelineCosts) -> float:
             if cost.exchange:
                 begun = first_bucket_done(rank, stage, at)
                 whole = max(lane, begun) + cost.exchange
+                if begun < at:  # W's run beside all sums but the last one
+                    at += cost.exchange_cpu - cost.exchange_cpu / cost.buckets
                 lane = max(whole, at + cost.exchange / cost.buckets)
         update = sum(
             costs.stages[stage].update

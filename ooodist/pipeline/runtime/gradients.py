@@ -27,6 +27,7 @@ from ooodist.pipeline.runtime.buckets import Bucket, by_layer, divide
 from ooodist.pipeline.runtime.transport import Message, Transport
 from ooodist.pipeline.stages import Stage
 from ooodist.planner.pipeline.costs import bucket_bytes
+from ooodist.planner.pipeline.simulate import Exchange
 
 
 class Gradients:
@@ -178,6 +179,24 @@ class Gradients:
         """Returns when all sums that have begun are complete. Raises Stalled."""
         for message in self._sums.values():
             self._transport.wait(message)
+
+    def exchanges(self, since: float) -> list[Exchange]:
+        """Returns when the sums of the last step ran, each by itself, in the order of their ends.
+
+        A sum that several stages of this rank need is shown at the first of them.
+
+        Args:
+            since: the time from which they are counted, as ``time.perf_counter()``.
+        """
+        found = [
+            Exchange(
+                self._users[self.buckets[index].variables[0].path][0],
+                message.began - since,
+                message.ended - since,
+            )
+            for index, message in self._sums.items()
+        ]
+        return sorted(found, key=lambda each: each.end)
 
     def sums(self) -> list[tf.Tensor]:
         """Returns the gradients of ``updated``: sums over stages, means over replicas.

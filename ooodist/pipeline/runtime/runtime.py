@@ -104,6 +104,9 @@ class Runtime:
         works: works of this rank's stages, by number.
         boundaries: the boundary after each stage but the last.
         divided: of the works, those whose W's in the rank's tail run part by part; see tail.py.
+
+    Attributes:
+        began: when the last step began, as ``time.perf_counter()``.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Runtime:
         *,
         divided: Mapping[int, DividedWork] = MappingProxyType({}),
     ) -> None:
+        self.began = 0.0
         self._schedule = schedule
         self._transport = transport
         self._works = works
@@ -158,7 +162,7 @@ class Runtime:
             Stalled: a message did not come in time.
         """
         self._next_receive = 0
-        begin = time.perf_counter()
+        self.began = begin = time.perf_counter()
         for _ in range(RECEIVES_AHEAD):
             self._post_receive()
         ran = []

@@ -30,6 +30,7 @@ from ooodist.errors import UserError
 # Between two polls of the messages in transit; each takes some 10 us of a core.
 POLL_SECONDS = 100e-6  # while the rank waits for a message
 PATIENT_POLL_SECONDS = 1e-3  # while it computes
+SUM_TAG = 32_767  # of sums; others on their communicators take small ones
 _END, _WAKE = object(), object()  # control items for the thread, among the messages
 NICENESS = -10  # of the thread, where the system allows it
 FAILURE_SECONDS = 0.1  # between two checks of whether the thread has failed
@@ -60,18 +61,38 @@ class Message:
         failing: what has not happened if it does not complete; for error messages.
         arrays: NumPy arrays, or other memory that MPI takes; received data is written into them.
         start: starts the transfer and returns MPI's requests.
+        finish: called when all requests have completed, by the thread; None: nothing is left to do.
         not_before: held back until this time of ``time.monotonic()``, in seconds.
         requests: MPI's requests, once started.
-        done: set when all requests have completed.
+        began: when it was started, as ``time.perf_counter()``.
+        ended: when a poll found that it had completed; while the rank computes, up to a millisecond
+            later than it had.
+        done: set when all requests have completed, and ``finish`` has returned.
     """
 
     name: str
     failing: str
     arrays: Sequence[Any]
     start: Callable[[], list[MPI.Request]]
+    finish: Callable[[], Any] | None = None
     not_before: float = 0.0
     requests: list[MPI.Request] = field(default_factory=list)
+    began: float = 0.0
+    ended: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
+
+    def begin(self) -> None:
+        """Starts the transfer."""
+        self.began = time.perf_counter()
+        self.requests = self.start()
+
+    def look(self) -> None:
+        """Notes whether it has completed; MPI makes progress meanwhile."""
+        if MPI.Request.Testall(self.requests):
+            if self.finish is not None:
+                self.finish()
+            self.ended = time.perf_counter()
+            self.done.set()
 
 
 class Transport:
@@ -166,6 +187,9 @@ class Transport:
             root: the only rank that gets the sum; None: all do. MPI may add in another order then.
         """
 
+        if root is None and communicator.size == 2:
+            return self._sum_of_two(name, communicator, array)
+
         def start() -> list[MPI.Request]:
             if root is None:
                 return [communicator.Iallreduce(MPI.IN_PLACE, array, op=MPI.SUM)]
@@ -174,6 +198,20 @@ class Transport:
             return [communicator.Ireduce(array, None, op=MPI.SUM, root=root)]
 
         return self._post(Message(name, _not_all_of(communicator), [array], start))
+
+    def _sum_of_two(self, name: str, communicator: MPI.Comm, array: np.ndarray) -> Message:
+        """Both send theirs and add. Open MPI would let one send, and then the other send the sum:
+        the same bytes, but only one way at a time, which takes twice as long."""
+        peer, other = 1 - communicator.rank, np.empty_like(array)
+        own, received = messages_of(array), messages_of(other)
+
+        def start() -> list[MPI.Request]:
+            receives = [communicator.Irecv([part, MPI.BYTE], peer, SUM_TAG) for part in received]
+            return receives + [communicator.Isend([part, MPI.BYTE], peer, SUM_TAG) for part in own]
+
+        message = Message(name, _not_all_of(communicator), [array], start)
+        message.finish = lambda: np.add(array, other, out=array)
+        return self._post(message)
 
     def broadcast(self, name: str, communicator: MPI.Comm, array: np.ndarray, root: int) -> Message:
         """Begins to send an array from a rank of a communicator to all others, into theirs.
@@ -228,7 +266,7 @@ class Transport:
     def _post(self, message: Message) -> Message:
         # Not started by the thread, which may have to wait for its turn: so it is sent at once.
         if not message.not_before:
-            message.requests = message.start()
+            message.begin()
         self._posted.put(message)
         return message
 
@@ -247,11 +285,10 @@ class Transport:
                 held = [message for message in held if message.not_before > now]
                 for message in due:
                     if message.not_before:
-                        message.requests = message.start()
+                        message.begin()
                 moving += due
                 for message in moving:
-                    if MPI.Request.Testall(message.requests):
-                        message.done.set()
+                    message.look()
                 moving = [message for message in moving if not message.done.is_set()]
         except Exception as error:  # of any kind: wait() raises it
             self._failure = error

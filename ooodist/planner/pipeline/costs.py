@@ -52,6 +52,8 @@ class StageCost:
         exchange: seconds of summing the stage's gradients over the replicas of the pipeline, once
             per step, beside other work; 0 without replicas.
         buckets: into how many parts, about equal, W and the exchange are divided.
+        exchange_cpu: seconds that the exchange takes from W's beside it, where the processor that
+            computes them also moves and adds up the gradients.
     """
 
     forward: Seconds = 1.0
@@ -68,6 +70,7 @@ class StageCost:
     state_bytes: Bytes = 0
     exchange: Seconds = 0.0
     buckets: Annotated[int, Range(1)] = 1
+    exchange_cpu: Seconds = 0.0
 
     def seconds(self, kind: str) -> float:
         """Returns the seconds that an action of this kind takes."""
@@ -100,6 +103,7 @@ class StageCost:
 
         Its first bucket is done in the first part of the tail; the last one is exchanged after the
         last W. In between, either the sums or the W's are slower, so that only those two bound it.
+        The W's after the first part take longer, as sums run beside them.
 
         Args:
             last: when the last W of the stage ends.
@@ -107,7 +111,8 @@ class StageCost:
             free: when the exchanges before it end.
         """
         start = max(free, last - tail * (1 - 1 / self.buckets))
-        return start, max(start + self.exchange, last + self.exchange / self.buckets)
+        longer = self.exchange_cpu * (1 - 1 / self.buckets) if tail else 0.0
+        return start, max(start + self.exchange, last + longer + self.exchange / self.buckets)
 
     @property
     def in_flight_bytes(self) -> tuple[int, int, int]:
@@ -242,6 +247,7 @@ def forward_only(costs: PipelineCosts, first: int) -> PipelineCosts:
             gradient_bytes=0,
             update=0.0,
             exchange=0.0,
+            exchange_cpu=0.0,
         )
     return replace(costs, stages=tuple(stages))
 

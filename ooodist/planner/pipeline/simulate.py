@@ -57,7 +57,8 @@ class Run:
 class Exchange:
     """The sum of a stage's gradients over the replicas, in seconds from the beginning of the step.
 
-    It may start later than its first bucket is done: after the exchange of another stage.
+    In a simulation it is that of all buckets together, and may start later than the first of them
+    is done: after the exchange of another stage. Measured is each bucket by itself.
     """
 
     stage: int

@@ -24,11 +24,11 @@ UNIT_KINDS = ("F", "dX", "dW")
 
 @dataclass(frozen=True)
 class Overlap:
-    """Sums over all steps that were examined, on one rank.
+    """How long exchanges took in the steps that were examined, and how much of it was hidden.
 
     Attributes:
         exchange: seconds in which at least one exchange was in flight.
-        hidden: seconds of these in which a unit computed as well.
+        hidden: seconds of these in which the same rank computed as well.
     """
 
     exchange: float
@@ -46,7 +46,7 @@ def measure_overlap(timeline: Timeline) -> Overlap:
     An exchange counts from when it was handed to the engine: waiting for slower ranks and in the
     engine's own queue is included. Computation is the ops of the units, not their gaps.
     """
-    return _overlap(
+    return overlap_of(
         ((run.start, run.end) for run in timeline.exchanges),
         ((event.start, event.end) for run in timeline.units for event in run.events),
     )
@@ -63,7 +63,7 @@ def simulated_overlap(simulation: Simulation, latency: float) -> Overlap:
     """
     others = [(span.start, span.end) for span in simulation.units if span.kind not in UNIT_KINDS]
     whole = [(0.0, simulation.units[-1].end)]
-    return _overlap(
+    return overlap_of(
         ((span.start - latency, span.end) for span in simulation.exchanges),
         # Includes the exchanges' CPU time, by which real units take longer.
         without_intervals(whole, merge_intervals([*idle_times(simulation), *others])),
@@ -85,7 +85,8 @@ def idle_times(simulation: Simulation) -> list[Interval]:
     ]
 
 
-def _overlap(exchanges: Iterable[Interval], computation: Iterable[Interval]) -> Overlap:
+def overlap_of(exchanges: Iterable[Interval], computation: Iterable[Interval]) -> Overlap:
+    """Measures how much of some exchanges of a rank its computation hides, given as intervals."""
     exchange = merge_intervals(exchanges)
     hidden = common_intervals(exchange, merge_intervals(computation))
     return Overlap(total_length(exchange), total_length(hidden))

@@ -16,9 +16,11 @@ import numpy as np
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS
 from ooodist.planner.pipeline.plan import PipelinePlan
-from ooodist.planner.pipeline.simulate import PipelineTimeline, Run, exchanges_of
+from ooodist.planner.pipeline.simulate import Exchange, PipelineTimeline, Run
+from ooodist.report.data_parallel.overlap import Overlap
 from ooodist.report.data_parallel.trace import FILE_NAME
 from ooodist.report.perfetto import write_perfetto
+from ooodist.report.pipeline import overlap
 from ooodist.report.pipeline.outcomes import Simulated
 from ooodist.report.pipeline.tracks import pipeline_process
 
@@ -28,6 +30,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ooodist")
 
 WARM_UP_STEPS = 2
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """What this rank did in a step: its actions and its sums, in seconds from ``began``, which is
+    ``time.time()``."""
+
+    began: float
+    ran: Sequence[Ran]
+    sums: Sequence[Exchange]
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,7 @@ class PipelineTrace(keras.callbacks.Callback):
 
     Attributes:
         comparison: predicted and measured values; None until they are known, and on other ranks.
+        sums: the measured sums over replicas of a rank in a step; None also if there are none.
 
     Raises:
         UserError: ``num_steps`` is less than 1.
@@ -75,6 +88,7 @@ class PipelineTrace(keras.callbacks.Callback):
         if num_steps < 1:
             raise UserError(f"report.trace is {num_steps}; record at least 1 step, or set it to 0")
         self.comparison: PipelineComparison | None = None
+        self.sums: Overlap | None = None
         self._path = Path(output) / FILE_NAME
         self._num_steps = num_steps
         self._left_to_warm = WARM_UP_STEPS
@@ -82,7 +96,7 @@ class PipelineTrace(keras.callbacks.Callback):
         self._is_finished = False
         self._began = 0.0
         self._seconds: list[float] = []
-        self._steps: list[tuple[float, Sequence[Ran]]] = []
+        self._steps: list[RecordedStep] = []
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._began = time.time()
@@ -101,12 +115,7 @@ class PipelineTrace(keras.callbacks.Callback):
             self._left_to_warm -= 1
         else:
             self._seconds.append(time.time() - self._began)
-            self._steps.append(
-                (
-                    self.model.ooodist.strategy.inner.step_began,
-                    self.model.ooodist.strategy.inner.ran,
-                )
-            )
+            self._steps.append(self._recorded())
             if len(self._steps) == self._num_steps:
                 self._is_finished = True
                 self._finish()
@@ -125,7 +134,7 @@ class PipelineTrace(keras.callbacks.Callback):
     def _finish(self) -> None:
         strategy = self.model.ooodist.strategy.inner
         plan: PipelinePlan = strategy.assembly.plan
-        timelines = [self._timeline(plan, began, ran) for began, ran in self._steps]
+        timelines = [self._timeline(plan, step) for step in self._steps]
         if strategy.engine.rank != 0:
             return
         predicted = plan.timeline
@@ -136,6 +145,8 @@ class PipelineTrace(keras.callbacks.Callback):
             predicted.bubble,
             statistics.median(timeline.bubble for timeline in timelines),
         )
+        if any(any(timeline.exchanges) for timeline in timelines):
+            self.sums = overlap.replica_overlap(timelines)
         shown = [("predicted", predicted)]
         first = self._done - len(timelines) + 1
         shown += [(f"measured, step {n}", t) for n, t in enumerate(timelines, first)]
@@ -151,16 +162,25 @@ class PipelineTrace(keras.callbacks.Callback):
             return
         logger.info("trace: %s (open it in https://ui.perfetto.dev)", self._path)
         logger.info("%s", self.comparison)
+        if self.sums is not None:
+            logger.info("%s", overlap.line(self.sums))
 
-    def _timeline(self, plan: PipelinePlan, began: float, ran: Sequence[Ran]) -> PipelineTimeline:
+    def _recorded(self) -> RecordedStep:
+        strategy = self.model.ooodist.strategy.inner
+        began = strategy.assembly.runtime.began
+        to_clock = time.time() - time.perf_counter()  # the ranks' own clocks have nothing in common
+        sums = strategy.assembly.gradients.exchanges(began)
+        return RecordedStep(began + to_clock, strategy.ran, sums)
+
+    def _timeline(self, plan: PipelinePlan, step: RecordedStep) -> PipelineTimeline:
         """Gathers the timeline of a step of the first pipeline; all ranks must call it."""
         engine = self.model.ooodist.engine
-        computed = [each for each in ran if each.action.kind in COMPUTE_KINDS]
+        computed = [each for each in step.ran if each.action.kind in COMPUTE_KINDS]
         most = max(len(actions) for actions in plan.schedule.actions)
         times = np.zeros((engine.size, 2, most))
         own = times[engine.rank]
         for number, each in enumerate(computed):
-            own[:, number] = began + each.start, began + each.end
+            own[:, number] = step.began + each.start, step.began + each.end
         times = engine.all_reduce(times, "sum")
         first = min(rows[0][0] for rows in times[: plan.schedule.ranks])
         runs = []
@@ -168,6 +188,22 @@ class PipelineTrace(keras.callbacks.Callback):
             computing = [action for action in actions if action.kind in COMPUTE_KINDS]
             spans = zip(computing, *(row - first for row in rows), strict=False)
             runs.append(tuple(Run(a, float(start), float(end)) for a, start, end in spans))
-        # The ends of exchanges and updates are not recorded: they take what was predicted.
-        exchanges = tuple(exchanges_of(each, plan.costs) for each in runs)
+        sums = self._sums_of_all(step)[: plan.schedule.ranks]
+        exchanges = tuple(
+            tuple(Exchange(stage, start - first, end - first) for stage, start, end in of_rank)
+            for of_rank in sums
+        )
+        # When updates end is not recorded: they take what was predicted.
         return replace(plan.timeline, runs=tuple(runs), exchanges=exchanges)
+
+    def _sums_of_all(self, step: RecordedStep) -> list[list[tuple[int, float, float]]]:
+        """Returns by rank the stage, start and end of each sum; all ranks must call it."""
+        engine = self.model.ooodist.engine
+        numbers = engine.gather(np.array([len(step.sums)]))[:, 0]
+        own = np.zeros((numbers.max(), 3))
+        for place, each in enumerate(step.sums):
+            own[place] = each.stage, step.began + each.start, step.began + each.end
+        return [
+            [(int(stage), float(start), float(end)) for stage, start, end in rows[:number]]
+            for number, rows in zip(numbers, engine.gather(own), strict=True)
+        ]

@@ -2,7 +2,8 @@
 
     rank 0   | 0F0 | 0F1 |           | 0B0     |
     rank 1          \\| 1F0 | 1B0     |/
-    exchange of rank 0                 | stage 0 |        (if there are replicas)
+    exchange of rank 0                 | stage 0 |        (if there are replicas; in a recorded
+                                                           step, each bucket by itself)
     memory of rank 0, memory of rank 1   curves
 
 An arrow leads from an action to one on another rank that uses its result.

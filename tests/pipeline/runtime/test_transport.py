@@ -21,4 +21,4 @@ def test_two_ranks() -> None:
 
 
 def test_there_are_checks() -> None:
-    assert len(CHECKS) == 9
+    assert len(CHECKS) == 10

@@ -153,6 +153,17 @@ def test_buckets_by_hand(exchange: float, buckets: int, span: tuple[float, float
     assert timeline.exchanges == ((Exchange(0, *span),),)
 
 
+def test_sums_take_time_from_the_ws_beside_them() -> None:
+    """Three of four buckets are summed beside W's; where W's do not run in buckets, none is."""
+    cost = StageCost(1, 0, 1, exchange=2, buckets=4, exchange_cpu=1)
+    schedule = from_csv("0F0,0F1,0F2,0F3,0I0,0I1,0I2,0I3,0W0,0W1,0W2,0W3\n", "x")
+    timeline = simulate_pipeline(schedule, PipelineCosts((cost,)))
+    assert timeline.exchanges == ((Exchange(0, 5, 8 + 0.75 + 0.5),),)
+    two = from_csv("0F0,1F0,1I0,1W0,0I0,0W0\n", "x")
+    found = simulate_pipeline(two, PipelineCosts((replace(cost, exchange=0), cost)))
+    assert found.exchanges == ((Exchange(1, 3, 5),),)
+
+
 def test_a_b_at_the_end_has_its_w_in_buckets() -> None:
     """The stage before it is done earlier, and its exchange waits for the last W as a whole."""
     costs = PipelineCosts((StageCost(1, 1, 2, exchange=2, buckets=2),) * 2)
@@ -201,7 +212,7 @@ def test_only_forward_by_hand() -> None:
 
 
 def test_costs_of_stages_that_only_run_forward() -> None:
-    cost = StageCost(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, exchange=12)
+    cost = StageCost(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, exchange=12, exchange_cpu=13)
     costs = PipelineCosts((cost,) * 3, memory_limit=12)
     frozen = StageCost(1, 0, 0, 0, 0, 0, 7, 8, 0, 10, 0, exchange=0)
     silent = replace(cost, send_back_seconds=0)
