@@ -27,7 +27,7 @@ JOB = """\
 model: {name: mlp, layers: [256, 256, 256]}
 data: {name: digits}
 batch: 64
-parallel: {pipeline: 2, data: 2, microbatches: 4, memory_bytes: 1000000000}
+parallel: {pipeline: 2, data: 2, microbatches: 4, memory_bytes: 1000000000, shard_optimizer: true}
 """
 
 
