@@ -32,7 +32,6 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import PipelinePlan, reschedule
 from ooodist.profiler.state import preserved
 from ooodist.step.launch import Batch, Run
-from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
@@ -89,14 +88,9 @@ class SelectivePipeline:
         return self._cost_model, self._optimizer_state, probe
 
     def _measured_units(self, assembly: Assembly) -> StepCosts:
-        """Measures units on rank 0, which has the whole model meanwhile; the others wait."""
-        text = ""
-        with self.inner.whole(root=0), self.inner.engine.agreed():
-            if self.inner.engine.rank == 0:
-                units = measure_stage_units(self.inner.model, assembly.splitter, self._full.parts)
-                text = yaml_dataclass.dump(units)
-        text = self.inner.engine.broadcast_text(text)
-        return yaml_dataclass.read_text(StepCosts, text, "of rank 0")
+        """Measures units; each rank of the first pipeline measures those of its stages."""
+        engine, own = self.inner.engine, assembly.works if self.inner.ranks.replica == 0 else ()
+        return measure_stage_units(assembly.splitter, self._full.parts, own, engine)
 
     def _schedule_for(self, costs: PipelineCosts, first: int) -> Schedule:
         return reschedule(self._full, self.inner.parallel.schedule, costs, first).schedule

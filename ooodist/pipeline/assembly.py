@@ -238,7 +238,7 @@ class Assembly:
             self.boundaries,
             self.gradients.begun_by(trained),
         )
-        return PipelineCosts(costs, self.plan.costs.memory_limit)
+        return PipelineCosts(costs, self.plan.costs.memory_limit, self.update.needs_all)
 
     def _steps(self, begin: Callable[[], None]) -> list[Ran]:
         """Returns this rank's actions in some steps of the schedule with I and W separate."""
@@ -300,7 +300,9 @@ class Assembly:
         else:
             for work in self.works.values():
                 work.begin([[]] * self.plan.schedule.microbatches)
-        scale = self.update.loss_scale
+        # As one process scales the loss: a sum of all replicas' gradients would overflow before it
+        # is divided, and steps with a loss scale would be skipped that one process does not skip.
+        scale = self.update.loss_scale / self.ranks.replicas
         for work in self.works.values():
             work.loss_scale = scale
         self.gradients.begin()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+from mpi4py import MPI
 
 from ooodist.checkpoint.together import spread
 from ooodist.compat.keras_deferred import standing_in
@@ -106,6 +107,7 @@ class Pipeline(Strategy):
         self._planning = planning
         self._swaps_schedules = swaps_schedules
         self._live: LiveSchedule | None = None
+        self._unused: list[MPI.Comm] = []  # communicators of stages that were replaced
         self._planned_for: tuple[Any, ...] = ()
         self._is_for_training = False  # whether the stages were made for the training's batches
         self._evaluation: Evaluation | None = None
@@ -143,6 +145,9 @@ class Pipeline(Strategy):
         model = self.model
         check_model(model)
         self.close()
+        for communicator in self._unused:  # not in close, which a rank may call on its own
+            communicator.Free()
+        self._unused.clear()
         self.broadcast(batch)
         is_live = self.parallel.schedule == AUTO and self._planning.trial and self._swaps_schedules
         with explaining_lack_of_memory(f"rank {self.engine.rank} makes and measures its stages"):
@@ -207,6 +212,8 @@ class Pipeline(Strategy):
             self._live, self.is_trying = None, False
         if self.assembly is not None:
             self.assembly.transport.close()
+            self._unused.append(self.assembly.transport.communicator)
+            self._unused += self.assembly.gradients.communicators
             self.assembly = self._evaluation = None
 
     # Training

@@ -44,9 +44,10 @@ examples:
   # ... with replicas of the pipeline, which sum their gradients
   python -m ooodist.plan --costs layers.yaml --pipeline 8 --data 1 2 4 --microbatches 8 \\
       --bandwidth 100Gbit
-  # ... and how best to divide 32 devices and a step's 64 micro-batches among replicas
+  # ... and how best to divide 32 devices and a step's 64 micro-batches among replicas, which also
+  # divide the optimizer state
   python -m ooodist.plan --costs layers.yaml --devices 32 --microbatches 64 --memory 12GiB \\
-      --bandwidth 100Gbit
+      --bandwidth 100Gbit --shard-optimizer
   # ... on hosts with several devices: also where each rank runs
   python -m ooodist.plan --costs layers.yaml --pipeline 8 --microbatches 64 \\
       --hosts 4 --devices 8 --inside 1600Gbit --bandwidth 100Gbit
@@ -130,6 +131,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument_group("pipelines; by default as the job's parallel says").add_argument
     add("--pipeline", metavar="P", nargs="+", help="ranks")
     add("--data", metavar="R", nargs="+", help="replicas of the pipeline, on different samples")
+    add(
+        "--shard-optimizer",
+        action="store_true",
+        help="replicas divide the optimizer state among each other",
+    )
     add(
         "--microbatches",
         metavar="M",

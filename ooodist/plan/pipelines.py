@@ -256,6 +256,7 @@ def _refuse_without_pipeline(options: argparse.Namespace) -> None:
         "--microbatches": options.microbatches,
         "--chunks": options.chunks,
         "--schedule": options.schedule,
+        "--shard-optimizer": options.shard_optimizer,
     }
     for name, value in given.items():
         if value:

@@ -50,8 +50,15 @@ def settings_of(options: argparse.Namespace, parallel: ParallelConfig) -> list[S
                 ranks or [parallel.pipeline], microbatches, replicas or [parallel.data]
             )
         ]
+    is_sharded = options.shard_optimizer or parallel.shard_optimizer
+    if options.shard_optimizer and all(size.replicas == 1 for size in sizes):
+        raise UserError(
+            "--shard-optimizer (or parallel.shard_optimizer) divides the optimizer state among "
+            "replicas of the pipeline, but there is one pipeline; give --data 2 or --devices 32, "
+            "or leave it out"
+        )
     return [
-        replace(size, chunks=number)
+        replace(size, chunks=number, shard_optimizer=is_sharded and size.replicas > 1)
         for size in sizes
         for number in _chunks(options, parallel, size.ranks)
     ]
@@ -67,7 +74,9 @@ def with_devices_of(
         given["devices"] = options.devices or str(parallel.devices)
     if given["devices"]:
         given["microbatches"] = options.microbatches or [str(parallel.microbatches)]
-    return argparse.Namespace(**given), replace(parallel, devices=None)
+    # Without devices, it would need replicas, which the options have yet to say.
+    given["shard_optimizer"] = options.shard_optimizer or parallel.shard_optimizer
+    return argparse.Namespace(**given), replace(parallel, devices=None, shard_optimizer=False)
 
 
 def _microbatches(options: argparse.Namespace, parallel: ParallelConfig) -> list[int]:

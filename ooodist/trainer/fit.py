@@ -258,13 +258,24 @@ class DistributedFit:
     def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
         if isinstance(given, keras.callbacks.CallbackList):
             raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
-        callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
+        callbacks = self.check_callbacks(given)
         if not self.strategy.has_whole_model:
             writers.check_saves_at_ends_of_epochs(callbacks)
-        self.strategy.inner.check_callbacks(callbacks)
         callbacks = writers.on_this_rank(callbacks, self.strategy)
         self.strategy.watch.leave_loss_to(callbacks)
         return [EpochCare(self), *callbacks, StopTogether(self)]
+
+    def check_callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
+        """Returns the callbacks given to a method of the model, as a list.
+
+        Raises:
+            UserError: one cannot be used with this strategy.
+        """
+        if isinstance(given, keras.callbacks.CallbackList):
+            given = given.callbacks
+        callbacks = [callback for callback in tf.nest.flatten(given) if callback is not None]
+        self.strategy.inner.check_callbacks(callbacks)
+        return callbacks
 
     # Evaluation and metrics
 
@@ -272,13 +283,15 @@ class DistributedFit:
         given = inspect.signature(self._plain_evaluate).bind(*args, **kwargs).arguments
         given.update(given.pop("kwargs", {}))
         engine = self.engine
+        inside_fit = is_inside_fit(given)
+        if not inside_fit:  # fit has checked its own
+            self.check_callbacks(given.get("callbacks"))
         self.strategy.watch.look()
         self.synchronize()
         if engine.size > 1:
             metric_states.refuse_what_does_not_add_up(self._model)
         if engine.rank:
             given["verbose"] = 0
-        inside_fit = is_inside_fit(given)
         if not inside_fit and engine.size > 1 and arrays.is_arrays(given.get("x")):
             data = tuple(given.get(name) for name in arrays.NAMES)
             part = arrays.evaluation_part(data, *self.strategy.shard)

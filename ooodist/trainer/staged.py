@@ -87,6 +87,7 @@ class StagedMethods:
         given = inspect.signature(self._plain_predict).bind(*args, **kwargs).arguments
         fit, model = self._fit, self._model
         _check_step(model, "predict_step")
+        fit.check_callbacks(given.get("callbacks"))
         fit.synchronize()
         evaluation = fit.strategy.inner.evaluation(None)
         if arrays.is_arrays(given["x"]):

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import ooodist
+from ooodist import engines
 from ooodist.compat.keras_deferred import has_value
 from ooodist.elastic.controller import Mask
 from ooodist.elastic.optimizer_state import OptimizerState
@@ -25,8 +26,11 @@ from ooodist.pipeline.cutting import first_trained
 from ooodist.pipeline.strategy import Pipeline
 from tests.elastic import decisions
 from tests.elastic.decisions import Decision, Notes, decided
+from tests.pipeline import measuring_worker
+from tests.pipeline.measuring_worker import BATCH, Witness
 from tests.pipeline.training_worker import EPOCHS, STEPS, Batches, Case, compare, compiled
 
+SHARE = "share"  # a case of its own
 BACK = {"I", "W", "B", "SEND_B", "RECV_B"}
 
 
@@ -215,9 +219,41 @@ def probes_leave_no_trace(model: keras.Model, batches: Batches) -> None:
     assert (strategy.engine.all_reduce(measured, "sum") == copies).all()
 
 
+def share() -> None:
+    """Each rank has the weights of its own stages at all times, also while units are measured."""
+    model = ooodist.pipelined(
+        lambda: measuring_worker.compiled(measuring_worker.build()),
+        pipeline=2,
+        microbatches=2,
+        split=["witness_1"],
+        schedule="1f1b",
+        elastic={"rho": 0.999, "renew": "2 steps", "batches": 1},
+    )
+    Witness.model, Witness.seen = model, set()
+    data = tf.data.Dataset.from_tensors(BATCH).repeat(2)
+    with decided((decisions.everything,)):
+        model.fit(data, epochs=1, verbose=0)
+    Witness.model = None
+    strategy = model.ooodist.strategy
+    costs = strategy.selective._cost_model.units
+    assert sum(unit.seconds for unit in costs.backward if unit.kind == "dW") > 0
+    assert all(weight.update_seconds > 0 for weight in costs.weights)
+    own = [set[str](), set[str]()]
+    for stage in strategy.inner.assembly.stages:
+        own[stage.number] = {variable.path for variable in stage.model.variables}
+    assert Witness.seen == own[engines.current().rank], (Witness.seen, own)
+    assert all(own)
+    assert not own[0] & own[1]
+    strategy.close()
+
+
 def main(name: str) -> None:
-    case = CASES[name]
     engine: Engine = ooodist.init("mpi")
+    if name == SHARE:
+        share()
+        print(f"held: {name}, rank {engine.rank}", flush=True)
+        return
+    case = CASES[name]
     model, batches, masks = train(case)
     assert len(masks) == EPOCHS * STEPS
     assert masks[-1].version == EPOCHS * STEPS // 2

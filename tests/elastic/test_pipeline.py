@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.pipeline_worker import CASES
+from tests.elastic.pipeline_worker import CASES, SHARE
 from tests.pipeline.jobs import run_python
 
 WORKER = Path(__file__).with_name("pipeline_worker.py")
@@ -17,6 +17,8 @@ def test_trains_as_one_process_with_the_same_selections(ranks: int) -> None:
     """In one job, as to start one takes longer than most cases."""
     names = [name for name, case in CASES.items() if case.pipeline * case.data == ranks]
     assert len(names) > 1
+    if ranks == 2:
+        names.append(SHARE)
     job = run_python(ranks, WORKER, *names, seconds=600)
     assert job.returncode == 0, job.stdout
     for name in names:

@@ -302,7 +302,11 @@ def sharded(folder: Path) -> None:
         models.append(pipelined(build, shard_optimizer=shards))
     reference, model = models
     swap = keras.callbacks.SwapEMAWeights()
-    raises("SwapEMAWeights swaps", lambda: model.fit(data(), callbacks=[swap], verbose=0))
+    for method in (model.fit, model.evaluate, model.predict):
+        raises("SwapEMAWeights swaps", lambda m=method: m(data(), callbacks=[swap], verbose=0))
+    from mpi4py import MPI  # here: it starts MPI
+
+    used: list[MPI.Comm] = []
     for split in (FIRST_SPLIT, SECOND_SPLIT):
         for each in models:
             strategy = each.ooodist.strategy
@@ -311,6 +315,10 @@ def sharded(folder: Path) -> None:
             # fit ends with the averages, which the ranks with the state of a weight have.
             each.fit(data(), epochs=2, callbacks=[SeedEachEpoch(3, 0)], verbose=0)
             strategy.check_replicas()
+        assert all(each == MPI.COMM_NULL for each in used)  # of stages that were replaced
+        assembly = strategy.assembly
+        used = [assembly.transport.communicator, *assembly.gradients.communicators]
+        assert MPI.COMM_NULL not in used
         state = [v for v in model.optimizer.variables if len(v.shape)]
         held = np.array([has_value(v) for v in state], np.int64)
         tied = np.array(["embedding" in v.path for v in state])

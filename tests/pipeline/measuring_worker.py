@@ -46,8 +46,9 @@ def takes_memory(variable: keras.Variable) -> bool:
 def build() -> keras.Model:
     keras.utils.set_random_seed(1)
     x = image = keras.Input((WIDTH,))
-    for _ in range(2):
-        x = keras.layers.Dense(WIDTH, activation="tanh")(Witness()(x))
+    for number in range(2):
+        x = Witness(name=f"witness_{number}")(x)
+        x = keras.layers.Dense(WIDTH, activation="tanh")(x)
     return keras.Model(image, keras.layers.Dense(4)(keras.layers.Dropout(0.5)(x)))
 
 

@@ -83,6 +83,19 @@ CASES = {
         ),
         loss_weight=1e4,  # so large that the first steps are skipped
     ),
+    # The scale is halved until all is finite with it that one process computes.
+    "scaled_replicas": Case(
+        "unet",
+        1,
+        2,
+        data=2,
+        optimizer=lambda: keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.05, momentum=0.9),
+            initial_scale=2.0**127,
+            dynamic_growth_steps=4,
+        ),
+        loss_weight=100.0,  # skipped are the first steps, and one after the scale has grown
+    ),
     "regularized": Case("regularized", 2, 4, options={"schedule": "zb_h1"}),
     "outputs": Case(
         "several_inputs_and_outputs",
@@ -266,7 +279,7 @@ def main(name: str) -> None:
         **case.options,
     )
     replica, _ = model.ooodist.strategy.shard
-    if name == "scaled":
+    if name.startswith("scaled"):
         assert optimizer_state["loss_scale_optimizer/dynamic_scale"] < 2.0**126
     seen: list[str] = []
     see = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: seen.append(str(logs)))

@@ -27,7 +27,7 @@ JOB = """\
 model: {name: mlp, layers: [256, 256, 256]}
 data: {name: digits}
 batch: 64
-parallel: {pipeline: 2, data: 2, microbatches: 4, memory_bytes: 1000000000}
+parallel: {pipeline: 2, data: 2, microbatches: 4, memory_bytes: 1000000000, shard_optimizer: true}
 """
 
 
@@ -325,8 +325,8 @@ def test_a_job(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     assert "measuring the layers of mlp for m=4" in result.stdout
     assert (
-        "mlp, batch 64 on 2 ranks, 4 micro-batches, 2 replicas, links that cost nothing, at most "
-        "953.7 MiB a rank"
+        "mlp, batch 64 on 2 ranks, 4 micro-batches, 2 replicas, sharded optimizer, links that cost "
+        "nothing, at most 953.7 MiB a rank"
     ) in result.stdout
     assert {file.name for file in (output / "plan").iterdir()} == FILES
     (row, _) = table_rows(output / "plan")
@@ -334,6 +334,7 @@ def test_a_job(tmp_path: Path) -> None:
     assert float(row["throughput"]) == pytest.approx(2 * 64e3 / float(row["step_ms"]), rel=1e-3)
     costs = read_model_costs(output / "plan" / "costs.yaml")
     assert [layer.name for layer in costs.layers][1:4] == ["dense_0", "dense_1", "dense_2"]
+    assert costs.layers[1].optimizer_bytes > 0  # all of it: a job's replicas divide it again
     assert (costs.link, costs.memory_limit) == (Link(), 10**9)
 
     sweep = ("--microbatches", "2", "8", "--bandwidth", "10Gbit", "--memory", "2GiB")

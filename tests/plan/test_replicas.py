@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,44 @@ def test_replicas(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
     again = ["--costs", str(file), *PIPELINE, "--schedule", "zb_h1", "--output"]
     assert program.main([*again, str(tmp_path / "again")]) == 0
     assert table_rows(tmp_path / "again")[0]["step_ms"] == four["step_ms"]
+
+
+def test_replicas_shard_the_optimizer(tmp_path: Path, capsys: Any) -> None:
+    """A rank of n replicas keeps an n-th of the state; files have all of it."""
+    layers = tuple(
+        replace(layer, state_bytes=9 * MIB, optimizer_bytes=6 * MIB)
+        for layer in eight_layers().layers
+    )
+    costs, output = replace(eight_layers(), layers=layers), tmp_path / "out"
+    file = tmp_path / "adam.yaml"
+    file.write_text(yaml_dataclass.dump(costs))
+    arguments = ["--costs", str(file), *PIPELINE, "--schedule", "1f1b", "--data", "1", "3"]
+    assert program.main([*arguments, "--shard-optimizer", "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert "4 ranks, 8 micro-batches, 3 replicas, sharded optimizer" in shown
+    assert "the replicas divide the model's 48.0 MiB of optimizer state" in shown
+    alone, sharded = table_rows(output)
+    assert [row["shard_optimizer"] for row in (alone, sharded)] == ["no", "yes"]
+    peak = int(alone["peak_bytes"])  # of two layers
+    assert int(sharded["peak_bytes"]) == peak - 2 * 4 * MIB
+    assert read_model_costs(output / "p4-m8-d3" / "costs.yaml").layers == layers
+    # What fits into memory only so is what is advised, as a job would have it.
+    limit = ["--memory", f"{peak - 6 * MIB}B"]
+    devices = ["--costs", str(file), "--devices", "8", "--microbatches", "16", "--pipeline", "4"]
+    devices += ["--schedule", "1f1b", "--output", str(tmp_path / "devices"), *limit]
+    assert program.main(devices) == 2
+    assert program.main([*devices, "--shard-optimizer"]) == 0
+
+
+def test_there_may_be_no_optimizer_state_to_shard(
+    layers_file: Path, tmp_path: Path, capsys: Any
+) -> None:
+    arguments = ["--costs", str(layers_file), "--devices", "4", "--microbatches", "8"]
+    arguments += ["--schedule", "1f1b", "--shard-optimizer", "--output", str(tmp_path / "out")]
+    assert program.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "sharded optimizer: the layers have no optimizer_bytes" in shown
+    assert ("shard_optimizer: true}'" in shown) == ("data: 1," not in shown)
 
 
 def test_devices(layers_file: Path, tmp_path: Path, capsys: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ooodist.config.sections import ParallelConfig
 from ooodist.errors import UserError
 from ooodist.plan.options import parse
-from ooodist.plan.sizes import settings_of
+from ooodist.plan.sizes import settings_of, with_devices_of
 from ooodist.report.pipeline.outcomes import Setting
 
 JOB = ParallelConfig(pipeline=4, data=2, microbatches=8)
@@ -33,6 +34,23 @@ def test_every_combination() -> None:
     assert {(s.ranks, s.microbatches, s.replicas, s.chunks) for s in found} == {
         (p, m, d, v) for p in (2, 4) for m in (8, 16) for d in (1, 3) for v in (1, 2)
     }
+
+
+def test_replicas_shard_the_optimizer_if_the_job_or_an_option_says_so() -> None:
+    assert sizes("--data 1 2 --shard-optimizer") == [
+        Setting(4, 8, None, 1),
+        Setting(4, 8, None, 2, shard_optimizer=True),
+    ]
+    job = replace(JOB, shard_optimizer=True)
+    assert sizes("", job) == [Setting(4, 8, None, 2, shard_optimizer=True)]
+    assert sizes("--data 1", job) == [Setting(4, 8)]
+    with pytest.raises(UserError, match=r"^--shard-optimizer .* one pipeline; give --data 2"):
+        sizes("--data 1 --shard-optimizer")
+    devices = ParallelConfig(devices=4, microbatches=8, shard_optimizer=True)
+    found = settings_of(*with_devices_of(parse([]), devices))
+    assert [(each.replicas, each.shard_optimizer) for each in found] == [
+        *((1, False), (2, True), (4, True)),
+    ]
 
 
 @given(st.integers(1, 48), st.integers(1, 96))

@@ -12,9 +12,9 @@ What a layer saves is known from a trace of the whole model, which takes no memo
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,11 +37,11 @@ from ooodist.pipeline.layers.measure import (
     seconds_of_calls,
 )
 from ooodist.pipeline.layers.memory import explaining_lack_of_memory
-from ooodist.pipeline.layers.part import part_of
-from ooodist.pipeline.stages import calls_of, sent_specs, split
+from ooodist.pipeline.layers.part import Part, part_of
+from ooodist.pipeline.stages import Call, calls_of, sent_specs, split
 from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.planner.pipeline.partition import smallest_parts
-from ooodist.profiler.step import trace_step
+from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.optimizer import without_scaling
 from ooodist.step.update_order import one_after_the_other
 
@@ -78,10 +78,43 @@ def measure_in_parts(
     with engine.agreed():
         splitter, calls = BatchSplitter(model, batch, microbatches), calls_of(model)
         held = held_by_calls(model, calls)
-        of_all = sum(call.state + call.gradients for call in held)
-        ranges = equal_ranges(held, max(parts, math.ceil(of_all / PART_BYTES)))
+        ranges = equal_ranges(held, max(parts, fewest_parts(held)))
     table = np.zeros((len(calls), len(CallSeconds._fields)))
+
+    def measure(number: int) -> None:
+        table[ranges[number].start : ranges[number].stop] = measure_part(
+            splitter, ranges, number, steps
+        )
+
     own = range(engine.rank, len(ranges), parts) if engine.rank < parts else range(0)
+    measure_in_turns(measure, own, ranges, calls, engine)
+    table = engine.all_reduce(table, "sum")
+    with engine.agreed():
+        if engine.rank == 0:
+            of_calls = [CallSeconds(*row) for row in table.tolist()]
+            costs = layer_costs(model, calls, splitter, of_calls, traced_saved(splitter))
+    return costs
+
+
+def measure_in_turns(
+    measure: Callable[[int], None],
+    own: Collection[int],
+    ranges: Sequence[range],
+    calls: Sequence[Call],
+    engine: Engine,
+) -> None:
+    """Measures parts, of which one runs on a host at a time; all ranks call it.
+
+    Args:
+        measure: measures the part with this number.
+        own: numbers of the parts that this rank measures.
+        ranges: the calls of each part.
+        calls: all calls of the model.
+        engine: the engine of the job.
+
+    Raises:
+        UserError: on all ranks, if a part cannot be measured.
+    """
     # Ranks of a host are numbered in the order of their ranks: those that measure come first.
     turn = 0 if tf.config.get_visible_devices("GPU") else engine.local_rank
     last_turn = int(engine.all_reduce(np.array(turn if own else 0), "max"))
@@ -91,14 +124,20 @@ def measure_in_parts(
                 at = ranges[part]
                 names = f"{calls[at.start].name} to {calls[at.stop - 1].name}"
                 with explaining_lack_of_memory(f"the layers {names} are measured"):
-                    table[at.start : at.stop] = measure_part(splitter, ranges, part, steps)
+                    measure(part)
                 gc.collect()  # Keras models refer to themselves: their memory would stay
-    table = engine.all_reduce(table, "sum")
-    with engine.agreed():
-        if engine.rank == 0:
-            of_calls = [CallSeconds(*row) for row in table.tolist()]
-            costs = layer_costs(model, calls, splitter, of_calls, traced_saved(splitter))
-    return costs
+
+
+def fewest_parts(held: Sequence[Held]) -> int:
+    """Returns the least number of parts none of which holds more than PART_BYTES, or than the
+    largest call alone, if that is more."""
+    sizes = [call.state + call.gradients for call in held]
+    most, parts, size = max(PART_BYTES, *sizes), 1, 0
+    for each in sizes:
+        if size + each > most:
+            parts, size = parts + 1, 0
+        size += each
+    return parts
 
 
 def equal_ranges(held: Sequence[Held], parts: int) -> tuple[range, ...]:
@@ -123,6 +162,28 @@ def measure_part(
         number: of the range.
         steps: steps that are recorded; some more are run.
     """
+    with traced_part(splitter, ranges, number) as (part, traced):
+        measured = seconds_of_calls(traced, part.model.name, part.calls, steps)
+    found = [CallSeconds()] * len(ranges[number])
+    for at, seconds in zip(part.numbers, measured, strict=True):
+        if at is not None:
+            found[at] = seconds
+    return found
+
+
+@contextlib.contextmanager
+def traced_part(
+    splitter: BatchSplitter, ranges: Sequence[range], number: int
+) -> Iterator[tuple[Part, StepToMeasure]]:
+    """Gives a step of a range of calls alone, to run it in this block.
+
+    Variables of these calls that have no value have one only in this block.
+
+    Args:
+        splitter: knows the whole model and the data.
+        ranges: divide all calls of the model.
+        number: of the range.
+    """
     model, (inputs, _) = splitter.model, splitter.specs()
     with standing_in(model.variables, with_memory=False):
         stages = split(model, ranges)
@@ -143,21 +204,22 @@ def measure_part(
         fleeting += part.model.optimizer.variables
         handles = {id(handle_of(variable.value)) for variable in fleeting}
         kept = (each for each in traced.variables if id(handle_of(each)) not in handles)
-        traced = replace(traced, variables=tuple(kept))
-        measured = seconds_of_calls(traced, part.model.name, part.calls, steps)
-    found = [CallSeconds()] * len(ranges[number])
-    for at, seconds in zip(part.numbers, measured, strict=True):
-        if at is not None:
-            found[at] = seconds
-    return found
+        yield part, replace(traced, variables=tuple(kept))
 
 
 def traced_saved(splitter: BatchSplitter) -> Saved:
     """Returns what the layers of the whole model save, from a trace that is not run."""
+    with traced_whole(splitter) as (part, traced):
+        return saved_by_layer(traced, part.calls)
+
+
+@contextlib.contextmanager
+def traced_whole(splitter: BatchSplitter) -> Iterator[tuple[Part, StepToMeasure]]:
+    """Gives a step of the whole model, which takes no memory for weights and cannot be run."""
     model = splitter.model
     calls = calls_of(model)
     with standing_in(model.variables, with_memory=False):
         [stage] = split(model, [range(len(calls))])
         part = part_of(stage, (), splitter, trains_before=False, is_last=True)
         part.model.compile(optimizer="sgd")  # which keeps nothing
-        return saved_by_layer(trace_step(part.model, part.batch), part.calls)
+        yield part, trace_step(part.model, part.batch)

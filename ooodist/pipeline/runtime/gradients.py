@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
+from mpi4py import MPI
 
 from ooodist.pipeline.layers.state import size_of, summed_as
 from ooodist.pipeline.ranks import Ranks
@@ -47,6 +48,7 @@ class Gradients:
         variables: those of them that are trained, in the order of the model.
         updated: those of ``variables`` that this rank updates.
         buckets: ``variables``, as they are summed.
+        communicators: those that this object has made and this rank is in.
     """
 
     def __init__(
@@ -76,11 +78,10 @@ class Gradients:
         groups = sorted({self.owners[path] for path in self.owners})
         communicators = {group: ranks.those_at(group) for group in groups}
         self._those = {path: communicators[self.owners[path]] for path in own}
+        self.communicators = [each for each in communicators.values() if each != MPI.COMM_NULL]
         self._left: dict[str, int] = {}
         self._sums: dict[int, Message] = {}  # by index of the bucket
         self._zero = tf.zeros([])
-        # An argument of the traced function, which would multiply by the inverse of a constant.
-        self._number = tf.constant(ranks.replicas)
         self.select(None)
 
     def select(self, weights: Collection[str] | None) -> None:
@@ -199,7 +200,7 @@ class Gradients:
         return sorted(found, key=lambda each: each.end)
 
     def sums(self) -> list[tf.Tensor]:
-        """Returns the gradients of ``updated``: sums over stages, means over replicas.
+        """Returns the gradients of ``updated``: sums over stages and replicas.
 
         Raises:
             Stalled: another rank does not take part in time.
@@ -213,18 +214,17 @@ class Gradients:
             for index, message in self._sums.items()
             if self.buckets[index].root in (None, self._replica)
         }
-        return list(self._read_all(totals, self._number))
+        return list(self._read_all(totals))
 
-    def _read(self, totals: Mapping[str, tf.Tensor], number: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the gradients: the means of these totals, by bucket, and the others' sums."""
+    def _read(self, totals: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the gradients: these totals, by bucket, and the others' sums."""
         found: dict[str, tf.Tensor] = {}
         for index, bucket in enumerate(self.buckets):
             if str(index) in totals:
                 unpacked = bucket.unpack(totals[str(index)])
-                for variable, total in zip(bucket.variables, unpacked, strict=True):
-                    found[variable.path] = total
-                    if self._replicas > 1:
-                        found[variable.path] = total / tf.cast(number, total.dtype)
+                found |= {
+                    v.path: total for v, total in zip(bucket.variables, unpacked, strict=True)
+                }
         return [
             found[v.path] if v.path in found else self.accumulators[v.path].read_value()
             for v in self.updated

@@ -102,6 +102,9 @@ class Transport:
         communicator: of the ranks of the pipeline; not used by anybody else.
         timeout: seconds that a rank waits for a message.
 
+    Attributes:
+        communicator: as given.
+
     Raises:
         UserError: MPI was started without MPI_THREAD_MULTIPLE.
     """
@@ -113,7 +116,7 @@ class Transport:
                 "which messages beside a computation need; use an MPI that has it, as Debian's "
                 "Open MPI, and leave mpi4py.rc.thread_level as it is"
             )
-        self._communicator = communicator
+        self.communicator = communicator
         self._timeout = timeout
         self._posted: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._sent: list[Message] = []
@@ -127,7 +130,7 @@ class Transport:
     @property
     def rank(self) -> int:
         """This process's rank in the communicator."""
-        return int(self._communicator.rank)
+        return int(self.communicator.rank)
 
     @property
     def largest_tag(self) -> int:
@@ -138,7 +141,7 @@ class Transport:
         """Begins to receive into the arrays; returns at once."""
 
         def start() -> list[MPI.Request]:
-            return [self._communicator.Irecv([array, MPI.BYTE], peer, tag) for array in arrays]
+            return [self.communicator.Irecv([array, MPI.BYTE], peer, tag) for array in arrays]
 
         return self._post(Message(name, f"the message is not sent by rank {peer}", arrays, start))
 
@@ -162,7 +165,7 @@ class Transport:
         """
 
         def start() -> list[MPI.Request]:
-            return [self._communicator.Isend([array, MPI.BYTE], peer, tag) for array in arrays]
+            return [self.communicator.Isend([array, MPI.BYTE], peer, tag) for array in arrays]
 
         failing = f"the message is not taken by rank {peer}"
         message = Message(name, failing, arrays, start)

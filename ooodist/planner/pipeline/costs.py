@@ -139,10 +139,13 @@ class PipelineCosts:
     Attributes:
         stages: the cost of each stage, in order.
         memory_limit: bytes that a rank may keep for all its stages together; None: no limit.
+        has_barrier: whether ranks wait for each other at the end of each step, as they do where an
+            update needs something of all gradients. It decides which schedule is the fastest.
     """
 
     stages: tuple[StageCost, ...]
     memory_limit: Bytes | None = None
+    has_barrier: bool = True
 
     def check(self, stages: int) -> None:
         """Raises UserError unless these are the costs of exactly ``stages`` stages."""

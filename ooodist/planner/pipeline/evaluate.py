@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from ooodist.planner.pipeline.actions import BACKWARD, FORWARD, Action, Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.dependencies import SPLIT_KINDS, needs_of, receiver_of
+from ooodist.planner.pipeline.simulate import period_of
 
 
 class Evaluator:
@@ -169,13 +170,48 @@ class Evaluator:
             orders: the numbers of each rank's actions.
             most: the longest time of interest, in seconds; beyond it, infinity may be returned.
         """
+        ends = self._ends_of_step(orders, [0.0] * len(orders), {}, most)
+        return math.inf if ends is None else max(ends[0])
+
+    def period(self, orders: Sequence[Sequence[int]]) -> float:
+        """Returns the seconds of a step among many without barriers, of orders without deadlocks.
+
+        It equals :func:`ooodist.planner.pipeline.simulate.pipeline_period`.
+        """
+        link_free: dict[int, float] = {}
+
+        def ends_of_step(begins: Sequence[float]) -> list[float]:
+            found = self._ends_of_step(orders, begins, link_free)
+            assert found is not None
+            ends, metrics = found
+            return [max(metrics, end) for end in ends]
+
+        return period_of(ends_of_step, len(orders))
+
+    def _ends_of_step(
+        self,
+        orders: Sequence[Sequence[int]],
+        begins: Sequence[float],
+        link_free: dict[int, float],
+        most: float = math.inf,
+    ) -> tuple[list[float], float] | None:
+        """Returns when each rank's update and when the last F of the last stage end.
+
+        Args:
+            orders: the numbers of each rank's actions.
+            begins: when each rank begins.
+            link_free: when each link is free, which changes.
+            most: as in :meth:`step_seconds`.
+
+        Returns:
+            None if the ranks deadlock or take longer than ``most``.
+        """
         receiver, seconds, link, way = self._receiver, self._seconds, self._link, self._way
         microbatches = self._microbatches
         arrival = self._arrival.copy()
-        link_free: dict[int, float] = {}
         waiting: dict[int, int] = {}  # from an action that cannot start yet to its rank
         at = [0] * len(orders)
-        time = [0.0] * len(orders)
+        time = list(begins)
         ends = [0.0] * len(self._bytes)  # of the last action of each stage and kind without users
         # How long each rank may still wait, with a margin: sums round differently by their order.
         slack = [most * (1 + 1e-9) - work for work in self._work]
@@ -194,7 +230,7 @@ class Evaluator:
                         break
                     slack[rank] -= there - now
                     if slack[rank] < 0:
-                        return math.inf
+                        return None
                     now = there
                 now += seconds[number]
                 target = receiver[number]
@@ -210,10 +246,11 @@ class Evaluator:
                     ends[number // microbatches] = now
             time[rank] = now
         if waiting:
-            return math.inf
+            return None
         if self._exchanging:
             self._exchange_until(time, ends[2::3], orders)
-        return max(end + update for end, update in zip(time, self._update, strict=True))
+        done = [end + update for end, update in zip(time, self._update, strict=True)]
+        return done, ends[-3]
 
     def _exchange_until(
         self, time: list[float], ready: Sequence[float], orders: Sequence[Sequence[int]]

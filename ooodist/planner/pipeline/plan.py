@@ -27,6 +27,7 @@ from ooodist.planner.pipeline.simulate import (
     PipelineTimeline,
     pipeline_period,
     simulate_pipeline,
+    step_seconds,
 )
 from ooodist.util.yaml_dataclass import did_you_mean
 
@@ -80,6 +81,11 @@ class PipelinePlan:
     def timeline(self) -> PipelineTimeline:
         """The timeline of a simulated step."""
         return simulate_pipeline(self.schedule, self.costs)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step as it is run: with a barrier at its end, or among many."""
+        return step_seconds(self.schedule, self.costs)
 
     @property
     def period(self) -> float:
@@ -243,7 +249,7 @@ def placed(
             PipelinePlan(parts, find(rank_of, microbatches, costs, 0), costs)
             for rank_of in _placements(ranks, chunks)
         ]
-        return min(plans, key=lambda plan: plan.timeline.step_seconds)
+        return min(plans, key=lambda plan: plan.seconds)
     schedule = _KINDS[name].make(ranks, microbatches, chunks, costs)
     pipeline_check.check(schedule, costs)
     return PipelinePlan(parts, schedule, costs)

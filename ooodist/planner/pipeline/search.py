@@ -4,6 +4,10 @@ The search starts from the fastest of: the named schedules that fit and suit the
 stages, Zero Bubble's heuristic, and list schedules made from the costs. Then several random walks
 move actions to other positions on their ranks, for a fixed budget or until a lower bound is reached
 (equal costs give equal schedules). In simulation, no published schedule that fits is faster.
+
+Walks minimize the seconds of a step that ends with a barrier, which are fast to compute. Where
+steps have none (``PipelineCosts.has_barrier``), what walks have found and what is known is compared
+by the seconds of a step among many.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from ooodist.planner.pipeline.dependencies import SPLIT_KINDS
 from ooodist.planner.pipeline.evaluate import Evaluator
 from ooodist.planner.pipeline.list_scheduling import Rule, list_schedule
 from ooodist.planner.pipeline.moves import Orders, improve
-from ooodist.planner.pipeline.simulate import simulate_pipeline
+from ooodist.planner.pipeline.simulate import SAME, step_seconds
 
 EVALUATED_ACTIONS = 4_500_000  # in all evaluations of a search: a few seconds
 MOST_EVALUATIONS = 24_000
@@ -81,12 +85,17 @@ def auto(
     evaluator = Evaluator(rank_of, microbatches, costs)
     # An I that nobody needs takes no time in these costs, but its rank would still wait to run it.
     starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
-    seconds, orders = min(_walks(starts, evaluator), key=lambda found: found[0])
+    found = list(_walks(starts, evaluator))
+    if not costs.has_barrier:
+        starts = _with_periods(starts, evaluator)
+        found = [(evaluator.period(orders), orders) for _, orders in found]
+        found.append((starts[0].seconds, starts[0].orders))
+    seconds, orders = min(found, key=lambda each: each[0])
     for start in starts:
         if start.seconds > seconds:
             break
         # If a known schedule is as fast as it was made, with I and W in one, prefer it.
-        if simulate_pipeline(start.schedule, costs).step_seconds <= seconds:
+        if step_seconds(start.schedule, costs) <= seconds:
             return replace(start.schedule, name="auto")
     return replace(evaluator.schedule_of(orders), name="auto")
 
@@ -106,6 +115,8 @@ def best_known(
     for make in (_published, _made_by_rules):
         known = make(rank_of, microbatches, costs)
         starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
+        if starts and not costs.has_barrier:
+            starts = _with_periods(starts, evaluator)
         if starts:
             return _as_good(starts[0], costs)
     raise AssertionError("rules raise UserError where nothing fits")
@@ -124,8 +135,10 @@ def schedules_to_try(
     evaluator = Evaluator(rank_of, microbatches, costs)
     best = auto(rank_of, microbatches, costs)
     orders = evaluator.orders_of(split(best))
-    most = (1 + NEARLY) * evaluator.step_seconds(orders)
+    most = (1 + NEARLY) * step_seconds(best, costs)
     known = _fastest_first(_published(rank_of, microbatches, costs), evaluator)
+    if not costs.has_barrier:
+        known = _with_periods(known, evaluator)
     near = [start for start in known if start.seconds <= most]
     found = [] if any(start.orders == orders for start in near) else [best]
     return (*found, *(_as_good(start, costs) for start in near))[:MOST_TRIED]
@@ -133,7 +146,7 @@ def schedules_to_try(
 
 def _as_good(start: _Start, costs: PipelineCosts) -> Schedule:
     """Returns the schedule as it was made, or split if it is faster with separate I and W."""
-    if simulate_pipeline(start.schedule, costs).step_seconds <= start.seconds * (1 + 1e-9):
+    if step_seconds(start.schedule, costs) <= start.seconds * (1 + SAME):
         return start.schedule
     return replace(split(start.schedule), name=f"{start.schedule.name}_split")
 
@@ -174,6 +187,12 @@ def _fastest_first(schedules: Iterable[Schedule], evaluator: Evaluator) -> list[
     return sorted(found.values(), key=lambda start: start.seconds)
 
 
+def _with_periods(starts: Sequence[_Start], evaluator: Evaluator) -> list[_Start]:
+    """Returns the same schedules with the seconds of a step among many, the fastest first."""
+    found = [replace(start, seconds=evaluator.period(start.orders)) for start in starts]
+    return sorted(found, key=lambda start: start.seconds)
+
+
 def _walks(starts: Sequence[_Start], evaluator: Evaluator) -> Iterator[tuple[float, Orders]]:
     """Yields seconds and orders of the fastest start, then those of walks from the first few."""
     yield starts[0].seconds, starts[0].orders
@@ -181,7 +200,7 @@ def _walks(starts: Sequence[_Start], evaluator: Evaluator) -> Iterator[tuple[flo
     walks = min(MOST_WALKS, evaluations // LEAST_EVALUATIONS)
     best = starts[0].seconds
     for walk in range(walks):
-        if best <= evaluator.least_seconds * (1 + 1e-9):
+        if best <= evaluator.least_seconds * (1 + SAME):
             return
         start = starts[walk % min(STARTS, len(starts))]
         seconds, orders = improve(start.orders, evaluator, evaluations // walks, walk)

@@ -20,7 +20,7 @@ its exchanges. Here rank 0 has stages 0 and 2, and its tail, 0W0 and 0W1, runs i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -186,21 +186,46 @@ def pipeline_period(schedule: Schedule, costs: PipelineCosts) -> float:
     """
     costs.check(schedule.stages)
     links = Links(schedule.rank_of)
-    ends = [[0.0] * schedule.ranks]  # of each step so far, by rank
-    for steps in range(1, MOST_STEPS + 1):
-        timeline = _simulated(schedule, costs, ends[-1], links)
+
+    def ends_of_step(begins: Sequence[float]) -> list[float]:
+        timeline = _simulated(schedule, costs, begins, links)
         metrics = max(
             run.end for run in timeline.runs[schedule.rank_of[-1]] if run.action.kind == FORWARD
         )
         done = zip(timeline.update_starts, timeline.updates, strict=True)
-        ends.append([max(metrics, start + update) for start, update in done])
+        return [max(metrics, start + update) for start, update in done]
+
+    return period_of(ends_of_step, schedule.ranks)
+
+
+def period_of(ends_of_step: Callable[[Sequence[float]], list[float]], ranks: int) -> float:
+    """Returns the seconds of a step among many.
+
+    Args:
+        ends_of_step: (when each rank begins the next step) -> when it can begin the one after it.
+        ranks: number of ranks.
+    """
+    ends = [[0.0] * ranks]  # of each step so far, by rank
+    for steps in range(1, MOST_STEPS + 1):
+        ends.append(ends_of_step(ends[-1]))
         # Once all ranks are as far ahead of an earlier step, the steps between repeat for ever.
-        for before in range(steps - 1, max(-1, steps - 1 - schedule.ranks), -1):
+        for before in range(steps - 1, max(-1, steps - 1 - ranks), -1):
             ahead = [now - then for now, then in zip(ends[-1], ends[before], strict=True)]
             if max(ahead) - min(ahead) <= SAME * max(ahead):
                 return max(ahead) / (steps - before)
     half = MOST_STEPS // 2
     return (max(ends[-1]) - max(ends[half])) / (MOST_STEPS - half)
+
+
+def step_seconds(schedule: Schedule, costs: PipelineCosts) -> float:
+    """Returns the seconds of a step as it is run: with a barrier at its end, or among many.
+
+    Raises:
+        Deadlock, UserError: as :func:`simulate_pipeline`.
+    """
+    if costs.has_barrier:
+        return simulate_pipeline(schedule, costs).step_seconds
+    return pipeline_period(schedule, costs)
 
 
 def _simulated(

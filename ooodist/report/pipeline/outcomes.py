@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ooodist.errors import UserError
-from ooodist.planner.pipeline.layer_costs import Link, ModelCosts
+from ooodist.planner.pipeline.layer_costs import Link, ModelCosts, with_sharded_optimizer
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan, make_plan
 from ooodist.planner.pipeline.simulate import PipelineTimeline
 from ooodist.planner.placement.hosts import Hosts, Placement
@@ -55,12 +55,14 @@ class Setting:
         microbatches: the number of micro-batches in a step of one pipeline.
         chunks: stages per rank; None: each schedule's default.
         replicas: the number of such pipelines, which train on different samples.
+        shard_optimizer: whether the replicas divide the optimizer state among each other.
     """
 
     ranks: int
     microbatches: int
     chunks: int | None = None
     replicas: int = 1
+    shard_optimizer: bool = False
 
     @property
     def title(self) -> str:
@@ -70,6 +72,8 @@ class Setting:
             words.append(_count(self.chunks, "chunk"))
         if self.replicas > 1:
             words.append(_count(self.replicas, "replica"))
+        if self.shard_optimizer:
+            words.append("sharded optimizer")
         return ", ".join(words)
 
     @property
@@ -135,7 +139,8 @@ class Comparison:
     Attributes:
         subject: the model that was planned.
         setting: the size of the pipeline.
-        costs: the costs of the layers and links, and the number of replicas.
+        costs: the costs of the layers and links, and the number of replicas; with all of the
+            optimizer state, whether it is sharded or not.
         placement: on which hosts the ranks are placed; None if all links are alike.
         outcomes: the outcome of each schedule.
         baseline: 1F1B with one stage per rank, whether it fits or not; None if it cannot be made.
@@ -209,7 +214,11 @@ def compare(subject: PipelineSubject, setting: Setting, names: Sequence[str]) ->
     placement = None
     if subject.hosts is not None:
         placement = best_placement(
-            costs, subject.hosts, setting.ranks, setting.microbatches, setting.chunks
+            _as_kept(costs, setting),
+            subject.hosts,
+            setting.ranks,
+            setting.microbatches,
+            setting.chunks,
         )
         costs = placement.costs(costs, subject.hosts)
     outcomes = {name: _outcome(costs, setting, name) for name in names}
@@ -258,8 +267,14 @@ def _without_limit(costs: ModelCosts, setting: Setting, name: str) -> Simulated 
 
 
 def _simulated(costs: ModelCosts, setting: Setting, name: str) -> Simulated:
-    plan = make_plan(costs, setting.ranks, setting.microbatches, name, setting.chunks)
+    kept = _as_kept(costs, setting)
+    plan = make_plan(kept, setting.ranks, setting.microbatches, name, setting.chunks)
     return Simulated(plan, plan.timeline)
+
+
+def _as_kept(costs: ModelCosts, setting: Setting) -> ModelCosts:
+    """Returns the costs with the optimizer state that a rank keeps."""
+    return with_sharded_optimizer(costs, setting.replicas) if setting.shard_optimizer else costs
 
 
 def _too_large(simulated: Simulated, limit: int | None) -> str:

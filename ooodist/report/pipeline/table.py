@@ -31,6 +31,7 @@ def text(comparison: Comparison) -> str:
         "bubble: the share of the step's makespan in which ranks wait; "
         "of spans: of each rank's own time, from its first action to its last",
         *_note_on_exchanges([comparison]),
+        *_note_on_sharding([comparison]),
         *_note_on_links(comparison),
     ]
     return "\n".join([comparison.title, "", aligned(lines), "", *notes])
@@ -54,7 +55,11 @@ def sweep_text(comparisons: Sequence[Comparison]) -> str:
     with_exchange = _have_replicas(comparisons)
     head = ("", "best", *_head(comparisons[0].subject.unit, with_exchange=with_exchange), "memory")
     lines: list[tuple[str, ...]] = [head]
-    notes = [*_note_on_exchanges(comparisons), *_note_on_links(comparisons[0])]
+    notes = [
+        *_note_on_exchanges(comparisons),
+        *_note_on_sharding(comparisons),
+        *_note_on_links(comparisons[0]),
+    ]
     for comparison in comparisons:
         title = comparison.setting.title
         if comparison.best is None:
@@ -76,7 +81,8 @@ def write_csv(comparisons: Sequence[Comparison], file: Path) -> None:
         writer = csv.writer(stream)
         writer.writerow(
             [
-                *("model", "ranks", "replicas", "microbatches", "chunks", "schedule", "step_ms"),
+                *("model", "ranks", "replicas", "shard_optimizer", "microbatches", "chunks"),
+                *("schedule", "step_ms"),
                 *(
                     "exposed_exchange_ms",
                     "makespan_ms",
@@ -98,6 +104,7 @@ def write_csv(comparisons: Sequence[Comparison], file: Path) -> None:
                     [
                         *(comparison.subject.title, setting.ranks, setting.replicas),
                         *(
+                            "yes" if setting.shard_optimizer else "no",
                             setting.microbatches,
                             chunks,
                             outcome.name,
@@ -143,6 +150,8 @@ def _fastest_of_devices(comparisons: Sequence[Comparison]) -> list[str]:
         keys += f", chunks: {setting.chunks}"
     if best.costs.memory_limit is not None:
         keys += f", memory_bytes: {best.costs.memory_limit}"
+    if setting.shard_optimizer:
+        keys += ", shard_optimizer: true"
     batch = f"--set batch={batches[setting.microbatches]} " if batches else ""
     return [
         f"fastest on {setting.ranks * setting.replicas} devices: {setting.title}, with "
@@ -157,6 +166,21 @@ def _note_on_exchanges(comparisons: Sequence[Comparison]) -> list[str]:
     return [
         f"{comparisons[0].subject.unit}: of all replicas together; exposed: the milliseconds of a "
         "step in which all that is left is to exchange gradients with replicas"
+    ]
+
+
+def _note_on_sharding(comparisons: Sequence[Comparison]) -> list[str]:
+    those = [comparison for comparison in comparisons if comparison.setting.shard_optimizer]
+    if not those:
+        return []
+    state = sum(layer.optimizer_bytes for layer in those[0].costs.layers)
+    if not state:
+        return [
+            "sharded optimizer: the layers have no optimizer_bytes, so there is nothing to divide"
+        ]
+    return [
+        f"sharded optimizer: the replicas divide the model's {readable_bytes(state)} of optimizer "
+        "state, here evenly; in a job, the state of a weight stays whole"
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -11,10 +12,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ooodist.compat.keras_deferred import release
 from ooodist.engines.local import LocalEngine
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.layers.in_parts import (
+    PART_BYTES,
     equal_ranges,
+    fewest_parts,
     measure_in_parts,
     measure_part,
     traced_saved,
@@ -46,6 +50,48 @@ def test_ranges_are_about_equal(sizes: list[int], parts: int) -> None:
     for cuts in itertools.combinations(range(1, len(sizes)), len(ranges) - 1):
         bounds = itertools.pairwise((0, *cuts, len(sizes)))
         assert largest <= max(sum(sizes[begin:end]) for begin, end in bounds)
+
+
+SIZES = st.integers(0, PART_BYTES + PART_BYTES // 4)
+
+
+@settings(deadline=None)
+@given(st.lists(SIZES, min_size=1, max_size=12), st.integers(1, 5))
+def test_no_part_is_larger_than_allowed(sizes: list[int], ranks: int) -> None:
+    """PART_BYTES, or the largest call, as a call is never divided."""
+    held = [Held(size // 2, size - size // 2) for size in sizes]
+    fewest = fewest_parts(held)
+    most = max(PART_BYTES, *sizes)
+    for parts in (fewest, max(ranks, fewest)):
+        ranges = equal_ranges(held, parts)
+        assert max(sum(sizes[number] for number in each) for each in ranges) <= most
+    if fewest > 1:  # with fewer it cannot be
+        ranges = equal_ranges(held, fewest - 1)
+        assert max(sum(sizes[number] for number in each) for each in ranges) > most
+
+
+def test_parts_of_a_model_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank measures several, if the model holds more than PART_BYTES."""
+    model, batch = dense()
+    held = held_by_calls(model, calls_of(model))
+    most = max(call.state + call.gradients for call in held)
+    monkeypatch.setattr("ooodist.pipeline.layers.in_parts.PART_BYTES", most)
+    measured: list[range] = []
+
+    def measure(
+        splitter: BatchSplitter, ranges: Sequence[range], number: int, steps: int
+    ) -> list[CallSeconds]:
+        measured.append(ranges[number])
+        return [CallSeconds(1.0)] * len(ranges[number])
+
+    monkeypatch.setattr("ooodist.pipeline.layers.in_parts.measure_part", measure)
+    model.optimizer.build(model.trainable_variables)
+    release(model.variables[0], "nobody")  # so that the whole model cannot be measured at once
+    costs = measure_in_parts(model, batch, 2, LocalEngine(), 1, steps=1)
+    assert [cost.forward for cost in costs] == [1.0] * len(held)
+    assert len(measured) > 1
+    for part in measured:
+        assert sum(held[at].state + held[at].gradients for at in part) <= most
 
 
 def dense() -> tuple[keras.Model, object]:

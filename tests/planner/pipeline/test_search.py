@@ -32,7 +32,12 @@ from ooodist.planner.pipeline.search import (
     schedules_to_try,
     split,
 )
-from ooodist.planner.pipeline.simulate import peak_bytes, simulate_pipeline
+from ooodist.planner.pipeline.simulate import (
+    SAME,
+    peak_bytes,
+    pipeline_period,
+    simulate_pipeline,
+)
 from tests.planner.exact import Exact
 from tests.planner.pipelines import EIGHTHS, partly_trained, pipelines, stage_costs
 from tests.processor_time import fastest
@@ -50,6 +55,7 @@ def test_the_fast_evaluation_says_what_the_simulation_says(
     orders = evaluator.orders_of(schedule)
     timeline = simulate_pipeline(schedule, costs)
     assert evaluator.step_seconds(orders) == timeline.step_seconds
+    assert evaluator.period(orders) == pipeline_period(schedule, costs)
     assert evaluator.least_seconds <= timeline.step_seconds * (1 + 1e-9)
     assert evaluator.schedule_of(orders).actions == schedule.actions
     assert evaluator.size == sum(map(len, orders))
@@ -98,6 +104,7 @@ def test_so_it_does_where_the_first_stages_only_run_forward(
     orders = evaluator.orders_of(schedule)
     seconds = simulate_pipeline(schedule, costs).step_seconds
     assert evaluator.step_seconds(orders) == seconds
+    assert evaluator.period(orders) == pipeline_period(schedule, costs)
     assert evaluator.least_seconds <= seconds * (1 + 1e-9)
     assert evaluator.step_seconds(orders, seconds) == seconds
     assert evaluator.schedule_of(orders).actions == schedule.actions
@@ -202,6 +209,70 @@ def test_nor_is_one_whose_first_stages_only_run_forward(
     for schedule in named:
         if max(peak_bytes(schedule, unlimited)) <= limit:
             assert seconds <= simulate_pipeline(schedule, unlimited).step_seconds
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.data(), PLACEMENTS, st.integers(1, 6), st.booleans())
+def test_without_barriers_none_that_fits_is_faster_among_many_steps(
+    data: st.DataObject, rank_of: tuple[int, ...], microbatches: int, is_limited: bool
+) -> None:
+    """Nor Zero Bubble's own; with updates that differ, and where the first stages do not train."""
+    costs = data.draw(stage_costs(len(rank_of)))
+    stages = tuple(replace(each, update=data.draw(EIGHTHS)) for each in costs.stages)
+    first = data.draw(st.sampled_from([0, 0, len(rank_of) - 1]))
+    free = PipelineCosts(stages, has_barrier=False)
+    without = forward_only(free, first)
+    those = [trained_from(each, first) for each in published(rank_of, microbatches, without)]
+    peaks = [max(peak_bytes(schedule, free)) for schedule in those]
+    limit = data.draw(st.integers(min(peaks), max(peaks))) if is_limited else None
+    costs = replace(free, memory_limit=limit)
+    found, known = (
+        pipeline_period(find(rank_of, microbatches, costs, first), costs)
+        for find in (auto, best_known)
+    )
+    assert found <= known * (1 + SAME)
+    for schedule, peak in zip(those, peaks, strict=True):
+        if limit is None or peak <= limit:
+            assert known <= pipeline_period(schedule, costs) * (1 + SAME), schedule.name
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_zero_bubbles_heuristic_is_not_faster_among_many_steps(number: int) -> None:
+    """Of larger pipelines, with any costs."""
+    draw = random.Random(number)
+    ranks, microbatches = draw.randint(4, 8), draw.randint(8, 24)
+    stages = tuple(
+        StageCost(
+            *(draw.uniform(0.5, 2) for _ in range(3)),
+            weight_bytes=draw.randint(1, 9),
+            update=draw.uniform(0, 2),
+            send_seconds=draw.uniform(0, 1),
+            send_back_seconds=draw.uniform(0, 1),
+        )
+        for _ in range(ranks)
+    )
+    costs = PipelineCosts(stages, memory_limit=draw.choice([None, 150]), has_barrier=False)
+    rank_of = tuple(range(ranks))
+    seconds = pipeline_period(auto(rank_of, microbatches, costs), costs)
+    for schedule in zero_bubble.automatic(microbatches, costs):
+        if costs.memory_limit is None or max(peak_bytes(schedule, costs)) <= costs.memory_limit:
+            assert seconds <= 1.002 * pipeline_period(schedule, costs)
+
+
+def test_a_barrier_decides_which_schedule_is_the_fastest() -> None:
+    stages = StageCost(4, 1, 1, update=3), StageCost(4, 4, 4, update=1)
+    costs = PipelineCosts(stages)
+    one, other = (
+        best_known((0, 1), 2, replace(costs, has_barrier=has_barrier))
+        for has_barrier in (True, False)
+    )
+    # Both steps end after 29 s, but with the one, both ranks are done then.
+    assert simulate_pipeline(one, costs).step_seconds == 29
+    assert simulate_pipeline(other, costs).step_seconds == 29
+    assert pipeline_period(one, costs) == 29
+    assert pipeline_period(other, costs) == 25
+    tried = schedules_to_try((0, 1), 2, replace(costs, has_barrier=False))
+    assert min(pipeline_period(each, costs) for each in tried) <= 25
 
 
 @pytest.mark.parametrize(
