@@ -126,8 +126,10 @@ class IndexedCosts:
             count = len(ready_after)
             alone: list[tuple[int, ...]] = [(weight,) for weight in range(count)]
             over = _handed_over(enumerate(alone), order, ready_after, in_sequence=False)
-            free = [(Piece(0, 0.0, 0.0, 0.0),)] * count
-            return IndexedPlan(order, ready_after, over, over, [], alone, free, [1] * count)
+            free: tuple[Piece, ...] = (Piece(0, 0.0, 0.0, 0.0),)
+            return IndexedPlan(
+                order, ready_after, over, over, [], alone, [free] * count, [1] * count
+            )
         weights, pieces = self._index_exchanges(plan)
         in_sequence = not plan.by_urgency
         over = last = _handed_over(enumerate(weights), order, ready_after, in_sequence=in_sequence)

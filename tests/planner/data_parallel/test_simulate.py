@@ -29,22 +29,26 @@ def test_agrees_with_the_reference(data: DataObject, seconds: SearchStrategy[flo
     plan = data.draw(instances.plans(costs))
     simulator = Simulator(costs, network)
     simulation = simulator.run(plan)
-    reference = Reference(costs, network, plan)
+    # The second of two calls: what is carried from the first to it is carried from it to another.
+    reference = Reference(costs, network, plan, calls=2)
+    (_, first_unit, first_exchange), (seconds_of_call, num_units, num_exchanges) = reference.ends
+    steps = plan.steps_per_execution
 
-    units = [(u.step, u.name, u.kind, u.start, u.end) for u in simulation.units]
-    expected = [unit for unit in reference.units if unit[2] != "middle" or unit[4] > unit[3]]
+    units = [(u.step + steps, u.name, u.kind, u.start, u.end) for u in simulation.units]
+    played = reference.units[first_unit:num_units]
+    expected = [unit for unit in played if unit[2] != "middle" or unit[4] > unit[3]]
     assert [found[:3] for found in units] == [unit[:3] for unit in expected]
     for found, unit in zip(units, expected, strict=True):
         assert found[3:] == pytest.approx(unit[3:], abs=1e-9)
     exchanges = [
-        (e.step, e.exchange.name, e.num_bytes, e.ready, e.start, e.end)
+        (e.step + steps, e.exchange.name, e.num_bytes, e.ready, e.start, e.end)
         for e in simulation.exchanges
     ]
-    assert [passed[:3] for passed in exchanges] == [e[:3] for e in reference.exchanges]
-    for passed, exchange in zip(exchanges, reference.exchanges, strict=True):
+    passed_then = reference.exchanges[first_exchange:num_exchanges]
+    assert [passed[:3] for passed in exchanges] == [e[:3] for e in passed_then]
+    for passed, exchange in zip(exchanges, passed_then, strict=True):
         assert passed[3:] == pytest.approx(exchange[3:], abs=1e-9)
-    end = max([unit[4] for unit in reference.units])
-    assert simulation.launch_seconds == pytest.approx(end + costs.launch_seconds, abs=1e-9)
+    assert simulation.launch_seconds == pytest.approx(seconds_of_call, abs=1e-9)
     assert simulation.steps == plan.steps_per_execution
     # Of steps that are alike, one is played and the others are counted.
     assert simulator.step_seconds(plan) == pytest.approx(simulation.step_seconds, rel=1e-12)
@@ -54,6 +58,15 @@ def test_the_picture_in_the_docstring() -> None:
     costs = chain_costs([8, 8, 8], forward=3, output_gradient=3, weight_gradient=3, update=1)
     order = ("X3", "X2", "W1", "W2", "W3")
     plan = Plan("any", order, each_alone("w1", "w2", "w3"), steps_per_execution=2)
+    check_picture(costs, plan)
+    carrying = replace(plan, steps_per_execution=1, carried=("w3",))
+    check_picture(costs, carrying)
+    simulator = Simulator(costs, Network("any", 2, seconds_per_byte=1.0))
+    assert simulator.step_seconds(carrying) == 38
+    assert simulator.step_seconds(replace(carrying, carried=())) == 43
+
+
+def check_picture(costs: StepCosts, plan: Plan) -> None:
     simulation = Simulator(costs, Network("any", 2, seconds_per_byte=1.0)).run(plan)
     compute = ["."] * int(simulation.launch_seconds)
     for unit in simulation.units:
