@@ -127,6 +127,36 @@ def test_steps_of_a_launch_overlap_a_network_that_limits() -> None:
         assert launch(steps) == pytest.approx(1 + steps * (3 + 16))
 
 
+def test_with_all_carried_the_first_layer_waits_for_its_exchange() -> None:
+    # Each call begins with the exchanges of the one before, and ends with its computing:
+    #   compute  ........ F1 ....... F2 X2 W1 W2
+    #   lane     [  w1  ][  w2      ]
+    def launch(steps: int, *carried: str) -> float:
+        plan = Plan(
+            "any", DEFERRED, each_alone("w1", "w2"), steps_per_execution=steps, carried=carried
+        )
+        return steps * Simulator(TWO_LAYERS, TENTHS).step_seconds(plan)
+
+    assert launch(1, "w1", "w2") == pytest.approx(16 + 1 + 3)
+    assert launch(1, "w2") == pytest.approx(8 + 1 + 2 + 8)  # w2 hides F1, and w1 hides W2
+    assert launch(3, "w2") == pytest.approx(8 + 1 + 2 + (8 + 8 + 3) * 2 + 8)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), st.sampled_from([instances.EIGHTHS, instances.ANY]))
+def test_of_long_calls_it_matters_little_what_they_leave(
+    data: DataObject, seconds: SearchStrategy[float]
+) -> None:
+    """A call with carried exchanges differs from one without by a step at either end."""
+    costs = data.draw(instances.step_costs(seconds))
+    network = data.draw(instances.networks(seconds))
+    plan = replace(data.draw(instances.plans(costs)), steps_per_execution=100)
+    simulator = Simulator(costs, network)
+    found, without = (simulator.step_seconds(each) for each in (plan, replace(plan, carried=())))
+    alone = simulator.step_seconds(replace(plan, steps_per_execution=1, carried=()))
+    assert found == pytest.approx(without, abs=2.001 * alone / 100 + 1e-9)
+
+
 def test_a_network_that_keeps_up_costs_its_tail_only() -> None:
     quick = replace(TENTHS, seconds_per_byte=1 / 160)  # 0.5 s an exchange
     plan = Plan("any", DEFERRED, each_alone("w1", "w2"), steps_per_execution=5)
@@ -266,6 +296,11 @@ BAD_PLANS = [
     (Plan("p", None, each_alone("w1")), "the parts of w2 are not"),
     (Plan("p", None, each_alone("w1", "w2", "w2")), "the parts of w2 are not"),
     (Plan("p", None, each_alone("w1", "w9")), "no weight w9"),
+    (
+        Plan("p", None, (PlannedExchange(("w1", "w2")),), carried=("w1",)),
+        r"plan p: carried has w1, whose exchange w1\+1 also has w2",
+    ),
+    (Plan("p", None, each_alone("w1", "w2"), carried=("w9",)), "plan p: carried has w9, which"),
     (
         Plan("p", None, (*each_alone("w1"), *(PlannedExchange(("w2",), p, 3) for p in range(3)))),
         "gradient of w2 has 80 bytes, too few for 3 parts",

@@ -78,6 +78,19 @@ def test_steps_are_numbered_to_the_end_of_the_first_panel() -> None:
     assert figure.axes[1].get_xlabel() == "time (ms)"
 
 
+def test_carried_exchanges_stand_at_the_begin_of_the_next_call() -> None:
+    # compute  ... F1 F2 F3 X3 X2 W1 W2 W3    F1 waits for w1, which nothing hides
+    # lane     w1 w3
+    names = ("w3", "w1", "w2")
+    plan = Plan("all", LATER.order, each_alone(*names), carried=names)
+    carrying = panel(replace(plan, exchanges=each_alone("w1", "w2", "w3")))
+    assert [span.step for span in carrying.simulation.exchanges] == [-1, -1, -1]
+    waits = carrying.simulation.exchanges[0].end
+    assert waits > 0
+    (axes,) = draw([carrying], "title").axes
+    assert max(widths(axes, EXPOSED)) == pytest.approx(waits)
+
+
 def test_pushes_stand_above_pulls() -> None:
     servers = replace(NETWORK, pull_seconds_per_byte=0.5)
     (axes,) = draw([panel(STOCK, servers)], "title").axes
