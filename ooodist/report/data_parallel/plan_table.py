@@ -232,8 +232,9 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
                 step_ms = f"{row.step_seconds * _MILLI:.4f}"
                 shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")
                 counts = (row.num_exchanges, row.steps_per_execution, row.peak_bytes)
-                counts += (row.num_carried,)
-                writer.writerow([*where, row.name, row.k, step_ms, *shares, *counts])
+                writer.writerow(
+                    [*where, row.name, row.k, step_ms, *shares, *counts, row.num_carried]
+                )
 
 
 def readable_bytes(num_bytes: float) -> str:
