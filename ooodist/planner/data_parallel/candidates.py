@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, product
 
 from ooodist.planner.data_parallel.exchanges import (
     arrange,
@@ -28,6 +29,7 @@ BUCKET_BYTES = (0, *(1 << exponent for exponent in range(16, 31, 2)))
 CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
 LEAST_GAIN = 1e-4  # relative gain of the score for which a setting is changed
 MOST_K = 32  # how many values of k, and limits of what is carried, are tried at most
+MOST_TOGETHER = 8  # how many of each are tried at most with all of the others
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,9 @@ class Family:
         self._ks = _some_up_to(len(movable_layers(costs)))
         self._layers = layers_by_need(costs)
         self._limits = _some_up_to(len(self._layers)) if carrying else []
+        some_limits = _some_up_to(len(self._layers), MOST_TOGETHER)
+        some_ks = _some_up_to(self._ks[-1], MOST_TOGETHER)
+        self._together = list(product(some_ks, combinations(some_limits, 2)))
         self._pieces: Sequence[int | None] = partitions if network.by_urgency else CHUNK_BYTES
         self._credits = credits
         self._simulator = simulator
@@ -90,11 +95,6 @@ class Family:
             Settings(0, by_priority, 0, self._pieces[0], self._credits[-1])
             for by_priority in (False, True)
         ]
-
-    def carrying_from(self, settings: Settings) -> list[Settings]:
-        """Returns these settings to begin with, with nothing carried, and with the upper half."""
-        most = len(self._layers)
-        return [replace(settings, carried=(first, most)) for first in (most, most // 2)]
 
     def plan(self, settings: Settings, steps_per_execution: int) -> Plan:
         """Makes the plan that the settings describe."""
@@ -145,7 +145,6 @@ class Family:
         ]
         if self._limits:
             first, end = settings.carried
-            most = len(self._layers)
             varied += [
                 [replace(settings, carried=(other, end)) for other in self._limits if other <= end],
                 [
@@ -153,11 +152,8 @@ class Family:
                     for other in self._limits
                     if other >= first
                 ],
-                # In the call: the layers whose dW are put off, to hide their exchanges.
-                [
-                    replace(settings, k=k, carried=(most * k // max(1, self._ks[-1]), most))
-                    for k in self._ks
-                ],
+                # Which layers are best carried depends on which dW are put off.
+                [replace(settings, k=k, carried=pair) for k, pair in self._together],
             ]
         return varied
 
@@ -200,7 +196,7 @@ class Family:
         return priority_sequence(costs, network, order, exchanges, settings.credit, self._simulator)
 
 
-def _some_up_to(most: int) -> list[int]:
+def _some_up_to(most: int, most_values: int = MOST_K) -> list[int]:
     """Returns numbers from 0 to ``most``: all, or some at equal distances."""
-    count = min(most, MOST_K)
+    count = min(most, most_values)
     return sorted({most * i // count for i in range(count + 1)}) if count else [0]

@@ -216,12 +216,12 @@ class Planner:
         watched.phase = "carried exchanges, one setting after the other"
         family = Family(watched, limits.credits, limits.partitions, carrying=True)
         found: list[Plan] = []
-        for steps, settled in settings.items():
+        for searched, settled in settings.items():
+            # What is carried makes short calls as fast as long ones.
+            steps = self._steps[0] if self._is_large else searched
             scored = {each: score(family.plan(each, steps)) for each in settled}
-            found += [
-                family.plan(family.improve(start, steps, score), steps)
-                for start in family.carrying_from(min(scored, key=scored.__getitem__))
-            ]
+            best = min(scored, key=scored.__getitem__)
+            found.append(family.plan(family.improve(best, steps, score), steps))
         watched.phase = "carried exchanges, random changes"
         pool = pool + found
         steps = min(self._pick(pool).steps_per_execution, MOST_SEARCHED_STEPS)
