@@ -219,19 +219,20 @@ class Planner:
         for searched, settled in settings.items():
             # What is carried makes short calls as fast as long ones.
             steps = self._steps[0] if self._is_large else searched
-            scored = {each: score(family.plan(each, steps)) for each in settled}
-            best = min(scored, key=scored.__getitem__)
-            found.append(family.plan(family.improve(best, steps, score), steps))
+            found += [family.plan(family.improve(each, steps, score), steps) for each in settled]
         watched.phase = "carried exchanges, random changes"
         pool = pool + found
         steps = min(self._pick(pool).steps_per_execution, MOST_SEARCHED_STEPS)
         local = LocalSearch(self._costs, limits.credits, score, rng, carrying=True)
-        best_plan = min((_with_steps(plan, steps) for plan in pool), key=score)
+        plans = dict.fromkeys(replace(_with_steps(plan, steps), name="planned") for plan in pool)
+        starts = sorted(plans, key=score)[:2]
+        twelfth = self.evaluations // 12
         follow = not self._network.by_urgency
-        for way, twelfths in ((follow, 3), (not follow, 1), (follow, 2)):
-            best_plan = local.improve(best_plan, self.evaluations * twelfths // 12, follow=way)
-        simpler = local.simplify(best_plan, score(best_plan) * (1 + SIMPLER_TOLERANCE / 2))
-        return [*found, best_plan, simpler]
+        best = min((local.improve(plan, twelfth, follow=follow) for plan in starts), key=score)
+        for way, twelfths in ((not follow, 1), (follow, 3)):
+            best = local.improve(best, twelfths * twelfth, follow=way)
+        simpler = local.simplify(best, score(best) * (1 + SIMPLER_TOLERANCE / 2))
+        return [*found, best, simpler]
 
     def _walk(self, pool: Iterable[Plan], steps: int, rng: random.Random) -> list[Plan]:
         """Changes the best of the pool at random; returns the result, also in a simpler form."""
