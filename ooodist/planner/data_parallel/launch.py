@@ -80,6 +80,7 @@ class Launch:
         return self._end(backward_end) + (self._steps - 1) * (forward_end - start)
 
     def _repeat_carrying(self) -> float | None:
+        """Returns what :meth:`repeat` does, after playing at most three steps."""
         if self._steps < 3:
             return self.play()
         start = self._forward(0, self._begin())

@@ -218,7 +218,7 @@ class Planner:
         found: list[Plan] = []
         for searched, settled in settings.items():
             # What is carried makes short calls as fast as long ones.
-            steps = self._steps[0] if self._is_large else searched
+            steps = min(self._steps[0], searched) if self._is_large else searched
             found += [family.plan(family.improve(each, steps, score), steps) for each in settled]
         watched.phase = "carried exchanges, random changes"
         pool = pool + found
