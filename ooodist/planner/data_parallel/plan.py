@@ -75,7 +75,8 @@ class Plan:
     """How the steps of a call run.
 
     Attributes:
-        name: what made it: ``baseline``, ``tuned``, ``first_k``, ``priority``, ``planned``.
+        name: what made it: ``baseline``, ``tuned``, ``first_k``, ``priority``, ``planned``,
+            ``carried``.
         order: names of the backward units in execution order; None imposes no order, and leaves
             it to TensorFlow.
         exchanges: all chunks of all gradients, each once, in the planned order.
@@ -85,6 +86,8 @@ class Plan:
             those that are ready starts (which the engine must support: see Network.by_urgency).
         partition_bytes: the largest piece into which the engine itself splits exchanges (BytePS);
             None: it does not. With ``by_urgency``, ``credit`` counts these pieces.
+        carried: weights whose exchanges of a call's last step come first in the next call, before
+            all others, in the order of ``exchanges``; empty: a call ends with all its updates.
         steps_per_execution: training steps that are traced into one function.
         model: digest of the model that it was made for (ooodist.graph.digest); empty: any model.
         engine, workers: the engine and number of workers that it was made for.
@@ -97,6 +100,7 @@ class Plan:
     credit: Annotated[int, Range(1)] | None = None
     by_urgency: bool = False
     partition_bytes: Annotated[int, Range(1)] | None = None
+    carried: tuple[str, ...] = ()
     steps_per_execution: Annotated[int, Range(1)] = field(
         default=1, metadata={"was": "steps_per_launch"}
     )
@@ -157,7 +161,10 @@ def write(plan: Plan, file: Path) -> None:
 
 
 def check_exchanges(plan: Plan) -> None:
-    """Raises UserError unless the plan exchanges each chunk of its weights exactly once."""
+    """Raises UserError unless the plan exchanges each chunk of its weights exactly once.
+
+    Nor may it carry a part of a bucket, or weights that it does not exchange.
+    """
     seen: dict[str, set[int]] = {}
     parts: dict[str, int] = {}
     for exchange in plan.exchanges:
@@ -184,3 +191,35 @@ def check_exchanges(plan: Plan) -> None:
                 f"the plan has {len(found)} of the {parts[weight]} parts of {weight}, and lacks "
                 f"part {missing}; add what is missing"
             )
+    carried_exchanges(plan)
+
+
+def carried_exchanges(plan: Plan) -> list[int]:
+    """Returns the indices of the exchanges that a call leaves to the next one.
+
+    Raises:
+        UserError: the plan carries a part of a bucket, or a weight that it does not exchange.
+    """
+    carried = set(plan.carried)
+    if not carried:
+        return []
+    numbers: list[int] = []
+    exchanged: set[str] = set()
+    for number, exchange in enumerate(plan.exchanges):
+        members = carried.intersection(exchange.weights)
+        if not members:
+            continue
+        if len(members) < len(exchange.weights):
+            left = sorted({*exchange.weights} - members)
+            raise UserError(
+                f"carried has {', '.join(sorted(members))}, whose exchange {exchange.name} also "
+                f"has {', '.join(left)}; carry all weights of a bucket, or none"
+            )
+        numbers.append(number)
+        exchanged |= members
+    if unknown := carried - exchanged:
+        raise UserError(
+            f"carried has {', '.join(sorted(unknown))}, which the plan does not exchange; "
+            "take it out, or plan anew for this model"
+        )
+    return numbers
