@@ -43,8 +43,10 @@ LINKS = ("nvlink", "hosts")
 DEVICES_OF_A_HOST = 8
 REPLICAS = (2, 4)
 CHUNKS = (1, 2, 3)  # stages a rank, of which a tuned schedule takes the best
-FEW_PROCESSES = 24
-ACTION_SECONDS = 15e-3  # of the shortest, stretched, with few processes; with more, in proportion
+FEW_PROCESSES = 8
+# Of the shortest, stretched, with few processes. With more it is twice as long: a message may be
+# seen up to 1 ms late by a rank that computes, and more messages follow each other.
+ACTION_SECONDS = 15e-3
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ def _alone(setting: Setting) -> dict[str, PipelinePlan]:
 
 def stretch_factor(plan: PipelinePlan) -> float:
     """By how much a plan's seconds are stretched; each by its own, as stages differ in length."""
-    processes = max(1.0, plan.schedule.ranks / FEW_PROCESSES)
-    return ACTION_SECONDS * processes / shortest_action([plan])
+    longer = 2 if plan.schedule.ranks > FEW_PROCESSES else 1
+    return longer * ACTION_SECONDS / shortest_action([plan])
 
 
 def measure(
