@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.optimizers import Optimizer
+
+from ooodist.compat.tensorflow_graph import handle_of
 
 
 def rate_or_schedule(optimizer: Optimizer) -> Any:
@@ -33,6 +35,54 @@ def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[Non
         yield
     finally:
         attributes["_iterations"] = before
+
+
+@contextlib.contextmanager
+def as_at_step(optimizer: Optimizer, count: tf.Tensor, rate: tf.Tensor) -> Iterator[None]:
+    """Makes the optimizer update as at an earlier step in this block, without counting a step.
+
+    Args:
+        optimizer: a built optimizer.
+        count: the number of its steps before that step, int64.
+        rate: its learning rate in that step.
+
+    ``iterations`` reads ``_iterations``, and ``apply`` adds 1 to it, which this tensor ignores.
+    ``_learning_rate`` stays callable if it was; Adafactor asks.
+    """
+    attributes = vars(optimizer)
+    before = {name: attributes[name] for name in ("_iterations", "_learning_rate")}
+    count = tf.identity(count)
+    count.assign_add = lambda _number: None
+    attributes["_iterations"] = count
+    is_callable = callable(before["_learning_rate"])
+    attributes["_learning_rate"] = (lambda *_: rate) if is_callable else rate
+    try:
+        yield
+    finally:
+        attributes.update(before)
+
+
+@contextlib.contextmanager
+def averaging_only(optimizer: Optimizer, weights: Sequence[Any]) -> Iterator[None]:
+    """Makes the optimizer update the moving averages (``use_ema``) of these weights alone.
+
+    ``apply`` updates those of all weights, whichever it is given: those of
+    ``_trainable_variables``, whose averages are in ``_model_variables_moving_average``.
+    """
+    if not optimizer.use_ema:
+        yield
+        return
+    attributes = vars(optimizer)
+    names = ("_trainable_variables", "_model_variables_moving_average")
+    before = {name: attributes[name] for name in names}
+    own = {id(handle_of(weight)) for weight in weights}
+    places = [at for at, v in enumerate(before[names[0]]) if id(handle_of(v)) in own]
+    for name, values in before.items():
+        attributes[name] = [values[at] for at in places]
+    try:
+        yield
+    finally:
+        attributes.update(before)
 
 
 def unbuilt_copy(optimizer: Optimizer) -> Optimizer:

@@ -65,6 +65,7 @@ class LiveDataParallel(DataParallel):
 
     def profile(self, batch: Batch) -> Profile:
         """Measures the model, which stays as it is, and the network."""
+        self.flush()
         return profile_for(
             self.model, batch, self.engine, self.planning, accumulate=self.accumulate
         )

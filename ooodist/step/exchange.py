@@ -20,7 +20,7 @@ An engine only sums; everything else is here, so that all engines behave alike.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -103,7 +103,10 @@ class GradientExchange:
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
-        self, gradients: Sequence[Gradient], names: Sequence[str]
+        self,
+        gradients: Sequence[Gradient],
+        names: Sequence[str],
+        carried: Collection[str] = (),
     ) -> tuple[list[Gradient], list[Exchanged]]:
         """Averages each gradient over all ranks, exchanged in the planned or the given order.
 
@@ -111,6 +114,7 @@ class GradientExchange:
             gradients: tensors of any shape; None stays None. IndexedSlices become dense, because
                 ranks see different rows.
             names: a unique name for each gradient.
+            carried: names of gradients that stay this rank's own, dense.
 
         Returns:
             the means, in the same places, and the exchanges (none with one rank).
@@ -125,19 +129,47 @@ class GradientExchange:
             for name, gradient in zip(names, gradients, strict=True)
             if gradient is not None
         }
+        sizes = {name: num_bytes(tensor) for name, tensor in dense.items()}
+        now = {name: tensor for name, tensor in dense.items() if name not in carried}
+        means, records = self._means(now, self._exchanges(dense), sizes)
+        return [means.get(name, dense.get(name)) for name in names], records
+
+    def mean_of_carried(
+        self, gradients: Mapping[str, tf.Tensor], num_bytes_of: Mapping[str, int]
+    ) -> tuple[dict[str, tf.Tensor], list[Exchanged]]:
+        """Averages gradients that another call has left, exchanged in the planned order.
+
+        Args:
+            gradients: dense tensors, by the names of their weights.
+            num_bytes_of: the bytes of all weights of the plan, by name.
+
+        Returns:
+            the means, by the same names, and the exchanges.
+        """
+        assert self.plan is not None  # nothing else says what is carried
+        return self._means(gradients, self.plan.exchanges, num_bytes_of)
+
+    def _means(
+        self,
+        tensors: Mapping[str, tf.Tensor],
+        exchanges: Sequence[PlannedExchange],
+        num_bytes_of: Mapping[str, int],
+    ) -> tuple[dict[str, tf.Tensor], list[Exchanged]]:
+        """Averages these tensors, which are those of some of the exchanges."""
         pieces: dict[str, list[tf.Tensor]] = {}
-        arrived: dict[str, list[tf.Tensor]] = {name: [] for name in dense}
+        arrived: dict[str, list[tf.Tensor]] = {name: [] for name in tensors}
         records = []
-        exchanges = self._exchanges(dense)
-        for exchange, name, position in self._named(exchanges, dense):
+        for exchange, name, position in self._named(exchanges, num_bytes_of):
             first = exchange.weights[0]
-            tensors = [dense[weight] for weight in exchange.weights]
+            if first not in tensors:
+                continue
+            whole = [tensors[weight] for weight in exchange.weights]
             if exchange.parts > 1:
                 if first not in pieces:
-                    pieces[first] = _split(dense[first], exchange)
+                    pieces[first] = _split(tensors[first], exchange)
                     arrived[first] = pieces[first].copy()
-                tensors = [pieces[first][exchange.part]]
-            means, record = self._exchange(tensors, exchange, name, position)
+                whole = [pieces[first][exchange.part]]
+            means, record = self._exchange(whole, exchange, name, position)
             if record:
                 records.append(record)
             if exchange.parts > 1:
@@ -146,10 +178,10 @@ class GradientExchange:
                 for weight, mean in zip(exchange.weights, means, strict=True):
                     arrived[weight] = [mean]
         means_of = {
-            name: parts[0] if len(parts) == 1 else _join(parts, dense[name])
+            name: parts[0] if len(parts) == 1 else _join(parts, tensors[name])
             for name, parts in arrived.items()
         }
-        return [means_of.get(name) for name in names], records
+        return means_of, records
 
     def _exchanges(self, tensors: Mapping[str, tf.Tensor]) -> Sequence[PlannedExchange]:
         if self.plan is None:
@@ -179,12 +211,12 @@ class GradientExchange:
         return [PlannedExchange(tuple(bucket)) for bucket in buckets]
 
     def _named(
-        self, exchanges: Sequence[PlannedExchange], tensors: Mapping[str, tf.Tensor]
+        self, exchanges: Sequence[PlannedExchange], num_bytes_of: Mapping[str, int]
     ) -> Iterator[tuple[PlannedExchange, str, int]]:
         """Yields each exchange with the name that the engine gets and its place in the order."""
         own = [exchange.name for exchange in exchanges]
         sizes = [
-            sum(num_bytes(tensors[weight]) for weight in exchange.weights) // exchange.parts
+            sum(num_bytes_of[weight] for weight in exchange.weights) // exchange.parts
             for exchange in exchanges
         ]
         names = self._names.name_all(own, sizes)

@@ -85,6 +85,8 @@ class Plan:
             those that are ready starts (which the engine must support: see Network.by_urgency).
         partition_bytes: the largest piece into which the engine itself splits exchanges (BytePS);
             None: it does not. With ``by_urgency``, ``credit`` counts these pieces.
+        carried: weights whose exchanges of a call's last step come first in the next call, before
+            all others, in the order of ``exchanges``; empty: a call ends with all its updates.
         steps_per_execution: training steps that are traced into one function.
         model: digest of the model that it was made for (ooodist.graph.digest); empty: any model.
         engine, workers: the engine and number of workers that it was made for.
@@ -97,6 +99,7 @@ class Plan:
     credit: Annotated[int, Range(1)] | None = None
     by_urgency: bool = False
     partition_bytes: Annotated[int, Range(1)] | None = None
+    carried: tuple[str, ...] = ()
     steps_per_execution: Annotated[int, Range(1)] = field(
         default=1, metadata={"was": "steps_per_launch"}
     )
