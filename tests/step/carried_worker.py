@@ -21,8 +21,12 @@ import ooodist
 engine = ooodist.init(planned=True)
 
 import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
+from ooodist.step.backward import OrderedBackward  # noqa: E402
+from ooodist.step.exchange import GradientExchange  # noqa: E402
+from ooodist.step.launch import Launch  # noqa: E402
 from tests.workers import check, run  # noqa: E402
 
 layers = keras.layers
@@ -88,8 +92,12 @@ def model(optimizer: Optimizer, plan: Plan, **options: Any) -> keras.Model:
     return ooodist.distribute(made, order=plan, **options)
 
 
+def variables(made: keras.Model) -> list[keras.Variable]:
+    return [*made.weights, *made.optimizer.variables]
+
+
 def state(made: keras.Model) -> State:
-    return [np.array(v.numpy()) for v in (*made.variables, *made.optimizer.variables)]
+    return [np.array(variable.numpy()) for variable in variables(made)]
 
 
 def assert_same(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
@@ -157,9 +165,195 @@ def the_numbers_are_those_of_calls_that_leave_nothing() -> None:
             exchanged = made.ooodist.strategy.inner.backward.steps[0].exchanges
             left = [each for each in EXCHANGES if each.weights[0] in names]
             if steps == 1:
+                assert len(made.ooodist.strategy.inner.backward.steps) == 1  # traced once
                 others = [each for each in EXCHANGES if each not in left]
                 assert [e.name for e in exchanged] == [e.name for e in (*left, *others)]
         assert_same(*results)
+
+
+def ancestors(op: tf.Operation) -> set[tf.Operation]:
+    found: set[tf.Operation] = set()
+    left = [op]
+    while left:
+        op = left.pop()
+        for other in (*op.control_inputs, *(tensor.op for tensor in op.inputs)):
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    return found
+
+
+@check
+def each_layer_waits_for_its_own_update_alone() -> None:
+    made = model(momentum(), plan())
+    fitted(made, epochs=1)
+    (step,) = made.ooodist.strategy.inner.backward.steps
+    graph = step.exchanges[0].op.graph
+    sums = {exchange.name: exchange.op for exchange in step.exchanges}
+    products = [op for op in graph.get_operations() if op.type == "MatMul"][:3]  # of F1, F2, F3
+    bucket, *chunks = (e.name for e in EXCHANGES if e.weights[0] in CARRIED)
+    for number, product in enumerate(products):
+        before = ancestors(product)
+        assert not before & {sums[e.name] for e in EXCHANGES if e.weights[0] not in CARRIED}
+        # The bias of a layer comes after the product, and before that of the next layer.
+        assert (sums[bucket] in before) == (number > 0)
+        assert all((sums[chunk] in before) == (number > 0) for chunk in chunks)
+
+
+@check
+def who_looks_at_weights_between_calls_sees_them_complete() -> None:
+    seen: list[State] = []
+
+    def look(made: keras.Model, batch: int) -> None:
+        seen.append(state(made))
+
+    def look_now_and_then(made: keras.Model, batch: int) -> None:
+        if batch % 2:
+            assert holds(made)
+            ooodist.flush(made)
+            ooodist.flush(made)  # nothing is left
+            seen.append(state(made))
+
+    expected = fitted(model(adamw(), plan(())), callbacks=[Each(look, reads=True)])
+    complete = seen.copy()
+    for function, reads, at in ((look, True, slice(None)), (look_now_and_then, False, None)):
+        seen.clear()
+        made = model(adamw(), plan())
+        assert_same(fitted(made, callbacks=[Each(function, reads)]), expected)
+        wanted = complete if at else [complete[n] for n in (1, 3, 6, 8)]
+        assert_same([v for each in seen for v in each], [v for each in wanted for v in each])
+    seen.clear()
+    fitted(model(adamw(), plan()), callbacks=[Each(look, reads=False)])
+    differs = [
+        any((a != b).any() for a, b in zip(one, other, strict=True))
+        for one, other in zip(seen, complete, strict=True)
+    ]
+    assert all(differs)  # what it has asked for
+
+
+@check
+def single_batches_and_evaluations_find_complete_weights() -> None:
+    x, y = data(STEPS * BATCH * engine.size)
+    mine = slice(engine.rank * BATCH, (engine.rank + 1) * BATCH)
+    results = []
+    for names in ((), CARRIED):
+        made = model(momentum(), plan(names))
+        losses = []
+
+        def evaluate(made: keras.Model, batch: int) -> None:
+            if batch == 2:
+                losses.append(made.evaluate(x, y, BATCH, verbose=0))  # noqa: B023
+
+        ours = fitted(made, callbacks=[Each(evaluate, reads=False)])
+        for _ in range(2):
+            losses.append(made.train_on_batch(x[mine], y[mine]))
+            assert not holds(made)
+        results.append([*ours, *fitted(made, epochs=1), *map(np.array, losses)])
+    assert_same(*results)
+
+
+@check
+def a_backup_is_of_complete_weights() -> None:
+    folder = Path(tempfile.gettempdir()) / f"ooodist-carried-{engine.name}-{engine.rank}"
+    shutil.rmtree(folder, ignore_errors=True)
+    plain = model(adamw(), plan(()))
+    fitted(plain)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(epoch: int, logs: Any) -> None:
+        if epoch == 1:
+            raise Interrupted
+
+    for stops in (True, False):
+        backup = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
+        stop = keras.callbacks.LambdaCallback(on_epoch_begin=interrupt if stops else None)
+        made = model(adamw(), plan())
+        try:
+            fitted(made, callbacks=[backup, stop])
+        except Interrupted:
+            assert not holds(made)
+    assert_same(state(made), state(plain))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@check
+def what_an_exception_leaves_is_applied_by_flush_alone() -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(made: keras.Model, batch: int) -> None:
+        if batch == 2:
+            raise Stopped
+
+    def stopped(names: Sequence[str]) -> keras.Model:
+        made = model(momentum(), plan(names))
+        with pytest.raises(Stopped):
+            fitted(made, callbacks=[Each(stop, reads=False)])
+        assert not holds(made)
+        return made
+
+    plain = stopped(())
+    complete = state(plain)
+    made = stopped(CARRIED)
+    incomplete = state(made)
+    assert any((a != b).any() for a, b in zip(incomplete, complete, strict=True))
+    made.evaluate(*data(BATCH * engine.size), verbose=0)
+    assert_same(state(made), incomplete)
+    ooodist.flush(made)
+    assert_same(state(made), complete)
+    other = stopped(CARRIED)
+    for variable, value in zip(variables(other), complete, strict=True):
+        variable.assign(value)  # to which what was left does not belong
+    assert_same(fitted(other, epochs=1), fitted(plain, epochs=1))
+    if engine.rank:  # one rank alone has something left
+        other = stopped(CARRIED)
+        other.ooodist.strategy.carrying._abandoned = None
+    else:
+        other = stopped(CARRIED)
+    with pytest.raises(ooodist.UserError, match="what ooodist.flush applies"):
+        ooodist.flush(other)
+
+
+@check
+def launches_of_different_plans_take_turns() -> None:
+    """As live planning and elastic selections have them."""
+    x, y = data(BATCH * engine.size * 6)
+    batches = [
+        (tf.constant(x[at : at + BATCH]), tf.constant(y[at : at + BATCH]))
+        for at in range(engine.rank * BATCH, len(x), BATCH * engine.size)
+    ]
+    results = []
+    for carries in (False, True):
+        made = model(adamw(), plan(()))
+        strategy = made.ooodist.strategy
+        made.optimizer.build(made.trainable_variables)
+        launches = []
+        for names in (CARRIED, KERNELS[:1], ()):
+            backward = OrderedBackward(GradientExchange(engine), plan(names if carries else ()))
+            launches.append(Launch(made, backward, carrying=strategy.carrying))
+        held = []
+        for batch, at in zip(batches, (0, 0, 1, 2, 1, 0), strict=True):
+            launches[at]([batch])
+            held.append(holds(made))
+        assert held == [carries and at != 2 for at in (0, 0, 1, 2, 1, 0)]
+        with strategy.carrying.none():
+            launches[1](batches[:1])
+            assert not holds(made)
+        results.append(state(made))
+    assert_same(*results)
+
+
+@check
+def what_cannot_be_carried_is_refused() -> None:
+    x, y = data(BATCH * engine.size)
+    for optimizer, match in (
+        (keras.optimizers.Nadam(), "carries the exchanges of 4 weights .* Nadam is not"),
+        (keras.optimizers.SGD(0.1, global_clipnorm=2.0), "global_clipnorm = 2 .* set carried"),
+    ):
+        with pytest.raises(ooodist.UserError, match=match):
+            model(optimizer, plan()).fit(x, y, batch_size=BATCH, verbose=0)
 
 
 if __name__ == "__main__":
