@@ -349,8 +349,8 @@ def launches_of_different_plans_take_turns() -> None:
 def what_cannot_be_carried_is_refused() -> None:
     x, y = data(BATCH * engine.size)
     for optimizer, match in (
-        (keras.optimizers.Nadam(), "carries the exchanges of 4 weights .* Nadam is not"),
-        (keras.optimizers.SGD(0.1, global_clipnorm=2.0), "global_clipnorm = 2 .* set carried"),
+        (keras.optimizers.Nadam(), r"carries the exchanges of 4 weights .* Nadam is not"),
+        (keras.optimizers.SGD(0.1, global_clipnorm=2.0), r"global_clipnorm = 2 .* set carried"),
     ):
         with pytest.raises(ooodist.UserError, match=match):
             model(optimizer, plan()).fit(x, y, batch_size=BATCH, verbose=0)
