@@ -37,25 +37,45 @@ def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[Non
         attributes["_iterations"] = before
 
 
+def is_function_of_steps(optimizer: Optimizer) -> bool:
+    """Whether the learning rate follows from the number of steps alone, by a schedule.
+
+    Of ``_learning_rate``; a schedule of the user's may read variables as well.
+    """
+    schedule = rate_or_schedule(optimizer)
+    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        return False
+    traced = tf.function(schedule, autograph=False)
+    return not traced.get_concrete_function(tf.TensorSpec([], tf.int64)).captured_inputs
+
+
+def uncounted(optimizer: Optimizer) -> tf.Variable:
+    """Returns a variable for :func:`as_at_step`, of the dtype of ``_iterations``: ``apply`` adds 1
+    to it, which adds nothing.
+    """
+    count = tf.Variable(0, dtype=optimizer.iterations.dtype, trainable=False)
+    count.assign_add = lambda _number: None
+    return count
+
+
 @contextlib.contextmanager
-def as_at_step(optimizer: Optimizer, count: tf.Tensor, rate: tf.Tensor) -> Iterator[None]:
+def as_at_step(
+    optimizer: Optimizer, count: tf.Variable, rate: tf.Variable | None
+) -> Iterator[None]:
     """Makes the optimizer update as at an earlier step in this block, without counting a step.
 
     Args:
         optimizer: a built optimizer.
-        count: the number of its steps before that step, int64.
-        rate: its learning rate in that step.
+        count: the number of its steps before that step; see :func:`uncounted`.
+        rate: its learning rate in that step; None: what its schedule says for that step.
 
-    ``iterations`` reads ``_iterations``, and ``apply`` adds 1 to it, which this tensor ignores.
-    ``_learning_rate`` stays callable if it was; Adafactor asks.
+    ``iterations`` and schedules read ``_iterations``; ``learning_rate`` returns ``_learning_rate``.
     """
     attributes = vars(optimizer)
     before = {name: attributes[name] for name in ("_iterations", "_learning_rate")}
-    count = tf.identity(count)
-    count.assign_add = lambda _number: None
     attributes["_iterations"] = count
-    is_callable = callable(before["_learning_rate"])
-    attributes["_learning_rate"] = (lambda *_: rate) if is_callable else rate
+    if rate is not None:
+        attributes["_learning_rate"] = rate
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from ooodist.graph.forward_units import find_forward_units
 from ooodist.graph.order import baseline_order, first_k_order, impose_order
 from ooodist.graph.units import Gradient, Unit, find_backward_units
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.step.exchange import Exchanged, GradientExchange
+from ooodist.step.exchange import Exchanged, GradientExchange, Summed
 
 logger = logging.getLogger("ooodist")
 
@@ -175,15 +175,9 @@ class OrderedBackward:
             result[index] = mean
         return result
 
-    def take_over(
-        self, gradients: Mapping[str, tf.Tensor], num_bytes_of: Mapping[str, int]
-    ) -> dict[str, tf.Tensor]:
-        """Averages the gradients that the call before has left, at the start of a traced call.
-
-        See :meth:`ooodist.step.exchange.GradientExchange.mean_of_carried`.
-        """
-        means, self._taken_over = self.exchange.mean_of_carried(gradients, num_bytes_of)
-        return means
+    def took_over(self, sums: Sequence[Summed]) -> None:
+        """Notes what the call that is being traced has exchanged first, left by the one before."""
+        self._taken_over = [each.record for each in sums if each.record is not None]
 
     def _check_model(self, backward: Sequence[Unit]) -> None:
         if self.plan is not None and self.plan.model not in ("", model_digest(backward)):

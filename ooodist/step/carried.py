@@ -16,21 +16,29 @@ before anybody looks at them, all ranks apply what is left (:meth:`Carrying.flus
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from ooodist.compat.keras_optimizer import as_at_step, averaging_only
+from ooodist.compat.keras_optimizer import (
+    as_at_step,
+    averaging_only,
+    is_function_of_steps,
+    rate_or_schedule,
+    uncounted,
+)
 from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.ops import num_bytes
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import OrderedBackward, variable_names
+from ooodist.step.exchange import Summed
 from ooodist.step.optimizer import apply, in_cross_replica_context, replaced_apply
 
 logger = logging.getLogger("ooodist")
@@ -53,13 +61,13 @@ class Left(NamedTuple):
     Attributes:
         gradients: this rank's own gradients of the carried weights, dense.
         count: the optimizer's number of steps before the step that they belong to, int64.
-        rate: its learning rate in that step.
+        rate: its learning rate in that step; None if it follows from the count.
         is_there: whether there is anything; if not, the gradients are zeros.
     """
 
     gradients: tuple[tf.Tensor, ...]
     count: tf.Tensor
-    rate: tf.Tensor
+    rate: tf.Tensor | None
     is_there: tf.Tensor
 
 
@@ -80,6 +88,9 @@ def why_not_carried(model: keras.Model) -> str | None:
             f"gradient_accumulation_steps = {optimizer.gradient_accumulation_steps} of the "
             "optimizer accumulates them"
         )
+    is_fixed = isinstance(rate_or_schedule(optimizer), keras.Variable)
+    if not is_fixed and not is_function_of_steps(optimizer):
+        return "the optimizer's learning_rate is a function of more than the number of steps"
     return None
 
 
@@ -114,6 +125,12 @@ class CarriedUpdates:
                 "not train; make a plan for this model with python -m ooodist.plan"
             )
         self._optimizer = model.optimizer
+        # Variables as the optimizer's own: a graph that reads them is rounded like a call's that
+        # leaves nothing. TensorFlow rearranges products, depending on who else uses a factor.
+        self._count_then = uncounted(model.optimizer)
+        self._rate_then = None
+        if not is_function_of_steps(model.optimizer):
+            self._rate_then = tf.Variable(model.optimizer.learning_rate, trainable=False)
         self._backward = backward
         self._updating = updating
         self._weights = {name: known[name] for name in self.names}
@@ -127,14 +144,14 @@ class CarriedUpdates:
             )
         )
         self._left: Left | None = None  # of the call that is being traced
-        self._apply_alone = tf.function(self._exchange_and_apply, autograph=False)
+        self._apply_alone = tf.function(self._apply_now, autograph=False)
 
     def nothing(self) -> Left:
         """Returns what stands for nothing: after all updates were applied."""
         return Left(
             tuple(tf.zeros(weight.shape, weight.dtype) for weight in self._weights.values()),
             tf.zeros([], tf.int64),
-            tf.zeros([], tf.convert_to_tensor(self._optimizer.learning_rate).dtype),
+            self._rate(),
             tf.constant(value=False),
         )
 
@@ -144,10 +161,7 @@ class CarriedUpdates:
 
     def begin(self, left: Left) -> None:
         """Exchanges and applies what the call before has left, at the start of a traced call."""
-        means = self._backward.take_over(self._by_name(left), self._sizes)
-        for group in self._groups:
-            update = self._update_of(group, means, left)
-            tf.cond(left.is_there, update, lambda: None)
+        self._backward.took_over(self._exchange_and_apply(left, left.is_there))
 
     @contextlib.contextmanager
     def leaving(self) -> Iterator[None]:
@@ -162,7 +176,7 @@ class CarriedUpdates:
             self._left = Left(
                 tuple(own[id(handle_of(weight))] for weight in self._weights.values()),
                 tf.identity(optimizer.iterations),
-                tf.identity(optimizer.learning_rate),
+                self._rate(),
                 tf.constant(value=True),
             )
             if all(gradient is None for gradient, _ in others):
@@ -180,29 +194,43 @@ class CarriedUpdates:
         left, self._left = self._left, None
         return left
 
-    def _exchange_and_apply(self, left: Left) -> None:
-        exchange = self._backward.exchange
-        means, _ = exchange.mean_of_carried(self._by_name(left), self._sizes)
+    def _apply_now(self, left: Left) -> None:
+        self._exchange_and_apply(left)
+
+    def _rate(self) -> tf.Tensor | None:
+        if self._rate_then is None:
+            return None
+        return tf.identity(self._optimizer.learning_rate)
+
+    def _exchange_and_apply(
+        self, left: Left, if_there: tf.Tensor | None = None
+    ) -> Sequence[Summed]:
+        """Exchanges what is left, and applies it if that is so; None: unconditionally."""
+        self._count_then.assign(left.count)
+        if self._rate_then is not None:
+            self._rate_then.assign(left.rate)
+        gradients = dict(zip(self.names, left.gradients, strict=True))
+        sums = self._backward.exchange.sums_of_carried(gradients, self._sizes)
         for group in self._groups:
-            self._update_of(group, means, left)()
+            own = [each for each in sums if each.exchange.weights == group]
+            update = functools.partial(self._update, group, own, gradients)
+            if if_there is None:
+                update()
+            else:
+                tf.cond(if_there, update, lambda: None)
+        return sums
 
-    def _by_name(self, left: Left) -> dict[str, tf.Tensor]:
-        return dict(zip(self.names, left.gradients, strict=True))
-
-    def _update_of(
-        self, group: Sequence[str], means: dict[str, tf.Tensor], left: Left
-    ) -> Callable[[], None]:
+    def _update(
+        self, group: Sequence[str], sums: Sequence[Summed], gradients: Mapping[str, tf.Tensor]
+    ) -> None:
         weights = [self._weights[name] for name in group]
-
-        def update() -> None:
-            with (
-                as_at_step(self._optimizer, left.count, left.rate),
-                averaging_only(self._optimizer, weights),
-                self._updating(),
-            ):
-                apply(self._optimizer, [means[name] for name in group], weights)
-
-        return update
+        with (
+            as_at_step(self._optimizer, self._count_then, self._rate_then),
+            averaging_only(self._optimizer, weights),
+            self._updating(),
+        ):
+            means = self._backward.exchange.means(sums, gradients)
+            apply(self._optimizer, [means[name] for name in group], weights)
 
 
 class Carrying:

@@ -37,16 +37,32 @@ def _earlier_step() -> None:
         plain, split = (keras.optimizers.Adam(rate, weight_decay=0.1) for _ in range(2))
         gradients = [tf.constant([0.5]), tf.constant([0.25])]
         split.build(weights[1])
+        count = keras_optimizer.uncounted(split)
+        now = None if callable(rate) else tf.Variable(split.learning_rate)
         for _ in range(2):
             plain.apply(gradients, weights[0])
-            count, now = tf.identity(split.iterations), tf.identity(split.learning_rate)
+            count.assign(split.iterations)
             split.apply(gradients[:1], weights[1][:1])
             with keras_optimizer.as_at_step(split, count, now):
                 split.apply(gradients[1:], weights[1][1:])
         assert int(split.iterations) == 2
-        assert callable(keras_optimizer.rate_or_schedule(split)) == callable(rate)
         for one, other in zip(*weights, strict=True):
             assert one.numpy() == other.numpy()
+
+
+def _functions_of_steps() -> None:
+    factor = tf.Variable(0.5)
+
+    class Adjusted(keras.optimizers.schedules.ExponentialDecay):
+        def __call__(self, step: tf.Tensor) -> tf.Tensor:
+            return factor * super().__call__(step)
+
+    known = (0.5, 5, 0.5)
+    schedule = keras.optimizers.schedules.ExponentialDecay(*known)
+    rates = (schedule, Adjusted(*known), lambda: 0.25, 0.25)
+    optimizers = [keras.optimizers.SGD(rate) for rate in rates]
+    answers = [keras_optimizer.is_function_of_steps(optimizer) for optimizer in optimizers]
+    assert answers == [True, False, False, False]
 
 
 def _averages() -> None:
@@ -85,7 +101,14 @@ CONTRACTS = [
     Contract("Optimizer._learning_rate", "keras", keras_optimizer.rate_or_schedule, _rate),
     Contract("Optimizer._iterations", "keras", keras_optimizer.showing_iterations, _iterations),
     Contract("Optimizer._learning_rate", "keras", keras_optimizer.unbuilt_copy, _copy),
+    Contract(
+        "Optimizer._learning_rate",
+        "keras",
+        keras_optimizer.is_function_of_steps,
+        _functions_of_steps,
+    ),
     Contract("Optimizer.apply", "keras", keras_optimizer.as_at_step, _earlier_step),
+    Contract("Optimizer.apply", "keras", keras_optimizer.uncounted, _earlier_step),
     Contract(
         "Optimizer._model_variables_moving_average",
         "keras",

@@ -61,7 +61,7 @@ def adamw() -> Optimizer:
     """All that an update depends on besides the gradient."""
     schedule = keras.optimizers.schedules.ExponentialDecay(1e-2, 3, 0.7)
     return keras.optimizers.AdamW(
-        schedule, weight_decay=0.05, clipnorm=0.4, use_ema=True, ema_overwrite_frequency=3
+        schedule, weight_decay=0.5, clipnorm=0.4, use_ema=True, ema_overwrite_frequency=3
     )
 
 
@@ -71,7 +71,7 @@ def adam() -> Optimizer:
 
 def data(count: int) -> tuple[np.ndarray, np.ndarray]:
     numbers = np.random.default_rng(3)
-    x = numbers.normal(size=(count, 12)).astype(np.float32)
+    x = numbers.normal(size=(count, 24)).astype(np.float32)
     return x, (x.sum(axis=1) > 0).astype(np.int32)
 
 
@@ -80,9 +80,9 @@ def model(optimizer: Optimizer, plan: Plan, **options: Any) -> keras.Model:
     keras.utils.set_random_seed(100)
     made = keras.Sequential(
         [
-            keras.Input((12,)),
-            layers.Dense(32, activation="relu", name="layer1", kernel_constraint="max_norm"),
-            layers.Dense(32, activation="relu", name="layer2", kernel_constraint="max_norm"),
+            keras.Input((24,)),
+            layers.Dense(64, activation="relu", name="layer1", kernel_constraint="max_norm"),
+            layers.Dense(64, activation="relu", name="layer2", kernel_constraint="max_norm"),
             layers.Dense(2, name="layer3"),
         ],
         name="net",

@@ -64,6 +64,7 @@ class OwnAdam(keras.optimizers.Adam):
         (compiled(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())), "LossScale"),
         (compiled(keras.optimizers.SGD(global_clipnorm=0.5)), r"global_clipnorm = 0\.5"),
         (compiled(keras.optimizers.SGD(gradient_accumulation_steps=3)), "steps = 3"),
+        (compiled(keras.optimizers.SGD(lambda: 0.5)), "function of more than the number of steps"),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )
