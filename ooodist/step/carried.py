@@ -194,8 +194,10 @@ class CarriedUpdates:
         left, self._left = self._left, None
         return left
 
-    def _apply_now(self, left: Left) -> None:
+    def _apply_now(self, left: Left) -> tf.Tensor:
         self._exchange_and_apply(left)
+        # TensorFlow optimizes a graph without a result less, and then rounds in other places.
+        return left.count + 1
 
     def _rate(self) -> tf.Tensor | None:
         if self._rate_then is None:
