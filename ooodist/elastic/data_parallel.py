@@ -6,13 +6,11 @@ are still updated, as the forward pass is that of training.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +28,6 @@ from ooodist.engines.gpu import seconds_of
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors, trace_step
 from ooodist.step.backward import OrderedBackward
-from ooodist.step.carried import Carrying
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Batch, Launch, Run, in_launches
 
@@ -124,11 +121,10 @@ class SelectiveDataParallel:
             self.inner.engine.barrier()
             return seconds_of(lambda: launch(batches)) / self.inner.steps_per_execution
 
-        with self._complete_calls():
-            variables = all_variables(self.inner.model, launches[0].trace(batches))
-            with preserved([*variables, *self._optimizer_state.variables]):
-                runs = [functools.partial(run, launch) for launch in launches]
-                took = timing.timed(runs, EXCHANGING_ROUNDS, math.inf)
+        variables = all_variables(self.inner.model, launches[0].trace(batches))
+        with preserved([*variables, *self._optimizer_state.variables]):
+            runs = [functools.partial(run, launch) for launch in launches]
+            took = timing.timed(runs, EXCHANGING_ROUNDS, math.inf)
         measured = self.inner.engine.all_reduce(np.array(took), "max").tolist()
         computing = [cost_model.computing(mask) for mask in masks.values()]
         simulated = [cost_model.simulated(mask) for mask in masks.values()]
@@ -143,11 +139,6 @@ class SelectiveDataParallel:
             ),
         )
         return cost_model
-
-    def _complete_calls(self) -> AbstractContextManager[None]:
-        """Makes calls in this block end with all their updates."""
-        carrying = self.inner.carrying
-        return contextlib.nullcontext() if carrying is None else carrying.none()
 
     # Training
 
@@ -176,7 +167,6 @@ class SelectiveDataParallel:
                 accumulate=self.inner.accumulate,
                 updating=self._optimizer_state.counting,
                 watch=self.inner.watch,
-                carrying=self._carrying_for(backward),
             )
             self.launches[mask.digest] = planned, launch
             if len(self.launches) > self.config.cache:
@@ -185,14 +175,6 @@ class SelectiveDataParallel:
         self.inner.planned, launch = self.launches[mask.digest]
         self.inner.backward = launch.backward
         return launch
-
-    def _carrying_for(self, backward: OrderedBackward) -> Carrying | None:
-        """Returns what holds the updates that calls leave to each other; None if they may not.
-
-        With use_ema, an update of some weights also averages those that are not selected.
-        """
-        averages = self.inner.model.optimizer.use_ema
-        return None if averages else self.inner.carrying_for(backward.plan)
 
     def _planned_backward(self, mask: Mask) -> tuple[Planned | None, OrderedBackward]:
         """Returns the plan for a selection, if one is wanted, and what carries it out."""

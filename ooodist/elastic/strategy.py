@@ -81,7 +81,6 @@ class Elastic(Strategy):
         )
         self.selective = selective
         self.watch = inner.watch
-        self.carrying = inner.carrying
         self.has_whole_model = inner.has_whole_model
         self.config = config
         self.controller: Controller | None = None
@@ -115,7 +114,6 @@ class Elastic(Strategy):
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Measures model, network and the costs of selections; fit calls this itself."""
-        self.flush()
         cost_model, optimizer_state, measure = self.selective.plan(batch, total_steps)
         self.steps_per_execution = self.inner.steps_per_execution
         self._planned_for = self.compiled
@@ -163,7 +161,6 @@ class Elastic(Strategy):
             self.plan(batches[0])
         controller = self._selector
         if controller.is_due:
-            self.flush()
             more = look_ahead(max(0, self.config.batches - len(batches)))
             found = [*batches, *more][: self.config.batches]
             number = int(self.engine.all_reduce(np.array([len(found)]), "min")[0])
