@@ -99,7 +99,17 @@ class DataParallel(Strategy):
                 steps_per_execution=self.given_steps_per_execution,
                 total_steps=total_steps,
                 accumulate=self.accumulate,
+                carrying=self.may_carry,
             )
+        )
+
+    @property
+    def may_carry(self) -> bool:
+        """Whether a plan that is made now may leave exchanges of a call to the next one."""
+        return (
+            self.carrying is not None
+            and self.carrying.is_wanted
+            and why_not_carried(self.model) is None
         )
 
     def _carry_out(self, planned: Planned) -> None:

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         return code
     profile = measured.profile
     subject = Subject(measured.title, profile.costs, profile.model)
-    limits = _as_trained(measured.limits, clusters)
+    limits = replace(_as_trained(measured.limits, clusters), carrying=options.carried)
     try:
         _plan(subject, clusters or [Cluster(profile.network)], limits, output)
     except UserError as error:
@@ -108,7 +108,9 @@ def _plan_costs(options: argparse.Namespace) -> int:
         )
     planning = _planning(options, PlanningConfig())
     limits = Limits(
-        memory_bytes=planning.memory_bytes, max_steps_per_execution=planning.max_steps_per_execution
+        memory_bytes=planning.memory_bytes,
+        max_steps_per_execution=planning.max_steps_per_execution,
+        carrying=options.carried,
     )
     costs = yaml_dataclass.read_file(StepCosts, options.costs, "--costs")
     subject = Subject(options.costs.stem, costs)

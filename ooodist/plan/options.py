@@ -28,6 +28,9 @@ examples:
   python -m ooodist.plan --config job.yaml --hosts 2 --devices 8 --inside 1600Gbit \\
       --bandwidth 100Gbit
 
+  # what is gained if exchanges may outlive a call, and meet the next one's forward pass
+  python -m ooodist.plan --costs plans/costs.yaml --workers 8 --bandwidth 10Gbit --carried
+
   # many clusters, from costs that were measured before (costs.yaml is among the output)
   python -m ooodist.plan --costs plans/costs.yaml --workers 2 8 64 --bandwidth 10Gbit 100Gbit
 
@@ -126,6 +129,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="BytePS: servers on hosts of their own (default: beside the workers)",
     )
     add("--steps-per-execution", metavar="MOST", help="most steps traced into one function")
+    add(
+        "--carried",
+        action="store_true",
+        help="also find the best plan that leaves exchanges to the next call, where each layer "
+        "waits for its own alone; the best plan of all is written",
+    )
 
     add = parser.add_argument_group("pipelines; by default as the job's parallel says").add_argument
     add("--pipeline", metavar="P", nargs="+", help="ranks")

@@ -69,6 +69,7 @@ def check_options(options: argparse.Namespace) -> None:
         "--workers": options.workers,
         "--servers": options.servers,
         "--steps-per-execution": options.steps_per_execution,
+        "--carried": options.carried,
         "--engine": options.engine,
     }
     for name, value in given.items():

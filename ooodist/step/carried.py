@@ -74,6 +74,8 @@ class Left(NamedTuple):
 def why_not_carried(model: keras.Model) -> str | None:
     """Returns why no exchange of a compiled model can be left to the next call; None if one can."""
     optimizer = model.optimizer
+    if model.run_eagerly:
+        return f"model {model.name} runs eagerly"
     if type(model).train_step is not keras.Model.train_step:
         return f"{type(model).__name__} has a train_step of its own, which may use them at once"
     if type(optimizer) not in WEIGHT_BY_WEIGHT:
@@ -243,18 +245,21 @@ class Carrying:
 
     Args:
         engine: connects the ranks.
+
+    Attributes:
+        is_wanted: whether calls may leave anything now.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._is_wanted = True
+        self.is_wanted = True
         self._why_not = ""  # to be said once, if a plan carries anything
         self._held: tuple[CarriedUpdates, Left] | None = None
         self._abandoned: tuple[CarriedUpdates, Left] | None = None
 
     def carries(self, plan: Plan) -> bool:
         """Returns whether calls with this plan may leave updates to each other now."""
-        if plan.carried and not self._is_wanted and self._why_not:
+        if plan.carried and not self.is_wanted and self._why_not:
             logger.warning(
                 "plan %s carries the exchanges of %d weights into the next call, but %s",
                 plan.name,
@@ -262,17 +267,17 @@ class Carrying:
                 self._why_not,
             )
             self._why_not = ""
-        return self._is_wanted and bool(plan.carried)
+        return self.is_wanted and bool(plan.carried)
 
     @contextlib.contextmanager
     def none(self, why: str = "") -> Iterator[None]:
         """Makes calls in this block end with all their updates, and logs why if that matters."""
-        before = self._is_wanted, self._why_not
-        self._is_wanted, self._why_not = False, why
+        before = self.is_wanted, self._why_not
+        self.is_wanted, self._why_not = False, why
         try:
             yield
         finally:
-            self._is_wanted, self._why_not = before
+            self.is_wanted, self._why_not = before
 
     def take(self, updates: CarriedUpdates | None) -> Left | None:
         """Returns what a call begins with; applies what another launch has left.

@@ -117,9 +117,7 @@ class Launch:
     def _updates(self) -> CarriedUpdates | None:
         """Returns the updates that a call leaves to the next one; None if it leaves none."""
         plan = self.backward.plan
-        if self._carrying is None or plan is None or self.model.run_eagerly:
-            return None
-        if not self._carrying.carries(plan):
+        if self._carrying is None or plan is None or not self._carrying.carries(plan):
             return None
         if self._carried is None:
             self._carried = CarriedUpdates(self.model, self.backward, self._updating)

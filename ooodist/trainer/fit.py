@@ -207,13 +207,13 @@ class DistributedFit:
                 "accumulate or batch_size, or give more data"
             )
         total = None if batches is None else batches * epochs
-        if self.strategy.needs_plan:
-            steps = None if total is None else max(1, total // accumulate)
-            self.strategy.plan(arrays.without_optionals(arrays.first_batch(given)), steps)
-        self.strategy.left = total
-        self._take_over_settings()
-        self._alike = False
         with self._carrying(callbacks):
+            if self.strategy.needs_plan:
+                steps = None if total is None else max(1, total // accumulate)
+                self.strategy.plan(arrays.without_optionals(arrays.first_batch(given)), steps)
+            self.strategy.left = total
+            self._take_over_settings()
+            self._alike = False
             return self._plain_fit(**given, callbacks=callbacks)
 
     @contextlib.contextmanager

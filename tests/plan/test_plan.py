@@ -76,7 +76,7 @@ def errors(output: str) -> list[str]:
     return [line for line in output.splitlines() if "ooodist: error: " in line]
 
 
-def check_files(folder: Path) -> plans.Plan:
+def check_files(folder: Path, *more: str) -> plans.Plan:
     """The plan of a folder in which all files of a planning must be, and be whole."""
     with Image.open(folder / "timeline.png") as image:
         image.load()
@@ -84,7 +84,7 @@ def check_files(folder: Path) -> plans.Plan:
     with gzip.open(folder / "timeline.json.gz") as file:
         events = json.load(file)["traceEvents"]
     tracks = {e["args"]["name"] for e in events if e["name"] in ("process_name", "thread_name")}
-    assert tracks == {"baseline", "planned", "compute", "exchange"}
+    assert tracks == {"baseline", "planned", "compute", "exchange", *more}
     assert {e["name"] for e in events if e["ph"] == "C"} == {"memory"}
     assert any(e["ph"] == "f" for e in events)  # an arrow's end
     return plans.read(folder / "plan.yaml")
@@ -126,6 +126,22 @@ def test_costs_of_a_file_on_a_described_cluster(costs_file: Path, tmp_path: Path
     assert int(rows["planned"]["peak_bytes"]) <= 3 << 20
     # What it has planned with can be planned with again.
     assert yaml_dataclass.read_file(StepCosts, output / "costs.yaml", "costs") == small_costs()
+
+
+def test_what_may_be_carried_has_a_row(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "out"
+    arguments = ["--carried", "--steps-per-execution", "1", "--output", str(output)]
+    assert program.main(["--costs", str(costs_file), *CLUSTER, *arguments]) == 0
+    assert "\nplanned, carrying " in capsys.readouterr().out
+    rows = {row["plan"]: row for row in table_rows(output)}
+    assert list(rows)[-3:] == ["planned", "carried", "lower_bound"]
+    bound, carried, planned = (
+        float(rows[name]["step_ms"]) for name in ("lower_bound", "carried", "planned")
+    )
+    assert bound <= carried < planned
+    plan = check_files(output, "carried")
+    assert plan.name == "carried"
+    assert int(rows["carried"]["carried"]) == len(plans.carried_exchanges(plan)) > 0
 
 
 def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:

@@ -78,14 +78,17 @@ def networks(
 
 @st.composite
 def plans(draw: DrawFn, costs: StepCosts) -> Plan:
-    """Any order that is allowed; buckets, chunks and pieces in any sequence."""
+    """Any order that is allowed; buckets, chunks and pieces in any sequence; some carried."""
+    planned = tuple(draw(st.permutations(draw(exchanges(costs)))))
+    carried = draw(st.just([]) | st.lists(st.sampled_from(planned))) if planned else []
     return Plan(
         name="any",
         order=draw(st.none() | orders(costs)),
-        exchanges=tuple(draw(st.permutations(draw(exchanges(costs))))),
+        exchanges=planned,
         credit=draw(st.none() | st.integers(1, 3)),
         by_urgency=draw(st.booleans()),
         partition_bytes=draw(st.none() | st.integers(50, 200)),
+        carried=tuple({weight: None for exchange in carried for weight in exchange.weights}),
         steps_per_execution=draw(st.integers(1, 4)),
     )
 

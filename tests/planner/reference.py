@@ -41,19 +41,27 @@ class Job:
 
 @dataclass
 class Reference:
-    """Plays one launch when it is made; the attributes say what happened."""
+    """Plays calls, one after the other, when it is made; the attributes say what happened.
+
+    Steps are numbered through; the clock is set to 0 when a call begins. `ends`: of each call, its
+    seconds, and the numbers of units and exchanges until then.
+    """
 
     costs: StepCosts
     network: Network
     plan: Plan
+    calls: int = 1
     clock: float = 0.0
+    ends: list[tuple[float, int, int]] = field(default_factory=list)
     units: list[tuple[int, str, str, float, float]] = field(default_factory=list)
     exchanges: list[tuple[int, str, int, float, float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.to_run = [
-            job for step in range(self.plan.steps_per_execution) for job in self.jobs(step)
-        ]
+        per_call = self.plan.steps_per_execution
+        self.steps = self.calls * per_call
+        self.last_steps = range(per_call - 1, self.steps, per_call)  # of their calls
+        self.carried = self.plan.carried if self.network.workers > 1 else ()
+        self.to_run = [job for step in range(self.steps) for job in self.jobs(step)]
         self.running: Job | None = None
         self.idle_seconds = 0.0  # that the stream has done nothing since the last arrival
         self.last_arrival = 0.0
@@ -64,9 +72,12 @@ class Reference:
         self.to_exchange = [
             [
                 self.split(step, place, exchange)
-                for place, exchange in enumerate(self.plan.exchanges)
+                for place, exchange in sorted(
+                    enumerate(self.plan.exchanges),
+                    key=lambda pair, step=step: self.is_left(step, pair[1].weights[0]),
+                )
             ]
-            for step in range(self.plan.steps_per_execution)
+            for step in range(self.steps)
         ]
         # The way of a piece: latency, the first lane's queue, that lane, the second's, that lane.
         self.starting: list[Piece] = []
@@ -88,8 +99,7 @@ class Reference:
                 self.idle_seconds += min(times) - self.clock
             self.clock = min(times)
         assert not self.to_run
-        assert len(self.updated) == self.plan.steps_per_execution * len(self.costs.weights)
-        self.exchanges.sort(key=lambda exchange: exchange[-1])
+        assert len(self.updated) == self.steps * len(self.costs.weights)
 
     def jobs(self, step: int) -> list[Job]:
         by_name = {unit.name: unit for unit in self.costs.backward}
@@ -104,7 +114,14 @@ class Reference:
             return Job(step, unit.name, unit.kind, unit.seconds, gradients=unit.weights)
 
         middle = Job(step, "middle", "middle", self.costs.middle_seconds, gradients=unnamed)
-        return [*map(job, self.costs.forward), middle, *map(job, backward)]
+        jobs = [*map(job, self.costs.forward), middle, *map(job, backward)]
+        if step in self.last_steps:
+            jobs.append(Job(step, "", "launch", self.costs.launch_seconds))
+        return jobs
+
+    def is_left(self, step: int, weight: str) -> bool:
+        """Whether the call of the step leaves the weight's exchange to the next one."""
+        return step in self.last_steps and weight in self.carried
 
     def split(self, step: int, place: int, exchange: PlannedExchange) -> list[Piece]:
         sizes = {weight.name: weight.num_bytes for weight in self.costs.weights}
@@ -136,12 +153,19 @@ class Reference:
         if job is None or job.start + job.seconds > self.clock:
             return False
         self.running = None
-        if job.kind != "cpu":
+        if job.kind == "launch":
+            self.ends.append((self.clock, len(self.units), len(self.exchanges)))
+            self.clock = self.last_arrival = 0.0
+            self.idle_seconds = 0.0  # a stream that has not begun is not idle
+            for name in self.carried:
+                self.gradients_ready[job.step, name] = self.clock
+        elif job.kind != "cpu":
             self.units.append((job.step, job.name, job.kind, job.start, self.clock))
         if job.kind == "update":
             self.updated.add((job.step, job.name))
         for name in job.gradients:
-            self.gradients_ready[job.step, name] = self.clock
+            if not self.is_left(job.step, name):
+                self.gradients_ready[job.step, name] = self.clock
         if self.network.workers == 1:
             for weight in self.costs.weights:
                 if weight.name in job.gradients:
@@ -156,11 +180,22 @@ class Reference:
             waits_for = self.to_run[0].waits_for
             if step > 0 and any((step - 1, name) not in self.updated for name in waits_for):
                 return False
+            if self.to_run[0].kind == "launch" and not self.is_all_updated(step):
+                return False
             self.running = self.to_run.pop(0)
         else:
             return False
         self.running.start = self.clock
         return True
+
+    def is_all_updated(self, last: int) -> bool:
+        """Whether all steps until then are through but for what the last one leaves."""
+        return all(
+            (step, weight.name) in self.updated
+            or (step == last and self.is_left(step, weight.name))
+            for step in range(last + 1)
+            for weight in self.costs.weights
+        )
 
     def update(self, step: int, name: str) -> None:
         seconds = next(w.update_seconds for w in self.costs.weights if w.name == name)

@@ -172,6 +172,27 @@ def test_arrows_of_simulated_launches_end_with_the_last() -> None:
     assert steps[2] == [8, 8, 9]  # from one launch to the next
 
 
+def test_a_carried_exchange_is_shown_in_the_call_that_begins_with_it() -> None:
+    plan = Plan("planned", ("X2", "W1", "W2"), each_alone("w1", "w2"), carried=("w2",))
+    simulation = Simulator(SIMULATED, Network("horovod", 2, seconds_per_byte=1.0)).run(plan)
+    process = predicted(
+        simulation, SIMULATED, number=1, title="predicted", launches=[(100.0, 7), (200.0, 8)]
+    )
+    shown = [(s.name, s.details["step"], s.start) for s in process.slices if s.kind == "exchange"]
+    assert shown == [("w2", 6, 100.0), ("w1", 7, 105.0), ("w2", 7, 200.0), ("w1", 8, 205.0)]
+    names = [
+        [(process.slices[place].name, process.slices[place].details["step"]) for place in arrow]
+        for arrow in process.arrows
+    ]
+    # What made the first is not shown.
+    assert names == [
+        [("w2", 6), ("F2", 7)],
+        [("W1", 7), ("w1", 7), ("F1", 8)],
+        [("W2", 7), ("w2", 7), ("F2", 8)],
+        [("W1", 8), ("w1", 8)],
+    ]
+
+
 def test_processes_side_by_side() -> None:
     events = trace_events([recorded(TIMELINE, title="measured"), simulated_process()])
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]

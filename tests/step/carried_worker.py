@@ -322,7 +322,7 @@ def what_an_exception_leaves_is_applied_by_flush_alone() -> None:
 
 @check
 def launches_of_different_plans_take_turns() -> None:
-    """As live planning and elastic selections have them."""
+    """As live planning has them."""
     x, y = data(BATCH * engine.size * 6)
     batches = [
         (tf.constant(x[at : at + BATCH]), tf.constant(y[at : at + BATCH]))

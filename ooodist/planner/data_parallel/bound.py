@@ -10,7 +10,9 @@ import numpy as np
 from ooodist.planner.costs import Network, StepCosts
 
 
-def lower_bound(costs: StepCosts, network: Network, steps_per_execution: int) -> float:
+def lower_bound(
+    costs: StepCosts, network: Network, steps_per_execution: int, *, carrying: bool = False
+) -> float:
     """Returns seconds per step that no plan can beat, in the model of the simulator.
 
     A call takes at least its first forward pass, the minimum from each backward pass to the next,
@@ -24,6 +26,10 @@ def lower_bound(costs: StepCosts, network: Network, steps_per_execution: int) ->
 
     Nor can a call be shorter than all its computing and the CPU time of all its exchanges: one
     core has to do both, and is not idle while it works for an exchange with no unit running.
+
+    With ``carrying``, plans may leave exchanges to the next call. The end of a call is then no more
+    than another way to the next backward pass, on which the fixed cost of a call is paid, during
+    which nothing computes and nothing is exchanged.
     """
     if network.workers == 1:
         return costs.compute_seconds + costs.launch_seconds / steps_per_execution
@@ -40,12 +46,14 @@ def lower_bound(costs: StepCosts, network: Network, steps_per_execution: int) ->
         forward + backward + sum(update[weight] for weight in behind),
         _exchange_seconds(costs, network, behind) + costs.middle_seconds,
     )
+    busy = costs.compute_seconds + _cpu_seconds(costs, network)
+    if carrying:
+        return max(cycle, busy) + costs.launch_seconds / steps_per_execution
     last = max(
         backward + sum(update.values()) + _idle_at_end(costs, network),
         _exchange_seconds(costs, network, update),
     )
     launch = forward + (steps_per_execution - 1) * cycle + last + costs.launch_seconds
-    busy = costs.compute_seconds + _cpu_seconds(costs, network)
     return max(launch, steps_per_execution * busy + costs.launch_seconds) / steps_per_execution
 
 

@@ -1,15 +1,25 @@
 """Plans from a few settings, and a search for the best settings: where the planner begins.
 
 A plan of this family defers the dW of the first k layers, exchanges gradients as they become
-ready or by priority, joins small ones and splits large ones.
+ready or by priority, joins small ones and splits large ones. Where it may, it carries those of
+some layers in a row to the next call::
+
+    carried (2, 5)   F0 F1 F2 F3 F4 F5   in the call: 0, 1 and 5, beside the dW that are put off
+                           |------|      at the begin of the next one: 2, 3 and 4, beside F0 and F1
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, product
 
-from ooodist.planner.data_parallel.exchanges import arrange, most_urgent_first, ready_order
+from ooodist.planner.data_parallel.exchanges import (
+    arrange,
+    layers_by_need,
+    most_urgent_first,
+    ready_order,
+)
 from ooodist.planner.data_parallel.named import priority_sequence
 from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
@@ -18,7 +28,8 @@ from ooodist.planner.data_parallel.simulate import Simulator
 BUCKET_BYTES = (0, *(1 << exponent for exponent in range(16, 31, 2)))
 CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
 LEAST_GAIN = 1e-4  # relative gain of the score for which a setting is changed
-MOST_K = 32  # how many values of k are tried at most, at equal distances
+MOST_K = 32  # how many values of k, and limits of what is carried, are tried at most
+MOST_TOGETHER = 8  # how many of each are tried at most with all of the others
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,8 @@ class Settings:
         piece_bytes: size of chunks, or of the engine's pieces if it picks by urgency; None: no
             splitting.
         credit: exchanges in flight.
+        carried: from which to before which layer, in forward order, exchanges are carried. A bucket
+            is carried if all of it is within.
     """
 
     k: int
@@ -40,6 +53,7 @@ class Settings:
     bucket_bytes: int
     piece_bytes: int | None
     credit: int | None
+    carried: tuple[int, int] = (0, 0)
 
 
 class Family:
@@ -49,6 +63,7 @@ class Family:
         simulator: a simulator of the step's costs and network.
         credits: allowed credits.
         partitions: allowed sizes of pieces, if the engine picks by urgency.
+        carrying: whether exchanges may be carried.
     """
 
     def __init__(
@@ -56,13 +71,18 @@ class Family:
         simulator: Simulator,
         credits: Sequence[int | None],
         partitions: Sequence[int],
+        *,
+        carrying: bool = False,
     ) -> None:
         costs, network = simulator.costs, simulator.network
         self._costs = costs
         self._network = network
-        layers = len(movable_layers(costs))
-        values = min(layers, MOST_K)
-        self._ks = sorted({layers * i // values for i in range(values + 1)}) if values else [0]
+        self._ks = _some_up_to(len(movable_layers(costs)))
+        self._layers = layers_by_need(costs)
+        self._limits = _some_up_to(len(self._layers)) if carrying else []
+        some_limits = _some_up_to(len(self._layers), MOST_TOGETHER)
+        some_ks = _some_up_to(self._ks[-1], MOST_TOGETHER)
+        self._together = list(product(some_ks, combinations(some_limits, 2)))
         self._pieces: Sequence[int | None] = partitions if network.by_urgency else CHUNK_BYTES
         self._credits = credits
         self._simulator = simulator
@@ -79,15 +99,18 @@ class Family:
     def plan(self, settings: Settings, steps_per_execution: int) -> Plan:
         """Makes the plan that the settings describe."""
         by_urgency = self._network.by_urgency
-        if settings not in self._exchanges_of:
-            self._exchanges_of[settings] = self._exchanges(settings)
+        base = replace(settings, carried=(0, 0))
+        if base not in self._exchanges_of:
+            self._exchanges_of[base] = self._exchanges(base)
+        exchanges, carried = self._carried(self._exchanges_of[base], settings.carried)
         return Plan(
             name="planned",
             order=self._order(settings.k),
-            exchanges=self._exchanges_of[settings],
+            exchanges=exchanges,
             credit=settings.credit,
             by_urgency=by_urgency,
             partition_bytes=settings.piece_bytes if by_urgency else None,
+            carried=carried,
             steps_per_execution=steps_per_execution,
             engine=self._network.engine,
             workers=self._network.workers,
@@ -113,13 +136,44 @@ class Family:
 
     def _varied(self, settings: Settings) -> list[list[Settings]]:
         """Returns, for each setting, the settings with another value of it."""
-        return [
+        varied = [
             [replace(settings, k=k) for k in self._ks],
             [replace(settings, by_priority=by_priority) for by_priority in (False, True)],
             [replace(settings, bucket_bytes=size) for size in BUCKET_BYTES],
             [replace(settings, piece_bytes=size) for size in self._pieces],
             [replace(settings, credit=credit) for credit in self._credits],
         ]
+        if self._limits:
+            first, end = settings.carried
+            varied += [
+                [replace(settings, carried=(other, end)) for other in self._limits if other <= end],
+                [
+                    replace(settings, carried=(first, other))
+                    for other in self._limits
+                    if other >= first
+                ],
+                # Which layers are best carried depends on which dW are put off.
+                [replace(settings, k=k, carried=pair) for k, pair in self._together],
+            ]
+        return varied
+
+    def _carried(
+        self, exchanges: tuple[PlannedExchange, ...], carried: tuple[int, int]
+    ) -> tuple[tuple[PlannedExchange, ...], tuple[str, ...]]:
+        """Returns the exchanges, and the weights that are carried.
+
+        Those that are carried change places among each other, to go in the order of need.
+        """
+        names = {name for layer in self._layers[slice(*carried)] for name in layer}
+        if not names:
+            return exchanges, ()
+        places = [place for place, e in enumerate(exchanges) if names.issuperset(e.weights)]
+        urgent_first = most_urgent_first(self._costs, [exchanges[place] for place in places])
+        changed = list(exchanges)
+        for place, exchange in zip(places, urgent_first, strict=True):
+            changed[place] = exchange
+        weights = {name for exchange in urgent_first for name in exchange.weights}
+        return tuple(changed), tuple(w.name for w in self._costs.weights if w.name in weights)
 
     def _order(self, k: int) -> tuple[str, ...]:
         if k not in self._orders:
@@ -140,3 +194,9 @@ class Family:
         if network.by_urgency:
             return most_urgent_first(costs, exchanges)
         return priority_sequence(costs, network, order, exchanges, settings.credit, self._simulator)
+
+
+def _some_up_to(most: int, most_values: int = MOST_K) -> list[int]:
+    """Returns numbers from 0 to ``most``: all, or some at equal distances."""
+    count = min(most, most_values)
+    return sorted({most * i // count for i in range(count + 1)}) if count else [0]

@@ -28,8 +28,21 @@ def need_order(costs: StepCosts) -> tuple[str, ...]:
 
     Weights that no forward unit needs come last.
     """
-    needed = dict.fromkeys(weight for unit in costs.forward for weight in unit.weights)
-    return (*needed, *(w.name for w in costs.weights if w.name not in needed))
+    return tuple(name for layer in layers_by_need(costs) for name in layer)
+
+
+def layers_by_need(costs: StepCosts) -> list[tuple[str, ...]]:
+    """Returns the weights that each forward unit is the first to need, in forward order.
+
+    Weights that no forward unit needs are the last item; none is empty.
+    """
+    seen: set[str] = set()
+    layers = []
+    everything = tuple(weight.name for weight in costs.weights)
+    for names in (*(unit.weights for unit in costs.forward), everything):
+        layers.append(tuple(name for name in dict.fromkeys(names) if name not in seen))
+        seen.update(names)
+    return [layer for layer in layers if layer]
 
 
 class OrderFor:

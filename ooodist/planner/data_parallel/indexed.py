@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts, WeightCost
-from ooodist.planner.data_parallel.plan import Plan, PlannedExchange, split_evenly
+from ooodist.planner.data_parallel.plan import (
+    Plan,
+    PlannedExchange,
+    carried_exchanges,
+    split_evenly,
+)
 
 MOST_KNOWN = 100_000  # converted exchanges that are kept
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
@@ -42,6 +47,8 @@ class IndexedPlan:
             ready.
         handed_over: the exchanges that the step hands to the network, by index in the plan: item 0
             before the backward pass, item i when its i-th unit has run.
+        handed_over_last: the same for the last step of a call, which leaves some to the next call.
+        carried: what it leaves, by index in the plan; the next call begins with it.
         weights: for each exchange, the weights in it.
         pieces: for each exchange, its pieces.
         num_parts: for each weight, how many exchanges must arrive before it can be updated.
@@ -50,6 +57,8 @@ class IndexedPlan:
     order: list[int]
     ready_after: list[int]
     handed_over: list[list[int]]
+    handed_over_last: list[list[int]]
+    carried: list[int]
     weights: list[tuple[int, ...]]
     pieces: list[tuple[Piece, ...]]
     num_parts: list[int]
@@ -112,27 +121,32 @@ class IndexedCosts:
     def index(self, plan: Plan) -> IndexedPlan:
         """Converts the plan. Raises UserError if it does not fit the costs."""
         order, ready_after = self._index_order(plan)
-        handed_over: list[list[int]] = [[] for _ in range(len(order) + 1)]
         if self._network.workers == 1:
-            # Nothing is exchanged: a gradient arrives when it is ready.
-            for weight, place in enumerate(ready_after):
-                handed_over[place].append(weight)
+            # Nothing is exchanged, so nothing is carried: a gradient arrives when it is ready.
             count = len(ready_after)
             alone: list[tuple[int, ...]] = [(weight,) for weight in range(count)]
-            free = (Piece(0, 0.0, 0.0, 0.0),)
-            return IndexedPlan(order, ready_after, handed_over, alone, [free] * count, [1] * count)
+            over = _handed_over(enumerate(alone), order, ready_after, in_sequence=False)
+            free: tuple[Piece, ...] = (Piece(0, 0.0, 0.0, 0.0),)
+            return IndexedPlan(
+                order, ready_after, over, over, [], alone, [free] * count, [1] * count
+            )
         weights, pieces = self._index_exchanges(plan)
-        latest = 0
-        for number, members in enumerate(weights):
-            place = ready_after[members[0]]
-            if len(members) > 1:
-                place = max([ready_after[weight] for weight in members])
-            if not plan.by_urgency:
-                # In sequence none is handed over before its predecessors.
-                place = latest = max(latest, place)
-            handed_over[place].append(number)
+        in_sequence = not plan.by_urgency
+        over = last = _handed_over(enumerate(weights), order, ready_after, in_sequence=in_sequence)
+        carried: list[int] = []
+        if plan.carried:
+            carried = self._carried(plan)
+            left = set(carried)
+            others = [pair for pair in enumerate(weights) if pair[0] not in left]
+            last = _handed_over(others, order, ready_after, in_sequence=in_sequence)
         parts = self._num_parts(plan, weights)
-        return IndexedPlan(order, ready_after, handed_over, weights, pieces, parts)
+        return IndexedPlan(order, ready_after, over, last, carried, weights, pieces, parts)
+
+    def _carried(self, plan: Plan) -> list[int]:
+        try:
+            return carried_exchanges(plan)
+        except UserError as error:
+            raise UserError(f"plan {plan.name}: {error}") from error
 
     def exchange_bytes(self, exchange: PlannedExchange) -> int:
         """Returns the bytes of an exchange. Raises UserError if its weight cannot be split so."""
@@ -256,6 +270,32 @@ class IndexedCosts:
                 "each weight of the costs needs one exchange, or one for each of its parts"
             )
         return found
+
+
+def _handed_over(
+    exchanges: Iterable[tuple[int, tuple[int, ...]]],
+    order: Sequence[int],
+    ready_after: Sequence[int],
+    *,
+    in_sequence: bool,
+) -> list[list[int]]:
+    """Returns the numbers of exchanges by when a step hands them over; see IndexedPlan.
+
+    Args:
+        exchanges: their numbers and weights, in the plan's order.
+        order, ready_after: as in IndexedPlan.
+        in_sequence: none is handed over before its predecessors.
+    """
+    handed_over: list[list[int]] = [[] for _ in range(len(order) + 1)]
+    latest = 0
+    for number, members in exchanges:
+        place = ready_after[members[0]]
+        if len(members) > 1:
+            place = max([ready_after[weight] for weight in members])
+        if in_sequence:
+            place = latest = max(latest, place)
+        handed_over[place].append(number)
+    return handed_over
 
 
 def part_bytes(weight: WeightCost, parts: int) -> list[int]:

@@ -6,6 +6,10 @@ which is the next forward pass or the end::
 
     F1 F2 F3   X3 X2 W1 W2 W3 ..uF1 ....uF2 ....uF3   X3 X2 W1 W2 W3 ..u.......u.......u
     once       as often as there are steps but one    once
+
+With carried exchanges, the first forward pass waits, too, and the last backward pass hands over
+less, so of a call of three or more steps, the first, the second and the last are played. A call
+ends with nothing in flight, so all calls but a training's first are alike.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ class Launch:
         self._plan = plan
         self._steps = settings.steps_per_execution
         self._backward_seconds = [costs.backward_seconds[unit] for unit in plan.order]
-        self._parts_left: list[list[int]] = []  # by step, then by weight
+        self._parts_left: dict[int, list[int]] = {}  # by step, then by weight
         self._steps_applied = [0] * len(plan.num_parts)
         self._taken = 0  # number of arrivals that the compute stream has dealt with
         self._next_end = math.inf  # when the next arrival is complete
@@ -50,7 +54,7 @@ class Launch:
 
     def play(self) -> float:
         """Plays all steps; returns when the last update has ended."""
-        now = 0.0
+        now = self._begin()
         for step in range(self._steps):
             now = self._forward(step, now)
             now = self._backward(step, now)
@@ -60,6 +64,8 @@ class Launch:
         """Returns the same after playing a single step, if all steps are alike; else None."""
         if not self._costs.all_awaited:
             return None
+        if self._plan.carried:
+            return self._repeat_carrying()
         start = self._forward(0, 0.0)
         backward_end = self._backward(0, start)
         if self._steps == 1:
@@ -73,10 +79,35 @@ class Launch:
         self._parts_left[0] = parts_left
         return self._end(backward_end) + (self._steps - 1) * (forward_end - start)
 
+    def _repeat_carrying(self) -> float | None:
+        if self._steps < 3:
+            return self.play()
+        start = self._forward(0, self._begin())
+        is_idle = self._idle_until >= start
+        forward_end = self._forward(1, self._backward(0, start))
+        if is_idle or self._idle_until >= forward_end:
+            return None  # as above
+        end = self._end(self._backward(self._steps - 1, forward_end))
+        return end + (self._steps - 2) * (forward_end - start)
+
+    def _begin(self) -> float:
+        """Hands over what the call before has left; returns when the first F unit may begin."""
+        carried = self._plan.carried
+        if not carried:
+            return 0.0
+        before = -1  # the last step of the call before
+        for exchange in carried:
+            for weight in self._plan.weights[exchange]:
+                self._steps_applied[weight] = before
+        self._parts_left[before] = self._plan.num_parts.copy()
+        self.lanes.hand_over(before, carried, 0.0)
+        self._next_end = self.lanes.next_end(0, 0.0)
+        return self._settle(0.0)
+
     def _forward(self, step: int, now: float) -> float:
         """Plays the forward pass that begins now; returns when it ends."""
         applied, recorded = self._steps_applied, self.recorded
-        if not step and recorded is None:  # no updates to wait for
+        if not step and recorded is None and not self._plan.carried:  # no updates to wait for
             return now + self._costs.forward_seconds
         for number, (seconds, weights) in enumerate(self._costs.forward):
             for weight in weights:
@@ -93,7 +124,9 @@ class Launch:
     def _backward(self, step: int, now: float) -> float:
         """Plays the middle of the step and its backward pass; returns when they end."""
         lanes, recorded, handed_over = self.lanes, self.recorded, self._plan.handed_over
-        self._parts_left.append(self._plan.num_parts.copy())
+        if step + 1 == self._steps:
+            handed_over = self._plan.handed_over_last
+        self._parts_left[step] = self._plan.num_parts.copy()
         for number, seconds in enumerate((self._costs.middle_seconds, *self._backward_seconds)):
             start = now
             now += seconds

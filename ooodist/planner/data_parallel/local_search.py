@@ -1,4 +1,4 @@
-"""Improves a plan by small changes: moving a dW, moving, splitting and joining exchanges."""
+"""Improves a plan by small changes: moving a dW, moving, splitting, joining, carrying exchanges."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ooodist.planner.data_parallel.orders import Moves, baseline_order, is_legal
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 
 HOW_OFTEN = (10, 3, 3, 0.3, 2)  # weights: move, split, join exchanges, set the credit, move a dW
+HOW_OFTEN_CARRIED = 4  # the weight of carrying one exchange more or less
 MOST_DRAWS = 8  # of changes, if those that were drawn change nothing
 LEAST_PART_BYTES = 1 << 19  # smaller chunks cost more than they gain
 NUM_LOSSES = 50  # changes for the worse that are observed before any is accepted
@@ -31,6 +32,7 @@ class LocalSearch:
         credits: allowed credits.
         score: score of a plan; less is better.
         rng: draws the changes.
+        carrying: whether exchanges may be carried.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class LocalSearch:
         credits: Sequence[int | None],
         score: Callable[[Plan], float],
         rng: random.Random,
+        *,
+        carrying: bool = False,
     ) -> None:
         self._costs = costs
         self._baseline = baseline_order(costs)
@@ -49,6 +53,7 @@ class LocalSearch:
         self._credits = credits
         self._score = score
         self._rng = rng
+        self._carrying = carrying
 
     def improve(self, plan: Plan, changes: int, *, follow: bool) -> Plan:
         """Returns the best plan found by simulated annealing with this many random changes.
@@ -82,16 +87,21 @@ class LocalSearch:
         return best
 
     def _followed(self, plan: Plan) -> Plan:
-        return replace(plan, order=self._order_for.sequence(plan.exchanges))
+        exchanges = plan.exchanges
+        if plan.carried and plan.steps_per_execution == 1:  # no call waits for these
+            carried = set(plan.carried)
+            exchanges = tuple(sorted(exchanges, key=lambda e: e.weights[0] in carried))
+        return replace(plan, order=self._order_for.sequence(exchanges))
 
     def simplify(self, plan: Plan, worst: float) -> Plan:
-        """Removes splits and deferrals, as far as the plan's score stays within ``worst``.
+        """Removes splits, deferrals and what is carried, while the score stays within ``worst``.
 
         Noise outweighs tiny predicted gains, and each exchange and each deferral costs something
         that the model does not know.
         """
         split = list(dict.fromkeys(e.weights[0] for e in plan.exchanges if e.parts > 1))
         plan = self._undo(plan, split, _whole, worst)
+        plan = self._undo(plan, plan.carried, _not_carried, worst)
         return self._undo(plan, self._moves.movable, self._undeferred, worst)
 
     def _undo(
@@ -137,8 +147,12 @@ class LocalSearch:
         kinds = [self._move_exchange, self._split, self._join, self._set_credit]
         if not follow:
             kinds.append(self._move_unit)
+        how_often = HOW_OFTEN[: len(kinds)]
+        if self._carrying:
+            kinds.append(self._carry)
+            how_often = (*how_often, HOW_OFTEN_CARRIED)
         for _ in range(MOST_DRAWS):
-            (kind,) = self._rng.choices(kinds, HOW_OFTEN[: len(kinds)])
+            (kind,) = self._rng.choices(kinds, how_often)
             changed = kind(plan)
             if changed != plan:
                 return changed
@@ -192,14 +206,25 @@ class LocalSearch:
         if first.parts > 1:
             return self._with_parts(plan, first.weights[0], first.parts // 2)
         dtype = self._weights[first.weights[0]].dtype
+        is_carried = first.weights[0] in plan.carried
         for second in others:
-            if second.parts == 1 and self._weights[second.weights[0]].dtype == dtype:
+            if (
+                second.parts == 1
+                and self._weights[second.weights[0]].dtype == dtype
+                and (second.weights[0] in plan.carried) == is_carried
+            ):
                 bucket = PlannedExchange(first.weights + second.weights)
                 return _with(plan, index, index + 2, [bucket])
         return plan
 
     def _set_credit(self, plan: Plan) -> Plan:
         return replace(plan, credit=self._rng.choice(self._credits))
+
+    def _carry(self, plan: Plan) -> Plan:
+        """Carries an exchange, or carries it no longer; with all chunks of its weight."""
+        chosen = self._rng.choice(plan.exchanges).weights
+        carried = set(plan.carried).symmetric_difference(chosen)
+        return replace(plan, carried=tuple([name for name in self._weights if name in carried]))
 
     def _with_parts(self, plan: Plan, weight: str, parts: int) -> Plan:
         """Replaces each chunk of a gradient, in its place, by the new ones that begin within it."""
@@ -228,3 +253,12 @@ def _whole(plan: Plan, weights: Sequence[str]) -> Plan:
         if exchange.part == 0 or exchange.weights[0] not in chosen
     ]
     return replace(plan, exchanges=tuple(exchanges))
+
+
+def _not_carried(plan: Plan, weights: Sequence[str]) -> Plan:
+    """Returns the plan with these weights, and all in a bucket with one of them, not carried."""
+    chosen = set(weights)
+    for exchange in plan.exchanges:
+        if chosen.intersection(exchange.weights):
+            chosen.update(exchange.weights)
+    return replace(plan, carried=tuple(name for name in plan.carried if name not in chosen))

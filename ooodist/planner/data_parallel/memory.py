@@ -3,7 +3,8 @@
 A tensor is alive from the end of the unit that makes it to the end of its last reader. One that no
 unit reads is a gradient: it is alive until all weights whose gradients its unit completes have been
 updated (all weights of the step, if it completes none). At the end of a unit, both what it has made
-and what it was the last to read are alive.
+and what it was the last to read are alive. A gradient whose exchange is carried is alive between
+two calls: a call begins with those of the one before.
 """
 
 from __future__ import annotations
@@ -56,26 +57,38 @@ class Memory:
         update_at: dict[tuple[int, str], int] = {}
         for moment, span in enumerate(spans):
             (update_at if span.kind == "update" else unit_at)[span.step, span.name] = moment
+        before = -1  # the last step of the call before
+        carried = []
+        for tensor, weights in zip(self._costs.tensors, self._updates, strict=True):
+            late = [update_at[before, name] for name in weights if (before, name) in update_at]
+            if late:
+                carried.append((max(late), tensor.num_bytes))
         lives = []
         for step in range(1 + max((span.step for span in spans), default=-1)):
             for tensor, weights in zip(self._costs.tensors, self._updates, strict=True):
                 birth = unit_at[step, tensor.made_by]
                 reads = [unit_at[step, name] for name in tensor.used_by]
-                updates = [update_at[step, name] for name in weights]
+                # What is carried is updated after the call.
+                updates = [update_at.get((step, name), len(spans)) for name in weights]
                 lives.append((birth, max([birth, *reads, *updates]), tensor.num_bytes))
-        changes = _changes(*_columns(lives), len(spans))
-        alive = np.cumsum(changes) + self._costs.base_bytes
+        changes = _changes(*_columns(lives), len(spans) + 1)[: 2 * len(spans)]
+        at_first = self._costs.base_bytes
+        for death, num_bytes in carried:
+            at_first += num_bytes
+            changes[2 * death + 1] -= num_bytes
+        alive = np.cumsum(changes) + at_first
         moments = np.flatnonzero(changes)
         ends = [(spans[moment // 2].end, int(alive[moment])) for moment in moments.tolist()]
-        return [(0.0, self._costs.base_bytes), *ends]
+        return [(0.0, at_first), *ends]
 
     def peak_bytes(self, plan: Plan) -> int:
         """Returns the most bytes alive at one time in a call, however slow the network is.
 
         A gradient then lives until the next step's first F unit that waits for its weight, or, if
-        none does, to the end of the call.
+        none does, to the end of the call; if it is carried, of the next call.
         """
         costs = self._costs
+        carried = set(plan.carried)
         forward = [unit.name for unit in costs.forward]
         order = plan.order or [unit.name for unit in costs.backward]
         moment_of = {name: moment for moment, name in enumerate((*forward, *order))}
@@ -86,9 +99,13 @@ class Memory:
                 waits.setdefault(weight, moment)
         end = step_length * plan.steps_per_execution - 1
         lives = []
+        at_first, freed = 0, []  # of what the call before has left: bytes; (moment, bytes)
         for tensor, weights in zip(costs.tensors, self._updates, strict=True):
             birth = moment_of[tensor.made_by]
             reads = [moment_of[name] for name in tensor.used_by]
+            if late := [waits.get(name, end + 1) - 1 for name in weights if name in carried]:
+                at_first += tensor.num_bytes
+                freed.append((max(late), tensor.num_bytes))
             # An update runs before the F unit: at the latest right after the unit before that.
             updates = [step_length + waits[name] - 1 if name in waits else end for name in weights]
             lives.append((birth, max([birth, *reads, *updates]), tensor.num_bytes))
@@ -100,7 +117,14 @@ class Memory:
             np.tile(sizes, plan.steps_per_execution),
             end + 1,
         )
-        return costs.base_bytes + int(np.cumsum(changes).max(initial=0))
+        kept = at_first
+        for moment, num_bytes in freed:
+            if moment < 0:  # before the first F unit
+                kept -= num_bytes
+            else:
+                changes[2 * moment + 1] -= num_bytes
+        most = max(at_first, kept + int(np.cumsum(changes).max(initial=0)))
+        return costs.base_bytes + most
 
 
 def _columns(lives: list[tuple[int, int, int]]) -> tuple[Moments, Moments, Moments]:

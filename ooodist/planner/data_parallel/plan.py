@@ -75,7 +75,8 @@ class Plan:
     """How the steps of a call run.
 
     Attributes:
-        name: what made it: ``baseline``, ``tuned``, ``first_k``, ``priority``, ``planned``.
+        name: what made it: ``baseline``, ``tuned``, ``first_k``, ``priority``, ``planned``,
+            ``carried``.
         order: names of the backward units in execution order; None imposes no order, and leaves
             it to TensorFlow.
         exchanges: all chunks of all gradients, each once, in the planned order.
@@ -160,7 +161,10 @@ def write(plan: Plan, file: Path) -> None:
 
 
 def check_exchanges(plan: Plan) -> None:
-    """Raises UserError unless the plan exchanges each chunk of its weights exactly once."""
+    """Raises UserError unless the plan exchanges each chunk of its weights exactly once.
+
+    Nor may it carry a part of a bucket, or weights that it does not exchange.
+    """
     seen: dict[str, set[int]] = {}
     parts: dict[str, int] = {}
     for exchange in plan.exchanges:
@@ -187,3 +191,35 @@ def check_exchanges(plan: Plan) -> None:
                 f"the plan has {len(found)} of the {parts[weight]} parts of {weight}, and lacks "
                 f"part {missing}; add what is missing"
             )
+    carried_exchanges(plan)
+
+
+def carried_exchanges(plan: Plan) -> list[int]:
+    """Returns the indices of the exchanges that a call leaves to the next one.
+
+    Raises:
+        UserError: the plan carries a part of a bucket, or a weight that it does not exchange.
+    """
+    carried = set(plan.carried)
+    if not carried:
+        return []
+    numbers: list[int] = []
+    exchanged: set[str] = set()
+    for number, exchange in enumerate(plan.exchanges):
+        members = carried.intersection(exchange.weights)
+        if not members:
+            continue
+        if len(members) < len(exchange.weights):
+            left = sorted({*exchange.weights} - members)
+            raise UserError(
+                f"carried has {', '.join(sorted(members))}, whose exchange {exchange.name} also "
+                f"has {', '.join(left)}; carry all weights of a bucket, or none"
+            )
+        numbers.append(number)
+        exchanged |= members
+    if unknown := carried - exchanged:
+        raise UserError(
+            f"carried has {', '.join(sorted(unknown))}, which the plan does not exchange; "
+            "take it out, or plan anew for this model"
+        )
+    return numbers

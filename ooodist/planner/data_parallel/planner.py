@@ -2,19 +2,19 @@
 
 It begins with the named plans (baseline, tuned, first-k, strict priority), improves settings one at
 a time (candidates.py), then changes the best plan at random (local_search.py), and keeps the best
-of all.
+of all. Where exchanges may be carried, it goes on from there, and is never worse than without.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts
-from ooodist.planner.data_parallel.candidates import Family
+from ooodist.planner.data_parallel.candidates import Family, Settings
 from ooodist.planner.data_parallel.local_search import LocalSearch
 from ooodist.planner.data_parallel.named import (
     CREDITS,
@@ -56,7 +56,8 @@ class Limits:
         partitions: allowed sizes in bytes of the pieces into which an engine that picks by urgency
             splits exchanges. A single one if the engine's is fixed already.
         evaluations: plans of the random search, fewer for more than about 200 layers; with the
-            seed, they determine its result.
+            seed, they determine its result. ``carrying`` takes half as many more.
+        carrying: whether a call may leave exchanges to the next one (Plan.carried).
     """
 
     memory_bytes: Annotated[int, Range(0)] | None = None
@@ -66,6 +67,7 @@ class Limits:
     credits: tuple[int | None, ...] = CREDITS
     partitions: tuple[int, ...] = (PARTITION_BYTES, 1 << 20, 1 << 21, 1 << 23, 1 << 24)
     evaluations: Annotated[int, Range(0)] = 20000
+    carrying: bool = False
 
 
 class Planner:
@@ -100,6 +102,8 @@ class Planner:
             work = int(work * (MANY / size) ** falls)
         self.evaluations = min(limits.evaluations, work // size)
         expected = self.evaluations + OTHER_PLANS * len(self._steps)
+        if limits.carrying:
+            expected += expected // 2
         self._simulator = WatchedSimulator(costs, network, expected, progress)
         self._named: dict[int, dict[str, Plan]] = {}
 
@@ -171,24 +175,63 @@ class Planner:
 
     def search(self, seed: int) -> Plan:
         """Returns the best plan. Raises UserError if none fits into memory."""
+        return self.search_both(seed)[0]
+
+    def search_both(self, seed: int) -> tuple[Plan, Plan]:
+        """Returns the best plan, and the best of those that carry nothing, which may be the same.
+
+        The first is called ``carried`` if it carries something. Raises UserError if none fits into
+        memory.
+        """
         watched = self._simulator
         watched.phase = "plans with a name"
         watched.baseline_seconds = watched.step_seconds(baseline_plan(self._costs, self._network))
         pool = [plan for steps in self._steps for plan in self.named(steps).values()]
         self._check_memory(pool)
+        settings: dict[int, list[Settings]] = {}
         if self._network.workers > 1 and self._costs.weights:
             watched.phase = "one setting after the other"
             family = Family(watched, self._limits.credits, self._limits.partitions)
             launches = sorted({min(steps, MOST_SEARCHED_STEPS) for steps in self._steps})
             for steps in launches[-1:] if self._is_large else launches:
-                pool += [
-                    family.plan(family.improve(start, steps, self._loaded_score), steps)
-                    for start in family.starts()
+                settings[steps] = [
+                    family.improve(start, steps, self._loaded_score) for start in family.starts()
                 ]
+                pool += [family.plan(found, steps) for found in settings[steps]]
             watched.phase = "random changes"
             steps = min(self._pick(pool).steps_per_execution, MOST_SEARCHED_STEPS)
             pool += self._walk(pool, steps, random.Random(seed))
-        return replace(self._pick(pool), name="planned")
+        planned = replace(self._pick(pool), name="planned")
+        if not self._limits.carrying or not settings:
+            return planned, planned
+        pool += self._carrying([*pool, planned], settings, random.Random(seed))
+        best = self._pick(pool, self._score(planned))
+        return replace(best, name="carried" if best.carried else "planned"), planned
+
+    def _carrying(
+        self, pool: list[Plan], settings: Mapping[int, Sequence[Settings]], rng: random.Random
+    ) -> list[Plan]:
+        """Returns plans that carry exchanges, from the best settings and plans that carry none."""
+        limits, watched, score = self._limits, self._simulator, self._loaded_score
+        watched.phase = "carried exchanges, one setting after the other"
+        family = Family(watched, limits.credits, limits.partitions, carrying=True)
+        found: list[Plan] = []
+        for searched, settled in settings.items():
+            # What is carried makes short calls as fast as long ones.
+            steps = self._steps[0] if self._is_large else searched
+            scored = {each: score(family.plan(each, steps)) for each in settled}
+            best = min(scored, key=scored.__getitem__)
+            found.append(family.plan(family.improve(best, steps, score), steps))
+        watched.phase = "carried exchanges, random changes"
+        pool = pool + found
+        steps = min(self._pick(pool).steps_per_execution, MOST_SEARCHED_STEPS)
+        local = LocalSearch(self._costs, limits.credits, score, rng, carrying=True)
+        best_plan = min((_with_steps(plan, steps) for plan in pool), key=score)
+        follow = not self._network.by_urgency
+        for way, twelfths in ((follow, 3), (not follow, 1), (follow, 2)):
+            best_plan = local.improve(best_plan, self.evaluations * twelfths // 12, follow=way)
+        simpler = local.simplify(best_plan, score(best_plan) * (1 + SIMPLER_TOLERANCE / 2))
+        return [*found, best_plan, simpler]
 
     def _walk(self, pool: Iterable[Plan], steps: int, rng: random.Random) -> list[Plan]:
         """Changes the best of the pool at random; returns the result, also in a simpler form."""
@@ -234,11 +277,12 @@ class Planner:
         )
         return len(plan.exchanges) + copied / (1 << 20)
 
-    def _pick(self, pool: Iterable[Plan]) -> Plan:
+    def _pick(self, pool: Iterable[Plan], most: float = float("inf")) -> Plan:
         """Returns the simplest of the best plans of the pool, with few steps per execution.
 
         Their number is no larger than needed. The plan is never slower than a named plan with as
-        many steps, or with those that are best for it.
+        many steps, or with those that are best for it. Its score is at most ``most``, which one of
+        the pool must have.
         """
         distinct = dict.fromkeys(_with_steps(plan, 1) for plan in pool)
         scores = {
@@ -247,7 +291,7 @@ class Planner:
         }
         lowest = {steps: min(scores[steps].values()) for steps in self._steps}
         by_name = self._named_scores().values()
-        best_named = min(scores[self._fewest_steps(scores)] for scores in by_name)
+        best_named = min(most, *(scores[self._fewest_steps(scores)] for scores in by_name))
         steps = self._fewest_steps(lowest, best_named)
         worst = min(
             lowest[steps] * (1 + SIMPLER_TOLERANCE),
@@ -265,7 +309,8 @@ class Planner:
         return min(steps for steps, score in scores.items() if score <= limit)
 
     def _complexity(self, plan: Plan) -> tuple[bool, float]:
-        return plan.name != "baseline", self._load(plan) + num_deferred(self._costs, plan.order)
+        deferred = num_deferred(self._costs, plan.order)
+        return plan.name != "baseline", self._load(plan) + deferred + len(plan.carried)
 
     def _check_memory(self, plans: Iterable[Plan]) -> None:
         memory = self._limits.memory_bytes

@@ -44,14 +44,17 @@ def make_plan(
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
     """
-    planned = Planner(costs, network, limits or Limits(), progress).search(seed)
-    return predicted(planned, costs, network)
+    limits = limits or Limits()
+    planned = Planner(costs, network, limits, progress).search(seed)
+    return predicted(planned, costs, network, carrying=limits.carrying)
 
 
 def plans_to_try(
     costs: StepCosts, network: Network, *, limits: Limits | None = None, seed: int = 0
 ) -> list[Plan]:
-    """Returns plans for a trial in training: the planned one, and named ones that may be as fast.
+    """Returns plans for a trial in training: the planned one, and others that may be as fast.
+
+    These are the named ones and, if the planned one carries exchanges, the best that does not.
 
     Where workers share the cores of a machine, the simulator errs by as much as ``TRIED``, so plans
     that differ by less are equal until they are tried. There are at most ``MOST_TRIED``, the
@@ -60,10 +63,11 @@ def plans_to_try(
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
     """
-    planner = Planner(costs, network, limits or Limits())
-    planned = planner.search(seed)
+    limits = limits or Limits()
+    planner = Planner(costs, network, limits)
+    found = (*planner.search_both(seed), *planner.best_named())
     plans = sorted(
-        (predicted(plan, costs, network) for plan in (planned, *planner.best_named())), key=_seconds
+        (predicted(plan, costs, network, carrying=limits.carrying) for plan in found), key=_seconds
     )
     distinct: dict[Plan, Plan] = {}
     for plan in plans:
@@ -85,13 +89,15 @@ def comparison(
     ``baseline`` is the engine without changes, ``tuned`` with its own settings at their best; these
     and ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, otherwise
     the baseline, and ``priority`` (with the best credit) have as many as ``planned``. So the gain
-    of the order and the gain of the removed barrier can be told apart.
+    of the order and the gain of the removed barrier can be told apart. With ``limits.carrying``,
+    ``planned`` carries nothing, and ``carried`` is the best plan of all.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
     """
-    planner = Planner(costs, network, limits or Limits(), progress)
-    planned = planner.search(seed)
+    limits = limits or Limits()
+    planner = Planner(costs, network, limits, progress)
+    best, planned = planner.search_both(seed)
     alone, together = planner.named(1), planner.named(planned.steps_per_execution)
     plans = {
         "baseline": alone["baseline"],
@@ -101,11 +107,18 @@ def comparison(
         "priority": together["priority"],
         "planned": planned,
     }
-    return {name: predicted(plan, costs, network) for name, plan in plans.items()}
+    if limits.carrying:
+        plans["carried"] = replace(best, name="carried")
+    return {
+        name: predicted(plan, costs, network, carrying=limits.carrying)
+        for name, plan in plans.items()
+    }
 
 
-def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
+def predicted(plan: Plan, costs: StepCosts, network: Network, *, carrying: bool = False) -> Plan:
     """Returns the plan with the simulator's prediction.
+
+    Its lower bound is that of plans that carry exchanges if this one does, or with ``carrying``.
 
     Raises:
         UserError: the plan does not fit the costs.
@@ -113,7 +126,9 @@ def predicted(plan: Plan, costs: StepCosts, network: Network) -> Plan:
     simulator = Simulator(costs, network)
     prediction = Prediction(
         step_seconds=simulator.step_seconds(plan),
-        lower_bound_seconds=lower_bound(costs, network, plan.steps_per_execution),
+        lower_bound_seconds=lower_bound(
+            costs, network, plan.steps_per_execution, carrying=carrying or bool(plan.carried)
+        ),
         baseline_seconds=simulator.step_seconds(baseline_plan(costs, network)),
         peak_bytes=simulator.peak_bytes(plan),
     )

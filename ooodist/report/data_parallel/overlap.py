@@ -73,15 +73,16 @@ def simulated_overlap(simulation: Simulation, latency: float) -> Overlap:
 def idle_times(simulation: Simulation) -> list[Interval]:
     """Returns when the compute stream waits for an exchange, in seconds from the start of the call.
 
-    A wait ends when an exchange is complete. A gap that ends at another time is CPU time of
-    exchanges.
+    It may do so from the start, for a carried one. A wait ends when an exchange is complete. A gap
+    that ends at another time is CPU time of exchanges.
     """
     ends = {span.end for span in simulation.exchanges}
-    gaps = itertools.pairwise(simulation.units)
+    starts = (span.start for span in simulation.units)
+    busy_until = itertools.chain([0.0], (span.end for span in simulation.units))
     return [
-        (before.end, after.start)
-        for before, after in gaps
-        if after.start > before.end and after.start in ends
+        (end, start)
+        for end, start in zip(busy_until, starts, strict=False)
+        if start > end and start in ends
     ]
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, carried_exchanges
 from ooodist.planner.data_parallel.simulate import Simulator
 
 BOUND = "lower_bound"
+CARRIED = "carried"
 TITLES = {
     "baseline": "engine as it comes",
     "tuned": "engine tuned",
+    CARRIED: "planned, carrying",
 }  # others keep their names
 _MILLI = 1e3
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
@@ -80,6 +82,7 @@ class Row:
         num_exchanges: exchanges per step.
         peak_bytes: peak memory of a worker; None if the costs have no tensors.
         k: for first_k, the least k with its order.
+        num_carried: exchanges that a call leaves to the next one; None if no plan may.
     """
 
     name: str
@@ -90,11 +93,14 @@ class Row:
     steps_per_execution: int | None = None
     peak_bytes: int | None = None
     k: int | None = None
+    num_carried: int | None = None
 
     @property
     def title(self) -> str:
         """The name for people."""
         words = _title(self.name)
+        if self.name == CARRIED:
+            words += f" {self.num_carried}"
         return words if self.k is None else f"{words} (k = {self.k})"
 
 
@@ -104,7 +110,8 @@ class Table:
 
     Attributes:
         subject: what was planned.
-        rows: the baseline plan first, the lower bound last.
+        rows: the baseline plan first, then others, the planned one and, if plans may carry
+            exchanges, the best of those; the lower bound last.
     """
 
     subject: Subject
@@ -116,15 +123,21 @@ class Table:
         """Model and cluster in a few words."""
         return f"{self.subject.title} on {self.cluster.title}"
 
+    @property
+    def best(self) -> Row:
+        """The row of the best plan that was found."""
+        return self.rows[-2]
+
     def row(self, name: str) -> Row:
         """Returns the row of a plan by its name."""
         return next(row for row in self.rows if row.name == name)
 
 
 def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) -> Table:
-    """Makes the table of plans, of which the first is baseline and the last the planned one.
+    """Makes the table of plans, of which the first is baseline and the last the best one.
 
-    The lower bound is for calls with as many steps as the planned one.
+    The lower bound is for calls with as many steps as the longest. It is that of plans that carry
+    exchanges if there is a row ``carried``.
 
     Args:
         subject: what the plans are for.
@@ -134,8 +147,10 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
     costs, network = subject.costs, cluster.network
     simulator = Simulator(costs, network)
     seconds = {name: simulator.step_seconds(plan) for name, plan in plans.items()}
-    baseline, *_, planned = plans
-    bound = lower_bound(costs, network, plans[planned].steps_per_execution)
+    baseline = next(iter(plans))
+    carrying = CARRIED in plans
+    steps = max(plan.steps_per_execution for plan in plans.values())
+    bound = lower_bound(costs, network, steps, carrying=carrying)
     rows = [
         Row(
             name=name,
@@ -146,10 +161,10 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
             steps_per_execution=plan.steps_per_execution,
             peak_bytes=simulator.peak_bytes(plan) if costs.tensors else None,
             k=_k(plan, costs) if name == "first_k" else None,
+            num_carried=len(carried_exchanges(plan)) if carrying else None,
         )
         for name, plan in plans.items()
     ]
-    steps = plans[planned].steps_per_execution
     rows.append(Row(BOUND, bound, seconds[baseline] / bound, 1.0, steps_per_execution=steps))
     return Table(subject, cluster, tuple(rows))
 
@@ -183,12 +198,12 @@ def sweep_text(tables: Sequence[Table]) -> str:
             (
                 table.cluster.title,
                 *(f"{row.step_seconds * _MILLI:.1f}" for row in table.rows),
-                f"{table.row('planned').speed_up:.2f}x",
+                f"{table.best.speed_up:.2f}x",
                 *(
-                    f"{table.row('planned').speed_up / table.row(other).speed_up:.2f}x"
+                    f"{table.best.speed_up / table.row(other).speed_up:.2f}x"
                     for other in ("tuned", "priority")
                 ),
-                f"{table.row('planned').share:.0%}",
+                f"{table.best.share:.0%}",
             )
             for table in tables
         ),
@@ -204,7 +219,7 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
             [
                 *("model", "engine", "workers", "servers", "bandwidth", "latency"),
                 *("plan", "k", "step_ms", "speed_up", "share_of_bound"),
-                *("exchanges", "steps_per_execution", "peak_bytes"),
+                *("exchanges", "steps_per_execution", "peak_bytes", "carried"),
             ]
         )
         for table in tables:
@@ -217,7 +232,9 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
                 step_ms = f"{row.step_seconds * _MILLI:.4f}"
                 shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")
                 counts = (row.num_exchanges, row.steps_per_execution, row.peak_bytes)
-                writer.writerow([*where, row.name, row.k, step_ms, *shares, *counts])
+                writer.writerow(
+                    [*where, row.name, row.k, step_ms, *shares, *counts, row.num_carried]
+                )
 
 
 def readable_bytes(num_bytes: float) -> str:

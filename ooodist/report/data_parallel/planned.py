@@ -37,7 +37,7 @@ CSV_NAME = "plans.csv"
 PLAN_NAME = "plan.yaml"
 FIGURE_NAMES = ("timeline.png", "timeline.svg")
 TRACE_NAME = "timeline.json.gz"
-SHOWN = ("baseline", "planned")
+SHOWN = ("baseline", "planned", "carried")  # as far as they are there
 LAUNCHES_IN_TRACE = 2  # to show the arrows from one to the next
 
 
@@ -64,7 +64,8 @@ def plan_clusters(
         logger.info("planning for %s", cluster.title)
         with SearchLine() as line:
             plans = comparison(subject.costs, cluster.network, limits=limits, progress=line)
-        plans["planned"] = replace(plans["planned"], model=subject.model)
+        for name in plans.keys() & {"planned", "carried"}:
+            plans[name] = replace(plans[name], model=subject.model)
         tables.append(make_table(subject, cluster, plans))
         folder = output
         if len(clusters) > 1:
@@ -96,11 +97,12 @@ def written_to(output: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, plans: Mapping[str, Plan], table: Table) -> None:
-    """Writes the plan, figure and timeline for one cluster."""
+    """Writes the best plan, which is the last, and the figure and timeline for one cluster."""
     costs, network = table.subject.costs, table.cluster.network
     simulator = Simulator(costs, network)
-    simulations = {name: simulator.run(plans[name]) for name in SHOWN}
-    planned = _with_hidden_share(plans["planned"], simulations["planned"], network.latency)
+    simulations = {name: simulator.run(plans[name]) for name in SHOWN if name in plans}
+    best = [*simulations][-1]
+    planned = _with_hidden_share(plans[best], simulations[best], network.latency)
     plan_files.write(planned, folder / PLAN_NAME)
     panels = [
         Panel(

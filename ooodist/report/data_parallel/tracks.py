@@ -132,7 +132,11 @@ def _arrows(
     arrows = []
     for step, place, exchange in exchanges:
         weights = exchange.exchange.weights
-        made = [places[step, makers[weight]] for weight in weights if weight in makers]
+        made = [  # in the call before, if the exchange is carried; that call may not be shown
+            places[step, makers[weight]]
+            for weight in weights
+            if weight in makers and (step, makers[weight]) in places
+        ]
         used = [
             places[step + 1, users[weight]]
             for weight in weights

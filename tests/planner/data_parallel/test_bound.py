@@ -23,8 +23,10 @@ def test_no_plan_is_below(data: DataObject, seconds: SearchStrategy[float]) -> N
     costs = data.draw(instances.step_costs(seconds))
     network = data.draw(instances.networks(seconds))
     plan = data.draw(instances.plans(costs))
-    bound = lower_bound(costs, network, plan.steps_per_execution)
-    assert Simulator(costs, network).step_seconds(plan) >= bound * (1 - 1e-9) - 1e-9
+    seconds_of_plan = Simulator(costs, network).step_seconds(plan)
+    for carrying in {True, bool(plan.carried)}:
+        bound = lower_bound(costs, network, plan.steps_per_execution, carrying=carrying)
+        assert seconds_of_plan >= bound * (1 - 1e-9) - 1e-9
 
 
 @pytest.mark.parametrize("by_urgency", [False, True])
@@ -45,6 +47,17 @@ def test_exchange_counts_from_the_first_gradient_to_the_last_forward_unit() -> N
     one, many = lower_bound(costs, network, 1), lower_bound(costs, network, 1000)
     assert one == pytest.approx(60 + 6 + 180)
     assert many == pytest.approx(6 + 180 + 6, rel=1e-3)
+
+
+def test_carrying_takes_the_end_of_a_call_away() -> None:
+    """Of two layers, the exchange of the second hides behind the first, and the other way round."""
+    costs = replace(chain_costs([2, 2], forward=2, weight_gradient=2), launch_seconds=1.0)
+    network = Network("any", 2, seconds_per_byte=1.0)
+    order = ("X2", "W1", "W2")
+    plan = Plan("any", order, each_alone("w1", "w2"), carried=("w2",))
+    assert lower_bound(costs, network, 1, carrying=True) == 9 + 1
+    assert Simulator(costs, network).step_seconds(plan) == 9 + 1
+    assert lower_bound(costs, network, 1) == 9 + 1 + 2
 
 
 def test_compute_waits_for_the_gradient_that_is_ready_last() -> None:

@@ -23,18 +23,26 @@ def weights_of_gradient(costs: StepCosts, tensor: SavedTensor) -> list[str]:
 def counted(costs: StepCosts, simulation: Simulation) -> list[tuple[float, int]]:
     """What is alive when a span has ended, before and after what is not needed any more goes."""
     names = [(span.step, span.kind == "update", span.name) for span in simulation.units]
-    levels = [(0.0, costs.base_bytes)]
+    lives = []  # from and until which moment, of how many bytes
+    for step in range(-1, simulation.steps):
+        for tensor in costs.tensors:
+            units = [(step, False, name) for name in (tensor.made_by, *tensor.used_by)]
+            updates = [(step, True, name) for name in weights_of_gradient(costs, tensor)]
+            if tensor.used_by:
+                updates = []
+            if step >= 0:
+                ends = [names.index(ender) if ender in names else 10**9 for ender in units]
+                ends += [names.index(ender) if ender in names else 10**9 for ender in updates]
+                lives.append((ends[0], max(ends), tensor.num_bytes))
+            elif carried := [names.index(ender) for ender in updates if ender in names]:
+                lives.append((-1, max(carried), tensor.num_bytes))
+    at_first = sum(num_bytes for birth, _, num_bytes in lives if birth < 0)
+    levels = [(0.0, costs.base_bytes + at_first)]
     for moment, span in enumerate(simulation.units):
         before = after = costs.base_bytes
-        for step in range(simulation.steps):
-            for tensor in costs.tensors:
-                enders = [(step, False, name) for name in (tensor.made_by, *tensor.used_by)]
-                if not tensor.used_by:
-                    enders += [(step, True, name) for name in weights_of_gradient(costs, tensor)]
-                birth = names.index(enders[0])
-                death = max(names.index(ender) for ender in enders)
-                before += tensor.num_bytes if birth <= moment <= death else 0
-                after += tensor.num_bytes if birth <= moment < death else 0
+        for birth, death, num_bytes in lives:
+            before += num_bytes if birth <= moment <= death else 0
+            after += num_bytes if birth <= moment < death else 0
         for level in (before, after):
             if level != levels[-1][1]:
                 levels.append((span.end, level))
@@ -48,6 +56,7 @@ def test_track_is_what_is_counted(data: DataObject) -> None:
     plan = data.draw(instances.plans(costs))
     simulation = Simulator(costs, data.draw(instances.networks())).run(plan)
     assert list(simulation.memory) == counted(costs, simulation)
+    assert simulation.memory[0][1] == simulation.memory[-1][1]  # the next call begins with it
 
 
 def counted_peak(costs: StepCosts, plan: Plan) -> int:
@@ -74,13 +83,23 @@ def counted_peak(costs: StepCosts, plan: Plan) -> int:
         for step in range(plan.steps_per_execution)
         for tensor in costs.tensors
     ]
+    for tensor in costs.tensors:
+        late = [
+            next(
+                (at for at, unit in enumerate(costs.forward) if weight in unit.weights), len(units)
+            )
+            for weight in weights_of_gradient(costs, tensor)
+            if weight in plan.carried and not tensor.used_by
+        ]
+        if late:
+            lives.append((-1, max(late) - 1, tensor.num_bytes))
     return costs.base_bytes + max(
         sum(
             num_bytes
             for birth, last, num_bytes in lives
             if birth <= moment <= last or birth == moment
         )
-        for moment in range(len(units))
+        for moment in range(-1, len(units))
     )
 
 
@@ -136,6 +155,23 @@ def test_a_gradient_on_its_way_is_kept_into_the_next_step() -> None:
     second = next(span for span in simulation.units if (span.step, span.name) == (1, "F1"))
     assert second.start < update.start
     assert (update.end, 1000) in simulation.memory
+
+
+def test_a_carried_gradient_is_kept_between_calls() -> None:
+    network = Network("any", 2, seconds_per_byte=0.0)
+    plan = Plan("any", ("W2", "X2", "W1"), each_alone("w1", "w2"), carried=("w2",))
+    simulator = Simulator(COSTS, network)
+    assert simulator.run(plan).memory == (
+        (0.0, 1001),
+        (0.5, 1000),  # the update of w2, as the network is free of cost
+        (2.5, 1100),
+        (3.5, 1101),
+        (4.5, 1001),
+        (5.5, 1011),
+        (6.0, 1001),
+    )
+    assert simulator.peak_bytes(plan) == 1101
+    assert simulator.run(replace(plan, carried=("w1",))).memory[0] == (0.0, 1010)
 
 
 def test_no_tensors() -> None:

@@ -19,6 +19,7 @@ from ooodist.planner.data_parallel.plan import (
     Plan,
     PlannedExchange,
     Prediction,
+    carried_exchanges,
     from_yaml,
     split_evenly,
 )
@@ -40,6 +41,16 @@ def exchanges(draw: DrawFn) -> tuple[PlannedExchange, ...]:
     return tuple(draw(st.permutations(found)))
 
 
+def carrying(plan: Plan) -> st.SearchStrategy[Plan]:
+    """The plan with some of its exchanges carried."""
+    if not plan.exchanges:
+        return st.just(plan)
+    chosen = st.lists(st.sampled_from(plan.exchanges), max_size=3)
+    return chosen.map(
+        lambda those: replace(plan, carried=tuple({w: 0 for each in those for w in each.weights}))
+    )
+
+
 any_plan = st.builds(
     Plan,
     name=st.text(),
@@ -54,7 +65,7 @@ any_plan = st.builds(
     workers=counts,
     predicted=st.none()
     | st.builds(Prediction, numbers, numbers, numbers, st.integers(0, LARGEST_INTEGER)),
-)
+).flatmap(carrying)
 
 
 @settings(deadline=None, max_examples=50)
@@ -93,9 +104,23 @@ def test_digest_is_of_what_is_carried_out() -> None:
         replace(PLAN, by_urgency=True),
         replace(PLAN, partition_bytes=4096),
         replace(PLAN, steps_per_execution=2),
+        replace(PLAN, carried=("a",)),
         replace(PLAN, model="other"),
     ]
     assert len({plan.digest() for plan in [PLAN, *others]}) == 1 + len(others)
+
+
+def test_a_file_from_before_exchanges_could_be_carried_carries_none() -> None:
+    text = dump(PLAN)
+    assert "carried: []\n" in text
+    assert from_yaml(text.replace("carried: []\n", ""), "test") == PLAN
+
+
+def test_what_is_carried_is_carried_as_a_whole() -> None:
+    assert carried_exchanges(PLAN) == []
+    assert carried_exchanges(replace(PLAN, carried=("a",))) == [0, 2]
+    assert carried_exchanges(replace(PLAN, carried=("c", "b"))) == [1]
+    assert carried_exchanges(replace(PLAN, carried=("c", "a", "b"))) == [0, 1, 2]
 
 
 def test_names_of_exchanges() -> None:
@@ -164,6 +189,15 @@ WRONG_FILES = [
         "name: p\norder: null\nexchanges:\n- {weights: [a], part: 0, parts: 1000000000000}",
         "1 of the 1000000000000 parts of a, and lacks part 1;",
     ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a, b, c]}\ncarried: [c, a]",
+        "carried has a, c, whose exchange a+2 also has b; carry all weights of a bucket, or none",
+    ),
+    (
+        "name: p\norder: null\nexchanges:\n- {weights: [a]}\ncarried: [a, d]",
+        "carried has d, which the plan does not exchange; take it out",
+    ),
+    ("name: p\norder: null\nexchanges: []\ncarried: a", "carried is a"),
 ]
 
 

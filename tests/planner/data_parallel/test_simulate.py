@@ -29,22 +29,26 @@ def test_agrees_with_the_reference(data: DataObject, seconds: SearchStrategy[flo
     plan = data.draw(instances.plans(costs))
     simulator = Simulator(costs, network)
     simulation = simulator.run(plan)
-    reference = Reference(costs, network, plan)
+    # The second of two calls: what is carried from the first to it is carried from it to another.
+    reference = Reference(costs, network, plan, calls=2)
+    (_, first_unit, first_exchange), (seconds_of_call, num_units, num_exchanges) = reference.ends
+    steps = plan.steps_per_execution
 
-    units = [(u.step, u.name, u.kind, u.start, u.end) for u in simulation.units]
-    expected = [unit for unit in reference.units if unit[2] != "middle" or unit[4] > unit[3]]
+    units = [(u.step + steps, u.name, u.kind, u.start, u.end) for u in simulation.units]
+    played = reference.units[first_unit:num_units]
+    expected = [unit for unit in played if unit[2] != "middle" or unit[4] > unit[3]]
     assert [found[:3] for found in units] == [unit[:3] for unit in expected]
     for found, unit in zip(units, expected, strict=True):
         assert found[3:] == pytest.approx(unit[3:], abs=1e-9)
     exchanges = [
-        (e.step, e.exchange.name, e.num_bytes, e.ready, e.start, e.end)
+        (e.step + steps, e.exchange.name, e.num_bytes, e.ready, e.start, e.end)
         for e in simulation.exchanges
     ]
-    assert [passed[:3] for passed in exchanges] == [e[:3] for e in reference.exchanges]
-    for passed, exchange in zip(exchanges, reference.exchanges, strict=True):
+    passed_then = reference.exchanges[first_exchange:num_exchanges]
+    assert [passed[:3] for passed in exchanges] == [e[:3] for e in passed_then]
+    for passed, exchange in zip(exchanges, passed_then, strict=True):
         assert passed[3:] == pytest.approx(exchange[3:], abs=1e-9)
-    end = max([unit[4] for unit in reference.units])
-    assert simulation.launch_seconds == pytest.approx(end + costs.launch_seconds, abs=1e-9)
+    assert simulation.launch_seconds == pytest.approx(seconds_of_call, abs=1e-9)
     assert simulation.steps == plan.steps_per_execution
     # Of steps that are alike, one is played and the others are counted.
     assert simulator.step_seconds(plan) == pytest.approx(simulation.step_seconds, rel=1e-12)
@@ -54,6 +58,15 @@ def test_the_picture_in_the_docstring() -> None:
     costs = chain_costs([8, 8, 8], forward=3, output_gradient=3, weight_gradient=3, update=1)
     order = ("X3", "X2", "W1", "W2", "W3")
     plan = Plan("any", order, each_alone("w1", "w2", "w3"), steps_per_execution=2)
+    check_picture(costs, plan)
+    carrying = replace(plan, steps_per_execution=1, carried=("w3",))
+    check_picture(costs, carrying)
+    simulator = Simulator(costs, Network("any", 2, seconds_per_byte=1.0))
+    assert simulator.step_seconds(carrying) == 38
+    assert simulator.step_seconds(replace(carrying, carried=())) == 43
+
+
+def check_picture(costs: StepCosts, plan: Plan) -> None:
     simulation = Simulator(costs, Network("any", 2, seconds_per_byte=1.0)).run(plan)
     compute = ["."] * int(simulation.launch_seconds)
     for unit in simulation.units:
@@ -112,6 +125,36 @@ def test_steps_of_a_launch_overlap_a_network_that_limits() -> None:
     assert launch(1) == pytest.approx(1 + 3 + 16)  # the barrier: nothing overlaps F1 and F2
     for steps in (2, 3, 4):
         assert launch(steps) == pytest.approx(1 + steps * (3 + 16))
+
+
+def test_with_all_carried_the_first_layer_waits_for_its_exchange() -> None:
+    # Each call begins with the exchanges of the one before, and ends with its computing:
+    #   compute  ........ F1 ....... F2 X2 W1 W2
+    #   lane     [  w1  ][  w2      ]
+    def launch(steps: int, *carried: str) -> float:
+        plan = Plan(
+            "any", DEFERRED, each_alone("w1", "w2"), steps_per_execution=steps, carried=carried
+        )
+        return steps * Simulator(TWO_LAYERS, TENTHS).step_seconds(plan)
+
+    assert launch(1, "w1", "w2") == pytest.approx(16 + 1 + 3)
+    assert launch(1, "w2") == pytest.approx(8 + 1 + 2 + 8)  # w2 hides F1, and w1 hides W2
+    assert launch(3, "w2") == pytest.approx(8 + 1 + 2 + (8 + 8 + 3) * 2 + 8)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data(), st.sampled_from([instances.EIGHTHS, instances.ANY]))
+def test_of_long_calls_it_matters_little_what_they_leave(
+    data: DataObject, seconds: SearchStrategy[float]
+) -> None:
+    """A call with carried exchanges differs from one without by a step at either end."""
+    costs = data.draw(instances.step_costs(seconds))
+    network = data.draw(instances.networks(seconds))
+    plan = replace(data.draw(instances.plans(costs)), steps_per_execution=100)
+    simulator = Simulator(costs, network)
+    found, without = (simulator.step_seconds(each) for each in (plan, replace(plan, carried=())))
+    alone = simulator.step_seconds(replace(plan, steps_per_execution=1, carried=()))
+    assert found == pytest.approx(without, abs=2.001 * alone / 100 + 1e-9)
 
 
 def test_a_network_that_keeps_up_costs_its_tail_only() -> None:
@@ -253,6 +296,11 @@ BAD_PLANS = [
     (Plan("p", None, each_alone("w1")), "the parts of w2 are not"),
     (Plan("p", None, each_alone("w1", "w2", "w2")), "the parts of w2 are not"),
     (Plan("p", None, each_alone("w1", "w9")), "no weight w9"),
+    (
+        Plan("p", None, (PlannedExchange(("w1", "w2")),), carried=("w1",)),
+        r"plan p: carried has w1, whose exchange w1\+1 also has w2",
+    ),
+    (Plan("p", None, each_alone("w1", "w2"), carried=("w9",)), "plan p: carried has w9, which"),
     (
         Plan("p", None, (*each_alone("w1"), *(PlannedExchange(("w2",), p, 3) for p in range(3)))),
         "gradient of w2 has 80 bytes, too few for 3 parts",

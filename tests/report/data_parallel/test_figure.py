@@ -78,6 +78,15 @@ def test_steps_are_numbered_to_the_end_of_the_first_panel() -> None:
     assert figure.axes[1].get_xlabel() == "time (ms)"
 
 
+def test_carried_exchanges_stand_at_the_begin_of_the_next_call() -> None:
+    # w1 until 1, w2 until 3, w3 until 6; F1 runs until 2.5, F2 until 4.5: each waits for its own
+    names = ("w1", "w2", "w3")
+    carrying = panel(Plan("all", LATER.order, each_alone(*names), carried=names))
+    assert [span.step for span in carrying.simulation.exchanges] == [-1, -1, -1]
+    (axes,) = draw([carrying], "title").axes
+    assert sum(widths(axes, EXPOSED)) == pytest.approx(2 * (1 + 0.5 + 1.5))
+
+
 def test_pushes_stand_above_pulls() -> None:
     servers = replace(NETWORK, pull_seconds_per_byte=0.5)
     (axes,) = draw([panel(STOCK, servers)], "title").axes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -54,15 +53,24 @@ def test_no_computation() -> None:
 
 
 def gaps(simulation: Simulation) -> list[tuple[float, float]]:
-    """Between the things that the compute stream does."""
+    """Before and between the things that the compute stream does."""
+    times = [0.0, *(time for span in simulation.units for time in (span.start, span.end))]
     return [
-        (before.end, after.start)
-        for before, after in itertools.pairwise(simulation.units)
-        if before.end < after.start
+        (end, start) for end, start in zip(times[::2], times[1::2], strict=False) if end < start
     ]
 
 
 STOCK = Plan("baseline", None, each_alone("w3", "w2", "w1"))
+
+
+def test_a_call_may_begin_with_a_wait_for_what_is_carried() -> None:
+    # compute   ..|u|F F F W3 X3 W2 X2 W1   from 1.5; w1 travels from 0 to 1
+    # exchange  |w1|           |w3|...
+    costs = chain_costs([1, 2, 3], update=0.5)
+    network = Network("horovod", 2, seconds_per_byte=1.0)
+    simulation = Simulator(costs, network).run(replace(STOCK, carried=("w1",)))
+    assert idle_times(simulation)[0] == (0, 1)
+    assert simulated_overlap(simulation, latency=0.0).exchange == 6
 
 
 def test_simulated() -> None:

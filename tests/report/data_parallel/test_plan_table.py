@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ooodist.planner.costs import Network, SavedTensor, StepCosts
+from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.named import (
     baseline_plan,
     first_k_plan,
@@ -25,7 +27,7 @@ from ooodist.report.data_parallel.plan_table import (
     text,
     write_csv,
 )
-from tests.planner.chains import chain_costs
+from tests.planner.chains import chain_costs, each_alone
 
 COSTS = chain_costs([1, 1, 3], forward=0.1, output_gradient=0.1, weight_gradient=0.1)
 
@@ -58,6 +60,22 @@ def test_rows_are_compared_with_the_first_and_the_bound() -> None:
     assert (table.row("first_k").k, baseline.k) == (2, None)
     assert (baseline.steps_per_execution, table.row("planned").steps_per_execution) == (1, 2)
     assert (baseline.num_exchanges, bound.num_exchanges) == (2, None)  # w3, then w2 and w1
+
+
+def test_a_row_for_what_may_be_carried() -> None:
+    network = Network("horovod", 4, seconds_per_byte=1.0)
+    baseline = baseline_plan(COSTS, network)
+    names = [weight.name for weight in COSTS.weights]
+    carried = replace(baseline, exchanges=each_alone(*names), carried=("w2", "w3"))
+    plans = {"baseline": baseline, "planned": baseline, "carried": carried}
+    table = make_table(Subject("three layers", COSTS), Cluster(network), plans)
+    assert table.best == table.row("carried")
+    assert table.best.title == "planned, carrying 2"
+    assert [row.num_carried for row in table.rows] == [0, 0, 2, None]
+    bound = table.row("lower_bound").step_seconds
+    assert bound == lower_bound(COSTS, network, 1, carrying=True) < lower_bound(COSTS, network, 1)
+    assert bound <= table.best.step_seconds
+    assert "planned, carrying 2" in text(table)
 
 
 def test_text() -> None:
