@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ooodist.job.pipelined import pipelined
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
-    from ooodist.trainer.fit import whole
+    from ooodist.trainer.fit import flush, whole
     from ooodist.zoo.start import warm_start
 
 __version__ = "0.1.0"
@@ -29,6 +29,7 @@ __all__ = [
     "apply",
     "broadcast",
     "distribute",
+    "flush",
     "init",
     "pipelined",
     "rank",
@@ -45,6 +46,7 @@ _HOME = {
     "distribute": "ooodist.job.distribute",
     "pipelined": "ooodist.job.pipelined",
     "warm_start": "ooodist.zoo.start",
+    "flush": "ooodist.trainer.fit",
     "whole": "ooodist.trainer.fit",
     "DistributedGradientTape": "ooodist.step.tape",
     "apply": "ooodist.step.optimizer",

@@ -22,6 +22,7 @@ def check(model: Any, variables: Sequence[Any]) -> None:
     ooodist.distribute(model, order="planned", steps_per_execution=4)
     ooodist.pipelined(model, pipeline=2, microbatches=8)
     ooodist.apply(None, [], variables)
+    ooodist.flush(model)
     ooodist.shutdown()
     ooodist.distribute(model, orders="planned")  # type: ignore[call-arg]
     ooodist.distribution(model)  # type: ignore[attr-defined]

@@ -36,6 +36,7 @@ from ooodist.profiler.network import measure_network  # noqa: E402
 from ooodist.profiler.state import preserved  # noqa: E402
 from ooodist.profiler.step import trace_step  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
+from ooodist.step.carried import Carrying, why_not_carried  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
 from ooodist.step.launch import Launch  # noqa: E402
 
@@ -77,7 +78,10 @@ class Worker:
         else:
             made = plans.from_yaml(plan, name)
             backward = OrderedBackward(GradientExchange(engine), made)
-            self.rows[name] = (Launch(self.model, backward), made.steps_per_execution)
+            # Each row has its own, so what a run leaves waits for the row's next turn.
+            carrying = None if why_not_carried(self.model) else Carrying(engine)
+            launch = Launch(self.model, backward, carrying=carrying)
+            self.rows[name] = (launch, made.steps_per_execution)
         self.run(name, 1)
         return {"seconds": time.perf_counter() - began}
 

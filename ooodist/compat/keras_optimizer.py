@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.optimizers import Optimizer
+
+from ooodist.compat.tensorflow_graph import handle_of
 
 
 def rate_or_schedule(optimizer: Optimizer) -> Any:
@@ -33,6 +35,74 @@ def showing_iterations(optimizer: Optimizer, count: tf.Variable) -> Iterator[Non
         yield
     finally:
         attributes["_iterations"] = before
+
+
+def is_function_of_steps(optimizer: Optimizer) -> bool:
+    """Whether the learning rate follows from the number of steps alone, by a schedule.
+
+    Of ``_learning_rate``; a schedule of the user's may read variables as well.
+    """
+    schedule = rate_or_schedule(optimizer)
+    if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        return False
+    traced = tf.function(schedule, autograph=False)
+    return not traced.get_concrete_function(tf.TensorSpec([], tf.int64)).captured_inputs
+
+
+def uncounted(optimizer: Optimizer) -> tf.Variable:
+    """Returns a variable for :func:`as_at_step`, of the dtype of ``_iterations``: ``apply`` adds 1
+    to it, which adds nothing.
+    """
+    count = tf.Variable(0, dtype=optimizer.iterations.dtype, trainable=False)
+    count.assign_add = lambda _number: None
+    return count
+
+
+@contextlib.contextmanager
+def as_at_step(
+    optimizer: Optimizer, count: tf.Variable, rate: tf.Variable | None
+) -> Iterator[None]:
+    """Makes the optimizer update as at an earlier step in this block, without counting a step.
+
+    Args:
+        optimizer: a built optimizer.
+        count: the number of its steps before that step; see :func:`uncounted`.
+        rate: its learning rate in that step; None: what its schedule says for that step.
+
+    ``iterations`` and schedules read ``_iterations``; ``learning_rate`` returns ``_learning_rate``.
+    """
+    attributes = vars(optimizer)
+    before = {name: attributes[name] for name in ("_iterations", "_learning_rate")}
+    attributes["_iterations"] = count
+    if rate is not None:
+        attributes["_learning_rate"] = rate
+    try:
+        yield
+    finally:
+        attributes.update(before)
+
+
+@contextlib.contextmanager
+def averaging_only(optimizer: Optimizer, weights: Sequence[Any]) -> Iterator[None]:
+    """Makes the optimizer update the moving averages (``use_ema``) of these weights alone.
+
+    ``apply`` updates those of all weights, whichever it is given: those of
+    ``_trainable_variables``, whose averages are in ``_model_variables_moving_average``.
+    """
+    if not optimizer.use_ema:
+        yield
+        return
+    attributes = vars(optimizer)
+    names = ("_trainable_variables", "_model_variables_moving_average")
+    before = {name: attributes[name] for name in names}
+    own = {id(handle_of(weight)) for weight in weights}
+    places = [at for at, v in enumerate(before[names[0]]) if id(handle_of(v)) in own]
+    for name, values in before.items():
+        attributes[name] = [values[at] for at in places]
+    try:
+        yield
+    finally:
+        attributes.update(before)
 
 
 def unbuilt_copy(optimizer: Optimizer) -> Optimizer:

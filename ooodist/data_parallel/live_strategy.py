@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class LiveDataParallel(DataParallel):
 
     def profile(self, batch: Batch) -> Profile:
         """Measures the model, which stays as it is, and the network."""
+        self.flush()
         return profile_for(
             self.model, batch, self.engine, self.planning, accumulate=self.accumulate
         )
@@ -72,7 +74,8 @@ class LiveDataParallel(DataParallel):
     def limits(self) -> Limits:
         """Returns the limits within which plans are searched."""
         left = None if self.left is None else max(1, self.left // self.accumulate)
-        return limits_of(self.engine, self.planning, self.given_steps_per_execution, left)
+        limits = limits_of(self.engine, self.planning, self.given_steps_per_execution, left)
+        return replace(limits, carrying=self.may_carry)
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         """Returns a way to train that carries out a plan made from these costs."""

@@ -61,6 +61,7 @@ def find_plan(
     steps_per_execution: int | None,
     total_steps: int | None,
     accumulate: int,
+    carrying: bool,
 ) -> Planned:
     """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
 
@@ -73,12 +74,14 @@ def find_plan(
         total_steps: steps of the training, against which the time to trace more steps at once is
             weighed; None if unknown.
         accumulate: batches per update.
+        carrying: whether a call may leave exchanges to the next one.
 
     Raises:
         UserError: no plan fits into the memory limit.
     """
     profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
     limits = limits_of(engine, settings, steps_per_execution, total_steps)
+    limits = replace(limits, carrying=carrying)
     return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
 
 

@@ -6,6 +6,7 @@ evaluate do on all ranks is in :mod:`ooodist.trainer.fit`.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import keras
@@ -13,11 +14,16 @@ import keras
 from ooodist.config.sections import PlanningConfig
 from ooodist.data_parallel.planning import Planned, find_plan
 from ooodist.engines.base import Engine
+from ooodist.errors import UserError
 from ooodist.planner.data_parallel import plan as plans
+from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
+from ooodist.step.carried import Carrying, why_not_carried
 from ooodist.step.launch import Batch, Launch, Run, in_launches
 from ooodist.trainer.strategy import Strategy
+
+logger = logging.getLogger("ooodist")
 
 PLAN_NAME = "plan.yaml"
 
@@ -64,6 +70,8 @@ class DataParallel(Strategy):
         self.to_find = to_find
         self.planning = planning
         self.given_steps_per_execution = steps_per_execution
+        if engine.size > 1:
+            self.carrying = Carrying(engine)
         if backward.plan is not None:
             self._carry_out(Planned(backward.plan))
 
@@ -91,7 +99,17 @@ class DataParallel(Strategy):
                 steps_per_execution=self.given_steps_per_execution,
                 total_steps=total_steps,
                 accumulate=self.accumulate,
+                carrying=self.may_carry,
             )
+        )
+
+    @property
+    def may_carry(self) -> bool:
+        """Whether a plan that is made now may leave exchanges of a call to the next one."""
+        return (
+            self.carrying is not None
+            and self.carrying.is_wanted
+            and why_not_carried(self.model) is None
         )
 
     def _carry_out(self, planned: Planned) -> None:
@@ -110,9 +128,39 @@ class DataParallel(Strategy):
         return self._in_launches_of(self.backward, self.steps_per_execution)
 
     def _in_launches_of(self, backward: OrderedBackward, steps: int) -> Run:
-        launch = Launch(self.model, backward, accumulate=self.accumulate, watch=self.watch)
+        launch = Launch(
+            self.model,
+            backward,
+            accumulate=self.accumulate,
+            watch=self.watch,
+            carrying=self.carrying_for(backward.plan),
+        )
         return in_launches(launch, steps=steps, accumulate=self.accumulate)
 
+    def carrying_for(self, plan: Plan | None) -> Carrying | None:
+        """Returns what holds the updates that calls with this plan leave to each other.
+
+        Raises:
+            UserError: the plan was given and carries some, which this model's training cannot.
+        """
+        if plan is None or not plan.carried or self.carrying is None:
+            return self.carrying
+        reason = why_not_carried(self.model)
+        if reason is None:
+            return self.carrying
+        text = (
+            f"plan {plan.name} carries the exchanges of {len(plan.carried)} weights into the next "
+            f"call, but {reason}"
+        )
+        if self.to_find is None:
+            raise UserError(
+                f"{text}; set carried of the plan to [], or make one for this job with "
+                "python -m ooodist.plan"
+            )
+        logger.warning("%s: each call ends with all its exchanges", text)
+        return None
+
     def synchronize(self) -> None:
-        """Averages batch-norm statistics over the ranks."""
+        """Completes the weights, and averages batch-norm statistics over the ranks."""
+        self.flush()
         replicas.average_statistics(self.engine, self.model)

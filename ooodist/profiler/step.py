@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +126,9 @@ class _WatchedBackward(OrderedBackward):
         seeds: Sequence[tf.Tensor],
         gradients: Sequence[Gradient],
         variables: Sequence[Any],
+        carried: Collection[str] = (),
     ) -> list[Gradient]:
-        result = super().__call__(target, seeds, gradients, variables)
+        result = super().__call__(target, seeds, gradients, variables, carried)
         self.seeds += seeds
         for name, variable, gradient in zip(
             variable_names(variables), variables, gradients, strict=True

@@ -21,7 +21,7 @@ from ooodist.graph.forward_units import find_forward_units
 from ooodist.graph.order import baseline_order, first_k_order, impose_order
 from ooodist.graph.units import Gradient, Unit, find_backward_units
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.step.exchange import Exchanged, GradientExchange
+from ooodist.step.exchange import Exchanged, GradientExchange, Summed
 
 logger = logging.getLogger("ooodist")
 
@@ -39,7 +39,8 @@ class TracedStep:
     Attributes:
         forward, backward: its units, in baseline order.
         order: names of the backward units in the order that was imposed; None if none was.
-        exchanges: the exchanges, in the order in which they were issued.
+        exchanges: the exchanges, in the order in which they were issued. The first step of a call
+            has those that the call before has left, too; the last lacks those that are left.
     """
 
     forward: tuple[Unit, ...]
@@ -89,6 +90,7 @@ class OrderedBackward:
         self.steps: list[TracedStep] = []
         self.plan: Plan | None = None
         self._warned_eager = False
+        self._taken_over: list[Exchanged] = []  # not in a traced step yet
         if isinstance(order, Plan):
             self.carry_out(order)
 
@@ -119,6 +121,7 @@ class OrderedBackward:
         seeds: Sequence[tf.Tensor],
         gradients: Sequence[Gradient],
         variables: Sequence[Any],
+        carried: Collection[str] = (),
     ) -> list[Gradient]:
         """Orders a step's backward pass and averages its gradients.
 
@@ -127,6 +130,7 @@ class OrderedBackward:
             seeds: the output gradients that the tape was given, of the losses' shapes.
             gradients: what the tape returned, one for each of ``variables``.
             variables: Keras or TensorFlow variables.
+            carried: names of weights whose gradients are left to the next call, not averaged.
 
         Returns:
             the gradients, averaged over the ranks.
@@ -157,17 +161,23 @@ class OrderedBackward:
         ready_at = {weight: ready[unit.name] for unit in backward for weight in unit.variables}
         sequence = sorted(range(len(names)), key=lambda index: ready_at.get(names[index], 0))
         means, exchanges = self.exchange.mean(
-            [gradients[index] for index in sequence], [names[index] for index in sequence]
+            [gradients[index] for index in sequence],
+            [names[index] for index in sequence],
+            carried,
         )
+        issued = (*self._taken_over, *exchanges)
+        self._taken_over = []
         self.steps.append(
-            TracedStep(
-                forward, backward, tuple(imposed) if imposed is not None else None, tuple(exchanges)
-            )
+            TracedStep(forward, backward, tuple(imposed) if imposed is not None else None, issued)
         )
         result = list(gradients)
         for index, mean in zip(sequence, means, strict=True):
             result[index] = mean
         return result
+
+    def took_over(self, sums: Sequence[Summed]) -> None:
+        """Notes what the call that is being traced has exchanged first, left by the one before."""
+        self._taken_over = [each.record for each in sums if each.record is not None]
 
     def _check_model(self, backward: Sequence[Unit]) -> None:
         if self.plan is not None and self.plan.model not in ("", model_digest(backward)):

@@ -20,8 +20,9 @@ An engine only sums; everything else is here, so that all engines behave alike.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -55,6 +56,20 @@ class Exchanged:
     weights: tuple[str, ...]
     num_bytes: int
     op: tf.Operation = field(repr=False)
+
+
+class Summed(NamedTuple):
+    """What an exchange has summed.
+
+    Attributes:
+        exchange: what it carries.
+        total: the sum over all ranks.
+        record: for reports; None if nothing is traced.
+    """
+
+    exchange: PlannedExchange
+    total: tf.Tensor
+    record: Exchanged | None
 
 
 class GradientExchange:
@@ -103,7 +118,10 @@ class GradientExchange:
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
-        self, gradients: Sequence[Gradient], names: Sequence[str]
+        self,
+        gradients: Sequence[Gradient],
+        names: Sequence[str],
+        carried: Collection[str] = (),
     ) -> tuple[list[Gradient], list[Exchanged]]:
         """Averages each gradient over all ranks, exchanged in the planned or the given order.
 
@@ -111,6 +129,7 @@ class GradientExchange:
             gradients: tensors of any shape; None stays None. IndexedSlices become dense, because
                 ranks see different rows.
             names: a unique name for each gradient.
+            carried: names of gradients that stay this rank's own, dense.
 
         Returns:
             the means, in the same places, and the exchanges (none with one rank).
@@ -125,31 +144,75 @@ class GradientExchange:
             for name, gradient in zip(names, gradients, strict=True)
             if gradient is not None
         }
+        sizes = {name: num_bytes(tensor) for name, tensor in dense.items()}
+        now = {name: tensor for name, tensor in dense.items() if name not in carried}
+        sums = self._sums(now, self._exchanges(dense), sizes)
+        means = self.means(sums, now)
+        records = [each.record for each in sums if each.record is not None]
+        return [means.get(name, dense.get(name)) for name in names], records
+
+    def sums_of_carried(
+        self, gradients: Mapping[str, tf.Tensor], num_bytes_of: Mapping[str, int]
+    ) -> list[Summed]:
+        """Exchanges gradients that another call has left, in the planned order.
+
+        Args:
+            gradients: dense tensors, by the names of their weights.
+            num_bytes_of: the bytes of all weights of the plan, by name.
+
+        Returns:
+            the sums, for :meth:`means`.
+        """
+        assert self.plan is not None  # nothing else says what is carried
+        return self._sums(gradients, self.plan.exchanges, num_bytes_of)
+
+    def _sums(
+        self,
+        tensors: Mapping[str, tf.Tensor],
+        exchanges: Sequence[PlannedExchange],
+        num_bytes_of: Mapping[str, int],
+    ) -> list[Summed]:
+        """Sums these tensors, which are those of some of the exchanges, over all ranks."""
         pieces: dict[str, list[tf.Tensor]] = {}
-        arrived: dict[str, list[tf.Tensor]] = {name: [] for name in dense}
-        records = []
-        exchanges = self._exchanges(dense)
-        for exchange, name, position in self._named(exchanges, dense):
+        sums = []
+        for exchange, name, position in self._named(exchanges, num_bytes_of):
             first = exchange.weights[0]
-            tensors = [dense[weight] for weight in exchange.weights]
+            if first not in tensors:
+                continue
+            own = [tensors[weight] for weight in exchange.weights]
             if exchange.parts > 1:
                 if first not in pieces:
-                    pieces[first] = _split(dense[first], exchange)
-                    arrived[first] = pieces[first].copy()
-                tensors = [pieces[first][exchange.part]]
-            means, record = self._exchange(tensors, exchange, name, position)
-            if record:
-                records.append(record)
-            if exchange.parts > 1:
-                arrived[first][exchange.part] = means[0]
-            else:
-                for weight, mean in zip(exchange.weights, means, strict=True):
-                    arrived[weight] = [mean]
-        means_of = {
-            name: parts[0] if len(parts) == 1 else _join(parts, dense[name])
+                    pieces[first] = _split(tensors[first], exchange)
+                own = [pieces[first][exchange.part]]
+            sums.append(self._exchange(own, exchange, name, position))
+        return sums
+
+    def means(
+        self, sums: Sequence[Summed], tensors: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns the means of the gradients of which these are the sums, by weight.
+
+        Args:
+            sums: of all exchanges of these weights.
+            tensors: the gradients that were summed, for their shapes.
+        """
+        arrived: dict[str, dict[int, tf.Tensor]] = {}
+        for exchange, total, _ in sums:
+            mean = total / tf.cast(self.engine.size, total.dtype)
+            weights = exchange.weights
+            if len(weights) == 1:
+                arrived.setdefault(weights[0], {})[exchange.part] = mean
+                continue
+            shapes = [tensors[weight].shape for weight in weights]
+            parts = tf.split(mean, [shape.num_elements() for shape in shapes])
+            for weight, part, shape in zip(weights, parts, shapes, strict=True):
+                arrived[weight] = {0: tf.reshape(part, shape)}
+        return {
+            name: parts[0]
+            if len(parts) == 1
+            else _join([parts[part] for part in range(len(parts))], tensors[name])
             for name, parts in arrived.items()
         }
-        return [means_of.get(name) for name in names], records
 
     def _exchanges(self, tensors: Mapping[str, tf.Tensor]) -> Sequence[PlannedExchange]:
         if self.plan is None:
@@ -179,12 +242,12 @@ class GradientExchange:
         return [PlannedExchange(tuple(bucket)) for bucket in buckets]
 
     def _named(
-        self, exchanges: Sequence[PlannedExchange], tensors: Mapping[str, tf.Tensor]
+        self, exchanges: Sequence[PlannedExchange], num_bytes_of: Mapping[str, int]
     ) -> Iterator[tuple[PlannedExchange, str, int]]:
         """Yields each exchange with the name that the engine gets and its place in the order."""
         own = [exchange.name for exchange in exchanges]
         sizes = [
-            sum(num_bytes(tensors[weight]) for weight in exchange.weights) // exchange.parts
+            sum(num_bytes_of[weight] for weight in exchange.weights) // exchange.parts
             for exchange in exchanges
         ]
         names = self._names.name_all(own, sizes)
@@ -192,7 +255,7 @@ class GradientExchange:
 
     def _exchange(
         self, tensors: list[tf.Tensor], exchange: PlannedExchange, name: str, position: int
-    ) -> tuple[list[tf.Tensor], Exchanged | None]:
+    ) -> Summed:
         whole = tensors[0]
         if len(tensors) > 1:
             whole = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
@@ -200,22 +263,14 @@ class GradientExchange:
         # Another model of this process may have weights of the same names and other sizes.
         name += f".{whole.dtype.name}" + ("" if any_shape else f".{whole.shape.num_elements()}")
         if tf.executing_eagerly():
-            total, record = (
-                self.engine.sum_in_graph(whole, name, position, any_shape=any_shape),
-                None,
-            )
-        else:
-            graph = whole.graph
-            whole = self._in_its_turn(whole)
             total = self.engine.sum_in_graph(whole, name, position, any_shape=any_shape)
-            record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
-            self._issued(graph).append((_handing_over(total), record))
-        mean = total / tf.cast(self.engine.size, total.dtype)
-        if len(tensors) == 1:
-            return [mean], record
-        parts = tf.split(mean, [tensor.shape.num_elements() for tensor in tensors])
-        pairs = zip(parts, tensors, strict=True)
-        return [tf.reshape(part, tensor.shape) for part, tensor in pairs], record
+            return Summed(exchange, total, None)
+        graph = whole.graph
+        whole = self._in_its_turn(whole)
+        total = self.engine.sum_in_graph(whole, name, position, any_shape=any_shape)
+        record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
+        self._issued(graph).append((_handing_over(total), record))
+        return Summed(exchange, total, record)
 
     def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the tensor, delayed until its exchange may start."""

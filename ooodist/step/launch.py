@@ -6,8 +6,9 @@ weights of its first layer are updated, while the rest of step t is still being 
     compute   | F B of step 1      | F B of step 2      |
     exchange            |---- gradients of step 1 ----|---- of step 2 ----|
 
-Each launch ends with all its updates applied, so training is exact synchronous SGD: no gradient
-is stale, none is lost.
+Each launch ends with all its updates applied, or leaves some to the next, which begins with them
+(:mod:`ooodist.step.carried`). So training is exact synchronous SGD: no gradient is stale, none is
+lost.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
 from ooodist.step.backward import OrderedBackward, variable_names
+from ooodist.step.carried import CarriedUpdates, Carrying, Left
 from ooodist.step.finite import Checked, GradientSums, GradientWatch
 from ooodist.step.optimizer import not_updating, scaling_parts, updating_one_by_one
 from ooodist.step.synchronized import synchronizing
@@ -47,6 +49,8 @@ class Launch:
         accumulate: how many batches make one update (and one exchange).
         updating: makes a context that is entered around each update while it is traced, or None.
         watch: is told whether gradients are finite; None: they are not checked.
+        carrying: holds what the model's launches leave to each other, as the plan says; None: they
+            leave nothing.
 
     Raises:
         UserError: ``accumulate`` > 1 with a custom ``train_step``, which may do anything with its
@@ -61,6 +65,7 @@ class Launch:
         accumulate: int = 1,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
         watch: GradientWatch | None = None,
+        carrying: Carrying | None = None,
     ) -> None:
         if accumulate > 1 and type(model).train_step is not keras.Model.train_step:
             raise UserError(
@@ -72,6 +77,8 @@ class Launch:
         self.accumulate = accumulate
         self._updating = updating or contextlib.nullcontext
         self._watch = watch
+        self._carrying = carrying
+        self._carried: CarriedUpdates | None = None  # made before the first call
         self._sums = GradientSums()
         self._checked: dict[int, Sequence[Checked]] = {}
         self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
@@ -90,35 +97,77 @@ class Launch:
             UserError: a gradient was not finite, here or (on accelerators) in the call before.
         """
         run = self._run if self.model.run_eagerly else self._traced
-        logs, codes = run(tuple(batches))
+        carried = self._updates()
+        taken = None if self._carrying is None else self._carrying.take(carried)
+        logs, codes, left = run(tuple(batches), taken)
         if self._watch is not None:
             checked, num_steps = self._checked[len(batches)], len(batches) // self.accumulate
             self._watch.note(codes, checked, num_steps, logs)
+        if self._carrying is not None and carried is not None:  # and gradients were finite
+            assert left is not None
+            self._carrying.keep(carried, left)
         return logs
 
     def trace(self, batches: Sequence[Batch]) -> Any:
         """Traces a launch on such batches without running it; returns its graph (a FuncGraph)."""
-        return self._traced.get_concrete_function(tuple(batches)).graph
+        carried = self._updates()
+        left = None if carried is None else carried.nothing()
+        return self._traced.get_concrete_function(tuple(batches), left).graph
 
-    def _run(self, batches: tuple[Batch, ...]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns the last step's logs and the float32 codes of all ranks (see GradientSums)."""
+    def _updates(self) -> CarriedUpdates | None:
+        """Returns the updates that a call leaves to the next one; None if it leaves none."""
+        plan = self.backward.plan
+        if self._carrying is None or plan is None or not self._carrying.carries(plan):
+            return None
+        if self._carried is None:
+            self._carried = CarriedUpdates(self.model, self.backward, self._updating)
+        return self._carried
+
+    def _run(
+        self, batches: tuple[Batch, ...], left: Left | None
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor, Left | None]:
+        """Trains on the batches.
+
+        Args:
+            batches: the batches of the call.
+            left: what the call before has left; None: it leaves nothing, and nor does this one.
+
+        Returns:
+            the last step's logs, the float32 codes of all ranks (see GradientSums), and what is
+            left to the next call.
+        """
         self._sums = GradientSums()
+        carried = self._carried if left is not None else None
         with uncompiled(self.model):
+            if left is not None and carried is not None:
+                carried.begin(left)
             logs: dict[str, tf.Tensor] = {}
-            for step in range(len(batches) // self.accumulate):
+            steps = len(batches) // self.accumulate
+            for step in range(steps):
                 first = step * self.accumulate
                 part = batches[first : first + self.accumulate]
+                leaving = carried if step == steps - 1 else None
                 with scaling_parts(self.model, len(part)) as are_parts:
-                    logs = self._update(step, part, 1 if are_parts else len(part))
+                    logs = self._update(step, part, 1 if are_parts else len(part), leaving)
             if self._checks and self.backward.exchange.engine.size == 1:
                 weights = self.model.trainable_variables
                 values = [weight.value for weight in weights]
                 self._sums.add(step, variable_names(weights), values)
             self._checked[len(batches)] = self._sums.checked
-            return self._of_all_ranks(logs, self._sums.code())
+            logs, codes = self._of_all_ranks(logs, self._sums.code())
+            return logs, codes, None if carried is None else carried.left()
 
-    def _update(self, step: int, batches: Sequence[Batch], divisor: int) -> dict[str, tf.Tensor]:
-        """Updates once, with the sum of the batches' gradients divided by ``divisor``."""
+    def _update(
+        self,
+        step: int,
+        batches: Sequence[Batch],
+        divisor: int,
+        leaving: CarriedUpdates | None,
+    ) -> dict[str, tf.Tensor]:
+        """Updates once, with the sum of the batches' gradients divided by ``divisor``.
+
+        Some updates are left to the next call if ``leaving`` says so.
+        """
         held: list[Gradient] = []
         gradients_seen = False
 
@@ -138,7 +187,8 @@ class Launch:
             if held:
                 total = add_gradients(held, gradients)
                 gradients = [None if g is None else g / divisor for g in total]
-            result = self.backward(target, seeds, gradients, variables)
+            carried = () if leaving is None else leaving.names
+            result = self.backward(target, seeds, gradients, variables, carried)
             if self._checks and self.backward.exchange.engine.size > 1:
                 self._sums.add(step, variable_names(variables), gradients)
             return result
@@ -148,7 +198,7 @@ class Launch:
                 self._train_step(batch)
         with (
             watch_gradients(finish, self.backward.trained),
-            updating_one_by_one(self.model),
+            updating_one_by_one(self.model) if leaving is None else leaving.leaving(),
             self._updating(),
             warnings.catch_warnings(),
         ):

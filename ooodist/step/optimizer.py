@@ -26,7 +26,7 @@ def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any 
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer.apply(gradients, variables)
     else:
-        _in_cross_replica_context(optimizer.apply, gradients, variables)
+        in_cross_replica_context(optimizer.apply, gradients, variables)
 
 
 @contextlib.contextmanager
@@ -38,14 +38,14 @@ def updating_one_by_one(model: keras.Model) -> Iterator[None]:
         for optimizer in optimizers_of(model)
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     ]
-    with _replaced_apply(able, apply_with=_in_cross_replica_context):
+    with replaced_apply(able, apply_with=in_cross_replica_context):
         yield
 
 
 @contextlib.contextmanager
 def not_updating(model: keras.Model) -> Iterator[None]:
     """Makes ``apply`` of the model's optimizers do nothing in this block."""
-    with _replaced_apply(optimizers_of(model), apply_with=lambda *_: None):
+    with replaced_apply(optimizers_of(model), apply_with=lambda *_: None):
         yield
 
 
@@ -121,9 +121,16 @@ def state_prefix(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _replaced_apply(
+def replaced_apply(
     optimizers: Sequence[keras.optimizers.Optimizer], apply_with: Any
 ) -> Iterator[None]:
+    """Replaces ``apply`` of the optimizers in this block.
+
+    Args:
+        optimizers: the optimizers.
+        apply_with: is called with an optimizer's own ``apply``, the gradients and the weights.
+    """
+
     def replacement(plain: Any) -> Any:
         return lambda grads, trainable_variables=None: apply_with(plain, grads, trainable_variables)
 
@@ -136,7 +143,8 @@ def _replaced_apply(
             del optimizer.apply
 
 
-def _in_cross_replica_context(apply_plain: Any, gradients: Any, variables: Any) -> None:
+def in_cross_replica_context(apply_plain: Any, gradients: Any, variables: Any) -> None:
+    """Calls an optimizer's ``apply`` such that no weight waits for another's gradient."""
     context = tf.distribute.get_replica_context()
     if context is None:
         apply_plain(gradients, variables)

@@ -15,6 +15,7 @@ What is replaced where a rank computes only a part of the model, in evaluations,
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections import deque
@@ -32,6 +33,7 @@ from ooodist.step import metric_states, replicas
 from ooodist.step.launch import Batch
 from ooodist.trainer import arrays, writers
 from ooodist.trainer.epochs import EpochCare, StopTogether
+from ooodist.trainer.readers import may_read_weights, why_complete
 from ooodist.trainer.sharing import share_out
 from ooodist.trainer.staged import StagedMethods
 from ooodist.trainer.strategy import Strategy
@@ -205,13 +207,30 @@ class DistributedFit:
                 "accumulate or batch_size, or give more data"
             )
         total = None if batches is None else batches * epochs
-        if self.strategy.needs_plan:
-            steps = None if total is None else max(1, total // accumulate)
-            self.strategy.plan(arrays.without_optionals(arrays.first_batch(given)), steps)
-        self.strategy.left = total
-        self._take_over_settings()
-        self._alike = False
-        return self._plain_fit(**given, callbacks=callbacks)
+        with self._carrying(callbacks):
+            if self.strategy.needs_plan:
+                steps = None if total is None else max(1, total // accumulate)
+                self.strategy.plan(arrays.without_optionals(arrays.first_batch(given)), steps)
+            self.strategy.left = total
+            self._take_over_settings()
+            self._alike = False
+            return self._plain_fit(**given, callbacks=callbacks)
+
+    @contextlib.contextmanager
+    def _carrying(self, callbacks: list[keras.callbacks.Callback]) -> Iterator[None]:
+        """Lets calls in this block leave updates to each other if no callback looks at weights."""
+        carrying = self.strategy.carrying
+        if carrying is None:
+            yield
+            return
+        readers = may_read_weights(callbacks)
+        some = self.engine.all_reduce(np.array([len(readers)]), "max")  # of whatever rank
+        try:
+            with carrying.none(why_complete(readers)) if some[0] else contextlib.nullcontext():
+                yield
+        except BaseException:
+            carrying.abandon()
+            raise
 
     def _train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(self._plain_train_on_batch).bind(*args, **kwargs).arguments
@@ -229,7 +248,9 @@ class DistributedFit:
         self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # no part of the epoch
         try:
             given.update(zip(arrays.NAMES, data, strict=True))
-            result = self._plain_train_on_batch(**given)
+            carrying = strategy.carrying
+            with contextlib.nullcontext() if carrying is None else carrying.none():
+                result = self._plain_train_on_batch(**given)
             strategy.watch.look()  # there may be no call after this one
             return result
         finally:
@@ -329,6 +350,30 @@ def whole(model: keras.Model) -> AbstractContextManager[None]:
         )
     strategy: Strategy = model.ooodist.strategy
     return strategy.whole()
+
+
+def flush(model: keras.Model) -> None:
+    """Applies the updates that the last call of ``fit`` has left to the next; all ranks call it.
+
+    A plan may carry exchanges of a call's last step into the next call. Evaluations, checkpoints,
+    callbacks and whatever follows ``fit`` find all updates applied. So this is needed only in a
+    callback that has ``ooodist_reads_no_weights = True`` and looks at the weights now and then, and
+    after ``fit`` has ended with an exception. It does nothing if nothing is left.
+
+    Args:
+        model: a model that was given to ``ooodist.distribute`` or ``ooodist.pipelined``.
+
+    Raises:
+        UserError: it was not, or not all ranks have the same to apply.
+    """
+    if not hasattr(model, "ooodist"):
+        raise UserError(
+            f"model {model.name} was not given to ooodist.distribute or ooodist.pipelined, so "
+            "nothing of it is left to be applied"
+        )
+    strategy: Strategy = model.ooodist.strategy
+    if strategy.carrying is not None:
+        strategy.carrying.flush_also_abandoned()
 
 
 def batches_per_epoch(given: dict[str, Any]) -> int | None:

@@ -25,6 +25,7 @@ from ooodist.compat.keras_model import compiled_loss, compiled_metrics
 from ooodist.engines.base import Engine
 from ooodist.step import metric_states, replicas
 from ooodist.step.building import build
+from ooodist.step.carried import Carrying
 from ooodist.step.finite import GradientWatch
 from ooodist.step.launch import Batch, Run
 
@@ -67,6 +68,7 @@ class Strategy(ABC):
         evaluates_in_stages: whether each rank computes only a part of the model in an evaluation,
             too; if not, each evaluates its samples on the whole model, as Keras does.
         is_trying: whether calls are run in alternative ways at present, to find the fastest.
+        carrying: holds the updates that a call has left to the next; None if calls never leave any.
     """
 
     has_whole_model = True
@@ -89,6 +91,7 @@ class Strategy(ABC):
         self.accumulate = accumulate
         self.left: int | None = None
         self.watch = GradientWatch(engine, model)
+        self.carrying: Carrying | None = None
 
     @property
     def inner(self) -> Strategy:
@@ -173,6 +176,11 @@ class Strategy(ABC):
 
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:  # noqa: B027
         """Called before a call runs, with its batches and a way to see those that follow."""
+
+    def flush(self) -> None:
+        """Applies the updates that the last call has left to the next; all ranks call it."""
+        if self.carrying is not None:
+            self.carrying.flush()
 
     def end_epoch(self, logs: dict[str, Any]) -> None:  # noqa: B027
         """Called at the end of an epoch, once all ranks are synchronized; may add to the logs."""

@@ -19,13 +19,13 @@ from ooodist.trainer.strategy import Strategy
 logger = logging.getLogger("ooodist")
 
 # Not all versions of Keras have OrbaxCheckpoint.
-_SAVERS = tuple(
+SAVERS = tuple(
     getattr(keras.callbacks, name)
     for name in ("BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoint")
     if hasattr(keras.callbacks, name)
 )
 WRITERS = (
-    *_SAVERS,
+    *SAVERS,
     keras.callbacks.CSVLogger,
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
@@ -108,7 +108,7 @@ def on_this_rank(
         is_for_rank_0 = isinstance(callback, WRITERS)
         if engine.rank and is_for_rank_0:
             left_out.add(type(callback).__name__)
-        if isinstance(callback, _SAVERS) and not strategy.has_whole_model:
+        if isinstance(callback, SAVERS) and not strategy.has_whole_model:
             on_rank_0 = callback if engine.rank == 0 else None
             own.append(OnWholeModel(on_rank_0, strategy, restores=restores))
         elif engine.rank == 0 or not is_for_rank_0:
@@ -124,7 +124,7 @@ def check_saves_at_ends_of_epochs(callbacks: Sequence[keras.callbacks.Callback])
     """Raises UserError if a callback saves in the middle of an epoch."""
     for callback in callbacks:
         every = getattr(callback, "save_freq", "epoch")
-        if isinstance(callback, _SAVERS) and every != "epoch":
+        if isinstance(callback, SAVERS) and every != "epoch":
             raise UserError(
                 f"{type(callback).__name__} has save_freq={every!r}, but in a pipeline rank 0 gets "
                 'all weights at the end of an epoch only; take save_freq="epoch"'

@@ -30,6 +30,55 @@ def _iterations() -> None:
     assert int(optimizer.iterations) == 0
 
 
+def _earlier_step() -> None:
+    """Two updates in one step of the weights, each as at the step it belongs to."""
+    for rate in (0.5, keras.optimizers.schedules.ExponentialDecay(0.5, 1, 0.5)):
+        weights = [[keras.Variable([1.0]), keras.Variable([2.0])] for _ in range(2)]
+        plain, split = (keras.optimizers.Adam(rate, weight_decay=0.1) for _ in range(2))
+        gradients = [tf.constant([0.5]), tf.constant([0.25])]
+        split.build(weights[1])
+        count = keras_optimizer.uncounted(split)
+        now = None if callable(rate) else tf.Variable(split.learning_rate)
+        for _ in range(2):
+            plain.apply(gradients, weights[0])
+            count.assign(split.iterations)
+            split.apply(gradients[:1], weights[1][:1])
+            with keras_optimizer.as_at_step(split, count, now):
+                split.apply(gradients[1:], weights[1][1:])
+        assert int(split.iterations) == 2
+        for one, other in zip(*weights, strict=True):
+            assert one.numpy() == other.numpy()
+
+
+def _functions_of_steps() -> None:
+    factor = tf.Variable(0.5)
+
+    class Adjusted(keras.optimizers.schedules.ExponentialDecay):
+        def __call__(self, step: tf.Tensor) -> tf.Tensor:
+            return factor * super().__call__(step)
+
+    known = (0.5, 5, 0.5)
+    schedule = keras.optimizers.schedules.ExponentialDecay(*known)
+    rates = (schedule, Adjusted(*known), lambda: 0.25, 0.25)
+    optimizers = [keras.optimizers.SGD(rate) for rate in rates]
+    answers = [keras_optimizer.is_function_of_steps(optimizer) for optimizer in optimizers]
+    assert answers == [True, False, False, False]
+
+
+def _averages() -> None:
+    optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.5)
+    weights = [keras.Variable([1.0]), keras.Variable([2.0])]
+    optimizer.build(weights)
+    before = [variable.numpy() for variable in optimizer.variables[2:]]
+    with keras_optimizer.averaging_only(optimizer, weights[1:]):
+        optimizer.apply([tf.constant([1.0])], weights[1:])
+    first, second = (variable.numpy() for variable in optimizer.variables[2:])
+    assert first == before[0]
+    assert second == weights[1].numpy() != before[1]
+    with keras_optimizer.averaging_only(keras.optimizers.SGD(0.5), []):
+        pass
+
+
 def _saving() -> None:
     keras_optimizer.remember_what_saving_skips()
     from keras.src.backend.common import global_state
@@ -52,6 +101,20 @@ CONTRACTS = [
     Contract("Optimizer._learning_rate", "keras", keras_optimizer.rate_or_schedule, _rate),
     Contract("Optimizer._iterations", "keras", keras_optimizer.showing_iterations, _iterations),
     Contract("Optimizer._learning_rate", "keras", keras_optimizer.unbuilt_copy, _copy),
+    Contract(
+        "Optimizer._learning_rate",
+        "keras",
+        keras_optimizer.is_function_of_steps,
+        _functions_of_steps,
+    ),
+    Contract("Optimizer.apply", "keras", keras_optimizer.as_at_step, _earlier_step),
+    Contract("Optimizer.apply", "keras", keras_optimizer.uncounted, _earlier_step),
+    Contract(
+        "Optimizer._model_variables_moving_average",
+        "keras",
+        keras_optimizer.averaging_only,
+        _averages,
+    ),
     Contract(
         "saving_lib.get_attr_skipset", "keras", keras_optimizer.remember_what_saving_skips, _saving
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ooodist.engines.base import Engine
 from ooodist.graph.digest import model_digest
@@ -21,18 +21,27 @@ def random_plan(
         num_elements: of each weight that is exchanged (float32).
     """
     chooser = random.Random(seed)
+    exchanges = tuple(_exchanges(num_elements, chooser))
     by_urgency = engine.name == "byteps" and chooser.random() < 0.7
     return Plan(
         name="random",
         order=None if chooser.random() < 0.2 else tuple(random_order(seed)(step.backward)),
-        exchanges=tuple(_exchanges(num_elements, chooser)),
+        exchanges=exchanges,
         credit=chooser.choice([1, 2, 3, None]),
         by_urgency=by_urgency,
         steps_per_execution=chooser.choice([1, 2, 3]),
+        carried=_carried(exchanges, chooser),
         model=model_digest(step.backward),
         engine=engine.name,
         workers=engine.size,
     )
+
+
+def _carried(exchanges: Sequence[PlannedExchange], chooser: random.Random) -> tuple[str, ...]:
+    """None, some or all; a bucket as a whole."""
+    share = chooser.choice([0, 0, 0.5, 1])
+    carried = {each.weights: chooser.random() < share for each in exchanges}
+    return tuple(name for weights, are in carried.items() if are for name in weights)
 
 
 def _exchanges(num_elements: Mapping[str, int], chooser: random.Random) -> list[PlannedExchange]:

@@ -1,0 +1,88 @@
+"""Exchanges that outlive their call: two real workers with each engine, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from ooodist.step.carried import WEIGHT_BY_WEIGHT, Carrying, why_not_carried
+from tests.jobs import ENGINES, needs_built, run_job
+
+WORKER = Path(__file__).with_name("carried_worker.py")
+OF_EACH_ENGINE = [
+    "the_numbers_are_those_of_calls_that_leave_nothing",
+    "launches_of_different_plans_take_turns",
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_workers(engine: str) -> None:
+    needs_built(engine)
+    names = ["all"] if engine == "collective" else OF_EACH_ENGINE
+    job = run_job(engine, 2, WORKER, *names, seconds=600)
+    assert job.returncode == 0, job.stdout[-6000:]
+    passed = re.findall(r"passed (\w+)", job.stdout)
+    assert set(passed) >= set(OF_EACH_ENGINE)
+    if engine == "collective":
+        assert len(passed) == WORKER.read_text().count("@check\n")
+        assert job.stdout.count("fit ended early") >= 2
+        assert "Each may look at the weights after each batch" in job.stdout
+
+
+def compiled(optimizer: Any, kind: type[keras.Model] = keras.Sequential) -> keras.Model:
+    model = kind([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.parametrize("kind", WEIGHT_BY_WEIGHT, ids=lambda kind: kind.__name__)
+def test_what_updates_each_weight_alone_can_be_carried(kind: Any) -> None:
+    options = {"weight_decay": 0.1, "clipnorm": 1.0, "use_ema": True}
+    assert why_not_carried(compiled(kind(**options))) is None
+    assert len(WEIGHT_BY_WEIGHT) >= 11
+
+
+class Own(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+class OwnAdam(keras.optimizers.Adam):
+    """May do anything."""
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (compiled("sgd", Own), "Own has a train_step of its own"),
+        (compiled("nadam"), "Nadam is not known to update each weight from its own"),
+        (compiled(OwnAdam()), "OwnAdam is not known"),
+        (compiled(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())), "LossScale"),
+        (compiled(keras.optimizers.SGD(global_clipnorm=0.5)), r"global_clipnorm = 0\.5"),
+        (compiled(keras.optimizers.SGD(gradient_accumulation_steps=3)), "steps = 3"),
+        (compiled(keras.optimizers.SGD(lambda: 0.5)), "function of more than the number of steps"),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_what_needs_all_gradients_cannot(model: keras.Model, why: str) -> None:
+    assert re.search(why, str(why_not_carried(model)))
+
+
+@pytest.mark.usefixtures("local_engine")
+def test_nothing_left_is_nothing_to_do() -> None:
+    import ooodist
+    from ooodist import engines
+
+    carrying = Carrying(engines.current())
+    carrying.flush()
+    carrying.abandon()
+    assert carrying.take(None) is None
+    carrying.flush_also_abandoned()
+    model = compiled("sgd")
+    with pytest.raises(ooodist.UserError, match=r"was not given to ooodist\.distribute"):
+        ooodist.flush(model)
+    ooodist.flush(ooodist.distribute(model))  # one process
