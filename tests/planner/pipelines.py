@@ -118,20 +118,18 @@ def reference_step_seconds(schedule: Schedule, costs: PipelineCosts) -> float:
     ends = reference_ends(schedule, costs)
     longest = 0.0
 
-    def first_bucket_done(rank: int, stage: int, last: float) -> float:
-        """Its W's in the tail are divided evenly among the buckets."""
+    def tail_of(rank: int, stage: int, last: float) -> float:
+        """Seconds of its W's in the tail, which are divided evenly among the buckets."""
         actions = schedule.actions[rank]
         if actions[-1].kind == "B":
             weights_only = actions[-1].stage == stage
-            tail = costs.stages[stage].weight_gradient if weights_only else 0.0
-        else:
-            others = [at for at, action in enumerate(actions) if action.kind != "W"]
-            own = [action for action in actions[others[-1] + 1 :] if action.stage == stage]
-            began = min(
-                (ends[action] - costs.stages[stage].weight_gradient for action in own), default=last
-            )
-            tail = last - began
-        return last - tail + tail / costs.stages[stage].buckets
+            return costs.stages[stage].weight_gradient if weights_only else 0.0
+        others = [at for at, action in enumerate(actions) if action.kind != "W"]
+        own = [action for action in actions[others[-1] + 1 :] if action.stage == stage]
+        began = min(
+            (ends[action] - costs.stages[stage].weight_gradient for action in own), default=last
+        )
+        return last - began
 
     for rank, actions in enumerate(schedule.actions):
         done: dict[int, float] = {}
@@ -143,10 +141,12 @@ def reference_step_seconds(schedule: Schedule, costs: PipelineCosts) -> float:
         for at, stage in sorted((at, stage) for stage, at in done.items()):
             cost = costs.stages[stage]
             if cost.exchange:
-                begun = first_bucket_done(rank, stage, at)
+                tail = tail_of(rank, stage, at)
+                begun = at - tail + tail / cost.buckets
                 whole = max(lane, begun) + cost.exchange
-                if begun < at:  # W's run beside all sums but the last one
-                    at += cost.exchange_cpu - cost.exchange_cpu / cost.buckets
+                # W's run beside all sums but the last one, and lose no more than either takes.
+                lost = min(cost.exchange_cpu, cost.exchange, tail)
+                at += lost - lost / cost.buckets
                 lane = max(whole, at + cost.exchange / cost.buckets)
         update = sum(
             costs.stages[stage].update

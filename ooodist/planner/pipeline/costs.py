@@ -53,7 +53,7 @@ class StageCost:
             per step, beside other work; 0 without replicas.
         buckets: into how many parts, about equal, W and the exchange are divided.
         exchange_cpu: seconds that the exchange takes from W's beside it, where the processor that
-            computes them also moves and adds up the gradients.
+            computes them also moves and adds up the gradients; at most ``exchange``.
     """
 
     forward: Seconds = 1.0
@@ -103,7 +103,8 @@ class StageCost:
 
         Its first bucket is done in the first part of the tail; the last one is exchanged after the
         last W. In between, either the sums or the W's are slower, so that only those two bound it.
-        The W's after the first part take longer, as sums run beside them.
+        The W's after the first part take longer, as sums run beside them, but lose no more time
+        than either lasts.
 
         Args:
             last: when the last W of the stage ends.
@@ -111,7 +112,7 @@ class StageCost:
             free: when the exchanges before it end.
         """
         start = max(free, last - tail * (1 - 1 / self.buckets))
-        longer = self.exchange_cpu * (1 - 1 / self.buckets) if tail else 0.0
+        longer = min(self.exchange_cpu, self.exchange, tail) * (1 - 1 / self.buckets)
         return start, max(start + self.exchange, last + longer + self.exchange / self.buckets)
 
     @property
