@@ -21,7 +21,7 @@ from pathlib import Path
 from memory import VARIABLES
 from mpirun import environment
 
-STEPS, BATCH, LENGTH, VOCABULARY = 5, 8, 32, 2048
+STEPS, BATCH, LENGTH, VOCABULARY = 5, 8, 16, 2048
 PROCESS_BYTES = 600_000_000  # Python, TensorFlow, MPI, graphs; not the code of libraries
 STACK_BYTES = 1 << 20  # of each thread, which the limit counts in full
 BYTES_A_WEIGHT = 3 * 4  # itself and Adam's two moments, in float32

@@ -20,7 +20,7 @@ from ooodist.pipeline.layers.in_parts import measure_in_parts
 from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS, LAYER_STEPS
 from ooodist.pipeline.stages import Call, Stage, calls_of, parts_of_split
 from ooodist.planner.pipeline.actions import from_csv, to_csv
-from ooodist.planner.pipeline.costs import PipelineCosts, equal_stages
+from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, equal_stages
 from ooodist.planner.pipeline.layer_costs import (
     ModelCosts,
     read_model_costs,
@@ -39,6 +39,10 @@ from ooodist.planner.pipeline.search import auto, best_known
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
+
+# The part of a memory limit that layers may fill: a stage takes some percent more, for messages,
+# workspace and what layers do not keep when they are measured in parts (1.3 % of 11 GPT blocks).
+LAYERS_FILL = 0.97
 
 
 def plan_stages(
@@ -146,13 +150,25 @@ def _plan_split(model: keras.Model, parallel: ParallelConfig, *, is_live: bool) 
 
 
 def _plan_layers(costs: ModelCosts, parallel: ParallelConfig, *, is_live: bool) -> PipelinePlan:
-    costs = replace(costs, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
+    """Plans with some of the memory left free, if there is such a plan."""
+    costs = replace(costs, recompute=parallel.recompute)
     if parallel.shard_optimizer:
         costs = with_sharded_optimizer(costs, parallel.data)
-    ranks, microbatches = parallel.pipeline, parallel.microbatches
-    if is_live:
-        return first_plan(costs, ranks, microbatches, parallel.chunks)
-    return make_plan(costs, ranks, microbatches, parallel.schedule, parallel.chunks)
+    ranks, microbatches, limit = parallel.pipeline, parallel.microbatches, parallel.memory_bytes
+
+    def plan_within(num_bytes: int | None) -> PipelinePlan:
+        limited = replace(costs, memory_limit=num_bytes)
+        if is_live:
+            return first_plan(limited, ranks, microbatches, parallel.chunks)
+        return make_plan(limited, ranks, microbatches, parallel.schedule, parallel.chunks)
+
+    if limit is None:
+        return plan_within(None)
+    try:
+        plan = plan_within(round(limit * LAYERS_FILL))
+    except LacksMemory:
+        return plan_within(limit)
+    return replace(plan, costs=replace(plan.costs, memory_limit=limit))
 
 
 def _to_text(plan: PipelinePlan) -> str:

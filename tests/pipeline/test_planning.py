@@ -52,6 +52,11 @@ def test_stages_are_balanced_by_the_costs_of_the_file(tmp_path: Path, is_live: b
         plan_stages(build(), None, replace(limited, memory_bytes=19), LocalEngine())
     plan = plan_stages(build(), None, limited, LocalEngine(), is_live=is_live)
     assert plan.parts == (range(2), range(2, 4))  # 2 x 9 bytes, and 2 of a micro-batch
+    assert plan.costs.memory_limit == 20
+    roomy = replace(parallel, memory_bytes=33)  # 27 + 2 x 3 bytes would fill it
+    plan = plan_stages(build(), None, roomy, LocalEngine(), is_live=is_live)
+    assert max(plan.timeline.peak_bytes) <= 32
+    assert plan.costs.memory_limit == 33
 
 
 @pytest.mark.parametrize(

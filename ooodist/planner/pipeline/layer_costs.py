@@ -5,7 +5,6 @@ Costs are measured by ``ooodist.pipeline.layers``, or written by hand for a mach
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,10 +22,6 @@ from ooodist.planner.pipeline.costs import (
 from ooodist.planner.pipeline.partition import partition, smallest_parts
 from ooodist.util import yaml_dataclass
 from ooodist.util.yaml_dataclass import Range
-
-# The part of a memory limit that layers should fill: stages take some percent more, for messages,
-# workspace and what layers do not keep when measured in parts (1.3 % of a stage of 11 GPT blocks).
-LEAVING_ROOM = 0.95
 
 
 @dataclass(frozen=True)
@@ -212,8 +207,7 @@ def balanced_parts(
 
     How many bytes a schedule keeps is known only once it is made. So with a memory limit there are
     several candidates: a split (if any) in which each stage, with as many micro-batches in flight
-    as in 1F1B, stays within its share of its rank's limit, with some room if there is such a split,
-    and the split that ignores the limit.
+    as in 1F1B, stays within its share of its rank's limit, and the split that ignores the limit.
     Without the former, there are also the fastest split into which one micro-batch fits, and the
     one that needs least memory for it.
 
@@ -230,10 +224,11 @@ def balanced_parts(
     ]
     share = costs.memory_limit // chunks
     in_flight = [min(microbatches, ranks - stage % ranks) for stage in range(stages)]
-    for most in (round(share * LEAVING_ROOM), share):
-        with contextlib.suppress(LacksMemory):
-            within = partition(with_gradients, stages, in_flight=in_flight, memory_limit=most)
-            return list(dict.fromkeys([within, free]))
+    try:
+        within = partition(with_gradients, stages, in_flight=in_flight, memory_limit=share)
+        return list(dict.fromkeys([within, free]))
+    except LacksMemory:
+        pass
     smallest = smallest_parts(with_gradients, stages)
     try:
         one = partition(with_gradients, stages, memory_limit=share)

@@ -119,19 +119,6 @@ def test_the_memory_limit_counts_what_is_in_flight() -> None:
     assert sizes(30, 8) == [[3, 3]]
 
 
-def test_a_split_leaves_room_where_there_is_one() -> None:
-    """A slow light layer before heavy ones: the fastest split would fill rank 1 to the limit."""
-    layers = (LayerCost("0", forward=3.0), *[LayerCost("x", forward=1.0, base_bytes=25)] * 5)
-
-    def sizes(limit: int) -> list[list[int]]:
-        splits = balanced_parts(ModelCosts(layers, memory_limit=limit), 2, 1, 1)
-        return [[len(part) for part in parts] for parts in splits]
-
-    assert sizes(200) == [[2, 4]]  # 100 bytes, far from the limit
-    assert sizes(101) == [[3, 3], [2, 4]]
-    assert sizes(75) == [[3, 3], [2, 4]]  # no split leaves room
-
-
 def test_the_gradients_of_one_micro_batch_are_counted() -> None:
     """Two micro-batches are in flight on rank 0, and one of them has gradients."""
     large = LayerCost("0", forward=1.0, weight_bytes=50, gradient_bytes=20)

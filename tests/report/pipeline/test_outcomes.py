@@ -126,10 +126,10 @@ def test_a_schedule_of_a_file(tmp_path: Path) -> None:
     (outcome,) = compare(costs, 2, 4, str(file)).outcomes
     assert outcome.simulated is None
     assert "is for 2 ranks and 3 micro-batches" in outcome.refused
-    limited = equal_layers(4, kept=10, limit=43)  # of which a split fills 40
+    limited = equal_layers(4, kept=10, limit=40)
     (outcome,) = compare(limited, 2, 3, str(file)).outcomes
     assert made(outcome).peak_bytes == 60
-    assert "memory limit is 43" in outcome.refused
+    assert "memory limit is 40" in outcome.refused
 
 
 def test_throughput_is_in_samples_where_they_are_known() -> None:
