@@ -1,6 +1,6 @@
 """A model that no single process may hold: trained, saved, resumed otherwise, evaluated, merged.
 
-    python expr/pipe_par/limited.py [--layers 24] [--width 1024] [--limit 0.6]
+    python expr/pipe_par/limited.py [--layers 36] [--width 1024] [--limit 0.5]
                                         [--folder DIR]
 
 The kernel limits each process to a part of what the model's weights and Adam's state take
@@ -82,9 +82,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--layers", type=int, default=36)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--limit", type=float, default=0.6, help="part of weights and state")
+    parser.add_argument("--limit", type=float, default=0.5, help="part of weights and state")
     parser.add_argument("--folder", type=Path, help="for the checkpoints (default: temporary)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ooodist-limited-") as temporary:
