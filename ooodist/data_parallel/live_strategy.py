@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +73,8 @@ class LiveDataParallel(DataParallel):
     def limits(self) -> Limits:
         """Returns the limits within which plans are searched."""
         left = None if self.left is None else max(1, self.left // self.accumulate)
-        limits = limits_of(self.engine, self.planning, self.given_steps_per_execution, left)
-        return replace(limits, carrying=self.may_carry)
+        steps = self.given_steps_per_execution
+        return limits_of(self.engine, self.planning, steps, left, carrying=self.may_carry)
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         """Returns a way to train that carries out a plan made from these costs."""

@@ -80,8 +80,7 @@ def find_plan(
         UserError: no plan fits into the memory limit.
     """
     profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
-    limits = limits_of(engine, settings, steps_per_execution, total_steps)
-    limits = replace(limits, carrying=carrying)
+    limits = limits_of(engine, settings, steps_per_execution, total_steps, carrying=carrying)
     return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
 
 
@@ -134,6 +133,8 @@ def limits_of(
     settings: PlanningConfig,
     steps_per_execution: int | None = None,
     total_steps: int | None = None,
+    *,
+    carrying: bool = False,
 ) -> Limits:
     """Returns the limits of the search for a running engine; see :func:`find_plan`."""
     limits = Limits(
@@ -141,6 +142,7 @@ def limits_of(
         max_steps_per_execution=settings.max_steps_per_execution,
         steps_per_execution=steps_per_execution,
         total_steps=total_steps,
+        carrying=carrying,
     )
     if engine.partition_bytes is not None:  # fixed since the engine started
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)

@@ -26,9 +26,9 @@ from tests.elastic.test_controller import (
     layers_of,
     model,
 )
-from tests.expr.elastic import load
+from tests.expr.scripts import load
 
-select_published = load("published").select_published
+select_published = load("elastic", "published").select_published
 
 
 def started(*not_copied: str) -> contextlib.AbstractContextManager[None]:

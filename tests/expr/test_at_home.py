@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from ooodist.config import job as config
+from tests.expr.scripts import load
 from tests.jobs import ROOT
 
 PRINTED = """\
@@ -24,15 +22,8 @@ PRINTED = """\
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("at_home_run", ROOT / "expr/at_home/run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for its dataclasses
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def script() -> ModuleType:
+    return load("at_home", "run")
 
 
 def test_what_was_tried_is_read(script: ModuleType) -> None:

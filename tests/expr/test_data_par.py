@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.expr.scripts import load
 from tests.jobs import ENGINES, ROOT, needs_built, run_job
 from tests.planner.chains import chain_costs
 
@@ -23,17 +22,7 @@ def scripts() -> Iterator[dict[str, ModuleType]]:
         patch.syspath_prepend(ROOT / "launch")
         patch.syspath_prepend(FOLDER)
         # Others are called run and report as well.
-        yield {name: _load(name) for name in ("run", "report")}
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"data_par_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for its dataclasses
-    spec.loader.exec_module(module)
-    return module
+        yield {name: load("data_par", name) for name in ("run", "report")}
 
 
 def test_costs_at_another_speed_keep_their_shares(scripts: dict[str, ModuleType]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.expr.elastic import load
+from tests.expr.scripts import load
 
-report, step_time = load("report"), load("step_time")
+report, step_time = load("elastic", "report"), load("elastic", "step_time")
 
 
 def write_results(file: Path, curves: dict[tuple[str, int], Sequence[float]]) -> None:

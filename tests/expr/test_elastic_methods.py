@@ -15,9 +15,9 @@ from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.selection.items import Selectable
 from ooodist.engines.local import LocalEngine
 from tests.elastic.selection.test_fixed import TRAINED, sample
-from tests.expr.elastic import load
+from tests.expr.scripts import load
 
-methods = load("methods")
+methods = load("elastic", "methods")
 select_published, weight_magnitudes = methods.select_published, methods.weight_magnitudes
 
 

@@ -15,9 +15,9 @@ from tests.elastic.selection.test_select import (
     random_chain,
     total,
 )
-from tests.expr.elastic import load
+from tests.expr.scripts import load
 
-select_published = load("published").select_published
+select_published = load("elastic", "published").select_published
 
 
 def test_loses_at_times_and_never_wins() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 
 from ooodist.planner.pipeline.layer_costs import merged, read_model_costs, stage_costs
 from ooodist.planner.pipeline.plan import make_plan
+from tests.expr.scripts import load
 from tests.jobs import ROOT
 
 FOLDER = ROOT / "expr/pipe_par"
@@ -30,17 +30,7 @@ def scripts() -> Iterator[dict[str, ModuleType]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(FOLDER)
         # Others are called make_costs as well.
-        yield {name: _load(name) for name in NAMES}
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"pipe_par_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for its dataclasses
-    spec.loader.exec_module(module)
-    return module
+        yield {name: load("pipe_par", name) for name in NAMES}
 
 
 @pytest.mark.parametrize(("model", "link"), FILES)

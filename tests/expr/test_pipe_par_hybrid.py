@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import os
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from ooodist.launcher.host import Host
+from tests.expr.scripts import load
 from tests.jobs import ROOT
 from tests.pipeline.jobs import run_python
 
@@ -21,23 +20,12 @@ FOLDER = ROOT / "expr/pipe_par"
 LAYERS, WIDTH, BATCH = 6, 600, 32  # a layer's gradient is 1.4 MB: two buckets a stage
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
-        spec.loader.exec_module(module)
-    return module
-
-
 def test_mpirun_reaches_a_host_by_its_name(tmp_path: Path) -> None:
     """With a command in several words, as mpirun passes it; here hosts have no network."""
     core = min(os.sched_getaffinity(0))
     hosts = [Host(name="host0"), Host(name="host1", cores=(core,))]
     agent = tmp_path / "agent.sh"
-    agent.write_text(script("lab_mpirun").agent(hosts))
+    agent.write_text(load("pipe_par", "lab_mpirun").agent(hosts))
     words = ["A='on it';", "export A;", 'echo "$A:"', "$(nproc)"]
 
     def say(host: str) -> subprocess.CompletedProcess[str]:
@@ -94,7 +82,7 @@ def test_the_trace_has_each_bucket(answer: tuple[list[dict[str, Any]], Path]) ->
 def test_the_table_has_medians() -> None:
     row = {"sums": "at the end", "sums_seconds": 0.7, "hidden": 0.25}
     rows = [{**row, "measured": each, "predicted": 1.0} for each in (1.0, 1.25, 2.0)]
-    table = script("hybrid").table([*rows, {**rows[0], "sums": "in buckets"}])
+    table = load("pipe_par", "hybrid").table([*rows, {**rows[0], "sums": "in buckets"}])
     assert table.splitlines()[2:] == [
         "| at the end | 1250 ms | 1000 ms | -20.0% | 700 ms | 25% |",
         "| in buckets | 1000 ms | 1000 ms | +0.0% | 700 ms | 25% |",

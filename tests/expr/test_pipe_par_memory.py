@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.jobs import ROOT
+from tests.expr.scripts import load
 
 pytestmark = pytest.mark.alone
 FLAT = 0.1
@@ -19,15 +18,7 @@ PREDICTED = 0.1
 
 @pytest.fixture(scope="module")
 def memory() -> ModuleType:
-    folder = ROOT / "expr/pipe_par"
-    spec = importlib.util.spec_from_file_location("memory", folder / "memory.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        spec.loader.exec_module(module)
-    return module
+    return load("pipe_par", "memory")
 
 
 @pytest.fixture(scope="module")

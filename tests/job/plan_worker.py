@@ -19,10 +19,10 @@ import ooodist
 engine = ooodist.init(planned=True)
 
 import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
 
 from ooodist import engines  # noqa: E402
 from ooodist.config.sections import PlanningConfig  # noqa: E402
+from ooodist.graph.ops import ancestors, producers  # noqa: E402
 from ooodist.planner.data_parallel import plan as plans  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges  # noqa: E402
 from ooodist.profiler import network as measuring  # noqa: E402
@@ -127,20 +127,7 @@ def each_waits_until_the_last_is_handed_over() -> None:
         assert {len(launch) // len(plan.exchanges) for launch in launches} == {1, 2}
         for launch in launches:
             for before, after in itertools.pairwise(launch):
-                assert before.op.inputs[0].op in all_before(after.op.inputs[0].op)
-
-
-def all_before(op: tf.Operation) -> set[tf.Operation]:
-    """All ops that are complete when this one starts."""
-    found: set[tf.Operation] = set()
-    left = [op]
-    while left:
-        op = left.pop()
-        for other in (*op.control_inputs, *(tensor.op for tensor in op.inputs)):
-            if other not in found:
-                found.add(other)
-                left.append(other)
-    return found
+                assert before.op.inputs[0].op in ancestors(producers(after.op.inputs[0].op))
 
 
 def planned_here_trains_as_baseline_does() -> None:

@@ -23,6 +23,7 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from ooodist.graph.ops import ancestors, producers  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
@@ -177,18 +178,6 @@ def the_numbers_are_those_of_calls_that_leave_nothing() -> None:
         assert_same(*results)
 
 
-def ancestors(op: tf.Operation) -> set[tf.Operation]:
-    found: set[tf.Operation] = set()
-    left = [op]
-    while left:
-        op = left.pop()
-        for other in (*op.control_inputs, *(tensor.op for tensor in op.inputs)):
-            if other not in found:
-                found.add(other)
-                left.append(other)
-    return found
-
-
 @check
 def each_layer_waits_for_its_own_update_alone() -> None:
     made = model(momentum(), plan())
@@ -199,7 +188,7 @@ def each_layer_waits_for_its_own_update_alone() -> None:
     products = [op for op in graph.get_operations() if op.type == "MatMul"][:3]  # of F1, F2, F3
     bucket, *chunks = (e.name for e in EXCHANGES if e.weights[0] in CARRIED)
     for number, product in enumerate(products):
-        before = ancestors(product)
+        before = set(ancestors(producers(product)))
         assert not before & {sums[e.name] for e in EXCHANGES if e.weights[0] not in CARRIED}
         # The bias of a layer comes after the product, and before that of the next layer.
         assert (sums[bucket] in before) == (number > 0)

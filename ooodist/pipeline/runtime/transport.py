@@ -74,7 +74,7 @@ class Message:
     failing: str
     arrays: Sequence[Any]
     start: Callable[[], list[MPI.Request]]
-    finish: Callable[[], Any] | None = None
+    finish: Callable[[], None] | None = None
     not_before: float = 0.0
     requests: list[MPI.Request] = field(default_factory=list)
     began: float = 0.0
@@ -212,9 +212,10 @@ class Transport:
             receives = [communicator.Irecv([part, MPI.BYTE], peer, SUM_TAG) for part in received]
             return receives + [communicator.Isend([part, MPI.BYTE], peer, SUM_TAG) for part in own]
 
-        message = Message(name, _not_all_of(communicator), [array], start)
-        message.finish = lambda: np.add(array, other, out=array)
-        return self._post(message)
+        def add() -> None:
+            np.add(array, other, out=array)
+
+        return self._post(Message(name, _not_all_of(communicator), [array], start, add))
 
     def broadcast(self, name: str, communicator: MPI.Comm, array: np.ndarray, root: int) -> Message:
         """Begins to send an array from a rank of a communicator to all others, into theirs.

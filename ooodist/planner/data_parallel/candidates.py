@@ -79,10 +79,13 @@ class Family:
         self._network = network
         self._ks = _some_up_to(len(movable_layers(costs)))
         self._layers = layers_by_need(costs)
-        self._limits = _some_up_to(len(self._layers)) if carrying else []
-        some_limits = _some_up_to(len(self._layers), MOST_TOGETHER)
-        some_ks = _some_up_to(self._ks[-1], MOST_TOGETHER)
-        self._together = list(product(some_ks, combinations(some_limits, 2)))
+        self._limits: list[int] = []
+        self._together: list[tuple[int, tuple[int, int]]] = []
+        if carrying:
+            self._limits = _some_up_to(len(self._layers))
+            some_limits = _some_up_to(len(self._layers), MOST_TOGETHER)
+            some_ks = _some_up_to(self._ks[-1], MOST_TOGETHER)
+            self._together = list(product(some_ks, combinations(some_limits, 2)))
         self._pieces: Sequence[int | None] = partitions if network.by_urgency else CHUNK_BYTES
         self._credits = credits
         self._simulator = simulator

@@ -87,7 +87,7 @@ def auto(
     starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
     found = list(_walks(starts, evaluator))
     if not costs.has_barrier:
-        starts = _with_periods(starts, evaluator)
+        starts = _as_run(starts, evaluator, costs)
         found = [(evaluator.period(orders), orders) for _, orders in found]
         found.append((starts[0].seconds, starts[0].orders))
     seconds, orders = min(found, key=lambda each: each[0])
@@ -115,9 +115,7 @@ def best_known(
     for make in (_published, _made_by_rules):
         known = make(rank_of, microbatches, costs)
         starts = _fastest_first([trained_from(each, first_trained) for each in known], evaluator)
-        if starts and not costs.has_barrier:
-            starts = _with_periods(starts, evaluator)
-        if starts:
+        if starts := _as_run(starts, evaluator, costs):
             return _as_good(starts[0], costs)
     raise AssertionError("rules raise UserError where nothing fits")
 
@@ -137,8 +135,7 @@ def schedules_to_try(
     orders = evaluator.orders_of(split(best))
     most = (1 + NEARLY) * step_seconds(best, costs)
     known = _fastest_first(_published(rank_of, microbatches, costs), evaluator)
-    if not costs.has_barrier:
-        known = _with_periods(known, evaluator)
+    known = _as_run(known, evaluator, costs)
     near = [start for start in known if start.seconds <= most]
     found = [] if any(start.orders == orders for start in near) else [best]
     return (*found, *(_as_good(start, costs) for start in near))[:MOST_TRIED]
@@ -187,8 +184,10 @@ def _fastest_first(schedules: Iterable[Schedule], evaluator: Evaluator) -> list[
     return sorted(found.values(), key=lambda start: start.seconds)
 
 
-def _with_periods(starts: Sequence[_Start], evaluator: Evaluator) -> list[_Start]:
-    """Returns the same schedules with the seconds of a step among many, the fastest first."""
+def _as_run(starts: list[_Start], evaluator: Evaluator, costs: PipelineCosts) -> list[_Start]:
+    """Returns the same schedules with the seconds of a step as it is run, the fastest first."""
+    if costs.has_barrier:
+        return starts
     found = [replace(start, seconds=evaluator.period(start.orders)) for start in starts]
     return sorted(found, key=lambda start: start.seconds)
 
