@@ -24,6 +24,7 @@ ROWS = {
     "first_k": "reverse first-k only",
     "priority": "priority (ByteScheduler/P3 style)",
     "planned": "planned",
+    "carried": "planned, one step a call, carried",
 }
 NUMBERS = (
     *("predicted", "predicted_then", "lower_bound"),
@@ -35,6 +36,7 @@ COLORS = {
     "first_k": "#c9a0dc",
     "priority": "#e8b04a",
     "planned": "#2e8b57",
+    "carried": "#1b4f72",
 }
 
 
@@ -120,7 +122,9 @@ def summary(results: dict[Setting, dict[str, Result]]) -> str:
     ]
     machines: dict[str, str] = {}
     for (model, engine, workers, ratio), rows in results.items():
-        speed_ups = [f"{rows['baseline'].median / rows[row].median:.2f}x" for row in shown]
+        baseline = rows["baseline"].median
+        # Not all settings were run again when a row came to be.
+        speed_ups = [f"{baseline / rows[row].median:.2f}x" if row in rows else "-" for row in shown]
         planned = rows["planned"]
         lines.append(
             f"| {model}, {engine} x {workers} | {ratio:g} | {' | '.join(speed_ups)} "
