@@ -2,6 +2,7 @@
 
     python expr/pipe_par/weak_scaling.py                      # all settings
     python expr/pipe_par/weak_scaling.py --settings nvlink_8 --repeats 1
+    python expr/pipe_par/weak_scaling.py --settings nvlink_32 --rows auto zb_h1
     python expr/pipe_par/weak_scaling.py --predict            # nothing is run
 
 BERT with 12, 24, 36 and 48 layers on 8, 16, 24 and 32 devices, emulated as in emulated.py: as the
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -44,8 +45,8 @@ DEVICES_OF_A_HOST = 8
 REPLICAS = (2, 4)
 CHUNKS = (1, 2, 3)  # stages a rank, of which a tuned schedule takes the best
 FEW_PROCESSES = 8
-# Of the shortest, stretched, with few processes. With more it is twice as long: a message may be
-# seen up to 1 ms late by a rank that computes, and more messages follow each other.
+# Of the shortest, stretched, with few processes. It grows with their number: a message may be seen
+# up to 1 ms late by a rank that computes, and the more ranks, the more messages follow each other.
 ACTION_SECONDS = 15e-3
 
 
@@ -121,7 +122,7 @@ def _alone(setting: Setting) -> dict[str, PipelinePlan]:
 
 def stretch_factor(plan: PipelinePlan) -> float:
     """By how much a plan's seconds are stretched; each by its own, as stages differ in length."""
-    longer = 2 if plan.schedule.ranks > FEW_PROCESSES else 1
+    longer = max(1.0, plan.schedule.ranks / FEW_PROCESSES)
     return longer * ACTION_SECONDS / shortest_action([plan])
 
 
@@ -154,10 +155,16 @@ def predicted(rows: Mapping[int, Mapping[str, PipelinePlan]]) -> str:
     return "\n".join(lines)
 
 
+def is_not_measured(setting: Setting, rows: Collection[str], line: Mapping[str, str]) -> bool:
+    """Whether a line of the CSV file is of another setting or of none of these rows."""
+    return is_of_another(setting, line) or line["row"] not in rows
+
+
 def main() -> None:
     names = [setting.name for setting in SETTINGS]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settings", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--rows", nargs="+", metavar="NAME", help="only these; the others stay")
     parser.add_argument("--repeats", type=int, default=2, help="of each row, after an untimed one")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of CSV and figure")
     parser.add_argument("--predict", action="store_true", help="only print the simulated rows")
@@ -168,12 +175,22 @@ def main() -> None:
     for setting in SETTINGS:
         if setting.name not in options.settings:
             continue
-        rows = make_rows(setting)
+        rows = {
+            replicas: {
+                name: plan
+                for name, plan in plans.items()
+                if options.rows is None or name in options.rows
+            }
+            for replicas, plans in make_rows(setting).items()
+        }
+        if not any(rows.values()):
+            parser.error(f"--rows {' '.join(options.rows)}: {setting.name} has none of these")
         print(f"{setting.name}: planned, {time.monotonic() - start:.0f} s", flush=True)
         print(predicted(rows), flush=True)
         if options.predict:
             continue
-        keep_lines(file, COLUMNS, partial(is_of_another, setting))
+        measured = {name for plans in rows.values() for name in plans}
+        keep_lines(file, COLUMNS, partial(is_not_measured, setting, measured))
         add_lines(file, COLUMNS, measure(setting, rows, options.repeats))
         print(f"{setting.name}: measured, {time.monotonic() - start:.0f} s", flush=True)
     if not options.predict:

@@ -52,6 +52,17 @@ def test_models_grow_with_the_devices(weak_scaling: ModuleType) -> None:
         assert len(setting.layers.layers) == 3 * setting.devices  # 1.5 layers each, in halves
 
 
+def test_only_what_is_measured_again_is_dropped(weak_scaling: ModuleType) -> None:
+    setting = weak_scaling.Setting("hosts", 32)
+    lines = [
+        {"link": link, "devices": devices, "row": row}
+        for link, devices in (("hosts", "32"), ("hosts", "24"), ("nvlink", "32"))
+        for row in ("auto", "zb_h1", "gpipe")
+    ]
+    kept = [line for line in lines if weak_scaling.is_not_measured(setting, ["auto", "zb_h1"], line)]
+    assert kept == lines[2:]
+
+
 def test_what_is_compared(weak_scaling: ModuleType, rows: Rows) -> None:
     assert set(rows[1]) <= set(weak_scaling.weak_scaling_report.ROWS)
     assert {"gpipe", "1f1b", "interleaved", "zb_h1", "fast_forward", "modulo"} <= set(rows[1])
