@@ -140,7 +140,7 @@ def pipelined(case: Elastic, batches: Batches, elastic: dict[str, Any] | None) -
         pipeline=case.pipeline,
         data=case.data,
         microbatches=case.microbatches,
-        timeout=20,
+        timeout=120,
         elastic=elastic,
         **case.options,
     )

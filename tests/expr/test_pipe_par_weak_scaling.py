@@ -59,7 +59,9 @@ def test_only_what_is_measured_again_is_dropped(weak_scaling: ModuleType) -> Non
         for link, devices in (("hosts", "32"), ("hosts", "24"), ("nvlink", "32"))
         for row in ("auto", "zb_h1", "gpipe")
     ]
-    kept = [line for line in lines if weak_scaling.is_not_measured(setting, ["auto", "zb_h1"], line)]
+    kept = [
+        line for line in lines if weak_scaling.is_not_measured(setting, ["auto", "zb_h1"], line)
+    ]
     assert kept == lines[2:]
 
 

@@ -275,7 +275,7 @@ def main(name: str) -> None:
         pipeline=case.pipeline,
         data=case.data,
         microbatches=case.microbatches,
-        timeout=20,
+        timeout=120,
         **case.options,
     )
     replica, _ = model.ooodist.strategy.shard

@@ -85,7 +85,7 @@ def make(kind: Any = keras.Model, *, adds_loss: bool = True) -> keras.Model:
 
 def pipelined(model: keras.Model, **options: Any) -> keras.Model:
     settings = {"schedule": "1f1b", "split": ("middle",)} | options
-    return ooodist.pipelined(model, pipeline=2, microbatches=4, timeout=20, **settings)
+    return ooodist.pipelined(model, pipeline=2, microbatches=4, timeout=120, **settings)
 
 
 def evaluated(model: keras.Model, *data: Any, **options: Any) -> dict[str, Any]:
