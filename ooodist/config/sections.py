@@ -107,10 +107,29 @@ _NOT_OF_PIPELINES = {
 @dataclass(frozen=True)
 class ExchangeConfig:
     """Settings of exchanges; null leaves the choice to ooodist. ``credit``: exchanges in flight.
-    ``bucket_bytes``: gradients smaller than this are exchanged together."""
+    ``bucket_bytes``: gradients smaller than this are exchanged together. ``wire``: ``float32``
+    (gradients travel as they are), or the 16-bit dtype in which they do. ``error_feedback``: what
+    is lost in 16 bits is added to the next step's gradient."""
 
     credit: Annotated[int, Range(1)] | None = None
     bucket_bytes: Annotated[int, Range(0)] | None = None
+    wire: Literal["float32", "float16", "bfloat16"] = "float32"
+    error_feedback: bool = True
+
+    @property
+    def of_order(self) -> dict[str, int]:
+        """What is given of the settings that a plan has itself."""
+        given = {"credit": self.credit, "bucket_bytes": self.bucket_bytes}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def check_feedback(wire: str, *, error_feedback: bool) -> None:
+    """Raises UserError if there is to be no feedback of errors, but there are no errors."""
+    if wire == "float32" and not error_feedback:
+        raise UserError(
+            "exchange.error_feedback is false, but exchange.wire is float32, in which nothing is "
+            "lost; leave error_feedback out, or give wire, as float16"
+        )
 
 
 @dataclass(frozen=True)

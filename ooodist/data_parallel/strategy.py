@@ -21,6 +21,7 @@ from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
 from ooodist.step.launch import Batch, Launch, Run, in_launches
+from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer.strategy import Strategy
 
 logger = logging.getLogger("ooodist")
@@ -60,6 +61,7 @@ class DataParallel(Strategy):
             arguments=(
                 f"{to_find or order} {backward.k} {steps_per_execution} {accumulate} "
                 f"{exchange.credit} {exchange.bucket_bytes} "
+                f"{exchange.wire} {exchange.feedback is not None} "
                 f"{backward.plan and backward.plan.digest()}"
             ),
             steps_per_execution=steps_per_execution or 1,
@@ -161,6 +163,16 @@ class DataParallel(Strategy):
         return None
 
     def synchronize(self) -> None:
-        """Completes the weights, and averages batch-norm statistics over the ranks."""
+        """Completes the weights, and averages over the ranks what each has alone.
+
+        These are batch-norm statistics, and what gradients have lost on a wire of 16 bits.
+        """
         self.flush()
         replicas.average_statistics(self.engine, self.model)
+        if self.feedback is not None:
+            self.feedback.average(self.engine)
+
+    @property
+    def feedback(self) -> ErrorFeedback | None:
+        """What gradients lose on a wire of 16 bits, if that is kept."""
+        return self.backward.exchange.feedback

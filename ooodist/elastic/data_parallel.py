@@ -186,6 +186,8 @@ class SelectiveDataParallel:
             credit=shared.credit,
             bucket_bytes=shared.bucket_bytes,
             sum_rows=shared.sum_rows,
+            wire=shared.wire,
+            feedback=shared.feedback,
         )
         backward = OrderedBackward(exchange, selected=mask.weights)
         if self.inner.to_find is None:

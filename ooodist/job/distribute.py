@@ -9,7 +9,7 @@ import keras
 
 from ooodist import engines
 from ooodist.config.elastic import ElasticConfig, check_order_is_found, read_elastic
-from ooodist.config.sections import MOST_STEPS_PER_EXECUTION, PlanningConfig
+from ooodist.config.sections import MOST_STEPS_PER_EXECUTION, PlanningConfig, check_feedback
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
 from ooodist.data_parallel.strategy import DataParallel
@@ -18,6 +18,8 @@ from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
+from ooodist.step.optimizer import loss_scale
+from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 
@@ -31,6 +33,8 @@ def distribute(
     accumulate: int = 1,
     credit: int | None = None,
     bucket_bytes: int | None = None,
+    wire: str = "float32",
+    error_feedback: bool = True,
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
     sum_rows: bool | None = None,
@@ -79,6 +83,10 @@ def distribute(
         credit: exchanges in flight; None for the engine's default. A plan has its own.
         bucket_bytes: small gradients share a bucket up to this size in bytes; None for 1 MiB.
             A plan has its own.
+        wire: ``float32``: gradients travel as they are; ``float16`` or ``bfloat16``: in this dtype.
+            Half as many bytes take half the time, and other numbers come out
+            (:mod:`ooodist.step.wire`). A plan has its own.
+        error_feedback: with a wire of 16 bits, what a gradient loses is added to the next one.
         planning: limits of plans made here, and where profiles are kept.
         elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
             (see :class:`ooodist.config.elastic.ElasticConfig`); None for all.
@@ -116,11 +124,21 @@ def distribute(
             f"steps_per_execution is {steps_per_execution}, but the plan has "
             f"{order.steps_per_execution}; leave it out"
         )
+    if isinstance(order, Plan):
+        if wire != "float32":
+            raise UserError(
+                f"wire is {wire}, but the order is a plan, which has its own; leave it out"
+            )
+        wire = order.wire or wire
+    check_feedback(wire, error_feedback=error_feedback)
+    narrow = None if wire == "float32" else wire
     exchange = GradientExchange(
         engine,
         credit=credit,
         bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
         sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
+        wire=narrow,
+        feedback=ErrorFeedback(lambda: loss_scale(model)) if narrow and error_feedback else None,
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()

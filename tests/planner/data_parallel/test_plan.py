@@ -191,7 +191,7 @@ WRONG_FILES = [
     ),
     (
         "name: p\norder: null\nexchanges:\n- {weights: [a, b, c]}\ncarried: [c, a]",
-        "carried has a, c, whose exchange a+2 also has b; carry all weights of a bucket, or none",
+        "carried has a, c, whose exchange a+2 also has b; name all weights of a bucket, or none",
     ),
     (
         "name: p\norder: null\nexchanges:\n- {weights: [a]}\ncarried: [a, d]",
