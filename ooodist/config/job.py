@@ -25,6 +25,7 @@ from ooodist.config.sections import (
     PlanningConfig,
     ReportConfig,
     check_feedback,
+    check_wire_is_of_order,
 )
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.errors import UserError
@@ -198,6 +199,7 @@ class Config:
                 f"exchange is {given}, but the order {self.order.name} is a plan, which has its "
                 "own; leave them out, or choose another order"
             )
+        check_wire_is_of_order(self.exchange.wire, self.order.name)
         if self.order.plan is None:  # which has its own wire
             check_feedback(self.exchange.wire, error_feedback=self.exchange.error_feedback)
         elif self.exchange.wire != "float32":

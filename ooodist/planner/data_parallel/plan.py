@@ -26,6 +26,8 @@ from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import replacing
 from ooodist.util.yaml_dataclass import Range
 
+Wire = Literal["float16", "bfloat16"]  # dtypes in which gradients of another can travel
+WireSetting = Literal["float32", "float16", "bfloat16", "planned"]  # exchange.wire of a job
 ALIGNMENT = 64  # bytes; TensorFlow splits a tensor without copying it at multiples of this
 
 
@@ -104,7 +106,7 @@ class Plan:
     by_urgency: bool = False
     partition_bytes: Annotated[int, Range(1)] | None = None
     carried: tuple[str, ...] = ()
-    wire: Literal["float16", "bfloat16"] | None = None
+    wire: Wire | None = None
     narrow: tuple[str, ...] = ()
     steps_per_execution: Annotated[int, Range(1)] = field(
         default=1, metadata={"was": "steps_per_launch"}
