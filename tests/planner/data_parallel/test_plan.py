@@ -20,7 +20,9 @@ from ooodist.planner.data_parallel.plan import (
     PlannedExchange,
     Prediction,
     carried_exchanges,
+    check_exchanges,
     from_yaml,
+    narrow_exchanges,
     split_evenly,
 )
 from ooodist.util.yaml_dataclass import LARGEST_INTEGER, dump
@@ -114,6 +116,22 @@ def test_a_file_from_before_exchanges_could_be_carried_carries_none() -> None:
     text = dump(PLAN)
     assert "carried: []\n" in text
     assert from_yaml(text.replace("carried: []\n", ""), "test") == PLAN
+
+
+def test_what_is_narrow_is_so_as_a_whole_and_in_a_wire() -> None:
+    exchanges = (PlannedExchange(("a", "b")), PlannedExchange(("c",), 0, 2))
+    exchanges = (*exchanges, PlannedExchange(("c",), 1, 2))
+    plan = Plan("x", None, exchanges, wire="bfloat16", narrow=("c",))
+    check_exchanges(plan)
+    assert narrow_exchanges(plan) == [1, 2]
+    for narrow, message in (
+        (("a", "c"), "narrow has a, whose exchange a+1 also has b; name all weights of a bucket"),
+        (("d",), "narrow has d, which the plan does not exchange"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            check_exchanges(replace(plan, narrow=narrow))
+    with pytest.raises(UserError, match="narrow has c, but wire does not say in which dtype"):
+        check_exchanges(replace(plan, wire=None))
 
 
 def test_what_is_carried_is_carried_as_a_whole() -> None:
