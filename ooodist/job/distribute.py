@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -27,6 +28,9 @@ from ooodist.step.optimizer import loss_scale
 from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
+
+
+logger = logging.getLogger("ooodist")
 
 
 def distribute(
@@ -141,6 +145,14 @@ def distribute(
     check_wire_is_of_order(wire, order)
     check_feedback(wire, error_feedback=error_feedback)
     is_narrow = wire != "float32"
+    if is_narrow:
+        logger.info(
+            "wire %s: %s",
+            wire,
+            "there is one worker, so nothing travels"
+            if engine.size == 1
+            else f"what a gradient loses is {'added to the next' if error_feedback else 'lost'}",
+        )
     exchange = GradientExchange(
         engine,
         credit=credit,
