@@ -29,7 +29,6 @@ from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 
-
 logger = logging.getLogger("ooodist")
 
 

@@ -21,10 +21,7 @@ from ooodist.step.wire import WIRES, ErrorFeedback, Wire
 from tests.jobs import ENGINES, needs_built, run_job
 
 WORKER = Path(__file__).with_name("wire_worker.py")
-OF_EACH_ENGINE = [
-    "means_are_those_of_rounded_gradients",
-    "ranks_stay_alike_in_all_ways_of_training",
-]
+OF_EACH_ENGINE = ["means_are_those_of_rounded_gradients", "ranks_end_alike"]
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 wires = st.sampled_from(WIRES)
 # Up to float32's largest: no rank has a gradient that is infinite, but their sum may be.
