@@ -187,9 +187,8 @@ def _searched(
         fits = memory is None or simulator.peak_bytes(plan) <= memory
         return simulator.step_seconds(plan) if fits else math.inf
 
-    shortest = lower_bound(
-        *wires.at_least(costs, network, wire), full[0].steps_per_execution, carrying=True
-    )
+    steps = limits.steps_per_execution or limits.max_steps_per_execution
+    shortest = lower_bound(*wires.at_least(costs, network, wire), steps, carrying=True)
     if shortest > (1 - LEAST_GAIN) * seconds(full[0]):  # nothing can be worth it
         return full
     all_in_16 = replace(limits, only_exposed=False)
