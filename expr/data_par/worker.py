@@ -39,6 +39,7 @@ from ooodist.step.backward import OrderedBackward  # noqa: E402
 from ooodist.step.carried import Carrying, why_not_carried  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
 from ooodist.step.launch import Launch  # noqa: E402
+from ooodist.step.wire import ErrorFeedback  # noqa: E402
 
 Batch = Any
 
@@ -77,7 +78,8 @@ class Worker:
             self.rows[name] = (baseline_step(self.model), 1)
         else:
             made = plans.from_yaml(plan, name)
-            backward = OrderedBackward(GradientExchange(engine), made)
+            exchange = GradientExchange(engine, feedback=ErrorFeedback())
+            backward = OrderedBackward(exchange, made)
             # Each row has its own, so what a run leaves waits for the row's next turn.
             carrying = None if why_not_carried(self.model) else Carrying(engine)
             launch = Launch(self.model, backward, carrying=carrying)

@@ -8,6 +8,7 @@ A file is an uncompressed zip archive::
     assets/               files of layers, if any
     ooodist.json          a State, if it is a checkpoint; it says which variable is where
     best_weights.npz      the weights at the best epoch, if they are kept
+    residuals.npz         what gradients have lost on a wire of 16 bits, by weight
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ METADATA_MEMBER = "metadata.json"
 WEIGHTS_MEMBER = "model.weights.h5"
 STATE_MEMBER = "ooodist.json"
 BEST_WEIGHTS_MEMBER = "best_weights.npz"
+RESIDUALS_MEMBER = "residuals.npz"
 ASSETS = "assets/"
 _DTYPE = "dtype"  # the attribute that marks bfloat16, which HDF5 stores as plain bytes
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from ooodist.checkpoint.parts import Manifest, Parts, part_name, write_manifest
 from ooodist.errors import UserError
 from ooodist.util import yaml_dataclass
 from ooodist.util.replacing import replacing
+
+logger = logging.getLogger("ooodist")
 
 
 def find(path: Path, option: str) -> Path:
@@ -100,6 +103,12 @@ def split(file: Path, folder: Path) -> None:
         UserError: the file is damaged or no checkpoint, or the folder cannot be written.
     """
     read_state(file)  # every byte of it is checked
+    with zipfile.ZipFile(file) as plain:
+        if archive.RESIDUALS_MEMBER in plain.namelist():
+            logger.warning(
+                "split: what gradients have lost on a wire of 16 bits is left out, as pipelines "
+                "have no such wire"
+            )
     with KerasFile(file) as source, making(folder) as temporary:
         state = source.state
         groups, places = source.layout()

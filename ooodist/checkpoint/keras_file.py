@@ -13,14 +13,19 @@ import io
 import json
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooodist.checkpoint.archive import BEST_WEIGHTS_MEMBER, STATE_MEMBER, as_saved
+from ooodist.checkpoint.archive import (
+    BEST_WEIGHTS_MEMBER,
+    RESIDUALS_MEMBER,
+    STATE_MEMBER,
+    as_saved,
+)
 from ooodist.checkpoint.state import State, Variable
 from ooodist.compat.keras_optimizer import remember_what_saving_skips
 from ooodist.compat.keras_saving import layout_of
@@ -54,7 +59,11 @@ def fingerprint(model: keras.Model) -> str:
 
 
 def write(
-    file: Path, model: keras.Model, state: State, best_weights: Sequence[Any] | None = None
+    file: Path,
+    model: keras.Model,
+    state: State,
+    best_weights: Sequence[Any] | None = None,
+    residuals: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Writes a checkpoint; a previous file of this name stays until the new one is complete.
 
@@ -64,6 +73,7 @@ def write(
         state: the variables and the fingerprint in it are replaced by the model's.
         best_weights: the model's weights at its best epoch, if they are to be restored when the
             training ends.
+        residuals: what gradients have lost on a wire of 16 bits, by weight (step/wire.py).
 
     Raises:
         UserError: the file cannot be written, or weights are not finite.
@@ -76,9 +86,16 @@ def write(
         with zipfile.ZipFile(temporary, "a") as archive:
             archive.writestr(STATE_MEMBER, json.dumps(yaml_dataclass.plain(state)))
             if best_weights is not None:
-                arrays = io.BytesIO()
-                np.savez(arrays, *best_weights)
-                archive.writestr(BEST_WEIGHTS_MEMBER, arrays.getvalue())
+                archive.writestr(BEST_WEIGHTS_MEMBER, _saved(best_weights))
+            if residuals:
+                names = np.array(list(residuals))
+                archive.writestr(RESIDUALS_MEMBER, _saved([names, *residuals.values()]))
+
+
+def _saved(arrays: Sequence[Any]) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, *arrays)
+    return content.getvalue()
 
 
 def copy(source: Path, file: Path) -> None:
@@ -112,3 +129,14 @@ def read_best_weights(file: Path, model: keras.Model) -> list[np.ndarray] | None
             as_saved(arrays[name], str(variable.dtype))
             for name, variable in zip(arrays.files, model.weights, strict=True)
         ]
+
+
+def read_residuals(file: Path) -> dict[str, np.ndarray]:
+    """Returns what gradients have lost on a wire of 16 bits, by weight; empty if nothing."""
+    with zipfile.ZipFile(file) as archive:
+        if RESIDUALS_MEMBER not in archive.namelist():
+            return {}
+        content = io.BytesIO(archive.read(RESIDUALS_MEMBER))
+    with np.load(content, allow_pickle=False) as arrays:
+        names, *values = (arrays[member] for member in arrays.files)
+    return {str(name): value for name, value in zip(names, values, strict=True)}

@@ -24,6 +24,8 @@ from ooodist.config.sections import (
     ParallelConfig,
     PlanningConfig,
     ReportConfig,
+    check_feedback,
+    check_wire_is_of_order,
 )
 from ooodist.config.warm_start import WarmStartConfig
 from ooodist.errors import UserError
@@ -191,15 +193,19 @@ class Config:
                 f"model.weights is {self.model.weights} and warm_start.zoo is "
                 f"{self.warm_start.zoo}, which would replace them; leave one of them out"
             )
-        given = {
-            key: value
-            for key, value in yaml_dataclass.plain(self.exchange).items()
-            if value is not None
-        }
+        given = self.exchange.of_order
         if self.order.is_a_plan and given:
             raise UserError(
                 f"exchange is {given}, but the order {self.order.name} is a plan, which has its "
-                "own; leave exchange out, or choose another order"
+                "own; leave them out, or choose another order"
+            )
+        check_wire_is_of_order(self.exchange.wire, self.order.name)
+        if self.order.plan is None:  # which has its own wire
+            check_feedback(self.exchange.wire, error_feedback=self.exchange.error_feedback)
+        elif self.exchange.wire != "float32":
+            raise UserError(
+                f"exchange.wire is {self.exchange.wire}, but the plan {self.order.plan} says what "
+                "travels in which dtype; leave exchange.wire out"
             )
         if self.order.plan is not None and self.steps_per_execution is not None:
             raise UserError(

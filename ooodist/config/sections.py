@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from ooodist.errors import UserError
+from ooodist.planner.data_parallel.plan import WireSetting
 from ooodist.planner.pipeline import plan as pipeline_plan
 from ooodist.planner.pipeline.plan import AUTO
 from ooodist.util.yaml_dataclass import Range
@@ -107,10 +108,39 @@ _NOT_OF_PIPELINES = {
 @dataclass(frozen=True)
 class ExchangeConfig:
     """Settings of exchanges; null leaves the choice to ooodist. ``credit``: exchanges in flight.
-    ``bucket_bytes``: gradients smaller than this are exchanged together."""
+    ``bucket_bytes``: gradients smaller than this are exchanged together. ``wire``: ``float32``
+    (gradients travel as they are), ``float16`` or ``bfloat16`` (they all do in this dtype), or
+    ``planned`` (in float16, where their time would be waited for, if the order is planned).
+    ``error_feedback``: what is lost in 16 bits is added to the next step's gradient."""
 
     credit: Annotated[int, Range(1)] | None = None
     bucket_bytes: Annotated[int, Range(0)] | None = None
+    wire: WireSetting = "float32"
+    error_feedback: bool = True
+
+    @property
+    def of_order(self) -> dict[str, int]:
+        """What is given of the settings that a plan has itself."""
+        given = {"credit": self.credit, "bucket_bytes": self.bucket_bytes}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def check_wire_is_of_order(wire: WireSetting, order: object) -> None:
+    """Raises UserError if the wire is to be planned, but the order is not."""
+    if wire == "planned" and order != "planned":
+        raise UserError(
+            f"exchange.wire is planned, but the order is {order}, of which no plan is made; let it "
+            "be planned, too, or give wire float16 or bfloat16"
+        )
+
+
+def check_feedback(wire: WireSetting, *, error_feedback: bool) -> None:
+    """Raises UserError if there is to be no feedback of errors, but there are no errors."""
+    if wire == "float32" and not error_feedback:
+        raise UserError(
+            "exchange.error_feedback is false, but exchange.wire is float32, in which nothing is "
+            "lost; leave error_feedback out, or give wire, as float16"
+        )
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.planner.data_parallel.search_process import Found, Request, SearchProcess
 from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.narrowing import all_narrow
+from ooodist.planner.wire import narrowed
 from ooodist.profiler.folder import Profile
 from ooodist.step.launch import Batch
 from ooodist.trainer import live
@@ -183,12 +185,20 @@ class LivePlanning(LiveSearch[Found]):
         if len(self._times) == TIMED_CALLS:
             assert self._profile is not None
             costs, network = self._profile.costs, self._profile.network
-            plan = default_plan(costs, network, steps_per_execution=self._default.steps)
+            plan = self._default_plan(costs, network)
             self._current = self._known["default"] = replace(self._default, plan=plan)
             (seconds,) = self._most(statistics.median(self._times) * self._accumulate)
             self._observed = [Observed(plan, seconds)]
             self._search_anew()
         return logs
+
+    def _default_plan(self, costs: StepCosts, network: Network) -> Plan:
+        """Returns what the default does, as a plan."""
+        limits, steps = self._job.limits(), self._default.steps
+        if limits.wire is None or limits.only_exposed:
+            return default_plan(costs, network, steps_per_execution=steps)
+        sent = narrowed(costs, network, limits.wire)
+        return all_narrow(default_plan(*sent, steps_per_execution=steps), costs, limits.wire)
 
     # Searches
 

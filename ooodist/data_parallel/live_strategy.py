@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ooodist.data_parallel.live_planning import LivePlanning
-from ooodist.data_parallel.planning import Planned, limits_of, profile_for
+from ooodist.data_parallel.planning import Planned, limits_of, log_wire, profile_for
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan
@@ -74,10 +74,13 @@ class LiveDataParallel(DataParallel):
         """Returns the limits within which plans are searched."""
         left = None if self.left is None else max(1, self.left // self.accumulate)
         steps = self.given_steps_per_execution
-        return limits_of(self.engine, self.planning, steps, left, carrying=self.may_carry)
+        return limits_of(
+            self.engine, self.planning, steps, left, carrying=self.may_carry, wire=self.wire
+        )
 
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         """Returns a way to train that carries out a plan made from these costs."""
+        log_wire(plan, costs)
         return self._candidate(Planned(plan, costs, network))
 
     def _candidate(self, planned: Planned) -> Candidate:

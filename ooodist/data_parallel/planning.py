@@ -15,8 +15,16 @@ from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
-from ooodist.planner.data_parallel.plan import Plan
-from ooodist.planner.data_parallel.search import Limits, comparison, make_plan, predicted
+from ooodist.planner.data_parallel.plan import Plan, WireSetting
+from ooodist.planner.data_parallel.search import (
+    Limits,
+    comparison,
+    in_wire,
+    make_plan,
+    predicted,
+)
+from ooodist.planner.narrowing import all_narrow, narrow_bytes
+from ooodist.planner.wire import narrowed
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
@@ -62,6 +70,7 @@ def find_plan(
     total_steps: int | None,
     accumulate: int,
     carrying: bool,
+    wire: WireSetting,
 ) -> Planned:
     """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
 
@@ -75,12 +84,15 @@ def find_plan(
             weighed; None if unknown.
         accumulate: batches per update.
         carrying: whether a call may leave exchanges to the next one.
+        wire: as in :func:`ooodist.distribute`.
 
     Raises:
         UserError: no plan fits into the memory limit.
     """
     profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
-    limits = limits_of(engine, settings, steps_per_execution, total_steps, carrying=carrying)
+    limits = limits_of(
+        engine, settings, steps_per_execution, total_steps, carrying=carrying, wire=wire
+    )
     return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
 
 
@@ -125,7 +137,9 @@ def planned_for(
     with engine.agreed():
         if engine.rank == 0:
             text = yaml_dataclass.dump(replace(_plan(order, costs, network, limits), model=model))
-    return Planned(_shared(text, engine), costs, network)
+    plan = _shared(text, engine)
+    log_wire(plan, costs)
+    return Planned(plan, costs, network)
 
 
 def limits_of(
@@ -135,6 +149,7 @@ def limits_of(
     total_steps: int | None = None,
     *,
     carrying: bool = False,
+    wire: WireSetting = "float32",
 ) -> Limits:
     """Returns the limits of the search for a running engine; see :func:`find_plan`."""
     limits = Limits(
@@ -144,21 +159,39 @@ def limits_of(
         total_steps=total_steps,
         carrying=carrying,
     )
+    limits = in_wire(limits, wire)
     if engine.partition_bytes is not None:  # fixed since the engine started
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
     return replace(limits, credits=planned_credits(engine.name, engine.max_credit))
 
 
+def log_wire(plan: Plan, costs: StepCosts) -> None:
+    """Logs how much a plan sends in 16 bits, if it may."""
+    if plan.wire is not None:
+        logger.info(
+            "plan %s: %d of %d exchanges, with %.1f of %.1f MB of gradients, travel in %s",
+            plan.name,
+            len(plans.narrow_exchanges(plan)),
+            len(plan.exchanges),
+            narrow_bytes(plan, costs) / 1e6,
+            sum(weight.num_bytes for weight in costs.weights) / 1e6,
+            plan.wire,
+        )
+
+
 def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Plan:
     if order == "planned":
         return make_plan(costs, network, limits=limits)
-    named = comparison(costs, network, limits=limits)
+    wire = limits.wire
+    sent = (costs, network) if wire is None else narrowed(costs, network, wire)
     if limits.steps_per_execution is None or order == "priority":
-        return named[order]
-    return predicted(
-        best_first_k(costs, network, steps_per_execution=limits.steps_per_execution), costs, network
-    )
+        plan = comparison(*sent, limits=replace(limits, wire=None))[order]
+    else:
+        plan = best_first_k(*sent, steps_per_execution=limits.steps_per_execution)
+    if wire is not None:
+        plan = all_narrow(plan, costs, wire)
+    return predicted(plan, costs, network)
 
 
 def _shared(text: str, engine: Engine) -> Plan:

@@ -16,11 +16,12 @@ from ooodist.data_parallel.planning import Planned, find_plan
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel import plan as plans
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, WireSetting
 from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
 from ooodist.step.launch import Batch, Launch, Run, in_launches
+from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer.strategy import Strategy
 
 logger = logging.getLogger("ooodist")
@@ -36,6 +37,7 @@ class DataParallel(Strategy):
         steps_per_execution: as given; None lets the plan choose.
         to_find: the name of an order that is found from measured costs; None if the order is known.
         planning: settings for finding it.
+        wire: in which dtypes gradients travel.
 
     Attributes:
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
@@ -51,6 +53,7 @@ class DataParallel(Strategy):
         accumulate: int,
         to_find: str | None,
         planning: PlanningConfig,
+        wire: WireSetting = "float32",
     ) -> None:
         order = getattr(backward.order, "__qualname__", backward.order)
         exchange = backward.exchange
@@ -60,6 +63,7 @@ class DataParallel(Strategy):
             arguments=(
                 f"{to_find or order} {backward.k} {steps_per_execution} {accumulate} "
                 f"{exchange.credit} {exchange.bucket_bytes} "
+                f"{wire} {exchange.feedback is not None} "
                 f"{backward.plan and backward.plan.digest()}"
             ),
             steps_per_execution=steps_per_execution or 1,
@@ -69,6 +73,7 @@ class DataParallel(Strategy):
         self.planned: Planned | None = None
         self.to_find = to_find
         self.planning = planning
+        self.wire = wire
         self.given_steps_per_execution = steps_per_execution
         if engine.size > 1:
             self.carrying = Carrying(engine)
@@ -100,6 +105,7 @@ class DataParallel(Strategy):
                 total_steps=total_steps,
                 accumulate=self.accumulate,
                 carrying=self.may_carry,
+                wire=self.wire,
             )
         )
 
@@ -161,6 +167,16 @@ class DataParallel(Strategy):
         return None
 
     def synchronize(self) -> None:
-        """Completes the weights, and averages batch-norm statistics over the ranks."""
+        """Completes the weights, and averages over the ranks what each has alone.
+
+        These are batch-norm statistics, and what gradients have lost on a wire of 16 bits.
+        """
         self.flush()
         replicas.average_statistics(self.engine, self.model)
+        if self.feedback is not None:
+            self.feedback.average(self.engine)
+
+    @property
+    def feedback(self) -> ErrorFeedback | None:
+        """What gradients lose on a wire of 16 bits, if that is kept."""
+        return self.backward.exchange.feedback

@@ -25,6 +25,7 @@ from ooodist.elastic.cost_model import CostModel, OneWorker, SeveralWorkers
 from ooodist.elastic.importance import Probe
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.engines.gpu import seconds_of
+from ooodist.planner.wire import narrowed
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors, trace_step
 from ooodist.step.backward import OrderedBackward
@@ -83,7 +84,13 @@ class SelectiveDataParallel:
             model, batch, profile.costs, engine, accumulate=accumulate
         )
         if inner.to_find is not None:
-            limits = limits_of(engine, inner.planning, inner.given_steps_per_execution, total_steps)
+            limits = limits_of(
+                engine,
+                inner.planning,
+                inner.given_steps_per_execution,
+                total_steps,
+                wire=inner.wire,
+            )
             full = planned_for(
                 inner.to_find, self._costs, profile.network, limits, profile.model, engine
             )
@@ -102,9 +109,12 @@ class SelectiveDataParallel:
         if self.inner.engine.size == 1:
             return OneWorker(timing.selectable_of(self._costs))
         exchange = self.inner.backward.exchange
+        costs, network = self._costs, self._profile.network
+        if exchange.wire is not None:
+            costs, network = narrowed(costs, network, exchange.wire)
         cost_model = SeveralWorkers(
-            self._costs,
-            self._profile.network,
+            costs,
+            network,
             exchange.bucket_bytes,
             exchange.credit,
             self.inner.steps_per_execution,
@@ -186,12 +196,19 @@ class SelectiveDataParallel:
             credit=shared.credit,
             bucket_bytes=shared.bucket_bytes,
             sum_rows=shared.sum_rows,
+            wire=shared.wire,
+            feedback=shared.feedback,
         )
         backward = OrderedBackward(exchange, selected=mask.weights)
         if self.inner.to_find is None:
             return None, backward
         costs, digest = timing.masked(self._costs, self._untouched, mask.weights)
-        limits = limits_of(self.inner.engine, self.inner.planning, self.inner.steps_per_execution)
+        limits = limits_of(
+            self.inner.engine,
+            self.inner.planning,
+            self.inner.steps_per_execution,
+            wire=self.inner.wire,
+        )
         planned = planned_for(
             self.inner.to_find,
             costs,

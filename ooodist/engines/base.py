@@ -37,7 +37,9 @@ class Engine(ArrayExchange):
         name: "local", "collective", "horovod", "byteps" or "mpi".
         local_rank, local_size: this process among those of its host; local_size None: unknown.
         max_credit: how many exchanges may be in flight at a time; None: any number.
-        wire_dtypes: dtypes that the library cannot sum, and the dtypes as which they travel.
+        wires: the 16-bit dtypes that the library can sum.
+        wire_dtypes: dtypes that the library cannot sum, or only with loss, and the dtypes as which
+            they travel.
         partition_bytes: size of the pieces into which the library itself splits exchanges; None:
             it does not split them.
         pieces_in_flight: how many of these pieces are in flight at most; None: any number.
@@ -49,6 +51,7 @@ class Engine(ArrayExchange):
     local_rank: int = 0
     local_size: int | None = 1
     max_credit: int | None = None
+    wires: tuple[str, ...] = ("float16", "bfloat16")
     wire_dtypes: dict[tf.DType, tf.DType] = {}  # noqa: RUF012
     partition_bytes: int | None = None
     pieces_in_flight: int | None = None
@@ -76,7 +79,13 @@ class Engine(ArrayExchange):
         """Leaves the job, after the last exchange of all ranks."""
 
     def sum_in_graph(
-        self, tensor: tf.Tensor, name: str, position: int | None = None, *, any_shape: bool = False
+        self,
+        tensor: tf.Tensor,
+        name: str,
+        position: int | None = None,
+        *,
+        any_shape: bool = False,
+        as_it_is: bool = False,
     ) -> tf.Tensor:
         """Returns the sum of ``tensor`` over all ranks, of the same shape and dtype.
 
@@ -92,6 +101,8 @@ class Engine(ArrayExchange):
             position: priority: of the exchanges that it has been given, the engine sends the one
                 with the smallest position first, if it can (BytePS); None: before all of these.
             any_shape: whether the name stands for tensors of any shape, one after the other.
+            as_it_is: whether it travels in its own dtype, one of ``wires``, even if sums are then
+                rounded.
 
         Raises:
             RuntimeError: the name had another shape or dtype before.
@@ -101,7 +112,9 @@ class Engine(ArrayExchange):
             traced = self._eager.setdefault(
                 name,
                 tf.function(
-                    lambda tensor: self.sum_in_graph(tensor, name, position, any_shape=any_shape),
+                    lambda tensor: self.sum_in_graph(
+                        tensor, name, position, any_shape=any_shape, as_it_is=as_it_is
+                    ),
                     autograph=False,
                 ),
             )
@@ -112,8 +125,9 @@ class Engine(ArrayExchange):
         graph = tf.compat.v1.get_default_graph()
         last_op = self._last_op.setdefault(graph, {})
         earlier = [graph.get_operation_by_name(last_op[key])] if key in last_op else []
+        wide = tensor.dtype if as_it_is else self.wire_dtypes.get(tensor.dtype, tensor.dtype)
         with tf.control_dependencies(earlier):
-            travelling = tf.cast(tensor, self.wire_dtypes.get(tensor.dtype, tensor.dtype))
+            travelling = tf.cast(tensor, wide)
             result = tf.cast(self._sum(travelling, key, position), tensor.dtype)
         last_op[key] = result.op.name
         return result

@@ -17,6 +17,7 @@ class HorovodEngine(Engine):
     """
 
     name = "horovod"
+    wires = ("float16",)
     wire_dtypes = {  # noqa: RUF012
         tf.bfloat16: tf.float32,
         tf.int16: tf.int32,

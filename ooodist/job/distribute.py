@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import keras
 
 from ooodist import engines
 from ooodist.config.elastic import ElasticConfig, check_order_is_found, read_elastic
-from ooodist.config.sections import MOST_STEPS_PER_EXECUTION, PlanningConfig
+from ooodist.config.sections import (
+    MOST_STEPS_PER_EXECUTION,
+    PlanningConfig,
+    check_feedback,
+    check_wire_is_of_order,
+)
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, WireSetting
 from ooodist.step.backward import Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
+from ooodist.step.optimizer import loss_scale
+from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
+
+logger = logging.getLogger("ooodist")
 
 
 def distribute(
@@ -31,6 +41,8 @@ def distribute(
     accumulate: int = 1,
     credit: int | None = None,
     bucket_bytes: int | None = None,
+    wire: WireSetting = "float32",
+    error_feedback: bool = True,
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
     sum_rows: bool | None = None,
@@ -79,6 +91,11 @@ def distribute(
         credit: exchanges in flight; None for the engine's default. A plan has its own.
         bucket_bytes: small gradients share a bucket up to this size in bytes; None for 1 MiB.
             A plan has its own.
+        wire: ``float32``: gradients travel as they are; ``float16`` or ``bfloat16``: in this dtype;
+            ``planned``, with that order: in float16 where their time would be waited for. Half as
+            many bytes take half the time, and other numbers come out (:mod:`ooodist.step.wire`). A
+            plan has its own.
+        error_feedback: with a wire of 16 bits, what a gradient loses is added to the next one.
         planning: limits of plans made here, and where profiles are kept.
         elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
             (see :class:`ooodist.config.elastic.ElasticConfig`); None for all.
@@ -116,11 +133,32 @@ def distribute(
             f"steps_per_execution is {steps_per_execution}, but the plan has "
             f"{order.steps_per_execution}; leave it out"
         )
+    if isinstance(order, Plan):
+        if wire != "float32":
+            raise UserError(
+                f"wire is {wire}, but the order is a plan, which has its own; leave it out"
+            )
+        wire = order.wire or wire
+    if wire not in get_args(WireSetting):
+        raise UserError(f"wire is {wire!r}; it must be one of {', '.join(get_args(WireSetting))}")
+    check_wire_is_of_order(wire, order)
+    check_feedback(wire, error_feedback=error_feedback)
+    is_narrow = wire != "float32"
+    if is_narrow:
+        logger.info(
+            "wire %s: %s",
+            wire,
+            "there is one worker, so nothing travels"
+            if engine.size == 1
+            else f"what a gradient loses is {'added to the next' if error_feedback else 'lost'}",
+        )
     exchange = GradientExchange(
         engine,
         credit=credit,
         bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
         sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
+        wire=wire if is_narrow and wire != "planned" else None,
+        feedback=ErrorFeedback(lambda: loss_scale(model)) if is_narrow and error_feedback else None,
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()
@@ -128,7 +166,7 @@ def distribute(
     kind: type[DataParallel] = DataParallel
     if order == "planned" and planning.is_live and engine.size > 1 and config is None:
         kind = LiveDataParallel
-    inner = kind(model, engine, backward, steps_per_execution, accumulate, to_find, planning)
+    inner = kind(model, engine, backward, steps_per_execution, accumulate, to_find, planning, wire)
     strategy: Strategy = inner
     if config is not None:
         check_order_is_found(order, k)

@@ -94,6 +94,7 @@ def set_up(config: Config, engine: Engine) -> Job:
     if source is not None:
         if config.parallel is None:
             best_weights = resume.restore(engine, source, model)
+            resume.restore_feedback(engine, source, model.ooodist.strategy.inner.feedback)
         logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
     if model.ooodist.strategy.needs_plan:
         logger.info("planning: measuring the model and the network")
@@ -255,11 +256,6 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
             elastic=config.elastic,
             **vars(config.parallel),
         )
-    exchange = {
-        key: value
-        for key, value in yaml_dataclass.plain(config.exchange).items()
-        if value is not None
-    }
     return distribute(
         model,
         order=config.order.name if plan is None else plan,
@@ -269,7 +265,7 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
         planning=config.planning,
         elastic=config.elastic,
         sum_rows=True,  # the job trains alike with any number of workers
-        **exchange,
+        **vars(config.exchange),
     )
 
 

@@ -267,7 +267,8 @@ def _savers(
             versions=versions(),
         )
 
-    save: SaveWhole | SaveParts = SaveWhole(job.folder, config.keep, job.engine)
+    feedback = job.model.ooodist.strategy.inner.feedback
+    save: SaveWhole | SaveParts = SaveWhole(job.folder, config.keep, job.engine, feedback)
     if job.config.parallel is not None:
         pipeline = job.model.ooodist.strategy.inner
         save = SaveParts(job.folder, config.keep, job.engine, pipeline.writers)

@@ -29,7 +29,7 @@ from ooodist.plan.options import (
 )
 from ooodist.planner.cluster import describe_network, parse_bandwidth, parse_latency
 from ooodist.planner.costs import StepCosts
-from ooodist.planner.data_parallel.search import Limits
+from ooodist.planner.data_parallel.search import Limits, in_wire
 from ooodist.report.data_parallel.plan_table import Cluster, Subject
 from ooodist.util import yaml_dataclass
 from ooodist.util.program import refused
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             return plan_pipeline.plan_job(options, config)
         output = Path(options.output or Path(config.output) / FOLDER_NAME)
         clusters = _described_clusters(options, config.engine)
+        wire = config.exchange.wire
         config = _config_to_measure(config, is_described=bool(clusters))
     except UserError as error:
         return refused(error)
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     profile = measured.profile
     subject = Subject(measured.title, profile.costs, profile.model)
     limits = replace(_as_trained(measured.limits, clusters), carrying=options.carried)
+    limits = in_wire(limits, options.wire or wire)
     try:
         _plan(subject, clusters or [Cluster(profile.network)], limits, output)
     except UserError as error:
@@ -112,6 +114,7 @@ def _plan_costs(options: argparse.Namespace) -> int:
         max_steps_per_execution=planning.max_steps_per_execution,
         carrying=options.carried,
     )
+    limits = in_wire(limits, options.wire or "float32")
     costs = yaml_dataclass.read_file(StepCosts, options.costs, "--costs")
     subject = Subject(options.costs.stem, costs)
     output = Path(options.output or DEFAULT_OUTPUT)

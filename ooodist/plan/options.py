@@ -31,6 +31,9 @@ examples:
   # what is gained if exchanges may outlive a call, and meet the next one's forward pass
   python -m ooodist.plan --costs plans/costs.yaml --workers 8 --bandwidth 10Gbit --carried
 
+  # ... and if gradients travel in 16 bits where they would be waited for
+  python -m ooodist.plan --costs plans/costs.yaml --workers 8 --bandwidth 10Gbit --wire planned
+
   # many clusters, from costs that were measured before (costs.yaml is among the output)
   python -m ooodist.plan --costs plans/costs.yaml --workers 2 8 64 --bandwidth 10Gbit 100Gbit
 
@@ -130,6 +133,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="BytePS: servers on hosts of their own (default: beside the workers)",
     )
     add("--steps-per-execution", metavar="MOST", help="most steps traced into one function")
+    add(
+        "--wire",
+        choices=("float16", "bfloat16", "planned"),
+        help="also find the best plan that sends gradients in 16 bits: all, or (planned) those "
+        "that would be waited for, in float16 (default: the job's exchange.wire)",
+    )
     add(
         "--carried",
         action="store_true",

@@ -70,6 +70,7 @@ def check_options(options: argparse.Namespace) -> None:
         "--servers": options.servers,
         "--steps-per-execution": options.steps_per_execution,
         "--carried": options.carried,
+        "--wire": options.wire,
         "--engine": options.engine,
     }
     for name, value in given.items():

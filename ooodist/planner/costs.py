@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from ooodist.util.yaml_dataclass import Range
 
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}  # of gradients' dtypes
 Seconds = Annotated[float, Range(0)]
 Bytes = Annotated[int, Range(0)]
 

@@ -113,7 +113,10 @@ class OrderedBackward:
             )
         self.plan = plan
         self.order = "inorder" if plan.order is None else plan.order
-        self.exchange = GradientExchange(engine, plan=plan, sum_rows=self.exchange.sum_rows)
+        before = self.exchange
+        self.exchange = GradientExchange(
+            engine, plan=plan, sum_rows=before.sum_rows, feedback=before.feedback
+        )
 
     def __call__(
         self,

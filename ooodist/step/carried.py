@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -35,7 +35,6 @@ from ooodist.compat.keras_optimizer import (
 from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.graph.ops import num_bytes
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.exchange import Summed
@@ -59,7 +58,7 @@ class Left(NamedTuple):
     """What a call leaves to the next.
 
     Attributes:
-        gradients: this rank's own gradients of the carried weights, dense.
+        gradients: this rank's own gradients of the carried weights, dense, as they will be sent.
         count: the optimizer's number of steps before the step that they belong to, int64.
         rate: its learning rate in that step; None if it follows from the count.
         is_there: whether there is anything; if not, the gradients are zeros.
@@ -136,7 +135,14 @@ class CarriedUpdates:
         self._backward = backward
         self._updating = updating
         self._weights = {name: known[name] for name in self.names}
-        self._sizes = {name: num_bytes(weight.value) for name, weight in known.items()}
+        # A gradient has the shape and dtype of its weight.
+        self._gradients = {
+            name: tf.TensorSpec(weight.shape, weight.dtype) for name, weight in known.items()
+        }
+        self._sizes = {
+            name: like.shape.num_elements() * self._sent_dtype(name).size
+            for name, like in self._gradients.items()
+        }
         # What arrives together is updated together.
         self._groups = list(
             dict.fromkeys(
@@ -151,7 +157,10 @@ class CarriedUpdates:
     def nothing(self) -> Left:
         """Returns what stands for nothing: after all updates were applied."""
         return Left(
-            tuple(tf.zeros(weight.shape, weight.dtype) for weight in self._weights.values()),
+            tuple(
+                tf.zeros(weight.shape, self._sent_dtype(name))
+                for name, weight in self._weights.items()
+            ),
             tf.zeros([], tf.int64),
             self._rate(),
             tf.constant(value=False),
@@ -201,6 +210,9 @@ class CarriedUpdates:
         # TensorFlow optimizes a graph without a result less, and then rounds in other places.
         return left.count + 1
 
+    def _sent_dtype(self, name: str) -> tf.DType:
+        return self._backward.exchange.sent_dtype(name, self._gradients[name].dtype)
+
     def _rate(self) -> tf.Tensor | None:
         if self._rate_then is None:
             return None
@@ -217,23 +229,21 @@ class CarriedUpdates:
         sums = self._backward.exchange.sums_of_carried(gradients, self._sizes)
         for group in self._groups:
             own = [each for each in sums if each.exchange.weights == group]
-            update = functools.partial(self._update, group, own, gradients)
+            update = functools.partial(self._update, group, own)
             if if_there is None:
                 update()
             else:
                 tf.cond(if_there, update, lambda: None)
         return sums
 
-    def _update(
-        self, group: Sequence[str], sums: Sequence[Summed], gradients: Mapping[str, tf.Tensor]
-    ) -> None:
+    def _update(self, group: Sequence[str], sums: Sequence[Summed]) -> None:
         weights = [self._weights[name] for name in group]
         with (
             as_at_step(self._optimizer, self._count_then, self._rate_then),
             averaging_only(self._optimizer, weights),
             self._updating(),
         ):
-            means = self._backward.exchange.means(sums, gradients)
+            means = self._backward.exchange.means(sums, self._gradients)
             apply(self._optimizer, [means[name] for name in group], weights)
 
 

@@ -14,7 +14,8 @@ started and exchange i - c is complete. This window spans the steps of a launch.
 By urgency, each exchange is handed over when it is ready, and the engine (BytePS) first sends the
 one that is listed first.
 
-An engine only sums; everything else is here, so that all engines behave alike.
+An engine only sums; everything else is here, so that all engines behave alike. What is sent of a
+gradient may be narrower than it (:mod:`ooodist.step.wire`); buckets and chunks are made of that.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from ooodist.planner.data_parallel.plan import (
     split_evenly,
 )
 from ooodist.step.exchange_names import ExchangeNames
+from ooodist.step.wire import ErrorFeedback, Wire
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Exchanged:
     Attributes:
         name: its name, the same on every rank.
         weights: names of the weights whose gradients it carries.
-        num_bytes: the bytes that each rank contributes.
+        num_bytes: the bytes that each rank contributes, as they are sent.
         op: the op that completes when the exchange does.
     """
 
@@ -83,9 +85,11 @@ class GradientExchange:
         plan: the exchanges and their order, instead of ``credit`` and ``bucket_bytes``.
         sum_rows: with one rank, too, merge equal rows of IndexedSlices, so that the optimizer sees
             what it would see with several ranks (see :func:`sum_equal_rows`).
+        wire: the 16-bit dtype in which gradients travel; None: their own. A plan has its own.
+        feedback: keeps what gradients lose in 16 bits; None: it is lost.
 
     Raises:
-        UserError: credit, bucket_bytes or the plan is impossible with this engine.
+        UserError: credit, bucket_bytes, wire or the plan is impossible with this engine.
     """
 
     def __init__(
@@ -96,9 +100,12 @@ class GradientExchange:
         bucket_bytes: int = BUCKET_BYTES,
         plan: Plan | None = None,
         sum_rows: bool = True,
+        wire: str | None = None,
+        feedback: ErrorFeedback | None = None,
     ) -> None:
         if plan is not None:
             check_exchanges(plan)
+            wire = plan.wire
             credit = None if plan.by_urgency else plan.credit
         if credit is not None and credit < 1:
             raise UserError(f"exchange.credit is {credit}; it must be at least 1, or null")
@@ -115,6 +122,9 @@ class GradientExchange:
         self.bucket_bytes = bucket_bytes
         self.plan = plan
         self.sum_rows = sum_rows
+        self.wire = wire
+        self.feedback = feedback
+        self._wire = None if wire is None else Wire(engine, wire, feedback)
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
@@ -129,7 +139,7 @@ class GradientExchange:
             gradients: tensors of any shape; None stays None. IndexedSlices become dense, because
                 ranks see different rows.
             names: a unique name for each gradient.
-            carried: names of gradients that stay this rank's own, dense.
+            carried: names of gradients that stay this rank's own: dense, and as they will be sent.
 
         Returns:
             the means, in the same places, and the exchanges (none with one rank).
@@ -144,12 +154,28 @@ class GradientExchange:
             for name, gradient in zip(names, gradients, strict=True)
             if gradient is not None
         }
-        sizes = {name: num_bytes(tensor) for name, tensor in dense.items()}
-        now = {name: tensor for name, tensor in dense.items() if name not in carried}
-        sums = self._sums(now, self._exchanges(dense), sizes)
-        means = self.means(sums, now)
+        sent = {name: self._sent(name, tensor) for name, tensor in dense.items()}
+        sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
+        now = {name: tensor for name, tensor in sent.items() if name not in carried}
+        sums = self._sums(now, self._exchanges(sent), sizes)
+        means = self.means(sums, dense)
         records = [each.record for each in sums if each.record is not None]
-        return [means.get(name, dense.get(name)) for name in names], records
+        return [means.get(name, sent.get(name)) for name in names], records
+
+    def sent_dtype(self, weight: str, dtype: tf.DType) -> tf.DType:
+        """Returns the dtype in which a weight's gradient, which has ``dtype``, is sent."""
+        return self._wire.dtype if self._wire and self._is_narrow(weight, dtype) else dtype
+
+    def _is_narrow(self, weight: str, dtype: tf.DType) -> bool:
+        """Returns whether a weight's gradient is sent in the 16 bits of the wire."""
+        if self._wire is None or not self._wire.takes(dtype):
+            return False
+        return self.plan is None or weight in self.plan.narrow
+
+    def _sent(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
+        if self._wire is None or not self._is_narrow(weight, gradient.dtype):
+            return gradient
+        return self._wire.sent(weight, gradient)
 
     def sums_of_carried(
         self, gradients: Mapping[str, tf.Tensor], num_bytes_of: Mapping[str, int]
@@ -157,8 +183,8 @@ class GradientExchange:
         """Exchanges gradients that another call has left, in the planned order.
 
         Args:
-            gradients: dense tensors, by the names of their weights.
-            num_bytes_of: the bytes of all weights of the plan, by name.
+            gradients: what that call's :meth:`mean` has returned, by the names of their weights.
+            num_bytes_of: the bytes that are sent for each weight of the plan, by name.
 
         Returns:
             the sums, for :meth:`means`.
@@ -188,17 +214,19 @@ class GradientExchange:
         return sums
 
     def means(
-        self, sums: Sequence[Summed], tensors: Mapping[str, tf.Tensor]
+        self, sums: Sequence[Summed], tensors: Mapping[str, tf.Tensor | tf.TensorSpec]
     ) -> dict[str, tf.Tensor]:
         """Returns the means of the gradients of which these are the sums, by weight.
 
         Args:
             sums: of all exchanges of these weights.
-            tensors: the gradients that were summed, for their shapes.
+            tensors: the gradients, for their shapes and dtypes.
         """
         arrived: dict[str, dict[int, tf.Tensor]] = {}
         for exchange, total, _ in sums:
-            mean = total / tf.cast(self.engine.size, total.dtype)
+            mean = total
+            if not self._is_narrow(exchange.weights[0], tensors[exchange.weights[0]].dtype):
+                mean = total / tf.cast(self.engine.size, total.dtype)
             weights = exchange.weights
             if len(weights) == 1:
                 arrived.setdefault(weights[0], {})[exchange.part] = mean
@@ -207,12 +235,13 @@ class GradientExchange:
             parts = tf.split(mean, [shape.num_elements() for shape in shapes])
             for weight, part, shape in zip(weights, parts, shapes, strict=True):
                 arrived[weight] = {0: tf.reshape(part, shape)}
-        return {
+        whole = {
             name: parts[0]
             if len(parts) == 1
-            else _join([parts[part] for part in range(len(parts))], tensors[name])
+            else _join([parts[part] for part in range(len(parts))], tensors[name].shape)
             for name, parts in arrived.items()
         }
+        return {name: tf.cast(mean, tensors[name].dtype) for name, mean in whole.items()}
 
     def _exchanges(self, tensors: Mapping[str, tf.Tensor]) -> Sequence[PlannedExchange]:
         if self.plan is None:
@@ -263,14 +292,25 @@ class GradientExchange:
         # Another model of this process may have weights of the same names and other sizes.
         name += f".{whole.dtype.name}" + ("" if any_shape else f".{whole.shape.num_elements()}")
         if tf.executing_eagerly():
-            total = self.engine.sum_in_graph(whole, name, position, any_shape=any_shape)
+            total = self._sum(whole, exchange, name, position)
             return Summed(exchange, total, None)
         graph = whole.graph
         whole = self._in_its_turn(whole)
-        total = self.engine.sum_in_graph(whole, name, position, any_shape=any_shape)
+        total = self._sum(whole, exchange, name, position)
         record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
         self._issued(graph).append((_handing_over(total), record))
         return Summed(exchange, total, record)
+
+    def _sum(
+        self, whole: tf.Tensor, exchange: PlannedExchange, name: str, position: int
+    ) -> tf.Tensor:
+        return self.engine.sum_in_graph(
+            whole,
+            name,
+            position,
+            any_shape=self._names.are_numbers,
+            as_it_is=self._is_narrow(exchange.weights[0], whole.dtype),
+        )
 
     def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the tensor, delayed until its exchange may start."""
@@ -339,5 +379,5 @@ def _split(gradient: tf.Tensor, exchange: PlannedExchange) -> list[tf.Tensor]:
     return [tf.slice(flat, [begin], [size]) for begin, size in zip(begins, sizes, strict=True)]
 
 
-def _join(parts: Sequence[tf.Tensor], gradient: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(tf.concat(parts, axis=0), gradient.shape)
+def _join(parts: Sequence[tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
+    return tf.reshape(tf.concat(parts, axis=0), shape)

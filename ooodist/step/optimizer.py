@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ooodist.errors import UserError
+
 
 def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any = None) -> None:
     """Calls ``optimizer.apply``, such that each weight is updated as soon as its gradient is there.
@@ -88,6 +90,25 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     held = [getattr(model, "optimizer", None), *vars(model).values()]
     found = {id(o): o for o in held if isinstance(o, keras.optimizers.Optimizer)}
     return list(found.values())
+
+
+def loss_scale(model: keras.Model) -> tf.Tensor | None:
+    """Returns the scale of the loss, a scalar; None if it is not scaled.
+
+    Raises:
+        UserError: the model has several optimizers, and some scale the loss.
+    """
+    optimizers = optimizers_of(model)
+    scaling = [o for o in optimizers if isinstance(o, keras.optimizers.LossScaleOptimizer)]
+    if not scaling:
+        return None
+    if len(optimizers) > 1:
+        raise UserError(
+            f"model {model.name} has {len(optimizers)} optimizers, of which {len(scaling)} scale "
+            "the loss: it is not known which scale a gradient has; set exchange.error_feedback to "
+            "false"
+        )
+    return tf.convert_to_tensor(scaling[0].dynamic_scale)
 
 
 def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

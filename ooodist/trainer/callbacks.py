@@ -19,6 +19,7 @@ from ooodist.checkpoint.state import State
 from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer.watchdog import expect_longer, expect_usual
 from ooodist.util.replacing import replacing
 
@@ -255,12 +256,17 @@ class SaveWhole:
         folder: where they go.
         keep: as ``checkpoint.keep``.
         engine: the engine that connects the ranks.
+        feedback: what gradients have lost on a wire of 16 bits, the same on all ranks at the end of
+            an epoch; None: nothing, or it is not kept.
     """
 
-    def __init__(self, folder: Path, keep: int, engine: Engine) -> None:
+    def __init__(
+        self, folder: Path, keep: int, engine: Engine, feedback: ErrorFeedback | None = None
+    ) -> None:
         self._folder = folder
         self._keep = keep
         self._engine = engine
+        self._feedback = feedback
 
     def __call__(
         self,
@@ -279,7 +285,8 @@ class SaveWhole:
                     *([self._folder / folders.BEST_NAME] if is_best else []),
                 ]
                 try:
-                    keras_file.write(first, model, state, best_weights)
+                    residuals = None if self._feedback is None else self._feedback.values()
+                    keras_file.write(first, model, state, best_weights, residuals)
                     for copy in copies:
                         keras_file.copy(first, copy)
                     folders.prune(self._folder, self._keep)

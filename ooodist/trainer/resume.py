@@ -27,6 +27,7 @@ from ooodist.errors import UserError
 from ooodist.profiler.conditions import versions
 from ooodist.step import replicas
 from ooodist.step.optimizer import state_prefix, without_scaling
+from ooodist.step.wire import ErrorFeedback
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -169,6 +170,32 @@ def _load(source: Source, model: keras.Model) -> list[np.ndarray] | None:
         for index, variable in enumerate(keras_file.kept(model)):
             variable.assign(parts.read(index))
         return [parts.read_best(index) for index in range(parts.num_best)] or None
+
+
+def restore_feedback(engine: Engine, source: Source, feedback: ErrorFeedback | None) -> None:
+    """Restores what gradients had lost on a wire of 16 bits, on every rank.
+
+    With another number of ranks, each takes its part of what all had lost together.
+    """
+    residuals: dict[str, np.ndarray] = {}
+    if engine.rank == 0 and not source.file.is_dir():
+        residuals = keras_file.read_residuals(source.file)
+    kinds = {name: (list(value.shape), str(value.dtype)) for name, value in residuals.items()}
+    kinds = json.loads(engine.broadcast_text(json.dumps(kinds)))
+    if not kinds:
+        return
+    if feedback is None:
+        logger.warning(
+            "resuming without what gradients had lost on a wire of 16 bits, as this job keeps none"
+        )
+        return
+    if engine.rank:
+        residuals = {name: np.zeros(shape, dtype) for name, (shape, dtype) in kinds.items()}
+    values = engine.broadcast([residuals[name] for name in kinds])
+    share = source.state.size / engine.size
+    feedback.restore(
+        {name: value * value.dtype.type(share) for name, value in zip(kinds, values, strict=True)}
+    )
 
 
 def restore_own(

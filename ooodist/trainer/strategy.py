@@ -28,6 +28,7 @@ from ooodist.step.building import build
 from ooodist.step.carried import Carrying
 from ooodist.step.finite import GradientWatch
 from ooodist.step.launch import Batch, Run
+from ooodist.step.wire import ErrorFeedback
 
 logger = logging.getLogger("ooodist")
 
@@ -187,6 +188,11 @@ class Strategy(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Ends what runs beside the training; the next fit plans anew."""
+
+    @property
+    def feedback(self) -> ErrorFeedback | None:
+        """What gradients lose on a wire of 16 bits, if they do and that is kept."""
+        return None
 
     # What a job saves and reports of elastic training
 

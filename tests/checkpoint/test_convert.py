@@ -181,6 +181,16 @@ def test_what_cannot_be_split(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.keras", "b.keras", "plain.keras"]
 
 
+def test_residuals_are_left_out_with_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    residuals = {model.weights[0].path: np.ones(3, np.float32)}
+    keras_file.write(tmp_path / "a.keras", model, state_of(), residuals=residuals)
+    convert.split(tmp_path / "a.keras", tmp_path / "parts")
+    assert "what gradients have lost on a wire of 16 bits is left out" in caplog.text
+
+
 def test_a_damaged_part_leaves_the_file_before(tmp_path: Path) -> None:
     write_parts(tmp_path / "parts", make_model())
     (tmp_path / "a.keras").write_bytes(b"before")

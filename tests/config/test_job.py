@@ -84,6 +84,11 @@ def test_users_own_functions() -> None:
         (["order.name=first_k"], lambda c: c.order.is_a_plan),
         (["order.name=planned"], lambda c: c.order.is_a_plan and c.steps_per_execution is None),
         (["order={name: planned, plan: x.yaml}"], lambda c: c.order.plan == "x.yaml"),
+        (["order.name=planned", "exchange.wire=planned"], lambda c: c.exchange.wire == "planned"),
+        (
+            ["order={name: planned, plan: x}", "exchange.error_feedback=false"],
+            lambda c: not c.exchange.error_feedback,  # the plan may have a wire
+        ),
         (["report.trace=4", "report.csv=false"], lambda c: c.report.trace == 4),
         (["elastic.rho=0.4"], lambda c: c.elastic == ElasticConfig(rho=0.4)),
         (["elastic={}"], lambda c: c.elastic.interval == (200, "step")),
@@ -106,6 +111,13 @@ def test_overrides(overrides: list[str], of_config: Any) -> None:
     [
         (["order.name=planned", "exchange.credit=2"], "exchange is {'credit': 2}, but the order"),
         (["order={name: planned, plan: x}", "steps_per_execution=2"], "but the plan x has its own"),
+        (
+            ["order={name: planned, plan: x}", "exchange.wire=float16"],
+            "the plan x says what travels",
+        ),
+        (["exchange.wire=planned"], "exchange.wire is planned, but the order is inorder, of which"),
+        (["exchange.error_feedback=false"], "exchange.wire is float32, in which nothing is lost"),
+        (["exchange.wire=float8"], "exchange.wire is float8 (did you mean"),
     ],
 )
 def test_settings_that_a_plan_has_itself(overrides: list[str], message: str) -> None:

@@ -6,6 +6,7 @@ Usage: worker.py NAME...   (names of functions below)
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Callable
@@ -185,6 +186,25 @@ def trains_as_one_process(optimizer: Callable[[], Any], **options: Any) -> None:
 def equals_one_process() -> None:
     """Tensors are dropped and come back, and a launch is traced again that was forgotten."""
     trains_as_one_process(momentum, elastic={**ELASTIC, "cache": 2}, steps_per_execution=2)
+
+
+@check
+def selections_travel_in_16_bits() -> None:
+    """What a tensor has lost is added when it is selected again."""
+    with decided(CHANGING):
+        made, masks = train(small_and_wide, momentum(), elastic=ELASTIC, wire="float16")
+    backward = made.ooodist.strategy.inner.backward
+    shapes = {weight.path: weight.shape for weight in made.trainable_variables}
+    num_bytes = {name: 2 * math.prod(shape) for name, shape in shapes.items()}
+    for exchange in backward.steps[-1].exchanges:
+        assert exchange.num_bytes == sum(num_bytes[name] for name in exchange.weights)
+    kept = made.ooodist.strategy.inner.feedback.values()
+    assert kept.keys() == set.union(*(set(mask.weights) for mask in masks))
+    if rank == 0:
+        alone, _ = replayed(small_and_wide, momentum(), masks, BATCH * size)
+        assert_close(values(made), values(alone), relative=1e-3)
+        with pytest.raises(AssertionError, match="relative difference"):
+            assert_close(values(made), values(alone))  # it was rounded
 
 
 @check

@@ -150,6 +150,26 @@ def planned_here_trains_as_baseline_does() -> None:
                 np.testing.assert_array_equal(ours, theirs)
 
 
+def plans_in_16_bits_are_carried_out() -> None:
+    planning = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, trial=False)
+    for order, wire in (("planned", "float16"), ("priority", "bfloat16"), ("planned", "planned")):
+        made = ooodist.distribute(model(), order=order, wire=wire, planning=planning)
+        trained(made)
+        inner = made.ooodist.strategy.inner
+        plan = inner.planned.plan
+        engine.check_equal("plan", plan.digest())
+        sizes = {v.path: int(np.prod(v.shape)) for v in made.trainable_variables}
+        if wire != "planned":
+            assert plan.wire == wire
+            assert set(plan.narrow) == sizes.keys()
+        assert inner.feedback.values().keys() == set(plan.narrow)
+        for exchange in inner.backward.steps[0].exchanges:
+            width = 2 if exchange.weights[0] in plan.narrow else 4
+            parts = next(e.parts for e in plan.exchanges if e.weights == exchange.weights)
+            whole = width * sum(sizes[name] for name in exchange.weights)
+            assert abs(exchange.num_bytes - whole / parts) <= plans.ALIGNMENT
+
+
 def plans_are_found_and_tried_while_it_trains() -> None:
     x, y = images(7 * BATCH * engine.size)  # no whole number of launches
 
@@ -241,6 +261,7 @@ CHECKS = (
     any_plan_leaves_the_numbers_alone,
     each_waits_until_the_last_is_handed_over,
     planned_here_trains_as_baseline_does,
+    plans_in_16_bits_are_carried_out,
     plans_are_found_and_tried_while_it_trains,
     what_is_too_short_to_plan_for_trains_by_default,
     plans_that_do_not_fit_are_refused,

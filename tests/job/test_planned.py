@@ -13,6 +13,7 @@ WORKER = Path(__file__).with_name("plan_worker.py")
 OF_EACH_ENGINE = ["any_plan_leaves_the_numbers_alone", "each_waits_until_the_last_is_handed_over"]
 ALIKE_WITH_EACH = [
     "planned_here_trains_as_baseline_does",
+    "plans_in_16_bits_are_carried_out",
     "plans_are_found_and_tried_while_it_trains",
     "what_is_too_short_to_plan_for_trains_by_default",
     "plans_that_do_not_fit_are_refused",

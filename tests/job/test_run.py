@@ -18,12 +18,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ooodist import engines
 from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint import keras_file
 from ooodist.checkpoint.state import State
 from ooodist.config import job as job_file
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job.preparation import set_up
 from ooodist.job.run import train
+from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer import resume
 
 SMALL = ["model={name: mlp, layers: [8], dropout: 0.3}", "batch=128", "report.tensorboard=false"]
@@ -235,6 +237,30 @@ def test_the_number_of_workers_may_change_if_the_job_says_so(
     resume.warn_of_changes(source, allowed, 2)
     assert "resuming with 2 workers instead of 3: random number streams are new" in caplog.text
     assert "samples a step" not in caplog.text  # the digits come in the order of the samples
+
+
+def test_ranks_share_what_gradients_had_lost(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three ranks had lost something; the only one now has lost as much as they had together."""
+    run(engine, tmp_path, "epochs=1")
+    file, state = folders.latest(tmp_path)
+    model = keras.models.load_model(file)
+    lost = {"a/kernel": np.float32([1, 2]), "b": np.float64(3)}
+    keras_file.write(tmp_path / "lost.keras", model, state, residuals=lost)
+    source = resume.Source(tmp_path / "lost.keras", replace(state, size=3))
+    feedback = ErrorFeedback()
+    resume.restore_feedback(engine, source, feedback)
+    restored = feedback.values()
+    assert {name: value.tolist() for name, value in restored.items()} == {
+        "a/kernel": [3, 6],
+        "b": 9,
+    }
+    assert [value.dtype for value in restored.values()] == [np.float32, np.float64]
+    resume.restore_feedback(engine, source, None)
+    assert "resuming without what gradients had lost" in caplog.text
+    resume.restore_feedback(engine, resume.Source(file, state), feedback)  # which has none
+    assert feedback.values().keys() == lost.keys()
 
 
 @pytest.mark.parametrize(("batch", "is_named"), [(64, True), (96, False)])

@@ -175,6 +175,7 @@ def test_a_schedule_of_a_file(layers_file: Path, tmp_path: Path) -> None:
         (["--costs", "LAYERS", *PIPELINE, "--engine", "byteps"], "--engine is of data parallel "),
         ([*PIPELINE, "--steps-per-execution", "4"], "--steps-per-execution is of data parallel "),
         ([*PIPELINE, "--carried"], "--carried is of data parallel "),
+        ([*PIPELINE, "--wire", "float16"], "--wire is of data parallel "),
         (["--costs", "LAYERS", *PIPELINE, "--data", "0"], "--data is 0; it must be a whole number"),
         (["--costs", "STEP", "--data", "2"], "--data is of a pipeline, and there is none; give "),
         (

@@ -144,6 +144,23 @@ def test_what_may_be_carried_has_a_row(costs_file: Path, tmp_path: Path, capsys:
     assert int(rows["carried"]["carried"]) == len(plans.carried_exchanges(plan)) > 0
 
 
+def test_gradients_in_16_bits_have_a_row(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
+    output = tmp_path / "out"
+    arguments = ["--wire", "planned", "--steps-per-execution", "1", "--output", str(output)]
+    assert program.main(["--costs", str(costs_file), *CLUSTER, *arguments]) == 0
+    assert "\nplanned, with a wire: float16 for " in capsys.readouterr().out
+    rows = {row["plan"]: row for row in table_rows(output)}
+    assert list(rows)[-3:] == ["planned", "narrow", "lower_bound"]
+    bound, narrow, planned = (
+        float(rows[name]["step_ms"]) for name in ("lower_bound", "narrow", "planned")
+    )
+    assert bound <= narrow < planned
+    plan = check_files(output, "narrow")
+    assert plan.wire == "float16"
+    num_bytes = {weight.name: weight.num_bytes for weight in small_costs().weights}
+    assert int(rows["narrow"]["narrow_bytes"]) == sum(num_bytes[name] for name in plan.narrow) > 0
+
+
 def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
     output = tmp_path / "out"
     arguments = ["--workers", "2", "8", "--bandwidth", "1Gbit", "10Gbit", "--output", str(output)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ooodist.planner.costs import Network, StepCosts, WeightCost
-from ooodist.planner.data_parallel.indexed import ITEM_BYTES
+from ooodist.planner.costs import ITEM_BYTES, Network, StepCosts, WeightCost
 from ooodist.planner.data_parallel.plan import ALIGNMENT, PlannedExchange
 
 FUSION_BYTES = 128 << 20  # Horovod's default

@@ -6,21 +6,22 @@ The conversion also checks that costs and plans fit each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ooodist.errors import UserError
-from ooodist.planner.costs import Network, StepCosts, WeightCost
+from ooodist.planner.costs import ITEM_BYTES, Network, StepCosts, WeightCost
 from ooodist.planner.data_parallel.plan import (
     Plan,
     PlannedExchange,
     carried_exchanges,
+    narrow_exchanges,
     split_evenly,
 )
+from ooodist.planner.wire import NARROWING_COPIES, narrowed_weight
 
 MOST_KNOWN = 100_000  # converted exchanges that are kept
-ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 class Piece(NamedTuple):
@@ -115,7 +116,7 @@ class IndexedCosts:
         # Plans of a search share most of their exchanges, and often the order.
         self._last_order: _IndexedOrder | None = None
         self._exchanges: dict[tuple[object, ...], _IndexedExchange] = {}
-        self._part_bytes: dict[tuple[str, int], list[int]] = {}
+        self._part_bytes: dict[tuple[WeightCost, int], list[int]] = {}
         self._pieces: dict[tuple[int, int | None, int], tuple[Piece, ...]] = {}
 
     def index(self, plan: Plan) -> IndexedPlan:
@@ -130,30 +131,37 @@ class IndexedCosts:
             return IndexedPlan(
                 order, ready_after, over, over, [], alone, [free] * count, [1] * count
             )
+        if plan.narrow:
+            self._of_plan(plan, narrow_exchanges)
         weights, pieces = self._index_exchanges(plan)
         in_sequence = not plan.by_urgency
         over = last = _handed_over(enumerate(weights), order, ready_after, in_sequence=in_sequence)
         carried: list[int] = []
         if plan.carried:
-            carried = self._carried(plan)
+            carried = self._of_plan(plan, carried_exchanges)
             left = set(carried)
             others = [pair for pair in enumerate(weights) if pair[0] not in left]
             last = _handed_over(others, order, ready_after, in_sequence=in_sequence)
         parts = self._num_parts(plan, weights)
         return IndexedPlan(order, ready_after, over, last, carried, weights, pieces, parts)
 
-    def _carried(self, plan: Plan) -> list[int]:
+    def _of_plan(self, plan: Plan, exchanges: Callable[[Plan], list[int]]) -> list[int]:
         try:
-            return carried_exchanges(plan)
+            return exchanges(plan)
         except UserError as error:
             raise UserError(f"plan {plan.name}: {error}") from error
 
-    def exchange_bytes(self, exchange: PlannedExchange) -> int:
-        """Returns the bytes of an exchange. Raises UserError if its weight cannot be split so."""
+    def exchange_bytes(self, exchange: PlannedExchange, wire: str | None = None) -> int:
+        """Returns the bytes of an exchange, in the gradients' own dtype or in 16 bits.
+
+        Raises UserError if its weight cannot be split so.
+        """
         weights = [self._costs.weights[self._weight_of[name]] for name in exchange.weights]
+        if wire is not None:
+            weights = [narrowed_weight(weight, wire) for weight in weights]
         if exchange.parts == 1:
             return sum([weight.num_bytes for weight in weights])
-        key = (weights[0].name, exchange.parts)
+        key = (weights[0], exchange.parts)
         if key not in self._part_bytes:
             self._part_bytes[key] = part_bytes(weights[0], exchange.parts)
         return self._part_bytes[key][exchange.part]
@@ -231,15 +239,19 @@ class IndexedCosts:
             self._exchanges.clear()
         known = self._exchanges
         found = []
+        narrow = frozenset(plan.narrow)
         for exchange in plan.exchanges:
-            key = (exchange.weights, exchange.part, exchange.parts, plan.partition_bytes)
+            wire = plan.wire if exchange.weights[0] in narrow else None
+            key = (exchange.weights, exchange.part, exchange.parts, plan.partition_bytes, wire)
             indexed = known.get(key)
             if indexed is None:
-                indexed = known[key] = self._index_exchange(plan, exchange)
+                indexed = known[key] = self._index_exchange(plan, exchange, wire)
             found.append(indexed)
         return [each.weights for each in found], [each.pieces for each in found]
 
-    def _index_exchange(self, plan: Plan, exchange: PlannedExchange) -> _IndexedExchange:
+    def _index_exchange(
+        self, plan: Plan, exchange: PlannedExchange, wire: str | None
+    ) -> _IndexedExchange:
         try:
             weights = tuple([self._weight_of[name] for name in exchange.weights])
         except KeyError as error:
@@ -247,10 +259,9 @@ class IndexedCosts:
                 f"plan {plan.name}: there is no weight {error.args[0]} in the costs; "
                 "plan anew for this model"
             ) from error
-        num_bytes = self.exchange_bytes(exchange)
-        return _IndexedExchange(
-            weights, self.pieces(num_bytes, plan.partition_bytes, exchange.num_copies)
-        )
+        num_bytes = self.exchange_bytes(exchange, wire)
+        num_copies = exchange.num_copies + (0 if wire is None else NARROWING_COPIES)
+        return _IndexedExchange(weights, self.pieces(num_bytes, plan.partition_bytes, num_copies))
 
     def _num_parts(self, plan: Plan, weights: list[tuple[int, ...]]) -> list[int]:
         expected = [1] * len(self._weight_of)

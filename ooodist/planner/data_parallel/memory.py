@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.wire import residual_bytes
 
 Moments = npt.NDArray[np.int64]
 
@@ -124,7 +125,12 @@ class Memory:
             else:
                 changes[2 * moment + 1] -= num_bytes
         most = max(at_first, kept + int(np.cumsum(changes).max(initial=0)))
-        return costs.base_bytes + most
+        return costs.base_bytes + self.residual_bytes(plan) + most
+
+    def residual_bytes(self, plan: Plan) -> int:
+        """Returns the bytes of what is kept of gradients that travel in 16 bits, at all times."""
+        narrow = set(plan.narrow)
+        return sum(residual_bytes(w) for w in self._costs.weights if w.name in narrow)
 
 
 def _columns(lives: list[tuple[int, int, int]]) -> tuple[Moments, Moments, Moments]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ooodist.errors import UserError
 from ooodist.util import strict_yaml, yaml_dataclass
@@ -26,6 +26,8 @@ from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import replacing
 from ooodist.util.yaml_dataclass import Range
 
+Wire = Literal["float16", "bfloat16"]  # dtypes in which gradients of another can travel
+WireSetting = Literal["float32", "float16", "bfloat16", "planned"]  # exchange.wire of a job
 ALIGNMENT = 64  # bytes; TensorFlow splits a tensor without copying it at multiples of this
 
 
@@ -88,6 +90,9 @@ class Plan:
             None: it does not. With ``by_urgency``, ``credit`` counts these pieces.
         carried: weights whose exchanges of a call's last step come first in the next call, before
             all others, in the order of ``exchanges``; empty: a call ends with all its updates.
+        wire: the 16-bit dtype in which the gradients of ``narrow`` travel; None: all travel in
+            their own.
+        narrow: weights whose gradients travel in ``wire``.
         steps_per_execution: training steps that are traced into one function.
         model: digest of the model that it was made for (ooodist.graph.digest); empty: any model.
         engine, workers: the engine and number of workers that it was made for.
@@ -101,6 +106,8 @@ class Plan:
     by_urgency: bool = False
     partition_bytes: Annotated[int, Range(1)] | None = None
     carried: tuple[str, ...] = ()
+    wire: Wire | None = None
+    narrow: tuple[str, ...] = ()
     steps_per_execution: Annotated[int, Range(1)] = field(
         default=1, metadata={"was": "steps_per_launch"}
     )
@@ -163,7 +170,7 @@ def write(plan: Plan, file: Path) -> None:
 def check_exchanges(plan: Plan) -> None:
     """Raises UserError unless the plan exchanges each chunk of its weights exactly once.
 
-    Nor may it carry a part of a bucket, or weights that it does not exchange.
+    Nor may it carry or narrow a part of a bucket, or weights that it does not exchange.
     """
     seen: dict[str, set[int]] = {}
     parts: dict[str, int] = {}
@@ -192,6 +199,12 @@ def check_exchanges(plan: Plan) -> None:
                 f"part {missing}; add what is missing"
             )
     carried_exchanges(plan)
+    if plan.narrow and plan.wire is None:
+        raise UserError(
+            f"narrow has {', '.join(plan.narrow)}, but wire does not say in which dtype they "
+            "travel; give wire, as float16"
+        )
+    narrow_exchanges(plan)
 
 
 def carried_exchanges(plan: Plan) -> list[int]:
@@ -200,26 +213,39 @@ def carried_exchanges(plan: Plan) -> list[int]:
     Raises:
         UserError: the plan carries a part of a bucket, or a weight that it does not exchange.
     """
-    carried = set(plan.carried)
-    if not carried:
+    return _exchanges_of("carried", plan.carried, plan)
+
+
+def narrow_exchanges(plan: Plan) -> list[int]:
+    """Returns the indices of the exchanges that travel in the plan's wire.
+
+    Raises:
+        UserError: it narrows a part of a bucket, or a weight that it does not exchange.
+    """
+    return _exchanges_of("narrow", plan.narrow, plan)
+
+
+def _exchanges_of(what: str, weights: tuple[str, ...], plan: Plan) -> list[int]:
+    chosen = set(weights)
+    if not chosen:
         return []
     numbers: list[int] = []
     exchanged: set[str] = set()
     for number, exchange in enumerate(plan.exchanges):
-        members = carried.intersection(exchange.weights)
+        members = chosen.intersection(exchange.weights)
         if not members:
             continue
         if len(members) < len(exchange.weights):
             left = sorted({*exchange.weights} - members)
             raise UserError(
-                f"carried has {', '.join(sorted(members))}, whose exchange {exchange.name} also "
-                f"has {', '.join(left)}; carry all weights of a bucket, or none"
+                f"{what} has {', '.join(sorted(members))}, whose exchange {exchange.name} also "
+                f"has {', '.join(left)}; name all weights of a bucket, or none"
             )
         numbers.append(number)
         exchanged |= members
-    if unknown := carried - exchanged:
+    if unknown := chosen - exchanged:
         raise UserError(
-            f"carried has {', '.join(sorted(unknown))}, which the plan does not exchange; "
+            f"{what} has {', '.join(sorted(unknown))}, which the plan does not exchange; "
             "take it out, or plan anew for this model"
         )
     return numbers

@@ -25,7 +25,7 @@ from ooodist.planner.data_parallel.named import (
     tuned_plan,
 )
 from ooodist.planner.data_parallel.orders import num_deferred
-from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.plan import Plan, Wire
 from ooodist.planner.progress import Progress, WatchedSimulator
 from ooodist.util.yaml_dataclass import Range
 
@@ -58,6 +58,8 @@ class Limits:
         evaluations: plans of the random search, fewer for more than about 200 layers; with the
             seed, they determine its result. ``carrying`` takes half as many more.
         carrying: whether a call may leave exchanges to the next one (Plan.carried).
+        wire: the 16-bit dtype in which gradients travel (Plan.wire); None: in their own.
+        only_exposed: whether only those travel in ``wire`` whose time would be waited for.
     """
 
     memory_bytes: Annotated[int, Range(0)] | None = None
@@ -68,10 +70,14 @@ class Limits:
     partitions: tuple[int, ...] = (PARTITION_BYTES, 1 << 20, 1 << 21, 1 << 23, 1 << 24)
     evaluations: Annotated[int, Range(0)] = 20000
     carrying: bool = False
+    wire: Wire | None = None
+    only_exposed: bool = False
 
 
 class Planner:
-    """Searches for one model and network.
+    """Searches for one model and network, for plans in which all gradients have their own width.
+
+    (See search.py for others.)
 
     Attributes:
         evaluations: number of plans of the random search.

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from ooodist.errors import UserError
+from ooodist.planner import wire as wires
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.named import baseline_plan
-from ooodist.planner.data_parallel.plan import Plan, Prediction
+from ooodist.planner.data_parallel.plan import Plan, Prediction, Wire, WireSetting
 from ooodist.planner.data_parallel.planner import Limits, Planner
 from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.narrowing import LEAST_GAIN, all_narrow, narrow_where_exposed
 from ooodist.planner.progress import Progress
 
-__all__ = ["Limits", "comparison", "make_plan", "plans_to_try", "predicted"]
+__all__ = ["Limits", "comparison", "in_wire", "make_plan", "plans_to_try", "predicted"]
 
+WIRE_OF_PLANNED: Wire = "float16"  # all engines can sum it, and it rounds less than bfloat16
 TRIED = 0.5  # how much slower, relatively, a named plan may be in simulation to be tried
 MOST_TRIED = 3  # each must be traced, which takes seconds
 
@@ -45,8 +50,17 @@ def make_plan(
         UserError: no plan fits into ``limits.memory_bytes``.
     """
     limits = limits or Limits()
-    planned = Planner(costs, network, limits, progress).search(seed)
+    planned = _searched(costs, network, limits, seed, progress)[0]
     return predicted(planned, costs, network, carrying=limits.carrying)
+
+
+def in_wire(limits: Limits, setting: WireSetting) -> Limits:
+    """Returns the limits for what a job's ``exchange.wire`` says."""
+    if setting == "float32":
+        return replace(limits, wire=None, only_exposed=False)
+    if setting == "planned":
+        return replace(limits, wire=WIRE_OF_PLANNED, only_exposed=True)
+    return replace(limits, wire=setting, only_exposed=False)
 
 
 def plans_to_try(
@@ -54,7 +68,8 @@ def plans_to_try(
 ) -> list[Plan]:
     """Returns plans for a trial in training: the planned one, and others that may be as fast.
 
-    These are the named ones and, if the planned one carries exchanges, the best that does not.
+    These are the named ones and, if the planned one carries exchanges, the best that does not; and
+    where it sends only some gradients in 16 bits, those of full width.
 
     Where workers share the cores of a machine, the simulator errs by as much as ``TRIED``, so plans
     that differ by less are equal until they are tried. There are at most ``MOST_TRIED``, the
@@ -64,8 +79,7 @@ def plans_to_try(
         UserError: no plan fits into ``limits.memory_bytes``.
     """
     limits = limits or Limits()
-    planner = Planner(costs, network, limits)
-    found = (*planner.search_both(seed), *planner.best_named())
+    found = _searched(costs, network, limits, seed)
     plans = sorted(
         (predicted(plan, costs, network, carrying=limits.carrying) for plan in found), key=_seconds
     )
@@ -90,7 +104,8 @@ def comparison(
     and ``first_k`` (with the best k) have one step per execution. ``barrier_removed``, otherwise
     the baseline, and ``priority`` (with the best credit) have as many as ``planned``. So the gain
     of the order and the gain of the removed barrier can be told apart. With ``limits.carrying``,
-    ``planned`` carries nothing, and ``carried`` is the best plan of all.
+    ``planned`` carries nothing, and ``carried`` is the best plan of all. With ``limits.wire``,
+    these have full width, and ``narrow``, the last, is the best plan with gradients in 16 bits.
 
     Raises:
         UserError: no plan fits into ``limits.memory_bytes``.
@@ -109,6 +124,9 @@ def comparison(
     }
     if limits.carrying:
         plans["carried"] = replace(best, name="carried")
+    if limits.wire is not None:
+        narrow = _searched(costs, network, limits, seed, progress, exact=best)[0]
+        plans["narrow"] = replace(narrow, name="narrow")
     return {
         name: predicted(plan, costs, network, carrying=limits.carrying)
         for name, plan in plans.items()
@@ -118,21 +136,67 @@ def comparison(
 def predicted(plan: Plan, costs: StepCosts, network: Network, *, carrying: bool = False) -> Plan:
     """Returns the plan with the simulator's prediction.
 
-    Its lower bound is that of plans that carry exchanges if this one does, or with ``carrying``.
+    Its lower bound is that of plans that carry exchanges if this one does, or with ``carrying``;
+    and that of plans that send gradients in 16 bits, if this one does.
 
     Raises:
         UserError: the plan does not fit the costs.
     """
     simulator = Simulator(costs, network)
+    sent = (costs, network) if plan.wire is None else wires.at_least(costs, network, plan.wire)
     prediction = Prediction(
         step_seconds=simulator.step_seconds(plan),
         lower_bound_seconds=lower_bound(
-            costs, network, plan.steps_per_execution, carrying=carrying or bool(plan.carried)
+            *sent, plan.steps_per_execution, carrying=carrying or bool(plan.carried)
         ),
         baseline_seconds=simulator.step_seconds(baseline_plan(costs, network)),
         peak_bytes=simulator.peak_bytes(plan),
     )
     return replace(plan, predicted=prediction)
+
+
+def _searched(
+    costs: StepCosts,
+    network: Network,
+    limits: Limits,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    exact: Plan | None = None,
+) -> list[Plan]:
+    """Returns the best plan for the wire of the limits, and then others that may be tried.
+
+    ``exact`` is the best plan of full width, if it is known.
+    """
+    wire = limits.wire
+    if wire is None:
+        planner = Planner(costs, network, limits, progress)
+        return [*planner.search_both(seed), *planner.best_named()]
+    if not limits.only_exposed:
+        planner = Planner(*wires.narrowed(costs, network, wire), limits, progress)
+        found = [*planner.search_both(seed), *planner.best_named()]
+        return [all_narrow(plan, costs, wire) for plan in found]
+    if exact is None:
+        full = _searched(costs, network, replace(limits, wire=None), seed, progress)
+    else:
+        full = [exact]
+    simulator = Simulator(costs, network)
+
+    def seconds(plan: Plan) -> float:
+        memory = limits.memory_bytes
+        fits = memory is None or simulator.peak_bytes(plan) <= memory
+        return simulator.step_seconds(plan) if fits else math.inf
+
+    steps = limits.steps_per_execution or limits.max_steps_per_execution
+    shortest = lower_bound(*wires.at_least(costs, network, wire), steps, carrying=True)
+    if shortest > (1 - LEAST_GAIN) * seconds(full[0]):  # nothing can be worth it
+        return full
+    all_in_16 = replace(limits, only_exposed=False)
+    try:
+        narrow = _searched(costs, network, all_in_16, seed, progress)[0]
+    except UserError:  # there is no memory for residuals
+        return full
+    return [narrow_where_exposed(full[0], narrow, costs, seconds), *full]
 
 
 def _seconds(plan: Plan) -> float:

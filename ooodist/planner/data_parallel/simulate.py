@@ -36,6 +36,7 @@ Rules beyond the docstrings of costs.py and plan.py:
 * Carried exchanges are ready when a call begins. They are handed over before all others, in the
   plan's order, and the F units of its first step wait for their updates. Its last step does not
   hand them over.
+* An exchange of a narrow weight has the bytes and the CPU time of planner/wire.py.
 * With one worker nothing is exchanged or carried: gradients arrive when they are ready, at no cost.
 * A call ends when nothing is in flight and all is updated; the costs' ``launch_seconds`` are added.
   So each call begins like the one before it.
@@ -146,10 +147,11 @@ class Simulator:
         launch = Launch(self._indexed, indexed, plan, self.network, recorded=[])
         seconds = launch.play() + self.costs.launch_seconds
         units = self._unit_spans(indexed, launch)
+        residuals = self._memory.residual_bytes(plan)
         return Simulation(
             units=tuple(units),
             exchanges=tuple(self._exchange_spans(plan, indexed, launch)),
-            memory=tuple(self._memory.track(units)),
+            memory=tuple((at, alive + residuals) for at, alive in self._memory.track(units)),
             launch_seconds=seconds,
             step_seconds=seconds / plan.steps_per_execution,
             steps=plan.steps_per_execution,

@@ -12,13 +12,17 @@ from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges
 from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.narrowing import narrow_bytes
+from ooodist.planner.wire import at_least
 
 BOUND = "lower_bound"
 CARRIED = "carried"
+NARROW = "narrow"
 TITLES = {
     "baseline": "engine as it comes",
     "tuned": "engine tuned",
     CARRIED: "planned, carrying",
+    NARROW: "planned, with a wire:",
 }  # others keep their names
 _MILLI = 1e3
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
@@ -83,6 +87,8 @@ class Row:
         peak_bytes: peak memory of a worker; None if the costs have no tensors.
         k: for first_k, the least k with its order.
         num_carried: exchanges that a call leaves to the next one; None if no plan may.
+        narrow_bytes: bytes of gradients, in full width, that travel in 16 bits; None if none may.
+        wire: the dtype in which they do, if any.
     """
 
     name: str
@@ -94,6 +100,8 @@ class Row:
     peak_bytes: int | None = None
     k: int | None = None
     num_carried: int | None = None
+    narrow_bytes: int | None = None
+    wire: str | None = None
 
     @property
     def title(self) -> str:
@@ -101,6 +109,8 @@ class Row:
         words = _title(self.name)
         if self.name == CARRIED:
             words += f" {self.num_carried}"
+        if self.wire is not None:
+            words += f" {self.wire} for {readable_bytes(self.narrow_bytes or 0)}"
         return words if self.k is None else f"{words} (k = {self.k})"
 
 
@@ -137,7 +147,7 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
     """Makes the table of plans, of which the first is baseline and the last the best one.
 
     The lower bound is for calls with as many steps as the longest. It is that of plans that carry
-    exchanges if there is a row ``carried``.
+    exchanges if there is a row ``carried``, and of those with gradients in 16 bits if one has some.
 
     Args:
         subject: what the plans are for.
@@ -150,7 +160,9 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
     baseline = next(iter(plans))
     carrying = CARRIED in plans
     steps = max(plan.steps_per_execution for plan in plans.values())
-    bound = lower_bound(costs, network, steps, carrying=carrying)
+    wire = next((plan.wire for plan in plans.values() if plan.wire is not None), None)
+    sent = (costs, network) if wire is None else at_least(costs, network, wire)
+    bound = lower_bound(*sent, steps, carrying=carrying)
     rows = [
         Row(
             name=name,
@@ -162,6 +174,8 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
             peak_bytes=simulator.peak_bytes(plan) if costs.tensors else None,
             k=_k(plan, costs) if name == "first_k" else None,
             num_carried=len(carried_exchanges(plan)) if carrying else None,
+            narrow_bytes=narrow_bytes(plan, costs) if NARROW in plans else None,
+            wire=plan.wire,
         )
         for name, plan in plans.items()
     ]
@@ -219,7 +233,7 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
             [
                 *("model", "engine", "workers", "servers", "bandwidth", "latency"),
                 *("plan", "k", "step_ms", "speed_up", "share_of_bound"),
-                *("exchanges", "steps_per_execution", "peak_bytes", "carried"),
+                *("exchanges", "steps_per_execution", "peak_bytes", "carried", "narrow_bytes"),
             ]
         )
         for table in tables:
@@ -233,7 +247,10 @@ def write_csv(tables: Sequence[Table], file: Path) -> None:
                 shares = (f"{row.speed_up:.4f}", f"{row.share:.4f}")
                 counts = (row.num_exchanges, row.steps_per_execution, row.peak_bytes)
                 writer.writerow(
-                    [*where, row.name, row.k, step_ms, *shares, *counts, row.num_carried]
+                    [
+                        *(*where, row.name, row.k, step_ms, *shares, *counts),
+                        *(row.num_carried, row.narrow_bytes),
+                    ]
                 )
 
 

@@ -37,7 +37,7 @@ CSV_NAME = "plans.csv"
 PLAN_NAME = "plan.yaml"
 FIGURE_NAMES = ("timeline.png", "timeline.svg")
 TRACE_NAME = "timeline.json.gz"
-SHOWN = ("baseline", "planned", "carried")  # as far as they are there
+SHOWN = ("baseline", "planned", "carried", "narrow")  # as far as they are there
 LAUNCHES_IN_TRACE = 2  # to show the arrows from one to the next
 
 
@@ -64,7 +64,7 @@ def plan_clusters(
         logger.info("planning for %s", cluster.title)
         with SearchLine() as line:
             plans = comparison(subject.costs, cluster.network, limits=limits, progress=line)
-        for name in plans.keys() & {"planned", "carried"}:
+        for name in plans.keys() & {"planned", "carried", "narrow"}:
             plans[name] = replace(plans[name], model=subject.model)
         tables.append(make_table(subject, cluster, plans))
         folder = output

@@ -20,7 +20,9 @@ from ooodist.planner.data_parallel.plan import (
     PlannedExchange,
     Prediction,
     carried_exchanges,
+    check_exchanges,
     from_yaml,
+    narrow_exchanges,
     split_evenly,
 )
 from ooodist.util.yaml_dataclass import LARGEST_INTEGER, dump
@@ -116,6 +118,22 @@ def test_a_file_from_before_exchanges_could_be_carried_carries_none() -> None:
     assert from_yaml(text.replace("carried: []\n", ""), "test") == PLAN
 
 
+def test_what_is_narrow_is_so_as_a_whole_and_in_a_wire() -> None:
+    exchanges = (PlannedExchange(("a", "b")), PlannedExchange(("c",), 0, 2))
+    exchanges = (*exchanges, PlannedExchange(("c",), 1, 2))
+    plan = Plan("x", None, exchanges, wire="bfloat16", narrow=("c",))
+    check_exchanges(plan)
+    assert narrow_exchanges(plan) == [1, 2]
+    for narrow, message in (
+        (("a", "c"), "narrow has a, whose exchange a+1 also has b; name all weights of a bucket"),
+        (("d",), "narrow has d, which the plan does not exchange"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            check_exchanges(replace(plan, narrow=narrow))
+    with pytest.raises(UserError, match="narrow has c, but wire does not say in which dtype"):
+        check_exchanges(replace(plan, wire=None))
+
+
 def test_what_is_carried_is_carried_as_a_whole() -> None:
     assert carried_exchanges(PLAN) == []
     assert carried_exchanges(replace(PLAN, carried=("a",))) == [0, 2]
@@ -191,7 +209,7 @@ WRONG_FILES = [
     ),
     (
         "name: p\norder: null\nexchanges:\n- {weights: [a, b, c]}\ncarried: [c, a]",
-        "carried has a, c, whose exchange a+2 also has b; carry all weights of a bucket, or none",
+        "carried has a, c, whose exchange a+2 also has b; name all weights of a bucket, or none",
     ),
     (
         "name: p\norder: null\nexchanges:\n- {weights: [a]}\ncarried: [a, d]",

@@ -1,0 +1,157 @@
+"""Gradients that travel in 16 bits, with error feedback.
+
+Each rank adds to its gradient what earlier steps have lost, and keeps what rounding loses now::
+
+    wanted    gradient / ranks + residual
+    sent      wanted, rounded to 16 bits             summed over the ranks: the mean
+    residual  wanted - sent                          added in the next step
+
+So nothing is lost, only put off; gradients too small for float16 add up until they are not. The
+residuals are state of a rank. Only their sum over the ranks matters for what follows, so whenever
+the ranks are synchronized (at the end of each epoch, as batch-norm statistics are) each takes their
+mean, and a checkpoint needs them once.
+
+No sum becomes infinite: a value that is sent is kept within 2^15 / n in float16 (2^127 / n in
+bfloat16), with the number of ranks rounded up to a power of two as n, and the rest stays in the
+residual, or is lost without error feedback. What is not finite stays so, for whoever looks for it.
+
+Source: Seide et al., "1-bit stochastic gradient descent and its application to data-parallel
+distributed training of speech DNNs", Interspeech 2014; Karimireddy et al., "Error feedback fixes
+SignSGD and other gradient compression schemes", ICML 2019.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from ooodist.engines.base import Engine
+from ooodist.errors import UserError
+
+logger = logging.getLogger("ooodist")
+
+WIRES = ("float16", "bfloat16")
+_LARGEST_EXPONENT = {tf.float16: 15, tf.bfloat16: 127}
+
+
+def check_wire(engine: Engine, wire: str) -> None:
+    """Raises UserError unless the engine can sum gradients in this dtype."""
+    if wire in WIRES and wire not in engine.wires:
+        raise UserError(
+            f"exchange.wire is {wire}, which engine {engine.name} cannot sum; give "
+            f"{' or '.join(engine.wires)}, or leave wire out"
+        )
+    if wire not in WIRES:
+        raise UserError(
+            f"exchange.wire is {wire!r}; it must be one of {', '.join(WIRES)}, or float32: then "
+            "gradients travel as they are"
+        )
+
+
+class ErrorFeedback:
+    """What the gradients of a model have lost on this rank, weight by weight.
+
+    Args:
+        loss_scale: returns the scale of the loss, by which the gradients are multiplied; None if it
+            is not scaled. Residuals are kept unscaled, as the scale changes.
+    """
+
+    def __init__(self, loss_scale: Callable[[], tf.Tensor | None] = lambda: None) -> None:
+        self._loss_scale = loss_scale
+        self._residuals: dict[str, tf.Variable] = {}
+        self._restored: dict[str, np.ndarray] = {}
+
+    def added(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns the gradient with what the weight's earlier gradients have lost."""
+        residual = tf.convert_to_tensor(self._residual(weight, gradient))
+        scale = self._loss_scale()
+        return gradient + (residual if scale is None else residual * tf.cast(scale, residual.dtype))
+
+    def keep(self, weight: str, lost: tf.Tensor) -> None:
+        """Keeps what is lost now. Where that is not finite, what was lost before stays."""
+        residual = self._residual(weight, lost)
+        scale = self._loss_scale()
+        if scale is not None:
+            lost = lost / tf.cast(scale, lost.dtype)
+        residual.assign(tf.where(tf.math.is_finite(lost), lost, residual))
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Returns the residuals of this rank, by weight; no entry for one that has lost nothing."""
+        found = {name: residual.numpy() for name, residual in self._residuals.items()}
+        return {**self._restored, **found}
+
+    def restore(self, values: Mapping[str, np.ndarray]) -> None:
+        """Sets the residuals, before the first step."""
+        self._restored = dict(values)
+
+    def average(self, engine: Engine) -> None:
+        """Gives each rank the mean of the ranks' residuals; all ranks call it."""
+        if engine.size > 1:
+            for residual in self._residuals.values():  # all ranks have traced the same steps
+                residual.assign(engine.all_reduce(residual.numpy(), "mean"))
+
+    def _residual(self, weight: str, gradient: tf.Tensor) -> tf.Variable:
+        if weight not in self._residuals:
+            start = self._restored.pop(weight, None)
+            if start is not None and start.shape != tuple(gradient.shape):
+                raise UserError(
+                    f"the checkpoint's residual of {weight} has the shape {start.shape}, but its "
+                    f"gradient has {tuple(gradient.shape)}; resume with the model as it was, or "
+                    "set exchange.error_feedback to false"
+                )
+            with tf.init_scope():  # not part of the step that is being traced
+                if start is None:
+                    start = tf.zeros(gradient.shape, gradient.dtype)
+                self._residuals[weight] = tf.Variable(
+                    start, trainable=False, dtype=gradient.dtype, name="residual"
+                )
+        return self._residuals[weight]
+
+
+class Wire:
+    """Makes what is sent of the gradients of one rank.
+
+    Args:
+        engine: connects the ranks.
+        wire: ``float16`` or ``bfloat16``.
+        feedback: keeps what is lost; None: it is lost.
+
+    Attributes:
+        dtype: of what is sent.
+
+    Raises:
+        UserError: the engine cannot sum this dtype.
+    """
+
+    def __init__(self, engine: Engine, wire: str, feedback: ErrorFeedback | None) -> None:
+        check_wire(engine, wire)
+        self.dtype = tf.as_dtype(wire)
+        self._ranks = engine.size
+        self._feedback = feedback
+        # A power of two: no rounding on the way can bring a sum of these above the largest number.
+        exponent = _LARGEST_EXPONENT[self.dtype] - (engine.size - 1).bit_length()
+        self._largest = 2.0**exponent
+
+    def takes(self, dtype: tf.DType) -> bool:
+        """Whether gradients of this dtype are sent in 16 bits; complex ones are not, say."""
+        return bool(dtype.is_floating)
+
+    def sent(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
+        """Returns what is sent of a gradient; the sum over the ranks is the mean.
+
+        Called once a step, in the step that has the gradient. A gradient that has the wire's dtype
+        has nothing to lose but what a division by the number of ranks rounds.
+        """
+        wide = gradient if gradient.dtype.size > 2 else tf.cast(gradient, tf.float32)
+        wide /= self._ranks
+        feedback = None if gradient.dtype == self.dtype else self._feedback
+        if feedback is not None:
+            wide = feedback.added(weight, wide)
+        kept = tf.clip_by_value(wide, -self._largest, self._largest)
+        sent = tf.cast(tf.where(tf.math.is_finite(wide), kept, wide), self.dtype)
+        if feedback is not None:
+            feedback.keep(weight, wide - tf.cast(sent, wide.dtype))
+        return sent

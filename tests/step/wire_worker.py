@@ -1,0 +1,258 @@
+"""One worker of the jobs in test_wire.py: gradients in 16 bits, on all ranks.
+
+Usage: wire_worker.py NAME...   (names of functions below; `all` for every one)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ooodist
+
+engine = ooodist.init(planned=True)
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from ooodist.checkpoint import folder as folders  # noqa: E402
+from ooodist.checkpoint import keras_file  # noqa: E402
+from ooodist.config import job as job_file  # noqa: E402
+from ooodist.job.preparation import set_up  # noqa: E402
+from ooodist.job.run import train  # noqa: E402
+from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
+from ooodist.step.exchange import GradientExchange  # noqa: E402
+from ooodist.step.wire import ErrorFeedback  # noqa: E402
+from tests.workers import check, run  # noqa: E402
+
+NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+SHAPES = {"a": (40, 50), "b": (7,), "c": (3, 2, 5)}
+BATCH, STEPS = 4, 4
+KERNELS = tuple(f"net/layer{number}/kernel" for number in (1, 2, 3))
+BIASES = tuple(f"net/layer{number}/bias" for number in (1, 2, 3))
+State = list[np.ndarray]
+
+
+def gradients_of(rank: int, step: int) -> dict[str, np.ndarray]:
+    numbers = np.random.default_rng([rank, step])
+    return {
+        name: (numbers.normal(size=shape) * 10.0 ** numbers.integers(-7, 2, shape)).astype("f4")
+        for name, shape in SHAPES.items()
+    }
+
+
+def expected(wire: str, narrow: set[str], step: int, residuals: dict[Any, Any]) -> dict[str, Any]:
+    """The means of two ranks, computed by NumPy."""
+    means = {}
+    for name in SHAPES:
+        both = [gradients_of(rank, step)[name] for rank in range(engine.size)]
+        if name not in narrow:
+            means[name] = (both[0] + both[1]) / np.float32(2)
+            continue
+        sent = []
+        for rank, gradient in enumerate(both):
+            wanted = gradient / np.float32(2) + residuals.get((rank, name), np.float32(0))
+            sent.append(wanted.astype(NUMPY[wire]))
+            residuals[rank, name] = wanted - sent[-1].astype(np.float32)
+        means[name] = (sent[0] + sent[1]).astype(np.float32)
+    return means
+
+
+def narrow_plan(wire: str) -> Plan:
+    exchanges = (
+        PlannedExchange(("a",), 0, 3),
+        PlannedExchange(("c",)),
+        PlannedExchange(("a",), 1, 3),
+        PlannedExchange(("b",)),
+        PlannedExchange(("a",), 2, 3),
+    )
+    made = Plan("narrow", None, exchanges, credit=2, wire=wire, narrow=("a", "b"))
+    return replace(made, by_urgency=engine.name == "byteps")
+
+
+@check
+def means_are_those_of_rounded_gradients() -> None:
+    """In buckets, chunks and alone, with a wire for all and for some, bit for bit."""
+    for wire in engine.wires:
+        for options, narrow in (
+            ({"wire": wire}, set(SHAPES)),
+            ({"plan": narrow_plan(wire)}, {"a", "b"}),
+        ):
+            exchange = GradientExchange(engine, feedback=ErrorFeedback(), **options)
+            residuals: dict[Any, Any] = {}
+            records = []
+
+            @tf.function
+            def mean(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+                found, exchanged = exchange.mean(gradients, list(SHAPES))  # noqa: B023
+                records[:] = exchanged  # noqa: B023
+                return found
+
+            for step in range(4):
+                own = [tf.constant(value) for value in gradients_of(engine.rank, step).values()]
+                means = mean(own)
+                wanted = expected(wire, narrow, step, residuals)
+                for name, ours in zip(SHAPES, means, strict=True):
+                    np.testing.assert_array_equal(ours.numpy(), wanted[name], f"{wire} {name}")
+            for name in narrow:
+                kept = exchange.feedback.values()[name]
+                np.testing.assert_array_equal(kept, residuals[engine.rank, name])
+            sizes = {name: int(np.prod(shape)) for name, shape in SHAPES.items()}
+            num_bytes = sum(sizes[name] * (2 if name in narrow else 4) for name in SHAPES)
+            assert sum(record.num_bytes for record in records) == num_bytes
+    for wire in {"float16", "bfloat16"} - {*engine.wires}:
+        with pytest.raises(ooodist.UserError, match=f"{wire}, which engine {engine.name} cannot"):
+            GradientExchange(engine, wire=wire)
+
+
+def model(optimizer: Any, precision: str = "float32", **options: Any) -> keras.Model:
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(100)
+    keras.config.set_dtype_policy(precision)
+    made = keras.Sequential(
+        [
+            keras.Input((24,)),
+            keras.layers.Dense(64, activation="relu", name="layer1"),
+            keras.layers.Dense(64, activation="relu", name="layer2"),
+            keras.layers.Dense(2, name="layer3"),
+        ],
+        name="net",
+    )
+    keras.config.set_dtype_policy("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(optimizer, loss, jit_compile=False)
+    return ooodist.distribute(made, **options)
+
+
+def trained(made: keras.Model, accumulate: int = 1, **options: Any) -> State:
+    """Trains, and returns all state; the ranks must have the same."""
+    count = STEPS * accumulate * BATCH * engine.size
+    numbers = np.random.default_rng(3)
+    x = numbers.normal(size=(count, 24)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int32)
+    given = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "epochs": 2, **options}
+    losses = made.fit(x, y, **given).history["loss"]
+    assert losses[1] != losses[0]
+    state = [np.array(v.numpy()) for v in [*made.weights, *made.optimizer.variables]]
+    engine.check_equal("weights", b"".join(value.tobytes() for value in state))
+    return state
+
+
+def plan(carried: tuple[str, ...], wire: str, steps: int = 1) -> Plan:
+    exchanges = (
+        PlannedExchange((KERNELS[2],)),
+        PlannedExchange((KERNELS[0],), 0, 2),
+        PlannedExchange((KERNELS[0],), 1, 2),
+        PlannedExchange(BIASES),
+        PlannedExchange((KERNELS[1],)),
+    )
+    narrow = (*BIASES, KERNELS[0], KERNELS[1])
+    made = Plan("narrow", None, exchanges, credit=2, carried=carried, wire=wire, narrow=narrow)
+    return replace(made, steps_per_execution=steps, by_urgency=engine.name == "byteps")
+
+
+def assert_same(ours: State, theirs: State) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@check
+def ranks_end_alike() -> None:
+    options = {"order": "first_k", "k": 2, "accumulate": 2, "steps_per_execution": 2}
+    trained(model("adam", wire=engine.wires[-1], **options), accumulate=2)
+
+
+@check
+def so_they_do_with_scaled_losses_and_other_dtypes() -> None:
+    wire = "bfloat16"
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**19)
+    narrow, exact = trained(model("adam", wire=wire)), trained(model("adam"))
+    differences = [np.abs(a - b).max() for a, b in zip(narrow, exact, strict=True)]
+    assert 0 < max(differences) < 0.05
+    for optimizer, precision, feedback in (
+        (scaling, "mixed_float16", True),
+        ("sgd", "bfloat16", False),
+    ):
+        state = trained(model(optimizer, precision, wire=wire, error_feedback=feedback))
+        assert all(np.isfinite(value.astype(np.float64)).all() for value in state)
+    # The scale came down from where gradients overflow: no infinity was hidden.
+    assert float(scaling.dynamic_scale) < 2.0**19
+    assert 0 < int(scaling.iterations) < 2 * STEPS
+
+
+@check
+def carried_exchanges_send_the_same() -> None:
+    carried = (*BIASES, KERNELS[1])
+    alone, outliving = (
+        trained(model("adam", order=plan(names, "float16"))) for names in ((), carried)
+    )
+    assert_same(alone, outliving)
+
+
+@check
+def embeddings_travel_too() -> None:
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    made = keras.Sequential(
+        [keras.Input((5,)), keras.layers.Embedding(30, 8), keras.layers.Flatten()]
+    )
+    made.add(keras.layers.Dense(2))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile("adam", loss, jit_compile=False)
+    ooodist.distribute(made, wire="float16")
+    x = np.random.default_rng(engine.rank).integers(0, 30, (32, 5))
+    made.fit(x, (x[:, 0] > 15).astype(int), batch_size=8, epochs=1, verbose=0)
+    weights = made.get_weights()
+    engine.check_equal("weights", b"".join(value.tobytes() for value in weights))
+    assert "embedding/embeddings" in " ".join(made.ooodist.strategy.feedback.values())
+
+
+def job(output: Path, *overrides: str, resume: bool = False) -> keras.Model:
+    keras.backend.clear_session()
+    given = [
+        "model={name: mlp, layers: [16]}",
+        "steps_per_epoch=4",
+        "report={tensorboard: false}",
+        "exchange.wire=float16",
+        f"output={output}",
+        *overrides,
+        *(["checkpoint.resume=true"] if resume else []),
+    ]
+    ready = set_up(job_file.load(None, given), engine)
+    train(ready, 0.0)
+    return ready.model
+
+
+@check
+def a_resumed_job_is_the_uninterrupted_one() -> None:
+    folder = Path(tempfile.gettempdir()) / f"ooodist-wire-{os.getppid()}"
+    try:
+        whole = job(folder / "whole", "epochs=3")
+        job(folder / "parts", "epochs=2")
+        if engine.rank == 0:
+            (_, last) = folders.checkpoints(folder / "parts")[-1]
+            residuals = keras_file.read_residuals(last)
+            names = [weight.path for weight in whole.trainable_variables]
+            assert sorted(residuals) == sorted(names)
+            assert all(np.abs(value).max() > 0 for value in residuals.values())
+        resumed = job(folder / "parts", "epochs=3", resume=True)
+        assert_same(whole.get_weights(), resumed.get_weights())
+        other = job(folder / "parts", "epochs=4", "exchange.wire=float32", resume=True)
+        assert other.ooodist.strategy.feedback is None
+    finally:
+        engine.barrier()
+        if engine.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    run(engine, sys.argv[1:])
