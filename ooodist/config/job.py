@@ -194,7 +194,7 @@ class Config:
         given = {
             key: value
             for key, value in yaml_dataclass.plain(self.exchange).items()
-            if value is not None
+            if value is not None and key != "rows"
         }
         if self.order.is_a_plan and given:
             raise UserError(

@@ -107,10 +107,13 @@ _NOT_OF_PIPELINES = {
 @dataclass(frozen=True)
 class ExchangeConfig:
     """Settings of exchanges; null leaves the choice to ooodist. ``credit``: exchanges in flight.
-    ``bucket_bytes``: gradients smaller than this are exchanged together."""
+    ``bucket_bytes``: gradients smaller than this are exchanged together. ``rows``: whether
+    gradients of embeddings travel as the rows that a batch uses: ``auto`` (where that is less to
+    send), or ``never`` (as whole tables)."""
 
     credit: Annotated[int, Range(1)] | None = None
     bucket_bytes: Annotated[int, Range(0)] | None = None
+    rows: Literal["auto", "never"] = "auto"
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,13 @@ from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
 from ooodist.planner.data_parallel.plan import Plan
+from ooodist.planner.data_parallel.rows import with_rows
 from ooodist.planner.data_parallel.search import Limits, comparison, make_plan, predicted
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
+from ooodist.step.rows import RowGradients
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -62,6 +64,7 @@ def find_plan(
     total_steps: int | None,
     accumulate: int,
     carrying: bool,
+    rows: RowGradients | None,
 ) -> Planned:
     """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
 
@@ -75,11 +78,13 @@ def find_plan(
             weighed; None if unknown.
         accumulate: batches per update.
         carrying: whether a call may leave exchanges to the next one.
+        rows: decides which gradients travel as rows.
 
     Raises:
         UserError: no plan fits into the memory limit.
     """
     profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
+    profile = as_exchanged(profile, rows)
     limits = limits_of(engine, settings, steps_per_execution, total_steps, carrying=carrying)
     return planned_for(order, profile.costs, profile.network, limits, profile.model, engine)
 
@@ -104,6 +109,13 @@ def profile_for(
         anew=settings.profile_anew,
         traced=traced,
     )
+
+
+def as_exchanged(profile: Profile, rows: RowGradients | None) -> Profile:
+    """Returns the profile with the bytes of rows, if gradients travel as such now."""
+    if rows is None or not rows.may_travel:
+        return profile
+    return replace(profile, costs=with_rows(profile.costs, profile.network))
 
 
 def planned_for(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -59,7 +60,7 @@ class DataParallel(Strategy):
             engine,
             arguments=(
                 f"{to_find or order} {backward.k} {steps_per_execution} {accumulate} "
-                f"{exchange.credit} {exchange.bucket_bytes} "
+                f"{exchange.credit} {exchange.bucket_bytes} rows: {exchange.rows is not None} "
                 f"{backward.plan and backward.plan.digest()}"
             ),
             steps_per_execution=steps_per_execution or 1,
@@ -100,6 +101,7 @@ class DataParallel(Strategy):
                 total_steps=total_steps,
                 accumulate=self.accumulate,
                 carrying=self.may_carry,
+                rows=self.backward.exchange.rows,
             )
         )
 
@@ -159,6 +161,10 @@ class DataParallel(Strategy):
             )
         logger.warning("%s: each call ends with all its exchanges", text)
         return None
+
+    def begin_batches(self, spec: Any) -> bool:
+        rows = self.backward.exchange.rows
+        return rows is not None and rows.begin(spec)
 
     def synchronize(self) -> None:
         """Completes the weights, and averages batch-norm statistics over the ranks."""

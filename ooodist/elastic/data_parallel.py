@@ -30,6 +30,7 @@ from ooodist.profiler.step import as_tensors, trace_step
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Batch, Launch, Run, in_launches
+from ooodist.step.rows import RowGradients
 
 logger = logging.getLogger("ooodist")
 
@@ -56,6 +57,9 @@ class SelectiveDataParallel:
         self.launches: OrderedDict[str, tuple[Planned | None, Launch]] = OrderedDict()
         self.config = config
         self._launch: Launch | None = None
+        self._rows = None
+        if inner.backward.exchange.rows is not None:
+            self._rows = RowGradients(inner.engine, "elastic training exchanges all as tables")
 
     @property
     def exchanges(self) -> bool:
@@ -186,6 +190,7 @@ class SelectiveDataParallel:
             credit=shared.credit,
             bucket_bytes=shared.bucket_bytes,
             sum_rows=shared.sum_rows,
+            rows=self._rows,
         )
         backward = OrderedBackward(exchange, selected=mask.weights)
         if self.inner.to_find is None:

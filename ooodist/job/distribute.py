@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
@@ -18,6 +18,7 @@ from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.backward import Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
+from ooodist.step.rows import RowGradients
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 
@@ -31,6 +32,7 @@ def distribute(
     accumulate: int = 1,
     credit: int | None = None,
     bucket_bytes: int | None = None,
+    rows: Literal["auto", "never"] = "auto",
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
     sum_rows: bool | None = None,
@@ -79,6 +81,11 @@ def distribute(
         credit: exchanges in flight; None for the engine's default. A plan has its own.
         bucket_bytes: small gradients share a bucket up to this size in bytes; None for 1 MiB.
             A plan has its own.
+        rows: ``auto``: the gradient of an embedding travels as the rows that a batch uses, if that
+            is less to send than the table, and ``fit`` knows that all batches have one shape (as
+            with arrays, or ``batch(n, drop_remainder=True)``); ``never``: always as the table, as
+            with BytePS, ``accumulate`` or ``elastic``. The log says which. With two workers the
+            numbers are the same, bit for bit; with more, sums may be rounded in another order.
         planning: limits of plans made here, and where profiles are kept.
         elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
             (see :class:`ooodist.config.elastic.ElasticConfig`); None for all.
@@ -100,6 +107,8 @@ def distribute(
             f"steps_per_execution is {steps_per_execution}; it must be "
             f"{MOST_STEPS_PER_EXECUTION} at most, as each of them is traced"
         )
+    if rows not in ("auto", "never"):
+        raise UserError(f"rows is {rows!r}; it must be auto or never")
     engine = engines.current()
     if sum_rows is False and engine.size > 1:
         raise UserError(
@@ -121,6 +130,7 @@ def distribute(
         credit=credit,
         bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
         sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
+        rows=RowGradients(engine) if rows == "auto" else None,
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()

@@ -95,6 +95,7 @@ def set_up(config: Config, engine: Engine) -> Job:
         if config.parallel is None:
             best_weights = resume.restore(engine, source, model)
         logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
+    model.ooodist.begin_batches(data.train.element_spec)
     if model.ooodist.strategy.needs_plan:
         logger.info("planning: measuring the model and the network")
         left = config.epochs - (0 if source is None else source.state.epoch)

@@ -113,7 +113,9 @@ class OrderedBackward:
             )
         self.plan = plan
         self.order = "inorder" if plan.order is None else plan.order
-        self.exchange = GradientExchange(engine, plan=plan, sum_rows=self.exchange.sum_rows)
+        self.exchange = GradientExchange(
+            engine, plan=plan, sum_rows=self.exchange.sum_rows, rows=self.exchange.rows
+        )
 
     def __call__(
         self,

@@ -39,6 +39,7 @@ from ooodist.planner.data_parallel.plan import (
     split_evenly,
 )
 from ooodist.step.exchange_names import ExchangeNames
+from ooodist.step.rows import RowGradients, add_up, pack
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class GradientExchange:
         plan: the exchanges and their order, instead of ``credit`` and ``bucket_bytes``.
         sum_rows: with one rank, too, merge equal rows of IndexedSlices, so that the optimizer sees
             what it would see with several ranks (see :func:`sum_equal_rows`).
+        rows: decides which gradients travel as rows; None: all are dense.
 
     Raises:
         UserError: credit, bucket_bytes or the plan is impossible with this engine.
@@ -96,6 +98,7 @@ class GradientExchange:
         bucket_bytes: int = BUCKET_BYTES,
         plan: Plan | None = None,
         sum_rows: bool = True,
+        rows: RowGradients | None = None,
     ) -> None:
         if plan is not None:
             check_exchanges(plan)
@@ -115,6 +118,7 @@ class GradientExchange:
         self.bucket_bytes = bucket_bytes
         self.plan = plan
         self.sum_rows = sum_rows
+        self.rows = rows
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
@@ -127,7 +131,7 @@ class GradientExchange:
 
         Args:
             gradients: tensors of any shape; None stays None. IndexedSlices become dense, because
-                ranks see different rows.
+                ranks see different rows; they travel as rows where these are fewer.
             names: a unique name for each gradient.
             carried: names of gradients that stay this rank's own, dense.
 
@@ -139,17 +143,31 @@ class GradientExchange:
         """
         if self.engine.size == 1:
             return [sum_equal_rows(g) if self.sum_rows else g for g in gradients], []
-        dense = {
-            name: tf.convert_to_tensor(gradient)
+        given = {
+            name: gradient
             for name, gradient in zip(names, gradients, strict=True)
             if gradient is not None
         }
-        sizes = {name: num_bytes(tensor) for name, tensor in dense.items()}
-        now = {name: tensor for name, tensor in dense.items() if name not in carried}
-        sums = self._sums(now, self._exchanges(dense), sizes)
+        as_rows = self._rows_of(given)
+        tensors: dict[str, tf.Tensor | tf.IndexedSlices] = {
+            name: gradient if name in as_rows else tf.convert_to_tensor(gradient)
+            for name, gradient in given.items()
+        }
+        sizes = {name: num_bytes(gradient) for name, gradient in given.items()}
+        now = {name: tensor for name, tensor in tensors.items() if name not in carried}
+        sums = self._sums(now, self._exchanges(tensors), sizes)
         means = self.means(sums, now)
         records = [each.record for each in sums if each.record is not None]
-        return [means.get(name, dense.get(name)) for name in names], records
+        return [means.get(name, tensors.get(name)) for name in names], records
+
+    def _rows_of(self, gradients: Mapping[str, Gradient]) -> Collection[str]:
+        """Returns the names of the gradients that travel as rows."""
+        if self.rows is None or tf.executing_eagerly():
+            return ()
+        if self.plan is None:
+            return self.rows.choose(gradients, None)
+        alone = {e.weights[0] for e in self.plan.exchanges if len(e.weights) == e.parts == 1}
+        return self.rows.choose(gradients, alone - set(self.plan.carried))
 
     def sums_of_carried(
         self, gradients: Mapping[str, tf.Tensor], num_bytes_of: Mapping[str, int]
@@ -168,7 +186,7 @@ class GradientExchange:
 
     def _sums(
         self,
-        tensors: Mapping[str, tf.Tensor],
+        tensors: Mapping[str, tf.Tensor | tf.IndexedSlices],
         exchanges: Sequence[PlannedExchange],
         num_bytes_of: Mapping[str, int],
     ) -> list[Summed]:
@@ -179,6 +197,9 @@ class GradientExchange:
             first = exchange.weights[0]
             if first not in tensors:
                 continue
+            if isinstance(tensors[first], tf.IndexedSlices):
+                sums.append(self._exchange_rows(tensors[first], exchange, name))
+                continue
             own = [tensors[weight] for weight in exchange.weights]
             if exchange.parts > 1:
                 if first not in pieces:
@@ -188,7 +209,7 @@ class GradientExchange:
         return sums
 
     def means(
-        self, sums: Sequence[Summed], tensors: Mapping[str, tf.Tensor]
+        self, sums: Sequence[Summed], tensors: Mapping[str, tf.Tensor | tf.IndexedSlices]
     ) -> dict[str, tf.Tensor]:
         """Returns the means of the gradients of which these are the sums, by weight.
 
@@ -214,7 +235,9 @@ class GradientExchange:
             for name, parts in arrived.items()
         }
 
-    def _exchanges(self, tensors: Mapping[str, tf.Tensor]) -> Sequence[PlannedExchange]:
+    def _exchanges(
+        self, tensors: Mapping[str, tf.Tensor | tf.IndexedSlices]
+    ) -> Sequence[PlannedExchange]:
         if self.plan is None:
             return self._buckets(tensors)
         planned = {weight for exchange in self.plan.exchanges for weight in exchange.weights}
@@ -227,13 +250,16 @@ class GradientExchange:
             )
         return self.plan.exchanges
 
-    def _buckets(self, tensors: Mapping[str, tf.Tensor]) -> list[PlannedExchange]:
+    def _buckets(
+        self, tensors: Mapping[str, tf.Tensor | tf.IndexedSlices]
+    ) -> list[PlannedExchange]:
         buckets: list[list[str]] = []
         room = 0
         for name, tensor in tensors.items():
-            size = num_bytes(tensor)
+            # Rows travel alone, and so does an unknown shape, whose bytes are 0.
+            size = 0 if isinstance(tensor, tf.IndexedSlices) else num_bytes(tensor)
             same = bool(buckets) and tensors[buckets[-1][-1]].dtype == tensor.dtype
-            if same and 0 < size <= room:  # a size of 0 is an unknown shape, which travels alone
+            if same and 0 < size <= room:
                 buckets[-1].append(name)
                 room -= size
             else:
@@ -270,6 +296,18 @@ class GradientExchange:
         total = self.engine.sum_in_graph(whole, name, position, any_shape=any_shape)
         record = Exchanged(exchange.name, exchange.weights, num_bytes(whole), total.op)
         self._issued(graph).append((_handing_over(total), record))
+        return Summed(exchange, total, record)
+
+    def _exchange_rows(
+        self, gradient: tf.IndexedSlices, exchange: PlannedExchange, name: str
+    ) -> Summed:
+        """Exchanges the rows of a gradient; the sum is dense."""
+        packed = self._in_its_turn(pack(gradient))
+        rows, columns = packed.shape
+        gathered = self.engine.gather_in_graph(packed, f"{name}.{rows}.{columns}")
+        record = Exchanged(exchange.name, exchange.weights, num_bytes(packed), gathered.op)
+        self._issued(packed.graph).append((_handing_over(gathered), record))
+        total = add_up(gathered, self.engine.size, gradient.shape)
         return Summed(exchange, total, record)
 
     def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
