@@ -64,7 +64,8 @@ def main(arguments: Sequence[str]) -> int:
     if measured is None:  # measuring failed, or this is not rank 0
         return code
     profile = measured.profile
-    subject = Subject(measured.title, profile.costs, profile.model)
+    rows = config.exchange.rows == "auto"
+    subject = Subject(measured.title, profile.costs, profile.model, rows)
     limits = replace(_as_trained(measured.limits, clusters), carrying=options.carried)
     try:
         _plan(subject, clusters or [Cluster(profile.network)], limits, output)
