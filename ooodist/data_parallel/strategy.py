@@ -60,7 +60,7 @@ class DataParallel(Strategy):
             engine,
             arguments=(
                 f"{to_find or order} {backward.k} {steps_per_execution} {accumulate} "
-                f"{exchange.credit} {exchange.bucket_bytes} rows: {exchange.rows is not None} "
+                f"{exchange.credit} {exchange.bucket_bytes} {exchange.rows and exchange.rows.why_not} "
                 f"{backward.plan and backward.plan.digest()}"
             ),
             steps_per_execution=steps_per_execution or 1,
@@ -165,6 +165,10 @@ class DataParallel(Strategy):
     def begin_batches(self, spec: Any) -> bool:
         rows = self.backward.exchange.rows
         return rows is not None and rows.begin(spec)
+
+    def begin_any_batch(self) -> bool:
+        rows = self.backward.exchange.rows
+        return rows is not None and rows.begin_any()
 
     def synchronize(self) -> None:
         """Completes the weights, and averages batch-norm statistics over the ranks."""

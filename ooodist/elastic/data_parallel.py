@@ -57,9 +57,7 @@ class SelectiveDataParallel:
         self.launches: OrderedDict[str, tuple[Planned | None, Launch]] = OrderedDict()
         self.config = config
         self._launch: Launch | None = None
-        self._rows = None
-        if inner.backward.exchange.rows is not None:
-            self._rows = RowGradients(inner.engine, "elastic training exchanges all as tables")
+        self._rows = RowGradients(inner.engine, "elastic training exchanges all as tables")
 
     @property
     def exchanges(self) -> bool:

@@ -130,7 +130,7 @@ def distribute(
         credit=credit,
         bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
         sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
-        rows=RowGradients(engine) if rows == "auto" else None,
+        rows=RowGradients(engine, "" if rows == "auto" else "rows is never"),
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()

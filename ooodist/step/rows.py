@@ -45,24 +45,25 @@ class RowGradients:
         why_not: why all of them stay dense; empty: they need not.
 
     Attributes:
+        why_not: as given, or because of the engine.
         may_travel: whether some may, with the batches that have begun.
     """
 
     def __init__(self, engine: Engine, why_not: str = "") -> None:
         self._engine = engine
-        self._why_not = why_not
+        self.why_not = why_not
         if not why_not and not engine.gathers:
-            self._why_not = f"the engine {engine.name} has no all-gather"
+            self.why_not = f"the engine {engine.name} has no all-gather"
         self._shapes = b""  # a digest of the shapes of all batches; empty if they are not known
         self._seen = False  # whether there was any IndexedSlices
         self._said: set[str] = set()
 
     @property
     def may_travel(self) -> bool:
-        return not self._why_not and bool(self._shapes)
+        return not self.why_not and bool(self._shapes)
 
     def begin(self, spec: Any) -> bool:
-        """Takes note of the batches that follow; all ranks call it.
+        """Takes note of the batches that follow; all ranks call it, whatever their arguments.
 
         Args:
             spec: the ``element_spec`` of the batches; None if it is not known.
@@ -70,13 +71,21 @@ class RowGradients:
         Returns:
             whether steps must be traced anew, as those traced so far may not suit these batches.
         """
-        if self._why_not or self._engine.size == 1:
+        if self._engine.size == 1 or not self._engine.gathers:
             return False
-        own = digest(str(spec)) if _is_fixed(spec) else bytes(len(digest("")))
+        is_possible = not self.why_not and _is_fixed(spec)
+        own = digest(str(spec)) if is_possible else bytes(len(digest("")))
         of_all = self._engine.gather(np.frombuffer(own, np.uint8))
         is_same = any(own) and bool((of_all == of_all[0]).all())
-        before, self._shapes = self._shapes, own if is_same else b""
-        return self._seen and before != self._shapes
+        return self._expect(own if is_same else b"")
+
+    def begin_any(self) -> bool:
+        """As :meth:`begin`, for batches of any shapes, unlike on the ranks; asks no other rank."""
+        return self._expect(b"")
+
+    def _expect(self, shapes: bytes) -> bool:
+        before, self._shapes = self._shapes, shapes
+        return self._seen and before != shapes
 
     def choose(
         self, gradients: Mapping[str, Gradient], alone: Collection[str] | None
@@ -92,8 +101,8 @@ class RowGradients:
         chosen: dict[str, tf.IndexedSlices] = {}
         for name, gradient in slices.items():
             dense, rows = num_bytes(gradient), row_bytes(gradient)
-            if self._why_not:
-                reason = self._why_not
+            if self.why_not:
+                reason = self.why_not
             elif not self._shapes:
                 reason = "batches do not all have the same shape, or it is not known beforehand"
             elif alone is not None and name not in alone:

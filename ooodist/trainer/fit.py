@@ -248,7 +248,8 @@ class DistributedFit:
             )
         data = tuple(given.get(name) for name in arrays.NAMES)
         data = arrays.with_class_weight(data, given.pop("class_weight", None))
-        self.begin_batches(None)  # the next one may have any shape
+        if strategy.begin_any_batch():
+            self._model.train_function = None
         if strategy.needs_plan:
             strategy.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
         epoch = self.batches_left, self._ahead, self.steps_ahead

@@ -185,6 +185,10 @@ class Strategy(ABC):
         """
         return False
 
+    def begin_any_batch(self) -> bool:
+        """As :meth:`begin_batches`, before a batch of any shape, unlike those of other ranks."""
+        return False
+
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:  # noqa: B027
         """Called before a call runs, with its batches and a way to see those that follow."""
 

@@ -134,6 +134,7 @@ def test_steps_are_traced_anew_only_if_rows_were_seen_and_shapes_change() -> Non
     rows.choose({"table": slices([1, 2], 0)}, None)
     assert not rows.begin(FIXED)
     assert [rows.begin(ANY), rows.begin(None), rows.begin(FIXED)] == [True, False, True]
+    assert [rows.begin_any(), rows.begin_any(), rows.may_travel] == [True, False, False]
 
 
 def test_more_rows_than_the_table_has_stay_a_table(caplog: pytest.LogCaptureFixture) -> None:
