@@ -60,7 +60,8 @@ class DataParallel(Strategy):
             engine,
             arguments=(
                 f"{to_find or order} {backward.k} {steps_per_execution} {accumulate} "
-                f"{exchange.credit} {exchange.bucket_bytes} {exchange.rows and exchange.rows.why_not} "
+                f"{exchange.credit} {exchange.bucket_bytes} "
+                f"{exchange.rows and exchange.rows.why_not} "
                 f"{backward.plan and backward.plan.digest()}"
             ),
             steps_per_execution=steps_per_execution or 1,
