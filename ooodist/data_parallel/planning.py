@@ -16,8 +16,8 @@ from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.planner.data_parallel.rows import with_rows
 from ooodist.planner.data_parallel.search import Limits, comparison, make_plan, predicted
+from ooodist.planner.rows import with_rows
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure

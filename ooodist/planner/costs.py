@@ -43,7 +43,7 @@ class WeightCost:
         dtype: of its gradient; only gradients of one dtype can share a bucket.
         update_seconds: seconds that its update occupies the compute stream.
         row_bytes: of the gradient of an embedding, the bytes of the rows that one rank's batch has,
-            if it may travel as such (ooodist.planner.data_parallel.rows); 0: it is dense.
+            if it may travel as such (ooodist.planner.rows); 0: it is dense.
     """
 
     name: str

@@ -29,7 +29,7 @@ import tensorflow as tf
 from ooodist.engines.base import Engine
 from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Gradient
-from ooodist.planner.data_parallel.rows import are_fewer
+from ooodist.planner.rows import are_fewer
 from ooodist.util.digest import digest
 
 logger = logging.getLogger("ooodist")

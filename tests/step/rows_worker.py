@@ -5,6 +5,7 @@ Usage: rows_worker.py NAME...   (names of functions below; `all` for every one)
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 from typing import Any
@@ -169,4 +170,5 @@ def a_table_that_is_used_twice_travels_as_all_of_its_rows() -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     run(engine, sys.argv[1:])

@@ -23,8 +23,8 @@ from ooodist.planner.data_parallel.exchanges import (
 from ooodist.planner.data_parallel.named import priority_sequence
 from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
-from ooodist.planner.data_parallel.rows import travels_as_rows
 from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.rows import travels_as_rows
 
 BUCKET_BYTES = (0, *(1 << exponent for exponent in range(16, 31, 2)))
 CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)

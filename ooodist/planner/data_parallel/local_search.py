@@ -13,7 +13,7 @@ from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.exchanges import OrderFor, parts_of
 from ooodist.planner.data_parallel.orders import Moves, baseline_order, is_legal, moved
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
-from ooodist.planner.data_parallel.rows import travels_as_rows
+from ooodist.planner.rows import travels_as_rows
 
 HOW_OFTEN = (10, 3, 3, 0.3, 2)  # weights: move, split, join exchanges, set the credit, move a dW
 HOW_OFTEN_CARRIED = 4  # the weight of carrying one exchange more or less

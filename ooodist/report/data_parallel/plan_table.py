@@ -11,8 +11,8 @@ from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.bound import lower_bound
 from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges
-from ooodist.planner.data_parallel.rows import with_rows
 from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.rows import with_rows
 
 BOUND = "lower_bound"
 CARRIED = "carried"

@@ -15,13 +15,13 @@ from ooodist.planner.data_parallel.candidates import Family, Settings
 from ooodist.planner.data_parallel.exchanges import arrange, fused, max_parts
 from ooodist.planner.data_parallel.local_search import LocalSearch
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.planner.data_parallel.rows import (
+from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.rows import (
     are_fewer,
     reduced_bytes,
     travels_as_rows,
     with_rows,
 )
-from ooodist.planner.data_parallel.simulate import Simulator
 from tests.planner.chains import chain_costs, each_alone
 
 
