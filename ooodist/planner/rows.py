@@ -8,7 +8,8 @@ ranks, a table of D bytes and R bytes of rows on each rank, each rank sends::
     all-gather of the rows        (w - 1) * R      as much as an all-reduce of w / 2 * R bytes
 
 Costs count bytes of an all-reduce, so the rows count as w / 2 * R. They are exchanged alone and
-whole, and are not carried to the next call, which takes dense gradients.
+whole, and are not carried to the next call, which takes dense gradients. The step decides by the
+same rule (:mod:`ooodist.step.rows`).
 """
 
 from __future__ import annotations

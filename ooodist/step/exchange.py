@@ -14,7 +14,8 @@ started and exchange i - c is complete. This window spans the steps of a launch.
 By urgency, each exchange is handed over when it is ready, and the engine (BytePS) first sends the
 one that is listed first.
 
-An engine only sums; everything else is here, so that all engines behave alike.
+An engine only sums and gathers; everything else is here, so that all engines behave alike. Which
+gradients travel as rows, and what these are, is in :mod:`ooodist.step.rows`.
 """
 
 from __future__ import annotations
