@@ -111,12 +111,15 @@ class ExchangeConfig:
     ``bucket_bytes``: gradients smaller than this are exchanged together. ``wire``: ``float32``
     (gradients travel as they are), ``float16`` or ``bfloat16`` (they all do in this dtype), or
     ``planned`` (in float16, where their time would be waited for, if the order is planned).
-    ``error_feedback``: what is lost in 16 bits is added to the next step's gradient."""
+    ``error_feedback``: what is lost in 16 bits is added to the next step's gradient. ``rows``:
+    whether gradients of embeddings travel as the rows that a batch uses: ``auto`` (where that is
+    less to send), or ``never`` (as whole tables)."""
 
     credit: Annotated[int, Range(1)] | None = None
     bucket_bytes: Annotated[int, Range(0)] | None = None
     wire: WireSetting = "float32"
     error_feedback: bool = True
+    rows: Literal["auto", "never"] = "auto"
 
     @property
     def of_order(self) -> dict[str, int]:

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from ooodist.data_parallel.live_planning import LivePlanning
-from ooodist.data_parallel.planning import Planned, limits_of, log_wire, profile_for
+from ooodist.data_parallel.planning import (
+    Planned,
+    as_exchanged,
+    limits_of,
+    log_wire,
+    profile_for,
+)
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan
@@ -66,9 +72,10 @@ class LiveDataParallel(DataParallel):
     def profile(self, batch: Batch) -> Profile:
         """Measures the model, which stays as it is, and the network."""
         self.flush()
-        return profile_for(
+        profile = profile_for(
             self.model, batch, self.engine, self.planning, accumulate=self.accumulate
         )
+        return as_exchanged(profile, self._default_exchange.rows)
 
     def limits(self) -> Limits:
         """Returns the limits within which plans are searched."""

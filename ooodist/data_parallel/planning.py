@@ -24,11 +24,13 @@ from ooodist.planner.data_parallel.search import (
     predicted,
 )
 from ooodist.planner.narrowing import all_narrow, narrow_bytes
+from ooodist.planner.rows import with_rows
 from ooodist.planner.wire import narrowed
 from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
+from ooodist.step.rows import RowGradients
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -71,6 +73,7 @@ def find_plan(
     accumulate: int,
     carrying: bool,
     wire: WireSetting,
+    rows: RowGradients | None,
 ) -> Planned:
     """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
 
@@ -85,11 +88,13 @@ def find_plan(
         accumulate: batches per update.
         carrying: whether a call may leave exchanges to the next one.
         wire: as in :func:`ooodist.distribute`.
+        rows: decides which gradients travel as rows.
 
     Raises:
         UserError: no plan fits into the memory limit.
     """
     profile = profile_for(model, batch, engine, settings, accumulate=accumulate)
+    profile = as_exchanged(profile, rows)
     limits = limits_of(
         engine, settings, steps_per_execution, total_steps, carrying=carrying, wire=wire
     )
@@ -116,6 +121,13 @@ def profile_for(
         anew=settings.profile_anew,
         traced=traced,
     )
+
+
+def as_exchanged(profile: Profile, rows: RowGradients | None) -> Profile:
+    """Returns the profile with the bytes of rows, if gradients travel as such now."""
+    if rows is None or not rows.may_travel:
+        return profile
+    return replace(profile, costs=with_rows(profile.costs, profile.network))
 
 
 def planned_for(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -64,6 +65,7 @@ class DataParallel(Strategy):
                 f"{to_find or order} {backward.k} {steps_per_execution} {accumulate} "
                 f"{exchange.credit} {exchange.bucket_bytes} "
                 f"{wire} {exchange.feedback is not None} "
+                f"{exchange.rows and exchange.rows.why_not} "
                 f"{backward.plan and backward.plan.digest()}"
             ),
             steps_per_execution=steps_per_execution or 1,
@@ -106,6 +108,7 @@ class DataParallel(Strategy):
                 accumulate=self.accumulate,
                 carrying=self.may_carry,
                 wire=self.wire,
+                rows=self.backward.exchange.rows,
             )
         )
 
@@ -165,6 +168,14 @@ class DataParallel(Strategy):
             )
         logger.warning("%s: each call ends with all its exchanges", text)
         return None
+
+    def begin_batches(self, spec: Any) -> bool:
+        rows = self.backward.exchange.rows
+        return rows is not None and rows.begin(spec)
+
+    def begin_any_batch(self) -> bool:
+        rows = self.backward.exchange.rows
+        return rows is not None and rows.begin_any()
 
     def synchronize(self) -> None:
         """Completes the weights, and averages over the ranks what each has alone.

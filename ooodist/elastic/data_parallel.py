@@ -31,6 +31,7 @@ from ooodist.profiler.step import as_tensors, trace_step
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Batch, Launch, Run, in_launches
+from ooodist.step.rows import RowGradients
 
 logger = logging.getLogger("ooodist")
 
@@ -57,6 +58,7 @@ class SelectiveDataParallel:
         self.launches: OrderedDict[str, tuple[Planned | None, Launch]] = OrderedDict()
         self.config = config
         self._launch: Launch | None = None
+        self._rows = RowGradients(inner.engine, "elastic training exchanges all as tables")
 
     @property
     def exchanges(self) -> bool:
@@ -198,6 +200,7 @@ class SelectiveDataParallel:
             sum_rows=shared.sum_rows,
             wire=shared.wire,
             feedback=shared.feedback,
+            rows=self._rows,
         )
         backward = OrderedBackward(exchange, selected=mask.weights)
         if self.inner.to_find is None:

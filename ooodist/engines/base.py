@@ -1,13 +1,14 @@
 """The interface of all engines: sums over all ranks in a traced graph, and exchanges of arrays.
 
-An engine only sums. The order of exchanges, how many are in flight, and what shares an exchange
-are decided by its callers.
+An engine only sums, or gathers. The order of exchanges, how many are in flight, and what shares an
+exchange are decided by its callers.
 """
 
 import re
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +46,7 @@ class Engine(ArrayExchange):
         pieces_in_flight: how many of these pieces are in flight at most; None: any number.
         names_cost_memory: whether each name costs memory until the job ends; a name may then stand
             for tensors of any shape (``any_shape``).
+        gathers: whether the library has an all-gather (``gather_in_graph``).
     """
 
     name: str
@@ -56,6 +58,7 @@ class Engine(ArrayExchange):
     partition_bytes: int | None = None
     pieces_in_flight: int | None = None
     names_cost_memory: bool = False
+    gathers: bool = False
 
     def __init__(self) -> None:
         self._exchanges: dict[str, tuple[tf.DType, tf.TensorShape]] = {}
@@ -73,6 +76,13 @@ class Engine(ArrayExchange):
         key consists of letters, digits, dots and underscores. The op must run even if its input is
         constant or its result unused, and must not be merged with another: other ranks count on it.
         """
+
+    def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+        """Adds the op that joins the ranks' tensors along the first axis, in the order of ranks.
+
+        As for :meth:`_sum`; only called if the engine ``gathers``.
+        """
+        raise AssertionError(f"engine {self.name} has no all-gather")
 
     @abstractmethod
     def _close(self) -> None:
@@ -122,15 +132,49 @@ class Engine(ArrayExchange):
         key = self._register(name, tensor.dtype, None if any_shape else tensor.shape)
         if self.size == 1 or tensor.shape.num_elements() == 0:
             return tf.identity(tensor)
+        wide = tensor.dtype if as_it_is else self.wire_dtypes.get(tensor.dtype, tensor.dtype)
+        with self._after_others_of(key) as last_op:
+            travelling = tf.cast(tensor, wide)
+            result = tf.cast(self._sum(travelling, key, position), tensor.dtype)
+            last_op[key] = result.op.name
+        return result
+
+    def gather_in_graph(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the tensors of all ranks, bit for bit, joined along the first axis by rank.
+
+        Called while a tf.function is traced, if the engine ``gathers``. It starts and ends as
+        :meth:`sum_in_graph` does.
+
+        Args:
+            tensor: float32 of a known shape (n, ...), the same on all ranks and not empty.
+            name: as for :meth:`sum_in_graph`; a sum of this name would be another exchange.
+
+        Returns:
+            a tensor of shape (size * n, ...); the op that made it is the exchange.
+
+        Raises:
+            RuntimeError: the name had another shape or dtype before.
+        """
+        key = self._register(f"gather.{name}", tensor.dtype, tensor.shape)
+        if self.size == 1:
+            return tf.identity(tensor)
+        with self._after_others_of(key) as last_op:
+            result = self._gather(tensor, key)
+            last_op[key] = result.op.name
+        result.set_shape([self.size * tensor.shape[0], *tensor.shape[1:]])
+        return result
+
+    @contextmanager
+    def _after_others_of(self, key: str) -> Iterator[dict[str, str]]:
+        """Makes ops of this block wait for the graph's last exchange with this key, if any.
+
+        Yields the graph's last op by key, in which the block sets its own.
+        """
         graph = tf.compat.v1.get_default_graph()
         last_op = self._last_op.setdefault(graph, {})
         earlier = [graph.get_operation_by_name(last_op[key])] if key in last_op else []
-        wide = tensor.dtype if as_it_is else self.wire_dtypes.get(tensor.dtype, tensor.dtype)
         with tf.control_dependencies(earlier):
-            travelling = tf.cast(tensor, wide)
-            result = tf.cast(self._sum(travelling, key, position), tensor.dtype)
-        last_op[key] = result.op.name
-        return result
+            yield last_op
 
     def exchanges(self) -> list[str]:
         """Returns all exchanges so far, in the order of first use, as "name dtype shape".

@@ -21,7 +21,9 @@ MAX_PARTS = 16
 
 
 class CollectiveEngine(Engine):
-    """Sums with CollectiveReduceV2: a ring through gRPC on CPUs, NCCL on GPUs.
+    """Sums with CollectiveReduceV2, gathers with CollectiveGatherV2.
+
+    On CPUs these are rings through gRPC, on GPUs they are NCCL's.
 
     TF_CONFIG names the processes. With one process (or none named) it exchanges nothing. When a
     rank dies, the running exchange fails on all others within seconds. So it does when a rank is
@@ -34,6 +36,7 @@ class CollectiveEngine(Engine):
 
     name = "collective"
     wire_dtypes = SMALL_INTEGERS
+    gathers = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,13 +67,31 @@ class CollectiveEngine(Engine):
             ordering_token=[],
             merge_op="Add",
             final_op="Id",
-            communication_hint="nccl" if self._on_gpu else "ring",
+            communication_hint=self._library,
             max_subdivs_per_device=MAX_PARTS,
             name=key,
         )
         if not self._on_gpu:
             keep(result.op)
         return result
+
+    def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+        result = tf.raw_ops.CollectiveGatherV2(
+            input=tensor,
+            group_size=self.size,
+            group_key=GROUP_KEY,
+            instance_key=self._instance_key(key),
+            ordering_token=[],
+            communication_hint=self._library,
+            name=key,
+        )
+        if not self._on_gpu:
+            keep(result.op)
+        return result
+
+    @property
+    def _library(self) -> str:
+        return "nccl" if self._on_gpu else "ring"
 
     def _instance_key(self, key: str) -> int:
         """Returns a number that identifies the exchange on all ranks, whenever each traces it."""

@@ -8,9 +8,13 @@ from ooodist.engines.base import Engine, as_new_value, keep
 from ooodist.engines.gpu import use_own_gpu
 from ooodist.engines.priority import let_come_first, threads
 
+# Horovod's key is the last part of the op's name. In a name scope of its own the op gets exactly
+# the name it asks for, even if the graph has that name elsewhere.
+SCOPE = "exchange"
+
 
 class HorovodEngine(Engine):
-    """Sums with Horovod's all-reduce (MPI, gloo or NCCL, as Horovod was built and started).
+    """Sums and gathers with Horovod (MPI, gloo or NCCL, as Horovod was built and started).
 
     Horovod fuses tensors that are ready at the same time into one transfer, in any order. When a
     rank dies, the running exchange fails on all others.
@@ -18,6 +22,7 @@ class HorovodEngine(Engine):
 
     name = "horovod"
     wires = ("float16",)
+    gathers = True
     wire_dtypes = {  # noqa: RUF012
         tf.bfloat16: tf.float32,
         tf.int16: tf.int32,
@@ -36,13 +41,20 @@ class HorovodEngine(Engine):
         use_own_gpu(self.local_rank, self.local_size)
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
-        # Horovod's key is the last part of the op's name. In a name scope of its own the op gets
-        # exactly the name it asks for, even if the graph has that name elsewhere.
-        with tf.name_scope("exchange"):
-            result = all_reduce_sum(as_new_value(tensor), key)
-        assert result.op.name.split("/")[-1] == key, (result.op.name, key)
-        keep(result.op)
-        return result
+        with tf.name_scope(SCOPE):
+            return _kept(all_reduce_sum(as_new_value(tensor), key), key)
+
+    def _gather(self, tensor: tf.Tensor, key: str) -> tf.Tensor:
+        with tf.name_scope(SCOPE):
+            gathered = hvd.allgather(as_new_value(tensor), name=key, ignore_name_scope=True)
+            return _kept(gathered, key)
 
     def _close(self) -> None:
         hvd.shutdown()
+
+
+def _kept(result: tf.Tensor, key: str) -> tf.Tensor:
+    """Returns the result of an exchange that runs whether it is used or not."""
+    assert result.op.name.split("/")[-1] == key, (result.op.name, key)
+    keep(result.op)
+    return result

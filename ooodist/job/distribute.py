@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import keras
 
@@ -25,6 +25,7 @@ from ooodist.planner.data_parallel.plan import Plan, WireSetting
 from ooodist.step.backward import Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.optimizer import loss_scale
+from ooodist.step.rows import RowGradients
 from ooodist.step.wire import ErrorFeedback
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
@@ -43,6 +44,7 @@ def distribute(
     bucket_bytes: int | None = None,
     wire: WireSetting = "float32",
     error_feedback: bool = True,
+    rows: Literal["auto", "never"] = "auto",
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
     sum_rows: bool | None = None,
@@ -96,6 +98,11 @@ def distribute(
             many bytes take half the time, and other numbers come out (:mod:`ooodist.step.wire`). A
             plan has its own.
         error_feedback: with a wire of 16 bits, what a gradient loses is added to the next one.
+        rows: ``auto``: the gradient of an embedding travels as the rows that a batch uses, if that
+            is less to send than the table, and ``fit`` knows that all batches have one shape (as
+            with arrays, or ``batch(n, drop_remainder=True)``); ``never``: always as the table, as
+            with BytePS, ``accumulate`` or ``elastic``. The log says which. With two workers the
+            numbers are the same, bit for bit; with more, sums may be rounded in another order.
         planning: limits of plans made here, and where profiles are kept.
         elastic: train only the weights that matter most, as ``{"rho": 0.5, "renew": "200 steps"}``
             (see :class:`ooodist.config.elastic.ElasticConfig`); None for all.
@@ -117,6 +124,8 @@ def distribute(
             f"steps_per_execution is {steps_per_execution}; it must be "
             f"{MOST_STEPS_PER_EXECUTION} at most, as each of them is traced"
         )
+    if rows not in ("auto", "never"):
+        raise UserError(f"rows is {rows!r}; it must be auto or never")
     engine = engines.current()
     if sum_rows is False and engine.size > 1:
         raise UserError(
@@ -159,6 +168,7 @@ def distribute(
         sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
         wire=wire if is_narrow and wire != "planned" else None,
         feedback=ErrorFeedback(lambda: loss_scale(model)) if is_narrow and error_feedback else None,
+        rows=RowGradients(engine, "" if rows == "auto" else "rows is never"),
     )
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()

@@ -96,6 +96,7 @@ def set_up(config: Config, engine: Engine) -> Job:
             best_weights = resume.restore(engine, source, model)
             resume.restore_feedback(engine, source, model.ooodist.strategy.inner.feedback)
         logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
+    model.ooodist.begin_batches(data.train.element_spec)
     if model.ooodist.strategy.needs_plan:
         logger.info("planning: measuring the model and the network")
         left = config.epochs - (0 if source is None else source.state.epoch)

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str]) -> int:
     if measured is None:  # measuring failed, or this is not rank 0
         return code
     profile = measured.profile
-    subject = Subject(measured.title, profile.costs, profile.model)
+    rows = config.exchange.rows == "auto"
+    subject = Subject(measured.title, profile.costs, profile.model, rows)
     limits = replace(_as_trained(measured.limits, clusters), carrying=options.carried)
     limits = in_wire(limits, options.wire or wire)
     try:

@@ -43,12 +43,15 @@ class WeightCost:
         num_bytes: size of its gradient, as exchanged.
         dtype: of its gradient; only gradients of one dtype can share a bucket.
         update_seconds: seconds that its update occupies the compute stream.
+        row_bytes: of the gradient of an embedding, the bytes of the rows that one rank's batch has,
+            if it may travel as such (ooodist.planner.rows); 0: it is dense.
     """
 
     name: str
     num_bytes: Bytes
     dtype: str = "float32"
     update_seconds: Seconds = 0.0
+    row_bytes: Bytes = 0
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from ooodist.profiler.recording.xplane import read_op_events, start_recording
 from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.launch import Batch
+from ooodist.step.rows import row_bytes
 
 logger = logging.getLogger("ooodist")
 
@@ -194,6 +195,12 @@ def weight_costs(
                 share = sizes[name] / total if total else 1 / len(owner)
                 updates[name] += spent * share
     return tuple(
-        WeightCost(name, sizes[name], weight.gradient.dtype.name, updates[name])
+        WeightCost(
+            name,
+            sizes[name],
+            weight.gradient.dtype.name,
+            updates[name],
+            row_bytes(weight.gradient),
+        )
         for name, weight in zip(sizes, traced.weights, strict=True)
     )

@@ -115,7 +115,11 @@ class OrderedBackward:
         self.order = "inorder" if plan.order is None else plan.order
         before = self.exchange
         self.exchange = GradientExchange(
-            engine, plan=plan, sum_rows=before.sum_rows, feedback=before.feedback
+            engine,
+            plan=plan,
+            sum_rows=before.sum_rows,
+            feedback=before.feedback,
+            rows=before.rows,
         )
 
     def __call__(

@@ -14,8 +14,9 @@ started and exchange i - c is complete. This window spans the steps of a launch.
 By urgency, each exchange is handed over when it is ready, and the engine (BytePS) first sends the
 one that is listed first.
 
-An engine only sums; everything else is here, so that all engines behave alike. What is sent of a
-gradient may be narrower than it (:mod:`ooodist.step.wire`); buckets and chunks are made of that.
+An engine only sums and gathers; everything else is here, so that all engines behave alike. What is
+sent of a gradient may be narrower than it (:mod:`ooodist.step.wire`), and buckets and chunks are
+made of that. Which gradients travel as rows, and what these are, is in :mod:`ooodist.step.rows`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from ooodist.planner.data_parallel.plan import (
     split_evenly,
 )
 from ooodist.step.exchange_names import ExchangeNames
+from ooodist.step.rows import RowGradients, add_up, pack
 from ooodist.step.wire import ErrorFeedback, Wire
 
 
@@ -87,6 +89,7 @@ class GradientExchange:
             what it would see with several ranks (see :func:`sum_equal_rows`).
         wire: the 16-bit dtype in which gradients travel; None: their own. A plan has its own.
         feedback: keeps what gradients lose in 16 bits; None: it is lost.
+        rows: decides which gradients travel as rows; None: all are dense.
 
     Raises:
         UserError: credit, bucket_bytes, wire or the plan is impossible with this engine.
@@ -102,6 +105,7 @@ class GradientExchange:
         sum_rows: bool = True,
         wire: str | None = None,
         feedback: ErrorFeedback | None = None,
+        rows: RowGradients | None = None,
     ) -> None:
         if plan is not None:
             check_exchanges(plan)
@@ -125,6 +129,7 @@ class GradientExchange:
         self.wire = wire
         self.feedback = feedback
         self._wire = None if wire is None else Wire(engine, wire, feedback)
+        self.rows = rows
         self._names = ExchangeNames(engine.names_cost_memory)
 
     def mean(
@@ -137,7 +142,7 @@ class GradientExchange:
 
         Args:
             gradients: tensors of any shape; None stays None. IndexedSlices become dense, because
-                ranks see different rows.
+                ranks see different rows; they travel as rows where these are fewer.
             names: a unique name for each gradient.
             carried: names of gradients that stay this rank's own: dense, and as they will be sent.
 
@@ -149,16 +154,21 @@ class GradientExchange:
         """
         if self.engine.size == 1:
             return [sum_equal_rows(g) if self.sum_rows else g for g in gradients], []
-        dense = {
-            name: tf.convert_to_tensor(gradient)
+        given = {
+            name: gradient
             for name, gradient in zip(names, gradients, strict=True)
             if gradient is not None
         }
-        sent = {name: self._sent(name, tensor) for name, tensor in dense.items()}
+        as_rows = self._rows_of(given)
+        tensors: dict[str, tf.Tensor | tf.IndexedSlices] = {
+            name: gradient if name in as_rows else tf.convert_to_tensor(gradient)
+            for name, gradient in given.items()
+        }
+        sent = {name: self._sent(name, tensor) for name, tensor in tensors.items()}
         sizes = {name: num_bytes(tensor) for name, tensor in sent.items()}
         now = {name: tensor for name, tensor in sent.items() if name not in carried}
         sums = self._sums(now, self._exchanges(sent), sizes)
-        means = self.means(sums, dense)
+        means = self.means(sums, tensors)
         records = [each.record for each in sums if each.record is not None]
         return [means.get(name, sent.get(name)) for name in names], records
 
@@ -167,15 +177,29 @@ class GradientExchange:
         return self._wire.dtype if self._wire and self._is_narrow(weight, dtype) else dtype
 
     def _is_narrow(self, weight: str, dtype: tf.DType) -> bool:
-        """Returns whether a weight's gradient is sent in the 16 bits of the wire."""
+        """Returns whether a weight's gradient, if dense, is sent in the 16 bits of the wire."""
         if self._wire is None or not self._wire.takes(dtype):
             return False
         return self.plan is None or weight in self.plan.narrow
 
-    def _sent(self, weight: str, gradient: tf.Tensor) -> tf.Tensor:
-        if self._wire is None or not self._is_narrow(weight, gradient.dtype):
+    def _sent(
+        self, weight: str, gradient: tf.Tensor | tf.IndexedSlices
+    ) -> tf.Tensor | tf.IndexedSlices:
+        """Returns what is sent of a gradient; rows are sent as they are."""
+        if isinstance(gradient, tf.IndexedSlices) or self._wire is None:
+            return gradient
+        if not self._is_narrow(weight, gradient.dtype):
             return gradient
         return self._wire.sent(weight, gradient)
+
+    def _rows_of(self, gradients: Mapping[str, Gradient]) -> Collection[str]:
+        """Returns the names of the gradients that travel as rows."""
+        if self.rows is None or tf.executing_eagerly():
+            return ()
+        if self.plan is None:
+            return self.rows.choose(gradients, None)
+        alone = {e.weights[0] for e in self.plan.exchanges if len(e.weights) == e.parts == 1}
+        return self.rows.choose(gradients, alone - {*self.plan.carried, *self.plan.narrow})
 
     def sums_of_carried(
         self, gradients: Mapping[str, tf.Tensor], num_bytes_of: Mapping[str, int]
@@ -194,7 +218,7 @@ class GradientExchange:
 
     def _sums(
         self,
-        tensors: Mapping[str, tf.Tensor],
+        tensors: Mapping[str, tf.Tensor | tf.IndexedSlices],
         exchanges: Sequence[PlannedExchange],
         num_bytes_of: Mapping[str, int],
     ) -> list[Summed]:
@@ -205,6 +229,9 @@ class GradientExchange:
             first = exchange.weights[0]
             if first not in tensors:
                 continue
+            if isinstance(tensors[first], tf.IndexedSlices):
+                sums.append(self._exchange_rows(tensors[first], exchange, name))
+                continue
             own = [tensors[weight] for weight in exchange.weights]
             if exchange.parts > 1:
                 if first not in pieces:
@@ -214,7 +241,9 @@ class GradientExchange:
         return sums
 
     def means(
-        self, sums: Sequence[Summed], tensors: Mapping[str, tf.Tensor | tf.TensorSpec]
+        self,
+        sums: Sequence[Summed],
+        tensors: Mapping[str, tf.Tensor | tf.TensorSpec | tf.IndexedSlices],
     ) -> dict[str, tf.Tensor]:
         """Returns the means of the gradients of which these are the sums, by weight.
 
@@ -224,10 +253,10 @@ class GradientExchange:
         """
         arrived: dict[str, dict[int, tf.Tensor]] = {}
         for exchange, total, _ in sums:
-            mean = total
-            if not self._is_narrow(exchange.weights[0], tensors[exchange.weights[0]].dtype):
+            mean, weights, first = total, exchange.weights, tensors[exchange.weights[0]]
+            as_rows = isinstance(first, tf.IndexedSlices)
+            if as_rows or not self._is_narrow(weights[0], first.dtype):  # else these are the means
                 mean = total / tf.cast(self.engine.size, total.dtype)
-            weights = exchange.weights
             if len(weights) == 1:
                 arrived.setdefault(weights[0], {})[exchange.part] = mean
                 continue
@@ -243,7 +272,9 @@ class GradientExchange:
         }
         return {name: tf.cast(mean, tensors[name].dtype) for name, mean in whole.items()}
 
-    def _exchanges(self, tensors: Mapping[str, tf.Tensor]) -> Sequence[PlannedExchange]:
+    def _exchanges(
+        self, tensors: Mapping[str, tf.Tensor | tf.IndexedSlices]
+    ) -> Sequence[PlannedExchange]:
         if self.plan is None:
             return self._buckets(tensors)
         planned = {weight for exchange in self.plan.exchanges for weight in exchange.weights}
@@ -256,13 +287,16 @@ class GradientExchange:
             )
         return self.plan.exchanges
 
-    def _buckets(self, tensors: Mapping[str, tf.Tensor]) -> list[PlannedExchange]:
+    def _buckets(
+        self, tensors: Mapping[str, tf.Tensor | tf.IndexedSlices]
+    ) -> list[PlannedExchange]:
         buckets: list[list[str]] = []
         room = 0
         for name, tensor in tensors.items():
-            size = num_bytes(tensor)
+            # Rows travel alone, and so does an unknown shape, whose bytes are 0.
+            size = 0 if isinstance(tensor, tf.IndexedSlices) else num_bytes(tensor)
             same = bool(buckets) and tensors[buckets[-1][-1]].dtype == tensor.dtype
-            if same and 0 < size <= room:  # a size of 0 is an unknown shape, which travels alone
+            if same and 0 < size <= room:
                 buckets[-1].append(name)
                 room -= size
             else:
@@ -311,6 +345,18 @@ class GradientExchange:
             any_shape=self._names.are_numbers,
             as_it_is=self._is_narrow(exchange.weights[0], whole.dtype),
         )
+
+    def _exchange_rows(
+        self, gradient: tf.IndexedSlices, exchange: PlannedExchange, name: str
+    ) -> Summed:
+        """Exchanges the rows of a gradient; the sum is dense."""
+        packed = self._in_its_turn(pack(gradient))
+        rows, columns = packed.shape
+        gathered = self.engine.gather_in_graph(packed, f"{name}.{rows}.{columns}")
+        record = Exchanged(exchange.name, exchange.weights, num_bytes(packed), gathered.op)
+        self._issued(packed.graph).append((_handing_over(gathered), record))
+        total = add_up(gathered, self.engine.size, gradient.shape)
+        return Summed(exchange, total, record)
 
     def _in_its_turn(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the tensor, delayed until its exchange may start."""

@@ -17,6 +17,7 @@ from ooodist.graph.units import Gradient
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.step.backward import Order, OrderedBackward, variable_names
 from ooodist.step.exchange import GradientExchange
+from ooodist.step.rows import RowGradients
 
 logger = logging.getLogger("ooodist")
 
@@ -149,6 +150,7 @@ def _shared_exchange(credit: int | None, bucket_bytes: int) -> GradientExchange:
             credit=credit,
             bucket_bytes=bucket_bytes,
             sum_rows=engine.name != "local",  # alone, the numbers are those of the plain tape
+            rows=RowGradients(engine, "a tape does not know the shapes of all batches"),
         )
     return _exchanges[key]
 

@@ -113,6 +113,11 @@ class DistributedFit:
 
     # Training
 
+    def begin_batches(self, spec: Any) -> None:
+        """Prepares for batches of this ``element_spec``, None if unknown; all ranks call it."""
+        if self.strategy.begin_batches(spec):
+            self._model.train_function = None  # made anew
+
     def _make_train_function(self, force: bool = False) -> None:
         model, strategy = self._model, self.strategy
         if model.train_function is not None and not force:
@@ -207,6 +212,7 @@ class DistributedFit:
                 "accumulate or batch_size, or give more data"
             )
         total = None if batches is None else batches * epochs
+        self.begin_batches(getattr(given.get("x"), "element_spec", None))
         with self._carrying(callbacks):
             if self.strategy.needs_plan:
                 steps = None if total is None else max(1, total // accumulate)
@@ -242,6 +248,8 @@ class DistributedFit:
             )
         data = tuple(given.get(name) for name in arrays.NAMES)
         data = arrays.with_class_weight(data, given.pop("class_weight", None))
+        if strategy.begin_any_batch():
+            self._model.train_function = None
         if strategy.needs_plan:
             strategy.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
         epoch = self.batches_left, self._ahead, self.steps_ahead

@@ -175,6 +175,21 @@ class Strategy(ABC):
         """
         raise AssertionError(f"{type(self).__name__} does not evaluate in stages")
 
+    def begin_batches(self, spec: Any) -> bool:
+        """Called on all ranks before training with batches of another kind may begin.
+
+        Args:
+            spec: the ``element_spec`` of the batches; None if it is not known.
+
+        Returns:
+            whether :meth:`runner` must be called anew.
+        """
+        return False
+
+    def begin_any_batch(self) -> bool:
+        """As :meth:`begin_batches`, before a batch of any shape, unlike those of other ranks."""
+        return False
+
     def before_call(self, batches: Sequence[Batch], look_ahead: LookAhead) -> None:  # noqa: B027
         """Called before a call runs, with its batches and a way to see those that follow."""
 

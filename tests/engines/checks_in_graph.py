@@ -51,6 +51,32 @@ def check_dtypes_and_shapes(engine: Engine) -> None:
             np.testing.assert_array_equal(result.numpy().astype(np.int64), _total(engine, shape))
 
 
+def check_gathering(engine: Engine) -> None:
+    """Bits arrive as they are, by rank, also if the sum is of the same name; constants, too."""
+    if not engine.gathers:
+        return
+    bits = np.array(
+        [1, 2**31 - 2, 2**31, 2**32 - 1, 0x7F800001], np.uint32
+    )  # denormals, zeros, NaNs
+
+    @tf.function
+    def all_of(tensor):
+        constant = engine.gather_in_graph(tf.fill([1, 2], float(engine.rank)), "gathered/constant")
+        results = [engine.gather_in_graph(tensor + i, "gathered/twice") for i in range(2)]
+        unchanged = engine.gather_in_graph(tf.bitcast(tf.constant(bits), tf.float32), "bits")
+        return constant, *results, unchanged, engine.sum_in_graph(tensor, "gathered/twice")
+
+    tensor = _mine(engine, (2, 3), tf.float32)
+    for _ in range(3):
+        constant, first, second, unchanged, total = all_of(tensor)
+        np.testing.assert_array_equal(constant, np.repeat(np.arange(engine.size), 2).reshape(-1, 2))
+        expected = [tensor.numpy() / (engine.rank + 1) * (rank + 1) for rank in range(engine.size)]
+        np.testing.assert_array_equal(first, np.concatenate(expected))
+        np.testing.assert_array_equal(second, first + 1)
+        np.testing.assert_array_equal(unchanged.numpy().view(np.uint32), np.tile(bits, engine.size))
+        np.testing.assert_array_equal(total, sum(expected))
+
+
 def check_large(engine: Engine) -> None:
     num_elements = 6_000_011  # 24 MB, which engines split in parts of unlike sizes
     each = [

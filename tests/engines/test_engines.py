@@ -26,7 +26,7 @@ from tests.jobs import needs_built
 def test_checks(engine: str, num_workers: int, options: list[str]) -> None:
     job = run_job(engine, num_workers, script("worker.py", engine, num_workers), *options)
     assert job.returncode == 0, job.stdout + job.stderr
-    assert job.stdout.count("held: check_") == 17
+    assert job.stdout.count("held: check_") == 18
 
 
 def test_mpirun_is_detected() -> None:

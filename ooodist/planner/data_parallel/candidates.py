@@ -24,6 +24,7 @@ from ooodist.planner.data_parallel.named import priority_sequence
 from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
 from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.planner.rows import travels_as_rows
 
 BUCKET_BYTES = (0, *(1 << exponent for exponent in range(16, 31, 2)))
 CHUNK_BYTES = (None, 1 << 26, 1 << 24, 1 << 23, 1 << 22, 1 << 21, 1 << 20)
@@ -79,6 +80,7 @@ class Family:
         self._network = network
         self._ks = _some_up_to(len(movable_layers(costs)))
         self._layers = layers_by_need(costs)
+        self._rows = {weight.name for weight in costs.weights if travels_as_rows(weight)}
         self._limits: list[int] = []
         self._together: list[tuple[int, tuple[int, int]]] = []
         if carrying:
@@ -167,7 +169,7 @@ class Family:
 
         Those that are carried change places among each other, to go in the order of need.
         """
-        names = {name for layer in self._layers[slice(*carried)] for name in layer}
+        names = {name for layer in self._layers[slice(*carried)] for name in layer} - self._rows
         if not names:
             return exchanges, ()
         places = [place for place, e in enumerate(exchanges) if names.issuperset(e.weights)]

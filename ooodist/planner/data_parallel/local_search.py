@@ -13,6 +13,7 @@ from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.exchanges import OrderFor, parts_of
 from ooodist.planner.data_parallel.orders import Moves, baseline_order, is_legal, moved
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
+from ooodist.planner.rows import travels_as_rows
 
 HOW_OFTEN = (10, 3, 3, 0.3, 2)  # weights: move, split, join exchanges, set the credit, move a dW
 HOW_OFTEN_CARRIED = 4  # the weight of carrying one exchange more or less
@@ -223,6 +224,8 @@ class LocalSearch:
     def _carry(self, plan: Plan) -> Plan:
         """Carries an exchange, or carries it no longer; with all chunks of its weight."""
         chosen = self._rng.choice(plan.exchanges).weights
+        if travels_as_rows(self._weights[chosen[0]]):
+            return plan
         carried = set(plan.carried).symmetric_difference(chosen)
         return replace(plan, carried=tuple([name for name in self._weights if name in carried]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ooodist.planner.costs import Network, StepCosts
@@ -13,6 +13,7 @@ from ooodist.planner.data_parallel.orders import first_k_order, movable_layers
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.narrowing import narrow_bytes
+from ooodist.planner.rows import with_rows
 from ooodist.planner.wire import at_least
 
 BOUND = "lower_bound"
@@ -36,11 +37,17 @@ class Subject:
         title: the model in a few words.
         costs: costs of a step.
         model: digest of the model; empty if only the costs are known.
+        rows: whether gradients of embeddings may travel as rows.
     """
 
     title: str
     costs: StepCosts
     model: str = ""
+    rows: bool = True
+
+    def on(self, network: Network) -> Subject:
+        """Returns the subject with the bytes that it exchanges on a network."""
+        return replace(self, costs=with_rows(self.costs, network)) if self.rows else self
 
 
 @dataclass(frozen=True)

@@ -62,11 +62,12 @@ def plan_clusters(
     tables: list[Table] = []
     for cluster in clusters:
         logger.info("planning for %s", cluster.title)
+        there = subject.on(cluster.network)
         with SearchLine() as line:
-            plans = comparison(subject.costs, cluster.network, limits=limits, progress=line)
+            plans = comparison(there.costs, cluster.network, limits=limits, progress=line)
         for name in plans.keys() & {"planned", "carried", "narrow"}:
             plans[name] = replace(plans[name], model=subject.model)
-        tables.append(make_table(subject, cluster, plans))
+        tables.append(make_table(there, cluster, plans))
         folder = output
         if len(clusters) > 1:
             folder /= f"{cluster.network.workers}-workers-{cluster.bandwidth}"
