@@ -106,7 +106,7 @@ class RowGradients:
             elif not self._shapes:
                 reason = "batches do not all have the same shape, or it is not known beforehand"
             elif alone is not None and name not in alone:
-                reason = "the plan exchanges it in a bucket, in parts, in 16 bits or in the next call"
+                reason = "the plan exchanges it in a bucket, in parts, narrow or in the next call"
             elif not are_fewer(rows, dense, self._engine.size):
                 reason = f"{rows:,} bytes of rows on each rank are no less to send"
             else:
