@@ -48,13 +48,14 @@ class Cluster:
 
     Attributes:
         hosts: those of the network; the controller is on the first.
+        folder: that of its files, which a test may use as well.
         environment: of commands such as ``sbatch``.
     """
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         """Describes the cluster, whose files are in a folder that only root can write to."""
         self.hosts = lab.hosts
-        self._folder = folder
+        self.folder = self._folder = folder
         self._daemons: list[subprocess.Popen[bytes]] = []
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {
@@ -85,12 +86,23 @@ class Cluster:
             check=False,
         )
 
-    def batch(self, script: Path, *arguments: str) -> tuple[int, str]:
-        """Submits a job for all hosts, and returns its exit code and output when it has ended."""
-        log = self._folder / f"{secrets.token_hex(4)}.log"
-        options = ["--wait", f"--nodes={len(self.hosts)}", f"--output={log}"]
-        done = self.run("sbatch", *options, str(script), *arguments)
-        return done.returncode, log.read_text() if log.exists() else done.stdout
+    def batch(self, script: Path, *arguments: str, seconds: float = 120) -> tuple[str, str]:
+        """Runs a script on all hosts; returns ``state:code`` of the job, and its output."""
+        log = self._folder / f"{script.stem}.log"
+        options = ["--parsable", f"--nodes={len(self.hosts)}", f"--output={log}"]
+        submitted = self.run("sbatch", *options, str(script), *arguments)
+        assert submitted.returncode == 0, submitted.stdout
+        number = submitted.stdout.strip()
+
+        def state() -> str:
+            shown = self.run("scontrol", "--oneliner", "show", "job", number).stdout
+            fields = dict(field.split("=", 1) for field in shown.split() if "=" in field)
+            return f"{fields['JobState']}:{fields['ExitCode'].split(':')[0]}"
+
+        # Not sbatch --wait, which looks only every half a minute.
+        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        wait_until(lambda: state().startswith(ended), lambda: log.read_text(), seconds)
+        return state(), log.read_text()
 
     def __enter__(self) -> Self:
         self._configure()
@@ -128,6 +140,8 @@ class Cluster:
         nodes = [f"NodeName={host.name} NodeAddr={host.address} CPUs=1\n" for host in self.hosts]
         text = CONFIGURATION.format(address=self.hosts[0].address, folder=self._folder)
         (self._folder / "slurm.conf").write_text(text + "".join(nodes))
+        # Named, as slurmd would look for a mounted one, and end without; nothing here uses it.
+        (self._folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         for name in ("state", *(f"spool-{host.name}" for host in self.hosts)):
             (self._folder / name).mkdir()
 
@@ -144,10 +158,8 @@ class Cluster:
             )
 
     def _is_up(self) -> bool:
-        return self.run("sinfo", "-h", "-o", "%D %t").stdout.split() == [
-            str(len(self.hosts)),
-            "idle",
-        ]
+        found = self.run("sinfo", "-h", "-o", "%D %t").stdout.split()
+        return found == [str(len(self.hosts)), "idle"]
 
     def _state(self) -> str:
         logs = [file.read_text()[-3000:] for file in self._folder.glob("*.log")]
