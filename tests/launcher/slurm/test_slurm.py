@@ -21,9 +21,9 @@ def cluster() -> Iterator[Cluster]:
     """Two hosts."""
     needs_slurm()
     # Not below tmp_path, whose folders only their user may look into.
-    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/run") as folder:
-        with Lab(2, "1Gbit") as lab, Cluster(lab, Path(folder)) as built:
-            yield built
+    temporary = tempfile.TemporaryDirectory(prefix="slurm-", dir="/run")
+    with temporary as folder, Lab(2, "1Gbit") as lab, Cluster(lab, Path(folder)) as built:
+        yield built
 
 
 def train(cluster: Cluster, script: str, *more: str) -> tuple[str, str]:
