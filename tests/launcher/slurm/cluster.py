@@ -52,10 +52,12 @@ class Cluster:
         environment: of commands such as ``sbatch``.
     """
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        """Describes the cluster, whose files are in a folder that only root can write to."""
+    def __init__(self, lab: Lab) -> None:
+        """Describes the cluster; with the network, all of it is removed."""
         self.hosts = lab.hosts
-        self.folder = self._folder = folder
+        self._cleaner = lab.cleaner
+        # Not in /tmp: munged refuses folders that everybody may write to, and those above it.
+        self.folder = folder = Path("/run") / f"ooodist-slurm-{secrets.token_hex(4)}"
         self._daemons: list[subprocess.Popen[bytes]] = []
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {
@@ -76,7 +78,7 @@ class Cluster:
         """Runs a command on the first host, with these variables besides."""
         return subprocess.run(
             self.hosts[0].wrap(list(command)),
-            cwd=self._folder,
+            cwd=self.folder,
             env=self.environment | (more or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -88,7 +90,7 @@ class Cluster:
 
     def batch(self, script: Path, *arguments: str, seconds: float = 120) -> tuple[str, str]:
         """Runs a script on all hosts; returns ``state:code`` of the job, and its output."""
-        log = self._folder / f"{script.stem}.log"
+        log = self.folder / f"{script.stem}.log"
         options = ["--parsable", f"--nodes={len(self.hosts)}", f"--output={log}"]
         submitted = self.run("sbatch", *options, str(script), *arguments)
         assert submitted.returncode == 0, submitted.stdout
@@ -105,16 +107,17 @@ class Cluster:
         return state(), log.read_text()
 
     def __enter__(self) -> Self:
+        self._cleaner.add_folder(self.folder)
+        self.folder.mkdir(mode=0o711)  # munged insists that everybody reaches its socket
         self._configure()
-        self._folder.chmod(0o711)  # munged insists that everybody reaches its socket
-        key = self._folder / "munge.key"
+        key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
         files = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid"}
-        options = [f"--{name}={self._folder}/munge.{end}" for name, end in files.items()]
-        options.append(f"--seed-file={self._folder}/munge.seed")
+        options = [f"--{name}={self.folder}/munge.{end}" for name, end in files.items()]
+        options.append(f"--seed-file={self.folder}/munge.seed")
         self._start(Host(), "munged", "--foreground", *options)
-        wait_until((self._folder / "munge.socket").exists, lambda: "munged has not started")
+        wait_until((self.folder / "munge.socket").exists, lambda: "munged has not started")
         self._start(self.hosts[0], "slurmctld", "-D")
         for host in self.hosts:
             self._start(host, "slurmd", "-D", "-N", host.name)
@@ -135,18 +138,19 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+            self._cleaner.forget_group(daemon.pid)
 
     def _configure(self) -> None:
         nodes = [f"NodeName={host.name} NodeAddr={host.address} CPUs=1\n" for host in self.hosts]
-        text = CONFIGURATION.format(address=self.hosts[0].address, folder=self._folder)
-        (self._folder / "slurm.conf").write_text(text + "".join(nodes))
+        text = CONFIGURATION.format(address=self.hosts[0].address, folder=self.folder)
+        (self.folder / "slurm.conf").write_text(text + "".join(nodes))
         # Named, as slurmd would look for a mounted one, and end without; nothing here uses it.
-        (self._folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         for name in ("state", *(f"spool-{host.name}" for host in self.hosts)):
-            (self._folder / name).mkdir()
+            (self.folder / name).mkdir()
 
     def _start(self, host: Host, *command: str) -> None:
-        with (self._folder / "daemons.log").open("ab") as log:
+        with (self.folder / "daemons.log").open("ab") as log:
             self._daemons.append(
                 subprocess.Popen(
                     host.wrap(list(command)),
@@ -154,6 +158,8 @@ class Cluster:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    start_new_session=True,
+                    preexec_fn=self._cleaner.add_own_group,
                 )
             )
 
@@ -162,7 +168,7 @@ class Cluster:
         return found == [str(len(self.hosts)), "idle"]
 
     def _state(self) -> str:
-        logs = [file.read_text()[-3000:] for file in self._folder.glob("*.log")]
+        logs = [file.read_text()[-3000:] for file in self.folder.glob("*.log")]
         return "\n".join([self.run("sinfo").stdout, *logs])
 
 

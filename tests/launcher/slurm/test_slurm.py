@@ -1,6 +1,6 @@
 """The sbatch files with real daemons of Slurm: on two hosts, each engine trains one job."""
 
-import tempfile
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 
 from ooodist.launcher.lab import Lab
 from tests.jobs import needs_built
+from tests.launcher.conftest import networks_of
 
 from .cluster import ROOT, Cluster, needs_slurm
 
@@ -20,10 +21,10 @@ PIPELINE = ("--set", "parallel={pipeline: 2, microbatches: 4, schedule: 1f1b}")
 def cluster() -> Iterator[Cluster]:
     """Two hosts."""
     needs_slurm()
-    # Not below tmp_path, whose folders only their user may look into.
-    temporary = tempfile.TemporaryDirectory(prefix="slurm-", dir="/run")
-    with temporary as folder, Lab(2, "1Gbit") as lab, Cluster(lab, Path(folder)) as built:
+    with Lab(2, "1Gbit") as lab, Cluster(lab) as built:
         yield built
+    assert not networks_of(os.getpid())
+    assert not built.folder.exists()
 
 
 def train(cluster: Cluster, script: str, *more: str) -> tuple[str, str]:
