@@ -59,8 +59,9 @@ def test_mistake_ends_the_job_on_all_hosts(cluster: Cluster) -> None:
         "import os, sys, time; os.environ['OOODIST_RANK'] == '1' and sys.exit(3); time.sleep(60)"
     )
     done = cluster.run(*srun, "--engine", "collective", "--", "python", "-c", begun, seconds=30)
+    # srun's code is the highest of all tasks; those that it ends have 143.
     assert done.returncode in (3, 143), done.stdout
     assert "worker 1 exited with code 3" in done.stdout
     wrong = cluster.run(*srun, "--engine", "collective", "--", "no-such-program", seconds=30)
-    assert wrong.returncode == 2, wrong.stdout
+    assert wrong.returncode in (2, 143), wrong.stdout
     assert "command not found: no-such-program" in wrong.stdout
