@@ -3,6 +3,7 @@
 #   make_environment EXTRA...   creates .venv (OOODIST_VENV: elsewhere) with these extras of
 #                               pyproject.toml; does nothing if it is there and up to date.
 #   make_network_tools          installs what launch/netlab.py needs of the system, if it is root.
+#   make_slurm                  installs Slurm, for the tests of launch/slurm, if it is root.
 #
 # Sets ROOT (the repository) and VENV.
 
@@ -35,7 +36,7 @@ find_python() {
 # As root on Debian; else does nothing.
 install_package() {
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$1" >/dev/null
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
   fi
 }
 
@@ -70,5 +71,14 @@ make_network_tools() {
     echo "installing iproute2"
     install_package iproute2
     tc -Version >/dev/null || fail "the emulated network needs tc: run 'apt-get install iproute2'"
+  fi
+}
+
+make_slurm() {
+  if ! command -v slurmctld slurmd munged >/dev/null && [ "$(id -u)" = 0 ]; then
+    echo "installing Slurm"
+    install_package slurmctld slurmd slurm-client munge
+    command -v slurmctld slurmd munged >/dev/null ||
+      fail "the tests of launch/slurm need Slurm: run 'apt-get install slurmctld slurmd munge'"
   fi
 }

@@ -16,8 +16,9 @@ step() { echo "== $* ($SECONDS s)"; }
 
 step environment
 make_environment cpu,horovod,byteps,mpi,zoo,dev
-step emulated network
+step emulated network and Slurm
 make_network_tools
+make_slurm
 step "engines, and beside them lint and types" # a build keeps one of two cores busy
 cd "$ROOT"
 "$ROOT/scripts/install_engines.sh" horovod byteps mpi &

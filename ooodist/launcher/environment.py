@@ -1,7 +1,8 @@
 """Makes the commands and environments of the processes of one job, for each engine.
 
-``processes`` is the only public function. It reserves ports and folders, so it takes an ExitStack
-that is closed at the end of the job.
+``processes`` makes those of a launcher that starts them all. It reserves ports and folders, so it
+takes an ExitStack that is closed at the end of the job. The other public functions are its parts,
+for launchers that start one rank each (``slurm``).
 """
 
 import json
@@ -10,6 +11,8 @@ import threading
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
@@ -126,71 +129,94 @@ def _collective(places: Places, resources: ExitStack) -> list[dict[str, str]]:
 
 
 def _horovod(places: Places, resources: ExitStack) -> list[dict[str, str]]:
+    own = places.launcher
+    slots = horovod_slots([host.address for host in places.workers])
+    port = start_rendezvous(own, slots, resources)
+    return [
+        gloo_variables(slot, host.interface, own.address, port)
+        for host, slot in zip(places.workers, slots, strict=True)
+    ]
+
+
+def horovod_slots(hosts: list[str]) -> list[Any]:
+    """Returns Horovod's own description of each rank's place, a ``SlotInfo``.
+
+    Args:
+        hosts: the name or address of the host of each rank; ranks of one host follow each other.
+
+    Raises:
+        UserError: Horovod is not installed.
+    """
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ImportError as error:
         raise _not_installed("horovod", str(error)) from error
-    addresses = [host.address for host in places.workers]
-    # "a:1,b:2": the addresses in order, each with its number of workers
-    hosts = ",".join(f"{address}:{count}" for address, count in Counter(addresses).items())
-    slots = get_host_assignments(parse_hosts(hosts), len(addresses), len(addresses))
-    own = places.launcher
+    # "a:1,b:2": the hosts in order, each with its number of workers
+    counted = ",".join(f"{host}:{count}" for host, count in Counter(hosts).items())
+    return list(get_host_assignments(parse_hosts(counted), len(hosts), len(hosts)))
+
+
+def start_rendezvous(own: Host, slots: list[Any], resources: ExitStack, port: int = 0) -> int:
+    """Starts the server at which Horovod's ranks meet, and returns its port.
+
+    Args:
+        own: the host of this process, at whose address it listens.
+        slots: those of ``horovod_slots``.
+        resources: ends it.
+        port: where it is to listen; 0: a free one.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
     # Not RendezvousServer, which listens on every network of the machine.
     with own.inside():
-        server = RendezvousHTTPServer((own.address, 0), RendezvousHandler, 0)
+        server = RendezvousHTTPServer((own.address, port), RendezvousHandler, 0)
     resources.enter_context(server)
     server.daemon_threads = True
     server.init(slots)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     resources.callback(server.shutdown)
-    return [
-        {
-            "HOROVOD_RANK": str(slot.rank),
-            "HOROVOD_SIZE": str(slot.size),
-            "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-            "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-            "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-            "HOROVOD_CROSS_SIZE": str(slot.cross_size),
-            "HOROVOD_HOSTNAME": slot.hostname,
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_IFACE": host.interface,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": own.address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
-        }
-        for host, slot in zip(places.workers, slots, strict=True)
-    ]
+    return int(server.server_port)
+
+
+def gloo_variables(slot: Any, interface: str, address: str, port: int) -> dict[str, str]:
+    """Returns the variables of a rank of Horovod over gloo.
+
+    Args:
+        slot: its own of ``horovod_slots``.
+        interface: the network interface that it is to use.
+        address: of the rendezvous server, with its ``port``.
+    """
+    return {
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+        "HOROVOD_HOSTNAME": slot.hostname,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": interface,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }
 
 
 def _byteps(
     places: Places, cleaner: Cleaner, resources: ExitStack
 ) -> tuple[list[dict[str, str]], list[Process]]:
-    try:
-        import byteps  # noqa: F401
-    except ImportError as error:
-        raise _not_installed("byteps", str(error)) from error
-    folder = cleaner.new_folder()
-    if len(bytes(folder)) > LONGEST_SOCKET_FOLDER:
-        raise UserError(
-            f"{folder}: BytePS puts Unix sockets into the temporary folder, whose path may have "
-            f"at most {LONGEST_SOCKET_FOLDER} bytes: set TMPDIR to a shorter one"
-        )
+    check_byteps()
+    folder = socket_folder(cleaner)
     root, *_ = places.servers
     port = _reserve_port(root, resources)
     cleaner.add_files(f"/dev/shm/BytePS_ShM_{port}_")  # workers that are killed leave them
 
     def everyone(host: Host, role: str) -> dict[str, str]:
-        return {
-            "DMLC_ROLE": role,
-            "DMLC_NUM_WORKER": str(len(places.workers)),
-            "DMLC_NUM_SERVER": str(len(places.servers)),
-            "DMLC_PS_ROOT_URI": root.address,
-            "DMLC_PS_ROOT_PORT": str(port),
-            "DMLC_NODE_HOST": host.address,
-            # A single worker would otherwise not use the servers, which would wait forever.
-            "BYTEPS_FORCE_DISTRIBUTED": "1",
-        }
+        numbers = (len(places.workers), len(places.servers))
+        return byteps_variables(role, *numbers, root.address, port, host.address)
 
     def helper(label: str, host: Host, role: str) -> Process:
         serve = [sys.executable, "-c", "import byteps.server"]
@@ -203,14 +229,59 @@ def _byteps(
     for rank, host in enumerate(places.workers):
         sockets = folder / str(rank)
         sockets.mkdir()
-        own = {
-            "DMLC_WORKER_ID": str(rank),
-            "BYTEPS_LOCAL_RANK": "0",
-            "BYTEPS_LOCAL_SIZE": "1",
-            "BYTEPS_SOCKET_PATH": str(sockets),
-        }
-        workers.append(everyone(host, "worker") | own)
+        workers.append(everyone(host, "worker") | byteps_worker(rank, sockets))
     return workers, helpers
+
+
+def check_byteps() -> None:
+    """Raises UserError if BytePS is not installed."""
+    try:
+        import byteps  # noqa: F401
+    except ImportError as error:
+        raise _not_installed("byteps", str(error)) from error
+
+
+def socket_folder(cleaner: Cleaner) -> Path:
+    """Returns a new folder for the Unix sockets of BytePS. Raises UserError if it is too long."""
+    folder = cleaner.new_folder()
+    if len(bytes(folder)) > LONGEST_SOCKET_FOLDER:
+        raise UserError(
+            f"{folder}: BytePS puts Unix sockets into the temporary folder, whose path may have "
+            f"at most {LONGEST_SOCKET_FOLDER} bytes: set TMPDIR to a shorter one"
+        )
+    return folder
+
+
+def byteps_variables(
+    role: str, num_workers: int, num_servers: int, root: str, port: int, own: str
+) -> dict[str, str]:
+    """Returns the variables of any process of BytePS.
+
+    Args:
+        role: worker, server or scheduler.
+        root: address of the scheduler, with its ``port``.
+        own: address of the process's host.
+    """
+    return {
+        "DMLC_ROLE": role,
+        "DMLC_NUM_WORKER": str(num_workers),
+        "DMLC_NUM_SERVER": str(num_servers),
+        "DMLC_PS_ROOT_URI": root,
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NODE_HOST": own,
+        # A single worker would otherwise not use the servers, which would wait forever.
+        "BYTEPS_FORCE_DISTRIBUTED": "1",
+    }
+
+
+def byteps_worker(rank: int, sockets: Path) -> dict[str, str]:
+    """Returns the variables of a worker of BytePS besides those of any process."""
+    return {
+        "DMLC_WORKER_ID": str(rank),
+        "BYTEPS_LOCAL_RANK": "0",
+        "BYTEPS_LOCAL_SIZE": "1",
+        "BYTEPS_SOCKET_PATH": str(sockets),
+    }
 
 
 def _not_installed(engine: str, reason: str) -> UserError:

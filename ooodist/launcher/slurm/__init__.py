@@ -1,0 +1,1 @@
+"""Jobs under Slurm: each task of a step finds its place and starts its rank."""

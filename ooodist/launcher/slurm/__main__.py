@@ -1,0 +1,64 @@
+"""``srun … python -m ooodist.launcher.slurm``: starts a rank in each task; see ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+
+from ooodist.launcher.arguments import check_command, reporting
+from ooodist.launcher.cleaner import Cleaner
+from ooodist.launcher.output import Output
+from ooodist.launcher.slurm.processes import ENGINES, processes
+from ooodist.launcher.slurm.task import task_of
+from ooodist.launcher.supervise import Supervisor
+
+DESCRIPTION = """\
+Start one rank of a training job in each task of a Slurm step. The ranks find each other by what
+srun says in SLURM_*; nothing else has to be set, and no password or ssh is needed. The first task
+also runs Horovod's rendezvous or BytePS's scheduler, and the first one of each host a server of
+BytePS."""
+EXAMPLES = """\
+The files in launch/slurm call it, for any number of hosts:
+  sbatch --nodes=4 launch/slurm/horovod.sbatch --config job.yaml
+
+In a job of your own:
+  srun --kill-on-bad-exit=1 python -m ooodist.launcher.slurm --engine collective \\
+      -- python my_training.py
+
+Pipelines, and Horovod over MPI, need none of it: mpirun asks Slurm for the hosts itself.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the rank of this task and returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ooodist.launcher.slurm",
+        usage="srun … %(prog)s --engine ENGINE -- COMMAND ...",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--engine", choices=ENGINES, required=True, help="the library that exchanges gradients"
+    )
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:end])
+    command = arguments[end + 1 :]
+    if not command:
+        parser.error("no command to start: give it after --, as in: -- python -m ooodist.train ...")
+    return reporting(lambda: _run(options.engine, command))
+
+
+def _run(engine: str, command: list[str]) -> int:
+    check_command(command)
+    task = task_of(os.environ)
+    with Cleaner() as cleaner, ExitStack() as resources:
+        supervisor = Supervisor(cleaner, Output(None))
+        return supervisor.run(processes(engine, command, task, cleaner, resources), timeout=None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,68 @@
+"""The addresses at which the hosts of a Slurm step reach each other."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+
+from ooodist.errors import UserError
+from ooodist.launcher.host import Host
+from ooodist.launcher.slurm.task import Task
+
+_SIOCGIFADDR = 0x8915  # <linux/sockios.h>
+
+
+def host_of(task: Task) -> Host:
+    """Returns the host of a task; on one host alone, everything stays inside of it.
+
+    Raises:
+        UserError: the name of the host leads others nowhere.
+    """
+    if len(task.hosts) == 1:
+        return Host()
+    name = task.hosts[task.host]
+    address = address_of(name)
+    if ipaddress.ip_address(address).is_loopback:
+        raise UserError(
+            f"{name} is {address} on {name} itself, where no other host reaches it; give it its "
+            "address in the network in /etc/hosts there"
+        )
+    return Host(address=address, interface=interface_of(address, name))
+
+
+def address_of(name: str) -> str:
+    """Returns the IPv4 address of a host. Raises UserError if its name has none."""
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise UserError(
+            f"the host {name} of this Slurm job has no address here ({error}); add it to the "
+            "network's names or to /etc/hosts of every host"
+        ) from error
+
+
+def interface_of(address: str, name: str) -> str:
+    """Returns the network interface of this machine with this address.
+
+    Args:
+        address: an IPv4 address.
+        name: whose it is, for messages.
+
+    Raises:
+        UserError: there is none.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, interface in socket.if_nameindex():
+            request = struct.pack("256s", interface.encode())  # begins as struct ifreq
+            try:
+                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
+            except OSError:  # it has no address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return interface
+    raise UserError(
+        f"{name} is {address}, which no network interface of this host has; correct its name in "
+        "/etc/hosts or in the network's names"
+    )

@@ -1,0 +1,67 @@
+"""The sbatch files with real daemons of Slurm: on two hosts, each engine trains one job."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ooodist.launcher.lab import Lab
+from tests.jobs import needs_built
+from tests.launcher.conftest import networks_of
+
+from .cluster import ROOT, Cluster, needs_slurm
+
+pytestmark = pytest.mark.alone
+JOB = ("--set", "model={name: mlp}", "--set", "epochs=1", "--set", "report.tensorboard=false")
+PIPELINE = ("--set", "parallel={pipeline: 2, microbatches: 4, schedule: 1f1b}")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two hosts."""
+    needs_slurm()
+    with Lab(2, "1Gbit") as lab, Cluster(lab) as built:
+        yield built
+    assert not networks_of(os.getpid())
+    assert not built.folder.exists()
+
+
+def train(cluster: Cluster, script: str, *more: str) -> tuple[str, str]:
+    """The end of a job, and its output."""
+    file = ROOT / "launch/slurm" / f"{script}.sbatch"
+    return cluster.batch(file, *JOB, "--output", str(cluster.folder / script), *more)
+
+
+@pytest.mark.parametrize("engine", ["collective", "horovod", "byteps"])
+def test_engine_trains_on_all_hosts(cluster: Cluster, engine: str) -> None:
+    needs_built(engine)
+    # A wrong rank of a peer, or each on its own, would be seen here: both must have ended well.
+    state, output = train(cluster, engine)
+    assert state == "COMPLETED:0", output
+    assert f"2 (engine {engine}), batch" in output
+    assert (cluster.folder / engine / "model.keras").exists()
+    assert "[1] " in output  # the rank of the other host
+    assert not list(Path("/dev/shm").glob("BytePS_ShM_20*"))
+
+
+def test_pipeline_trains_on_all_hosts(cluster: Cluster) -> None:
+    pytest.importorskip("mpi4py", reason="run scripts/install_engines.sh mpi")
+    state, output = train(cluster, "mpi", *PIPELINE)
+    assert state == "COMPLETED:0", output
+    assert "2 stages on 2 ranks" in output
+    assert (cluster.folder / "mpi" / "model.keras").exists()
+
+
+def test_mistake_ends_the_job_on_all_hosts(cluster: Cluster) -> None:
+    srun = ["srun", "--nodes=2", "--kill-on-bad-exit=1", "python", "-m", "ooodist.launcher.slurm"]
+    begun = (
+        "import os, sys, time; os.environ['OOODIST_RANK'] == '1' and sys.exit(3); time.sleep(60)"
+    )
+    done = cluster.run(*srun, "--engine", "collective", "--", "python", "-c", begun, seconds=30)
+    # srun's code is the highest of all tasks; those that it ends have 143.
+    assert done.returncode in (3, 143), done.stdout
+    assert "worker 1 exited with code 3" in done.stdout
+    wrong = cluster.run(*srun, "--engine", "collective", "--", "no-such-program", seconds=30)
+    assert wrong.returncode in (2, 143), wrong.stdout
+    assert "command not found: no-such-program" in wrong.stdout
