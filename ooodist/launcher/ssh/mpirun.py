@@ -1,0 +1,87 @@
+"""Starts the workers of a job by ``mpirun`` of Open MPI, on this machine or over ssh.
+
+``mpirun`` itself reaches the hosts, starts the ranks, joins them, and ends all when one fails or
+when it is gone. The launcher gives it names, variables and ssh, and takes its output apart.
+"""
+
+import os
+import re
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+
+from ooodist.errors import UserError
+from ooodist.launcher.environment import OUTPUT, Process
+from ooodist.launcher.host import Host
+from ooodist.launcher.ssh.host import passed_on
+from ooodist.launcher.ssh.preflight import SSH_OPTIONS, Way
+
+ENGINES = {
+    "mpi": {"OOODIST_ENGINE": "mpi"},
+    # Controller and operations must be of one library.
+    "horovod-mpi": {
+        "OOODIST_ENGINE": "horovod",
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CPU_OPERATIONS": "mpi",
+    },
+}
+# What --tag-output puts in front of a line: job, rank, stream.
+_TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
+
+
+def process(
+    engine: str, command: list[str], workers: Sequence[Host], way: Way, grace: float
+) -> Process:
+    """Returns the process that starts all workers.
+
+    Args:
+        engine: one of ``ENGINES``.
+        command: what each worker runs.
+        workers: the host of each.
+        way: how to reach the hosts.
+        grace: seconds between SIGTERM and SIGKILL.
+
+    Raises:
+        UserError: there is no ``mpirun``.
+    """
+    if shutil.which("mpirun") is None:
+        raise UserError(
+            f"--engine {engine}: there is no mpirun on PATH; run apt-get install openmpi-bin"
+        )
+    names = Counter(host.name or "localhost" for host in workers)
+    variables = ENGINES[engine]
+    given = passed_on(os.environ) | OUTPUT | variables
+    options = {
+        "plm_rsh_agent": shlex.join([*way.ssh, *SSH_OPTIONS]),
+        "plm_rsh_no_tree_spawn": "1",  # hosts need not reach each other by ssh
+        "odls_base_sigkill_timeout": f"{max(1, round(grace))}",
+    }
+    start = [
+        "mpirun",
+        *("-np", str(len(workers)), "-H", ",".join(f"{name}:{names[name]}" for name in names)),
+        # As horovodrun has it: TensorFlow's threads may use all cores.
+        *("--bind-to", "none", "--map-by", "slot", "--tag-output", "--wdir", str(way.folder)),
+        *(word for name, value in options.items() for word in ("--mca", name, value)),
+    ]
+    export = [word for name in sorted(given) for word in ("-x", name)] if _is_far(workers) else []
+    return Process(
+        "mpirun",
+        [*start, *export, *command],
+        variables,
+        is_worker=True,
+        program=[*start, *command],
+        ranks=len(workers),
+    )
+
+
+def _is_far(workers: Sequence[Host]) -> bool:
+    """Whether some ranks do not inherit the environment of ``mpirun``."""
+    return any(host.place for host in workers)
+
+
+def rank_of(line: bytes) -> tuple[str | None, bytes]:
+    """Returns the label of the worker that wrote a line, and the line without its tag."""
+    if tag := _TAG.match(line):
+        return tag[1].decode(), line[tag.end() :]
+    return None, line
