@@ -38,7 +38,7 @@ def new_parser(
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
-        type=seconds,
+        type=_seconds,
         help="end the job when it has run for so long (default: no limit)",
     )
     parser.add_argument(
@@ -78,8 +78,7 @@ def count(text: str) -> int:
     return int(text)
 
 
-def seconds(text: str) -> float:
-    """Parses a number of seconds above 0."""
+def _seconds(text: str) -> float:
     with suppress(ValueError):
         if 0 < float(text) < float("inf"):
             return float(text)

@@ -28,7 +28,6 @@ from ooodist.launcher.arguments import (
     new_parser,
     parse,
     reporting,
-    seconds,
 )
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Places, Process
@@ -41,7 +40,6 @@ from ooodist.launcher.ssh.places import Wanted, find_places
 from ooodist.launcher.ssh.preflight import Way
 from ooodist.launcher.supervise import Supervisor
 
-CHECKPOINT_SECONDS = 30.0  # for a last checkpoint; Slurm and Kubernetes give as long
 RESTART = "OOODIST_RESTART"  # the number of the restart, for the workers
 DESCRIPTION = """\
 Start the processes of one training job, here or on hosts that ssh reaches without a question; show
@@ -125,7 +123,7 @@ class _Launch:
                     print(process)
                 return Ended(0, "", 0.0)
             before, started = self._before, time.monotonic()
-            supervisor = Supervisor(cleaner, self.output, options.grace)
+            supervisor = Supervisor(cleaner, self.output)
             if before is not None and before.is_told_to_end:
                 return Ended(before.stop_code, "", 0.0)
             self._before = supervisor
@@ -166,7 +164,7 @@ class _Launch:
             wanted = options.num_workers if self._wanted is None else self._wanted.number
             command = restarts.resuming(command, None if len(workers) == wanted else len(workers))
         if options.engine in mpirun.ENGINES:
-            return [mpirun.process(options.engine, command, workers, self._way, options.grace)]
+            return [mpirun.process(options.engine, command, workers, self._way)]
         return environment.processes(options.engine, command, places, cleaner, resources)
 
 
@@ -236,14 +234,6 @@ def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = new_parser("python -m ooodist.launch", DESCRIPTION, EXAMPLES, tuple(mpirun.ENGINES))
     _add_places(parser)
-    parser.add_argument(
-        "--grace",
-        metavar="SECONDS",
-        type=seconds,
-        default=CHECKPOINT_SECONDS,
-        help="how long the workers may take for a last checkpoint when this launcher gets SIGTERM, "
-        "which it passes on (default: %(default)g)",
-    )
     parser.add_argument(
         "--restarts",
         metavar="N",

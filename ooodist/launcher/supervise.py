@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
-from ooodist.launcher.job import GRACE_SECONDS, HELPERS_END_SECONDS, Job, Running, how
+from ooodist.launcher.job import (
+    GRACE_SECONDS,
+    HELPERS_END_SECONDS,
+    SAVING_SECONDS,
+    Job,
+    Running,
+    how,
+)
 from ooodist.launcher.output import LineSplitter, Output
 from ooodist.launcher.ssh.mpirun import rank_of
 
@@ -43,16 +50,8 @@ class Supervisor:
             or because the launcher was told to end it.
     """
 
-    def __init__(
-        self, cleaner: Cleaner, output: Output, checkpoint_grace: float = GRACE_SECONDS
-    ) -> None:
-        """Catches signals from now on.
-
-        ``checkpoint_grace``: seconds that the processes have between a SIGTERM to the launcher,
-        which they get as well, and their end.
-        """
+    def __init__(self, cleaner: Cleaner, output: Output) -> None:
         self._job = Job(cleaner)
-        self._checkpoint_grace = checkpoint_grace
         self.failure = ""
         self._output = output
         self._stopped_by: int | None = None
@@ -182,11 +181,11 @@ class Supervisor:
 
     def _end(self) -> None:
         """Ends all processes that still run."""
-        is_told = self._stopped_by == signal.SIGTERM
-        grace = self._checkpoint_grace if is_told else GRACE_SECONDS
-        if stubborn := self._job.end(self._wait_for_ends, grace):
+        may_save = self._stopped_by == signal.SIGTERM and not self._job.failed()
+        if stubborn := self._job.end(self._wait_for_ends, may_save=may_save):
             names = ", ".join(running.process.name for running in stubborn)
-            self._output.say(f"still running {grace:g} s after SIGTERM, killed: {names}")
+            seconds = SAVING_SECONDS if may_save else GRACE_SECONDS
+            self._output.say(f"still running {seconds:g} s after SIGTERM, killed: {names}")
         self._forward_the_rest()
         self._output.close_logs()
         signal.set_wakeup_fd(-1)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from ooodist.errors import UserError
 from ooodist.launcher.environment import OUTPUT, Process
 from ooodist.launcher.host import Host
+from ooodist.launcher.job import SAVING_SECONDS
 from ooodist.launcher.ssh.host import passed_on
 from ooodist.launcher.ssh.preflight import SSH_OPTIONS, Way
 
@@ -30,9 +31,7 @@ ENGINES = {
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
 
 
-def process(
-    engine: str, command: list[str], workers: Sequence[Host], way: Way, grace: float
-) -> Process:
+def process(engine: str, command: list[str], workers: Sequence[Host], way: Way) -> Process:
     """Returns the process that starts all workers.
 
     Args:
@@ -40,7 +39,6 @@ def process(
         command: what each worker runs.
         workers: the host of each.
         way: how to reach the hosts.
-        grace: seconds between SIGTERM and SIGKILL.
 
     Raises:
         UserError: there is no ``mpirun``.
@@ -55,7 +53,7 @@ def process(
     options = {
         "plm_rsh_agent": shlex.join([*way.ssh, *SSH_OPTIONS]),
         "plm_rsh_no_tree_spawn": "1",  # hosts need not reach each other by ssh
-        "odls_base_sigkill_timeout": f"{max(1, round(grace))}",
+        "odls_base_sigkill_timeout": f"{SAVING_SECONDS:.0f}",
     }
     start = [
         "mpirun",
@@ -83,5 +81,6 @@ def _is_far(workers: Sequence[Host]) -> bool:
 def rank_of(line: bytes) -> tuple[str | None, bytes]:
     """Returns the label of the worker that wrote a line, and the line without its tag."""
     if tag := _TAG.match(line):
-        return tag[1].decode(), line[tag.end() :]
+        # A line that was written in pieces has a tag before each.
+        return tag[1].decode(), line.replace(tag[0], b"")
     return None, line

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,7 @@ class SshHosts:
         config.write_text(SERVER.format(address=host.address, folder=self._folder))
         command = [SSHD, "-D", "-e", "-f", str(config)]
         with (self._folder / f"{host.name}.log").open("ab") as log:
-            # Not bound to a core, as Host.wrap would.
-            start = ["ip", "netns", "exec", host.namespace, "unshare", "--uts"]
-            named = ["sh", "-c", 'hostname "$0" && exec "$@"', host.name, *command]
-            self._servers[host.name] = subprocess.Popen([*start, *named], stderr=log)
+            self._servers[host.name] = subprocess.Popen([*on(host), *command], stderr=log)
         deadline = time.monotonic() + 10
         while True:
             with host.inside():
@@ -83,6 +81,11 @@ class SshHosts:
         """Ends all of them."""
         for host in self.hosts:
             self.stop(host)
+
+
+def on(host: Host) -> list[str]:
+    """What puts a command on the host, on all cores of the machine."""
+    return replace(host, cores=()).wrap([])
 
 
 @contextmanager
