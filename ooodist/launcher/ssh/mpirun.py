@@ -1,7 +1,8 @@
 """Starts the workers of a job by ``mpirun`` of Open MPI, on this machine or over ssh.
 
-``mpirun`` itself reaches the hosts, starts the ranks, joins them, and ends all when one fails or
-when it is gone. The launcher gives it names, variables and ssh, and takes its output apart.
+``mpirun`` itself reaches the hosts, starts the ranks, joins them, and ends all when one fails. The
+launcher gives it names, variables and ssh, takes its output apart, and has ranks end with it
+(``leash.py``).
 """
 
 import os
@@ -65,7 +66,7 @@ def process(engine: str, command: list[str], workers: Sequence[Host], way: Way) 
     export = [word for name in sorted(given) for word in ("-x", name)] if _is_far(workers) else []
     return Process(
         "mpirun",
-        [*start, *export, *command],
+        [*start, *export, way.python, "-m", "ooodist.launcher.ssh.leash", *command],
         variables,
         is_worker=True,
         program=[*start, *command],

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,9 +64,11 @@ class SshHosts:
             self._servers[host.name] = subprocess.Popen([*on(host), *command], stderr=log)
         deadline = time.monotonic() + 10
         while True:
-            with host.inside():
-                with suppress(OSError), socket.create_connection((host.address, 22), timeout=1):
+            try:
+                with host.inside(), socket.create_connection((host.address, 22), timeout=1):
                     return
+            except OSError:
+                pass
             assert time.monotonic() < deadline, (self._folder / f"{host.name}.log").read_text()
             time.sleep(0.05)
 

@@ -1,0 +1,88 @@
+"""When a job is started again, and with which command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ooodist.launcher import restarts
+from ooodist.launcher.output import Output
+from ooodist.launcher.restarts import Ended, resuming
+
+KILLED = Ended(137, "worker 1 was killed by signal 9 (Killed)", 5.0)
+LATER = Ended(137, KILLED.failure, 3600.0)
+TERMINATED = Ended(143, "worker 0 exited with code 143", 5.0)
+STALLED = Ended(1, "worker 0 exited with code 1", 5.0)
+WRONG = Ended(2, "worker 0 exited with code 2", 5.0)
+TOLD = Ended(143, "", 5.0)
+WELL = Ended(0, "", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "most", "code", "message"),
+    [
+        ([WELL], 3, 0, ""),
+        ([KILLED], 0, 137, ""),
+        ([KILLED, WELL], 3, 0, "restart 1 of 3, as worker 1 was killed"),
+        ([TERMINATED, WELL], 3, 0, "restart 1 of 3, as worker 0 exited with code 143"),
+        ([KILLED, TOLD], 3, 143, "restart 1 of 3"),
+        ([WRONG], 3, 2, "no restart: the error above is for you to put right"),
+        ([KILLED, STALLED, KILLED], 2, 137, "no restart: there were 2 (--restarts)"),
+        ([KILLED] * 3, 9, 137, "no restart: 3 times in a row, within 60 s of the start: worker 1"),
+        ([LATER] * 4 + [WELL], 9, 0, "restart 4 of 9"),
+        ([KILLED, KILLED, LATER, KILLED, WELL], 9, 0, "restart 4 of 9"),
+        ([KILLED, STALLED] * 4 + [WELL], 9, 0, "restart 8 of 9"),
+    ],
+)
+def test_how_it_goes_on(
+    ends: list[Ended], most: int, code: int, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    left = list(ends)
+    numbers = []
+
+    def start(number: int) -> Ended:
+        numbers.append(number)
+        return left.pop(0)
+
+    assert restarts.run(start, most, Output(None)) == code
+    assert not left
+    assert numbers == list(range(len(ends)))
+    assert message in capfd.readouterr().err
+
+
+@given(
+    st.lists(st.sampled_from([KILLED, LATER, STALLED, TERMINATED]), min_size=9), st.integers(0, 8)
+)
+def test_never_more_often_than_allowed(ends: list[Ended], most: int) -> None:
+    started = []
+
+    def start(number: int) -> Ended:
+        started.append(number)
+        return ends[number]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Output, "say", lambda *_: None)
+        restarts.run(start, most, Output(None))
+    assert 1 <= len(started) <= most + 1
+
+
+def test_what_resumes() -> None:
+    command = ["python", "-m", "ooodist.train", "--config", "job.yaml"]
+    again = ["--set", "checkpoint.restart=true"]
+    assert resuming(command, None) == [*command, *again]
+    fewer = ["--set", "checkpoint.new_world_size=true", "--set", "workers=2"]
+    assert resuming(command, 2) == [*command, *again, *fewer]
+    assert resuming(["python", "mine.py"], 2) == ["python", "mine.py"]
+
+
+def test_logs_go_on_after_a_restart(tmp_path: Path) -> None:
+    output = Output(tmp_path)
+    for line in (b"first", b"second"):
+        output.begin_again()
+        output.open_log("0")
+        output.show(1, "0", line, whole=True)
+    output.close_logs()
+    assert (tmp_path / "0.log").read_bytes() == b"first\nsecond\n"
