@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ooodist.checkpoint import folder as folders
 from ooodist.launcher import restarts
 from ooodist.launcher.output import Output
-from ooodist.launcher.restarts import Ended, resuming
+from ooodist.launcher.restarts import TRAINER, Ended, resuming
+
+from .conftest import Launchers, wait_until
 
 KILLED = Ended(137, "worker 1 was killed by signal 9 (Killed)", 5.0)
 LATER = Ended(137, KILLED.failure, 3600.0)
@@ -76,6 +84,31 @@ def test_what_resumes() -> None:
     fewer = ["--set", "checkpoint.new_world_size=true", "--set", "workers=2"]
     assert resuming(command, 2) == [*command, *again, *fewer]
     assert resuming(["python", "mine.py"], 2) == ["python", "mine.py"]
+
+
+def test_a_worker_that_is_killed_changes_no_bit(launchers: Launchers, tmp_path: Path) -> None:
+    settings = ["model={name: mlp, layers: [8], dropout: 0.2}", "epochs=30", "steps_per_epoch=20"]
+    given = [word for setting in settings for word in ("--set", setting)]
+
+    def start(output: Path) -> subprocess.Popen[str]:
+        train = [sys.executable, "-m", "ooodist.train", *given, "--output", str(output)]
+        options = ["-np", "2", "--engine", "collective", "--restarts", "2", "--timeout", "120"]
+        return launchers.start(*options, "--", *train)
+
+    launcher = start(tmp_path / "killed")
+    wait_until(lambda: folders.checkpoints(tmp_path / "killed"), lambda: "no checkpoint", 100)
+    trainers = [key for key, command in launchers.processes().items() if TRAINER in command]
+    workers = [key for key in trainers if os.getpgid(key) == key and key != launcher.pid]
+    os.kill(max(workers), signal.SIGKILL)
+    _, stderr = launcher.communicate(timeout=150)
+    assert launcher.returncode == 0, stderr
+    assert re.search(r"restart 1 of 2, as worker \d was killed by signal 9", stderr)
+    assert re.search(r"resuming after .* from .*checkpoint", stderr)
+    undisturbed = start(tmp_path / "undisturbed")
+    assert undisturbed.wait(timeout=150) == 0
+    states = [folders.latest(tmp_path / name)[1] for name in ("killed", "undisturbed")]
+    assert states[0].epoch == states[1].epoch == 30
+    assert states[0].fingerprint == states[1].fingerprint
 
 
 def test_logs_go_on_after_a_restart(tmp_path: Path) -> None:
