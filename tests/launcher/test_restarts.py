@@ -87,7 +87,7 @@ def test_what_resumes() -> None:
 
 
 def test_a_worker_that_is_killed_changes_no_bit(launchers: Launchers, tmp_path: Path) -> None:
-    settings = ["model={name: mlp, layers: [8], dropout: 0.2}", "epochs=30", "steps_per_epoch=20"]
+    settings = ["model={name: mlp, layers: [8], dropout: 0.2}", "epochs=12", "steps_per_epoch=20"]
     given = [word for setting in settings for word in ("--set", setting)]
 
     def start(output: Path) -> subprocess.Popen[str]:
@@ -107,7 +107,7 @@ def test_a_worker_that_is_killed_changes_no_bit(launchers: Launchers, tmp_path: 
     undisturbed = start(tmp_path / "undisturbed")
     assert undisturbed.wait(timeout=150) == 0
     states = [folders.latest(tmp_path / name)[1] for name in ("killed", "undisturbed")]
-    assert states[0].epoch == states[1].epoch == 30
+    assert states[0].epoch == states[1].epoch == 12
     assert states[0].fingerprint == states[1].fingerprint
 
 

@@ -3,6 +3,7 @@
 A line of a file is ``a:2``, or ``a slots=2`` as in hostfiles of ``mpirun``; ``#`` begins a comment.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ class Listed:
 def read_hosts(text: str) -> list[Listed]:
     """Reads a list, or the file of this name. Raises UserError if it is none."""
     path = Path(text)
-    if path.is_file():
+    if os.path.isfile(path):  # also false for what is too long for a path
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:

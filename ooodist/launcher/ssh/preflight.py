@@ -104,7 +104,8 @@ def meet(
         except OSError as error:
             out.append(f"host {listed.name}: its name does not resolve here ({error.strerror})")
     words = [part for word in command for part in {word, word.rpartition("=")[2]}]
-    files = [word for word in words if Path(way.folder, word).is_file()]
+    # os.path, as words may be too long for a path, which Path takes for an error.
+    files = [word for word in words if os.path.isfile(way.folder / word)]
     for keeper in keepers:
         ports = keeper.listed.slots + 1  # one more for BytePS's scheduler
         search_path = os.environ.get("PATH", os.defpath)

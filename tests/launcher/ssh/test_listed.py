@@ -47,6 +47,7 @@ def test_the_first_workers(hosts: list[Listed], data: st.DataObject) -> None:
         ("a;reboot", "is not a host"),
         ("a,,b", "'' is not a host"),
         ("a:1,a:2", "a is named twice"),
+        (",".join(["-"] * 999), "is not a host"),
         ("no/such/file", "there is no such file"),
     ],
 )
