@@ -26,6 +26,7 @@ class SshHost(Host):
         line: the command to which a line for the host's shell is appended, as ``ssh … host``.
         module: a line for that shell that runs a module of ooodist, but for the module's name.
         python: the path of Python there.
+        own_name: what it calls itself.
         folder: a temporary folder there, which the keeper removes.
         ports: those that the keeper has reserved and nobody has taken yet.
         keeper: the pipe to the keeper.
@@ -34,6 +35,7 @@ class SshHost(Host):
     line: tuple[str, ...] = ()
     module: str = ""
     python: str = ""
+    own_name: str = ""
     folder: str = ""
     ports: list[int] = field(default_factory=list)
     keeper: int = -1

@@ -32,6 +32,7 @@ PACKAGES = {
     "byteps": ("byteps",),
     "mpi": ("mpi4py",),
 }
+ALIVE = "alive"  # a file in the keeper's folder, locked while the launcher is there
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _ADDRESS = slice(20, 24)  # in a struct ifreq, behind the name, the family and the port
@@ -138,9 +139,12 @@ def main() -> None:
     ports = [int(reserved.getsockname()[1]) for reserved in sockets]
     with Cleaner() as cleaner:
         folder = cleaner.new_folder()
+        alive = os.open(folder / ALIVE, os.O_CREAT | os.O_RDWR)
+        fcntl.flock(alive, fcntl.LOCK_EX)
         print(json.dumps(asdict(facts(request, ports, folder))), flush=True)
         for line in sys.stdin:
             cleaner.add_files(line.rstrip("\n"))
+        os.close(alive)
         # Each runner holds the lock while what it has started may still write.
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
 

@@ -5,6 +5,7 @@ launcher gives it names, variables and ssh, takes its output apart, and has rank
 (``leash.py``).
 """
 
+import json
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from ooodist.errors import UserError
 from ooodist.launcher.environment import OUTPUT, Process
 from ooodist.launcher.host import Host
 from ooodist.launcher.job import SAVING_SECONDS
-from ooodist.launcher.ssh.host import passed_on
+from ooodist.launcher.ssh.host import SshHost, passed_on
 from ooodist.launcher.ssh.preflight import SSH_OPTIONS, Way
 
 ENGINES = {
@@ -49,7 +50,11 @@ def process(engine: str, command: list[str], workers: Sequence[Host], way: Way) 
             f"--engine {engine}: there is no mpirun on PATH; run apt-get install openmpi-bin"
         )
     names = Counter(host.name or "localhost" for host in workers)
-    variables = ENGINES[engine]
+    # Its ranks write to terminals, so Python writes line by line; in pieces, lines would mix.
+    variables = ENGINES[engine] | {"PYTHONUNBUFFERED": ""}
+    keepers = json.dumps(
+        {host.own_name: host.folder for host in workers if isinstance(host, SshHost)}
+    )
     given = passed_on(os.environ) | OUTPUT | variables
     options = {
         "plm_rsh_agent": shlex.join([*way.ssh, *SSH_OPTIONS]),
@@ -63,20 +68,16 @@ def process(engine: str, command: list[str], workers: Sequence[Host], way: Way) 
         *("--bind-to", "none", "--map-by", "slot", "--tag-output", "--wdir", str(way.folder)),
         *(word for name, value in options.items() for word in ("--mca", name, value)),
     ]
-    export = [word for name in sorted(given) for word in ("-x", name)] if _is_far(workers) else []
+    # On other hosts ranks do not inherit the environment of mpirun.
+    export = [word for name in sorted(given) for word in ("-x", name)] if keepers != "{}" else []
     return Process(
         "mpirun",
-        [*start, *export, way.python, "-m", "ooodist.launcher.ssh.leash", *command],
+        [*start, *export, way.python, "-m", "ooodist.launcher.ssh.leash", keepers, *command],
         variables,
         is_worker=True,
         program=[*start, *command],
         ranks=len(workers),
     )
-
-
-def _is_far(workers: Sequence[Host]) -> bool:
-    """Whether some ranks do not inherit the environment of ``mpirun``."""
-    return any(host.place for host in workers)
 
 
 def rank_of(line: bytes) -> tuple[str | None, bytes]:

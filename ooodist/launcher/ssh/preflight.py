@@ -191,6 +191,7 @@ def _host(keeper: _Keeper, facts: Facts, way: Way) -> SshHost:
         line=keeper.line,
         module=module_line(way.python, way.folder),
         python=way.python,
+        own_name=facts.own_name,
         folder=facts.folder,
         ports=facts.ports,
         keeper=keeper.requests,
