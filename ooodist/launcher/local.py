@@ -164,7 +164,8 @@ class _Launch:
             wanted = options.num_workers if self._wanted is None else self._wanted.number
             command = restarts.resuming(command, None if len(workers) == wanted else len(workers))
         if options.engine in mpirun.ENGINES:
-            return [mpirun.process(options.engine, command, workers, self._way)]
+            folder = cleaner.new_folder()
+            return [mpirun.process(options.engine, command, workers, self._way, folder)]
         return environment.processes(options.engine, command, places, cleaner, resources)
 
 

@@ -41,7 +41,7 @@ def _watch(folder: Path, rank: int, daemon: int) -> None:
     with suppress(FileNotFoundError):  # the keeper has cleaned up
         fcntl.flock(os.open(folder / ALIVE, os.O_RDONLY), fcntl.LOCK_SH)
     with suppress(ProcessLookupError):
-        os.kill(daemon, signal.SIGTERM)  # first: this process ends with the rank
+        os.kill(daemon, signal.SIGKILL)  # SIGTERM does not end it when mpirun is gone
     os.kill(rank, signal.SIGKILL)
     os._exit(0)
 

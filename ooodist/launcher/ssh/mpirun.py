@@ -12,6 +12,7 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.launcher.environment import OUTPUT, Process
@@ -41,6 +42,7 @@ def process(engine: str, command: list[str], workers: Sequence[Host], way: Way) 
         command: what each worker runs.
         workers: the host of each.
         way: how to reach the hosts.
+        folder: a temporary folder of this machine.
 
     Raises:
         UserError: there is no ``mpirun``.
@@ -73,7 +75,7 @@ def process(engine: str, command: list[str], workers: Sequence[Host], way: Way) 
     return Process(
         "mpirun",
         [*start, *export, way.python, "-m", "ooodist.launcher.ssh.leash", keepers, *command],
-        variables,
+        variables | {"TMPDIR": str(folder)},
         is_worker=True,
         program=[*start, *command],
         ranks=len(workers),
