@@ -34,7 +34,9 @@ ENGINES = {
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
 
 
-def process(engine: str, command: list[str], workers: Sequence[Host], way: Way) -> Process:
+def process(
+    engine: str, command: list[str], workers: Sequence[Host], way: Way, folder: Path
+) -> Process:
     """Returns the process that starts all workers.
 
     Args:
