@@ -25,6 +25,10 @@ examples:
   # two workers on this machine, TensorFlow's own collectives (nothing to build)
   python launch/local.py -np 2 --engine collective -- python -m ooodist.train --config job.yaml
 
+  # on hosts that ssh reaches, and again from the newest checkpoint when something fails
+  python -m ooodist.launch --engine horovod --hosts a:2,b:2 --restarts 5 \\
+      -- python -m ooodist.train --config job.yaml
+
   # Horovod with its own launcher, over gloo or over MPI
   horovodrun -np 2 python -m ooodist.train --config job.yaml
   horovodrun -np 2 --mpi python -m ooodist.train --config job.yaml

@@ -2,7 +2,8 @@
 #
 #   make_environment EXTRA...   creates .venv (OOODIST_VENV: elsewhere) with these extras of
 #                               pyproject.toml; does nothing if it is there and up to date.
-#   make_network_tools          installs what launch/netlab.py needs of the system, if it is root.
+#   make_network_tools          installs what launch/netlab.py and the tests of hosts over ssh need
+#                               of the system, if it is root.
 #   make_slurm                  installs Slurm, for the tests of launch/slurm, if it is root.
 #
 # Sets ROOT (the repository) and VENV.
@@ -71,6 +72,11 @@ make_network_tools() {
     echo "installing iproute2"
     install_package iproute2
     tc -Version >/dev/null || fail "the emulated network needs tc: run 'apt-get install iproute2'"
+  fi
+  if [ ! -x /usr/sbin/sshd ] && [ "$(id -u)" = 0 ]; then
+    echo "installing openssh-server"
+    install_package openssh-server
+    install_package openssh-client
   fi
 }
 

@@ -219,12 +219,16 @@ class ParallelConfig:
 class CheckpointConfig:
     """Settings of checkpoints. ``every_epochs``: the interval; 0 writes none. ``keep``: how many of
     the newest to keep. ``resume``: true resumes from the newest in the output folder; or the path
-    of one. ``new_world_size``: whether one of another number of workers may be resumed."""
+    of one. ``new_world_size``: whether one of another number of workers may be resumed.
+    ``restart``: as a launcher sets it when it starts a job again: go on from the newest in the
+    output folder, or begin as ``resume`` says if there is none; and train on as many samples a step
+    as before, whatever the number of workers."""
 
     every_epochs: Annotated[int, Range(0)] = 1
     keep: Annotated[int, Range(1)] = 3
     resume: bool | str = False
     new_world_size: bool = False
+    restart: bool = False
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ def set_up(config: Config, engine: Engine) -> Job:
         lambda whole: _measure_layers(whole, engine),
     )
     _, workers = _place(config, engine)
+    config = resume.with_samples_kept(config, source, workers)
     first_step = resume.start_step(source, config, workers)
     if source is not None:
         resume.warn_of_changes(source, config, workers)

@@ -14,7 +14,9 @@ from ooodist.util.program import USER_ERROR_CODE, print_error
 ENGINES = ("collective", "horovod", "byteps", "local")
 
 
-def new_parser(program: str, description: str, examples: str) -> argparse.ArgumentParser:
+def new_parser(
+    program: str, description: str, examples: str, more_engines: tuple[str, ...] = ()
+) -> argparse.ArgumentParser:
     """Makes a parser with the options that all launchers share, for ``parse``."""
     parser = argparse.ArgumentParser(
         prog=program,
@@ -25,10 +27,13 @@ def new_parser(program: str, description: str, examples: str) -> argparse.Argume
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-np", dest="num_workers", metavar="N", type=count, required=True, help="number of workers"
+        "-np", dest="num_workers", metavar="N", type=count, help="number of workers"
     )
     parser.add_argument(
-        "--engine", choices=ENGINES, required=True, help="the library that exchanges gradients"
+        "--engine",
+        choices=(*ENGINES, *more_engines),
+        required=True,
+        help="the library that exchanges gradients",
     )
     parser.add_argument(
         "--timeout",
@@ -38,6 +43,7 @@ def new_parser(program: str, description: str, examples: str) -> argparse.Argume
     )
     parser.add_argument(
         "--log-dir",
+        "--output",
         metavar="DIR",
         type=Path,
         help="also write the output of each process to DIR/0.log, DIR/server-0.log, ...; "
@@ -58,6 +64,8 @@ def parse(
         parser.error(f"unknown: {' '.join(unknown)} (the command to start goes after --)")
     if not command:
         parser.error("no command to start: give it after --, as in: -- python -m ooodist.train ...")
+    if options.num_workers is None and not getattr(options, "hosts", None):
+        parser.error("the following arguments are required: -np (how many workers)")
     if options.servers and options.engine != "byteps":
         parser.error(f"--servers is for --engine byteps; {options.engine} has no servers")
     return options, command

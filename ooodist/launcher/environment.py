@@ -6,10 +6,10 @@ for launchers that start one rank each (``slurm``).
 """
 
 import json
-import sys
+import shlex
 import threading
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host
 
 MACHINE = Host()
+# Makes Python write line by line, and in UTF-8 whatever the locale.
+OUTPUT = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 LONGEST_SOCKET_FOLDER = 80  # a Unix socket's path has 107 bytes; BytePS truncates longer ones
 
 
@@ -40,17 +42,43 @@ class Process:
 
     ``label`` is put in front of its output, ``environment`` is added to the launcher's own.
     ``command`` starts it from the launcher, on whichever host it belongs.
+
+    Attributes:
+        program: what runs there, to be shown.
+        place: the name of its host, if it is not the launcher's machine.
+        orders: what the command reads from its standard input, which then stays open for the
+            numbers of signals (see ssh/runner.py); None: nothing.
+        ranks: how many workers it starts itself, as ``mpirun`` does (see ssh/mpirun.py).
     """
 
     label: str
     command: list[str]
     environment: dict[str, str]
     is_worker: bool
+    program: list[str]
+    place: str = ""
+    orders: bytes | None = None
+    ranks: int = 0
 
     @property
     def name(self) -> str:
         """The name of the process in messages."""
-        return f"worker {self.label}" if self.is_worker else self.label
+        name = f"worker {self.label}" if self.is_worker and not self.ranks else self.label
+        return f"{name} on {self.place}" if self.place else name
+
+    def __str__(self) -> str:
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return f"{self.name}: {shlex.join([*variables, *self.program])}"
+
+
+def process_on(
+    label: str, host: Host, command: list[str], given: dict[str, str], *, is_worker: bool
+) -> Process:
+    """Returns a process of a host, with these variables of its own."""
+    orders = host.orders(command, OUTPUT | given)
+    return Process(
+        label, host.wrap(command), given, is_worker, command, place=host.place, orders=orders
+    )
 
 
 def processes(
@@ -81,7 +109,7 @@ def processes(
         own, helpers = _byteps(places, cleaner, resources)
     addresses = [host.address for host in places.workers]
     # TensorFlow leaves files of its own (__autograph_generated_file*) in the temporary folder.
-    temporary = cleaner.new_folder()
+    temporary = {host.address: host.new_folder(cleaner) for host in _each_once(places.workers)}
     workers = []
     for rank, (host, environment) in enumerate(zip(places.workers, own, strict=True)):
         position = {
@@ -90,37 +118,19 @@ def processes(
             "OOODIST_SIZE": str(num_workers),
             "OOODIST_LOCAL_RANK": str(addresses[:rank].count(host.address)),
             "OOODIST_LOCAL_SIZE": str(addresses.count(host.address)),
-            "TMPDIR": str(temporary),
+            "TMPDIR": str(temporary[host.address]),
         }
         given = position | environment
-        workers.append(Process(str(rank), host.wrap(command), given, is_worker=True))
+        workers.append(process_on(str(rank), host, command, given, is_worker=True))
     return helpers + workers
 
 
-def _reserve_port(host: Host, resources: ExitStack) -> int:
-    """Reserves a free port of the host for as long as the job lasts.
-
-    The socket stays bound but does not listen, and allows reuse of its address. Linux then lets
-    a server that allows the same (those of TensorFlow and BytePS do) listen there, but never
-    hands the port out as a free one. A port that was released before the server starts, seconds
-    later, could be taken by another launcher.
-
-    On a host of an emulated network the port is reserved on this machine's own network as well.
-    So no other job of the machine has it, which matters for what is named after it: the shared
-    memory of BytePS.
-    """
-    while True:
-        reserved = resources.enter_context(MACHINE.bound_socket())
-        port = int(reserved.getsockname()[1])
-        if host.address == MACHINE.address:
-            return port
-        with suppress(OSError):  # an outgoing connection on that host has the number: try another
-            resources.enter_context(host.bound_socket(port))
-            return port
+def _each_once(hosts: list[Host]) -> list[Host]:
+    return list({host.address: host for host in hosts}.values())
 
 
 def _collective(places: Places, resources: ExitStack) -> list[dict[str, str]]:
-    addresses = [f"{host.address}:{_reserve_port(host, resources)}" for host in places.workers]
+    addresses = [f"{host.address}:{host.reserve_port(resources)}" for host in places.workers]
     cluster = {"worker": addresses}
     return [
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})}
@@ -209,26 +219,26 @@ def _byteps(
     places: Places, cleaner: Cleaner, resources: ExitStack
 ) -> tuple[list[dict[str, str]], list[Process]]:
     check_byteps()
-    folder = socket_folder(cleaner)
     root, *_ = places.servers
-    port = _reserve_port(root, resources)
-    cleaner.add_files(f"/dev/shm/BytePS_ShM_{port}_")  # workers that are killed leave them
+    port = root.reserve_port(resources)
+    for host in _each_once([*places.workers, *places.servers]):
+        # Workers that are killed leave them.
+        host.add_files(cleaner, f"/dev/shm/BytePS_ShM_{port}_")
 
     def everyone(host: Host, role: str) -> dict[str, str]:
         numbers = (len(places.workers), len(places.servers))
         return byteps_variables(role, *numbers, root.address, port, host.address)
 
     def helper(label: str, host: Host, role: str) -> Process:
-        serve = [sys.executable, "-c", "import byteps.server"]
-        return Process(label, host.wrap(serve), everyone(host, role), is_worker=False)
+        serve = [host.python, "-c", "import byteps.server"]
+        return process_on(label, host, serve, everyone(host, role), is_worker=False)
 
     helpers = [helper("scheduler", root, "scheduler")]
     for index, host in enumerate(places.servers):
         helpers.append(helper(f"server {index}", host, "server"))
     workers = []
     for rank, host in enumerate(places.workers):
-        sockets = folder / str(rank)
-        sockets.mkdir()
+        sockets = socket_folder(host, cleaner)
         workers.append(everyone(host, "worker") | byteps_worker(rank, sockets))
     return workers, helpers
 
@@ -241,9 +251,13 @@ def check_byteps() -> None:
         raise _not_installed("byteps", str(error)) from error
 
 
-def socket_folder(cleaner: Cleaner) -> Path:
-    """Returns a new folder for the Unix sockets of BytePS. Raises UserError if it is too long."""
-    folder = cleaner.new_folder()
+def socket_folder(host: Host, cleaner: Cleaner) -> Path:
+    """Returns a new folder of a host for the Unix sockets of a worker of BytePS.
+
+    Raises:
+        UserError: its path is too long.
+    """
+    folder = host.new_folder(cleaner)
     if len(bytes(folder)) > LONGEST_SOCKET_FOLDER:
         raise UserError(
             f"{folder}: BytePS puts Unix sockets into the temporary folder, whose path may have "

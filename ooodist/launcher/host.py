@@ -3,9 +3,13 @@
 import ctypes
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+from ooodist.launcher.cleaner import Cleaner
 
 CLONE_NEWNET = 0x40000000  # <sched.h>
 
@@ -20,6 +24,7 @@ class Host:
         cores: cores that its processes are bound to; empty for all.
         name: its own host name; empty for the machine's.
         namespace: its network namespace; empty for the machine's own network.
+        python: the path of Python there.
     """
 
     address: str = "127.0.0.1"
@@ -27,6 +32,12 @@ class Host:
     cores: tuple[int, ...] = ()
     name: str = ""
     namespace: str = ""
+    python: str = sys.executable
+
+    @property
+    def place(self) -> str:
+        """Its name in messages, if they must tell it from the launcher's machine."""
+        return ""
 
     def wrap(self, command: list[str]) -> list[str]:
         """Returns a command that runs ``command`` on this host, as the same process."""
@@ -37,6 +48,18 @@ class Host:
             named = ["sh", "-c", 'hostname "$0" && exec "$@"', self.name, *command]
             command = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", *named]
         return command
+
+    def orders(self, command: list[str], environment: Mapping[str, str]) -> bytes | None:
+        """Returns what the wrapped command is to read from its standard input; None: nothing."""
+        return None
+
+    def new_folder(self, cleaner: Cleaner) -> Path:
+        """Returns a new temporary folder of the host, which is removed after the job."""
+        return cleaner.new_folder()
+
+    def add_files(self, cleaner: Cleaner, prefix: str) -> None:
+        """Has files of the host removed after the job: whose absolute path begins like this."""
+        cleaner.add_files(prefix)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -62,6 +85,28 @@ class Host:
             bound.close()
             raise
         return bound
+
+    def reserve_port(self, resources: ExitStack) -> int:
+        """Reserves a free port of the host for as long as the job lasts.
+
+        The socket stays bound but does not listen, and allows reuse of its address. Linux then lets
+        a server that allows the same (those of TensorFlow and BytePS do) listen there, but never
+        hands the port out as a free one. A port that was released before the server starts, seconds
+        later, could be taken by another launcher.
+
+        On a host of an emulated network the port is reserved on this machine's own network as well.
+        So no other job of the machine has it, which matters for what is named after it: the shared
+        memory of BytePS.
+        """
+        machine = Host()
+        while True:
+            reserved = resources.enter_context(machine.bound_socket())
+            port = int(reserved.getsockname()[1])
+            if self.address == machine.address:
+                return port
+            with suppress(OSError):  # an outgoing connection there has the number: try another
+                resources.enter_context(self.bound_socket(port))
+                return port
 
 
 def _enter(namespace: int) -> None:

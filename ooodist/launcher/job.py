@@ -4,15 +4,20 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner, kill_groups
-from ooodist.launcher.environment import Process
+from ooodist.launcher.environment import OUTPUT, Process
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+# The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
+SAVING_SECONDS = 30.0
+INSIST_SECONDS = 0.5  # until a second SIGTERM, by which workers end without saving
+LOST_CODE = 255  # of ssh
 HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last worker
 
 
@@ -34,6 +39,19 @@ class Running:
         if self.code is None and (end := os.waitid(os.P_PID, self.popen.pid, options)):
             exited = end.si_code == os.CLD_EXITED
             self.code = end.si_status if exited else -end.si_status
+
+    def tell(self, line: bytes) -> None:
+        """Writes to a runner on another host, if it still reads."""
+        assert self.popen.stdin
+        with suppress(BrokenPipeError):
+            self.popen.stdin.write(line)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the process, wherever it runs, and to what it has started."""
+        if self.process.orders:
+            self.tell(b"%d\n" % number)
+        else:
+            os.killpg(self.popen.pid, number)
 
     @property
     def is_stopped(self) -> bool:
@@ -59,13 +77,11 @@ class Job:
         self, process: Process, stdout: int | IO[bytes], stderr: int | IO[bytes]
     ) -> subprocess.Popen[bytes]:
         """Starts one of its processes. Raises UserError if that fails."""
-        # Makes Python write line by line, and in UTF-8 whatever the locale.
-        output = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
         try:
             popen = subprocess.Popen(
                 process.command,
-                env=os.environ | output | process.environment,
-                stdin=subprocess.DEVNULL,
+                env=os.environ | OUTPUT | ({} if process.orders else process.environment),
+                stdin=subprocess.PIPE if process.orders else subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
                 bufsize=0,
@@ -74,7 +90,9 @@ class Job:
             )
         except OSError as error:
             raise UserError(f"cannot start {process.name}: {error}") from error
-        self.running.append(Running(process, popen))
+        self.running.append(running := Running(process, popen))
+        if process.orders:
+            running.tell(process.orders)
         return popen
 
     def look(self) -> None:
@@ -114,13 +132,15 @@ class Job:
         # Also to groups whose first process has ended: what it has started may still run.
         if not self._has_ended:
             for running in self.running:
-                os.killpg(running.popen.pid, number)
+                running.signal(number)
 
-    def end(self, wait: Callable[[float], None]) -> list[Running]:
+    def end(self, wait: Callable[[float], None], *, may_save: bool = False) -> list[Running]:
         """Ends whatever still runs: SIGTERM to every group, SIGKILL after the grace period.
 
         Args:
             wait: waits until no process is alive, for at most this many seconds.
+            may_save: whether workers have time to save a checkpoint together; if not, as one of
+                them has failed, they get a second SIGTERM.
 
         Returns:
             The processes that SIGTERM did not end.
@@ -129,13 +149,21 @@ class Job:
             return []
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # in case it is stopped
-        wait(GRACE_SECONDS)
+        if may_save:
+            wait(SAVING_SECONDS)
+        else:
+            wait(INSIST_SECONDS)
+            if self.alive():
+                self.signal(signal.SIGTERM)
+            wait(GRACE_SECONDS - INSIST_SECONDS)
         stubborn = self.alive()
         kill_groups({running.popen.pid for running in self.running})
         self._has_ended = True
         for running in self.running:
             self._cleaner.forget_group(running.popen.pid)
             running.popen.wait()
+            if running.popen.stdin:
+                running.popen.stdin.close()
         return stubborn
 
 
@@ -143,6 +171,11 @@ def how(running: Running) -> str:
     """Returns how a process has ended, for a message."""
     code = running.code
     assert code is not None
+    if running.process.place and code == LOST_CODE:
+        return f"the connection to {running.process.name} was lost"
+    if running.process.place and code > 128:
+        by = signal.strsignal(code - 128)
+        return f"{running.process.name} ended with code {code} (128 + signal {code - 128}: {by})"
     if code > 0:
         return f"{running.process.name} exited with code {code}"
     return f"{running.process.name} was killed by signal {-code} ({signal.strsignal(-code)})"

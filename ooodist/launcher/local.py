@@ -1,46 +1,26 @@
-"""Starts the processes of one training job on this machine: ``python launch/local.py --help``.
+"""Starts the processes of one training job: ``python -m ooodist.launch --help``.
 
-On several hosts, start the processes by hand or with your cluster's own launcher. The same program,
-``python -m ooodist.train …``, runs on every host; only how the processes meet differs.
+Here, or on hosts that are reached over ssh. Each process has its place in a group of its own, and a
+cleaner ends what is left, however this launcher ends; on other hosts ``ssh/keeper.py`` and
+``ssh/runner.py`` do the same. How the processes of an engine meet is in ``environment.py``:
 
-collective (TensorFlow's own, nothing to build). One process per worker, each with
-
-    TF_CONFIG='{"cluster": {"worker": ["a:2222", "b:2222"]},
-                "task": {"type": "worker", "index": I}}'
-
-where a and b are host names, 2222 a free port there, and I is 0 on a and 1 on b. TensorFlow's
-server listens on all networks of the host and asks for no password: whoever reaches it can run
-programs as you. Use a network that others cannot reach.
-
-horovod. Its launcher, run on one host, starts all processes through ssh:
-
-    horovodrun -np 4 -H a:2,b:2 python -m ooodist.train …
-
-byteps. One scheduler and some servers (on CPU hosts or beside the workers), then the workers.
-All processes have
-
-    DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_URI=<address of the scheduler's host>
-    DMLC_PS_ROOT_PORT=<a free port there> DMLC_INTERFACE=<network interface to use, as eth0>
-
-and, each on its host,
-
-    DMLC_ROLE=scheduler python -c 'import byteps.server'
-    DMLC_ROLE=server    python -c 'import byteps.server'
-    DMLC_ROLE=worker DMLC_WORKER_ID=I BYTEPS_LOCAL_RANK=0 BYTEPS_LOCAL_SIZE=1 \\
-        BYTEPS_SOCKET_PATH=<an empty folder> python -m ooodist.train …
-
-Two workers on one host need different folders. If a process dies, our build of BytePS ends the
-others some 10 to 25 seconds later (PS_HEARTBEAT_TIMEOUT, in seconds; 0 disables it).
-
-Add OOODIST_ENGINE=<engine> to name the engine instead of having it detected from these variables.
+* collective: TF_CONFIG with the addresses of all workers.
+* horovod: Horovod's own assignment of ranks and its rendezvous server, as in ``horovodrun``, which
+  itself would listen on all networks and leave its ranks on other hosts when it is killed.
+* byteps: a scheduler, servers and workers. ``bpslaunch`` would hide their exit codes.
+* mpi, horovod-mpi: ``mpirun`` does all of it (``ssh/mpirun.py``).
 """
 
 import argparse
 import os
+import shlex
+import sys
+import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from ooodist.errors import UserError
-from ooodist.launcher import environment, private_network
+from ooodist.launcher import environment, private_network, restarts
 from ooodist.launcher.arguments import (
     check_command,
     count,
@@ -50,39 +30,59 @@ from ooodist.launcher.arguments import (
     reporting,
 )
 from ooodist.launcher.cleaner import Cleaner
-from ooodist.launcher.environment import Places
+from ooodist.launcher.environment import Places, Process
 from ooodist.launcher.host import Host
 from ooodist.launcher.output import Output
+from ooodist.launcher.restarts import Ended
+from ooodist.launcher.ssh import mpirun
+from ooodist.launcher.ssh.listed import LOOPBACK, Listed, count_slots, first_workers, read_hosts
+from ooodist.launcher.ssh.places import Wanted, find_places
+from ooodist.launcher.ssh.preflight import Way
 from ooodist.launcher.supervise import Supervisor
 
+RESTART = "OOODIST_RESTART"  # the number of the restart, for the workers
 DESCRIPTION = """\
-Start the processes of one training job on this machine, show their output with the rank in front,
-and end all of them when one fails. Nothing is left behind: no process, temporary folder or shared
-memory, not even if this launcher is killed.
+Start the processes of one training job, here or on hosts that ssh reaches without a question; show
+their output with the rank in front, and end all of them when one fails. Nothing is left behind on
+any host: no process, temporary folder or shared memory, not even if this launcher is killed.
 
-Nothing of a job listens outside this machine's loopback network. TensorFlow's own server, of
---engine collective, would listen everywhere and let anybody run programs as you, so with that
-engine the workers get a network of their own: they reach each other, and nothing else."""
+Without --hosts, nothing of a job listens outside this machine's loopback network. TensorFlow's own
+server (collective) and mpirun (mpi, horovod-mpi) would listen everywhere, and the former lets
+anybody run programs as you; so with these engines the workers get a network of their own: they
+reach each other, and nothing else.
+
+With --hosts, a check comes first, on all hosts at the same time: they answer, have free ports, the
+same versions of Python, ooodist, TensorFlow and the engine, and the files named in the command."""
 EXAMPLES = """\
 Every worker finds its place in OOODIST_ENGINE, OOODIST_RANK, OOODIST_SIZE, OOODIST_LOCAL_RANK and
-OOODIST_LOCAL_SIZE, and in the variables of its engine; TMPDIR is a folder that is removed with the
-job. Everything else of this environment is passed on as it is.
+OOODIST_LOCAL_SIZE (mpirun: in its own variables), and in the variables of its engine; TMPDIR is a
+folder that is removed with the job. Everything else of this environment is passed on as it is, to
+other hosts through ssh and not in command lines.
 
 exit code: 0 if all workers ended with 0, else that of the process that failed first; 128 + n if
 signal n ended it or this launcher; 124 if --timeout was reached; 2 for wrong use.
 
 examples:
   # two workers, TensorFlow's own collectives (nothing to build)
-  python launch/local.py -np 2 --engine collective -- python -m ooodist.train --config digits.yaml
+  python -m ooodist.launch -np 2 --engine collective -- python -m ooodist.train --config digits.yaml
 
   # four workers and two servers, a log file for each, one hour at most
-  python launch/local.py -np 4 --engine byteps --servers 2 --log-dir logs --timeout 3600 \\
+  python -m ooodist.launch -np 4 --engine byteps --servers 2 --output logs --timeout 3600 \\
       -- python -m ooodist.train --config digits.yaml
+
+  # four workers on two hosts, started again up to five times, also with two workers if need be
+  python -m ooodist.launch --engine horovod --hosts a:2,b:2 --restarts 5 --min-workers 2 \\
+      -- python -m ooodist.train --config digits.yaml
+
+  # a pipeline on the hosts of a file (lines such as `a:2`, or `a slots=2`); what would be started?
+  python -m ooodist.launch --engine mpi --hosts hosts.txt --dry-run -- python -m ooodist.train \\
+      --config gpt.yaml --set 'parallel={pipeline: 4, microbatches: 8}'
 """
 OPEN_SERVER = (
     "TensorFlow's server listens on all networks of this machine and asks for no password: whoever "
     "reaches it can run programs as you. "
 )
+LISTENING = ("collective", *mpirun.ENGINES)  # on all networks, whatever they are told
 
 
 def main(arguments: list[str]) -> int:
@@ -92,30 +92,125 @@ def main(arguments: list[str]) -> int:
 
 
 def _launch(options: argparse.Namespace, command: list[str]) -> int:
-    check_command(command)
-    if options.bind:
-        workers = [Host(cores=share) for share in _split_cores(options.num_workers)]
-    else:
-        workers = [Host()] * options.num_workers
-    places = Places(workers, servers=[Host()] * (options.servers or 1))
-    output = Output(log_folder(options.log_dir))
-    if options.engine == "collective" and options.num_workers > 1:
-        _close_network(output, share=options.share_network)
-    with Cleaner() as cleaner, ExitStack() as resources:
-        processes = environment.processes(options.engine, command, places, cleaner, resources)
-        return Supervisor(cleaner, output).run(processes, options.timeout)
+    launch = _Launch(options, command)
+    return restarts.run(launch.run, options.restarts or 0, launch.output)
 
 
-def _close_network(output: Output, *, share: bool) -> None:
+class _Launch:
+    """A launch of one job, with its restarts."""
+
+    def __init__(self, options: argparse.Namespace, command: list[str]) -> None:
+        self._options = options
+        self._command = command
+        self._wanted = _wanted(options)
+        self._way = Way(tuple(shlex.split(options.ssh)), options.python, Path.cwd())
+        if self._wanted is None:
+            check_command(command)
+        self.output = Output(log_folder(options.log_dir))
+        self._before: Supervisor | None = None
+        if self._wanted is None and options.num_workers > 1 and options.engine in LISTENING:
+            _close_network(self.output, options.engine, share=options.share_network)
+
+    def run(self, restart: int) -> Ended:
+        """Runs the job once; ``restart`` is 0 at first."""
+        options = self._options
+        os.environ[RESTART] = str(restart)
+        with Cleaner() as cleaner, ExitStack() as resources:
+            places = self._places(restart > 0, cleaner, resources)
+            processes = self._processes(places, restart, cleaner, resources)
+            if options.dry_run:
+                for process in processes:
+                    print(process)
+                return Ended(0, "", 0.0)
+            before, started = self._before, time.monotonic()
+            supervisor = Supervisor(cleaner, self.output)
+            if before is not None and before.is_told_to_end:
+                return Ended(before.stop_code, "", 0.0)
+            self._before = supervisor
+            code = supervisor.run(processes, options.timeout)
+            return Ended(code, supervisor.failure, time.monotonic() - started)
+
+    def _places(self, is_restart: bool, cleaner: Cleaner, resources: ExitStack) -> Places:
+        options = self._options
+        if self._wanted is None:
+            shares = _split_cores(options.num_workers) if options.bind else None
+            workers = [
+                Host(cores=shares[rank]) if shares else Host()
+                for rank in range(options.num_workers)
+            ]
+            return Places(workers, servers=[Host()] * (_number(options.servers) or 1))
+        places, out = find_places(
+            self._wanted,
+            self._way,
+            options.engine,
+            self._command,
+            cleaner,
+            resources,
+            is_restart=is_restart,
+        )
+        for message in out:
+            self.output.say(f"without {message}")
+        names = ", ".join(dict.fromkeys(host.name for host in places.workers))
+        self.output.say(f"{len(places.workers)} workers on {names}")
+        if options.engine == "collective" and not is_restart:
+            self.output.say(f"{OPEN_SERVER}Use a network that others cannot reach")
+        return places
+
+    def _processes(
+        self, places: Places, restart: int, cleaner: Cleaner, resources: ExitStack
+    ) -> list[Process]:
+        options, command, workers = self._options, self._command, places.workers
+        if restart:
+            wanted = options.num_workers if self._wanted is None else self._wanted.number
+            command = restarts.resuming(command, None if len(workers) == wanted else len(workers))
+        if options.engine in mpirun.ENGINES:
+            folder = cleaner.new_folder()
+            return [mpirun.process(options.engine, command, workers, self._way, folder)]
+        return environment.processes(options.engine, command, places, cleaner, resources)
+
+
+def _wanted(options: argparse.Namespace) -> Wanted | None:
+    """Returns what is wanted of other hosts; None for a job on this machine alone."""
+    if options.hosts is None:
+        return None
+    hosts = read_hosts(options.hosts)
+    if [host.name for host in hosts] in [[name] for name in LOOPBACK]:
+        number = options.num_workers or count_slots(hosts)
+        options.num_workers = count_slots(first_workers(hosts, number))
+        return None
+    if options.engine == "local":
+        raise UserError("--engine local is one process; leave out --hosts, or take another engine")
+    if options.engine in mpirun.ENGINES and any("@" in host.name for host in hosts):
+        raise UserError(
+            f"--hosts {options.hosts}: mpirun takes no user@host; name the user in ~/.ssh/config"
+        )
+    servers = [] if options.servers is None else _servers(options.servers, hosts)
+    return Wanted(hosts, options.num_workers, tuple(servers), options.min_workers)
+
+
+def _servers(text: str, hosts: list[Listed]) -> list[Listed]:
+    """Reads ``--servers``: a number, on the hosts of the workers in turn, or hosts."""
+    if number := _number(text):
+        turns = [hosts[index % len(hosts)].name for index in range(number)]
+        return [Listed(name, turns.count(name)) for name in dict.fromkeys(turns)]
+    return read_hosts(text)
+
+
+def _number(servers: str | None) -> int | None:
+    return int(servers) if servers is not None and servers.isdigit() else None
+
+
+def _close_network(output: Output, engine: str, *, share: bool) -> None:
     """Moves the job into a network of its own, and says what follows from that or its absence."""
+    danger = OPEN_SERVER if engine == "collective" else "mpirun listens on all networks. "
     if share:
-        output.say(f"{OPEN_SERVER}That is what --share-network asks for")
+        output.say(f"{danger}That is what --share-network asks for")
         return
     try:
         private_network.enter()
     except OSError as error:
         output.say(
-            f"{OPEN_SERVER}This system allows no network of the job's own ({error.strerror}). Take "
+            f"{danger}This system allows no network of the job's own ({error.strerror}). Take "
             "--engine horovod or byteps, which listen on loopback alone, or keep others out by a "
             "firewall"
         )
@@ -138,9 +233,71 @@ def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = new_parser("launch/local.py", DESCRIPTION, EXAMPLES)
+    parser = new_parser("python -m ooodist.launch", DESCRIPTION, EXAMPLES, tuple(mpirun.ENGINES))
+    _add_places(parser)
     parser.add_argument(
-        "--servers", metavar="S", type=count, help="number of byteps servers (default: 1)"
+        "--restarts",
+        metavar="N",
+        type=count,
+        help="when the job fails, start it again up to N times, from its newest checkpoint; not "
+        "after exit code 2, which a person has to put right, nor when it fails "
+        f"{restarts.SAME_FAILURES} times in a row in the same way within "
+        f"{restarts.QUICK_SECONDS:g} s",
+    )
+    parser.add_argument(
+        "--min-workers",
+        metavar="M",
+        type=count,
+        help="with --hosts: at a restart do with the hosts that answer, if they take M workers; a "
+        "host that is back is taken in at the next restart (default: all must answer)",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="make all checks, print the commands with the variables that are set, start nothing",
+    )
+    options, command = parse(parser, arguments)
+    if options.share_network and options.engine not in LISTENING:
+        parser.error(
+            f"--share-network is for --engine {', '.join(LISTENING)}; {options.engine} always "
+            "shares it"
+        )
+    for name, value in (("--bind", options.bind), ("--share-network", options.share_network)):
+        if value and options.hosts is not None:
+            parser.error(f"{name} is for one machine; leave it out with --hosts")
+    if options.bind and options.engine in mpirun.ENGINES:
+        parser.error(f"--bind: with --engine {options.engine}, mpirun places the workers")
+    if options.servers and options.hosts is None and not _number(options.servers):
+        parser.error(f"--servers {options.servers} is not a number; hosts need --hosts as well")
+    if options.min_workers and not (options.hosts and options.restarts):
+        parser.error("--min-workers is for restarts on several hosts: give --hosts and --restarts")
+    if options.min_workers and options.engine == "mpi":
+        parser.error("--min-workers: the stages of a pipeline need all workers; leave it out")
+    return options, command
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hosts",
+        metavar="HOSTS",
+        help="a:2,b:2 or a file with a host a line: hosts, and how many workers each takes",
+    )
+    parser.add_argument(
+        "--ssh",
+        metavar="COMMAND",
+        default="ssh",
+        help="how to call ssh, as 'ssh -F config' (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="PATH",
+        default=sys.executable,
+        help="Python with ooodist on the hosts (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--servers",
+        metavar="S",
+        help="of byteps: the number of servers (default: 1, or one a host), or hosts as in --hosts",
     )
     parser.add_argument(
         "--bind",
@@ -150,12 +307,6 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--share-network",
         action="store_true",
-        help="with --engine collective: leave the workers in this machine's network, for data from "
-        "the internet, say; then TensorFlow's server is open to whoever reaches this machine",
+        help="leave the workers in this machine's network, for data from the internet, say, even "
+        "if the engine then listens on all networks",
     )
-    options, command = parse(parser, arguments)
-    if options.share_network and options.engine != "collective":
-        parser.error(
-            f"--share-network is for --engine collective; {options.engine} always shares it"
-        )
-    return options, command

@@ -80,9 +80,17 @@ class Output:
         """Hides, from now on, what TensorFlow says about exchanges that were aborted."""
         self._hidden = AFTERMATH
 
+    def begin_again(self) -> None:
+        """Shows again what was hidden as the job ended, as another one begins."""
+        self._hidden = NOTES if self._log_folder else None
+        self._errors.clear()
+
     def open_log(self, label: str) -> None:
-        """Opens the log file of the process with this label, if logs are asked for."""
-        if self._log_folder is not None:
+        """Opens the log file of the process with this label, if logs are asked for.
+
+        After a restart of the job it goes on in the same file.
+        """
+        if self._log_folder is not None and label not in self._logs:
             path = self._log_folder / f"{label.replace(' ', '-')}.log"
             self._logs[label] = path.open("wb", buffering=0)
 

@@ -11,13 +11,22 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
-from ooodist.launcher.job import GRACE_SECONDS, HELPERS_END_SECONDS, Job, Running, how
+from ooodist.launcher.job import (
+    GRACE_SECONDS,
+    HELPERS_END_SECONDS,
+    SAVING_SECONDS,
+    Job,
+    Running,
+    how,
+)
 from ooodist.launcher.output import LineSplitter, Output
+from ooodist.launcher.ssh.mpirun import rank_of
 
 READ_SIZE = 1 << 20  # at least the capacity of a pipe, so that one read empties it
 TIMEOUT_CODE = 124  # as timeout(1)
@@ -34,10 +43,16 @@ class Stream:
 
 
 class Supervisor:
-    """Runs one job; used for a single call of ``run``."""
+    """Runs one job; used for a single call of ``run``.
+
+    Attributes:
+        failure: after ``run``, which processes have failed, and how; empty if the job ended well,
+            or because the launcher was told to end it.
+    """
 
     def __init__(self, cleaner: Cleaner, output: Output) -> None:
         self._job = Job(cleaner)
+        self.failure = ""
         self._output = output
         self._stopped_by: int | None = None
         self._selector = selectors.DefaultSelector()
@@ -62,6 +77,19 @@ class Supervisor:
         self._check_output()
         return code
 
+    @property
+    def is_told_to_end(self) -> bool:
+        """Whether the launcher got a signal to end the job, also after ``run``."""
+        with suppress(BlockingIOError):
+            self._note(self._signals.recv(4096))
+        return self._stopped_by is not None
+
+    @property
+    def stop_code(self) -> int:
+        """The exit code for that signal."""
+        assert self._stopped_by is not None
+        return 128 + self._stopped_by
+
     def _signals_as_bytes(self) -> socket.socket:
         reader, self._signal_writer = socket.socketpair()
         for end in (reader, self._signal_writer):
@@ -75,7 +103,8 @@ class Supervisor:
 
     def _start(self, process: Process) -> None:
         try:
-            self._output.open_log(process.label)
+            for label in [process.label, *map(str, range(process.ranks))]:
+                self._output.open_log(label)
         except OSError as error:
             raise UserError(f"cannot write the log of {process.name}: {error}") from error
         popen = self._job.start(process, subprocess.PIPE, subprocess.PIPE)
@@ -91,7 +120,7 @@ class Supervisor:
             if self._stopped_by is not None:
                 name = signal.Signals(self._stopped_by).name
                 self._output.say(f"{name}: ending the job")
-                return 128 + self._stopped_by
+                return self.stop_code
             self._check_output()
             if deadline is not None and time.monotonic() >= deadline and self._job.code() is None:
                 self._output.say(f"not finished after {timeout:g} s (--timeout): ending the job")
@@ -103,6 +132,7 @@ class Supervisor:
                     "is what the others waited for"
                 )
             ends = ", ".join(how(running) for running in self._job.failed())
+            self.failure = ends
             self._output.say(f"{ends}: ending the job{self._output.where}")
             self._output.hide_aftermath()
             return code
@@ -123,10 +153,13 @@ class Supervisor:
             if key.fileobj is not self._signals:
                 self._forward(key)
         if any(key.fileobj is self._signals for key in ready):
-            for number in self._signals.recv(4096):
-                if number in STOP_SIGNALS:
-                    self._stopped_by = number
+            self._note(self._signals.recv(4096))
             self._job.look()
+
+    def _note(self, signals: bytes) -> None:
+        for number in signals:
+            if number in STOP_SIGNALS:
+                self._stopped_by = number
 
     def _wait_for_ends(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -141,14 +174,18 @@ class Supervisor:
         self._show(key.data, lines.feed(data) if data else lines.end())
 
     def _show(self, stream: Stream, lines: Iterable[tuple[bytes, bool]]) -> None:
+        process = stream.running.process
         for text, whole in lines:
-            self._output.show(stream.descriptor, stream.running.process.label, text, whole)
+            rank, words = rank_of(text) if process.ranks else (None, text)
+            self._output.show(stream.descriptor, rank or process.label, words, whole)
 
     def _end(self) -> None:
         """Ends all processes that still run."""
-        if stubborn := self._job.end(self._wait_for_ends):
+        may_save = self._stopped_by == signal.SIGTERM and not self._job.failed()
+        if stubborn := self._job.end(self._wait_for_ends, may_save=may_save):
             names = ", ".join(running.process.name for running in stubborn)
-            self._output.say(f"still running {GRACE_SECONDS:g} s after SIGTERM, killed: {names}")
+            seconds = SAVING_SECONDS if may_save else GRACE_SECONDS
+            self._output.say(f"still running {seconds:g} s after SIGTERM, killed: {names}")
         self._forward_the_rest()
         self._output.close_logs()
         signal.set_wakeup_fd(-1)

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keras
@@ -55,6 +55,11 @@ def find(config: Config, folder: Path) -> Source | None:
     be overwritten.
     """
     resume = config.checkpoint.resume
+    if config.checkpoint.restart:
+        if folders.checkpoints(folder):
+            resume = True
+        else:
+            logger.info("restart: there is no checkpoint in %s yet", folder)
     if resume is True:
         file, state = folders.latest(folder)
     elif isinstance(resume, str) and folders.is_checkpoint(Path(resume)):
@@ -88,6 +93,24 @@ def share(engine: Engine, source: Source | None) -> Source | None:
         return None
     file, state = json.loads(content)
     return Source(Path(file), yaml_dataclass.read(State, state))
+
+
+def with_samples_kept(config: Config, source: Source | None, size: int) -> Config:
+    """Returns the job of a restart with as many samples a step as before, on all workers together.
+
+    So steps, and a learning rate that depends on them, mean the same with another number of
+    workers. If that does not divide the samples, a step has a few more or less.
+    """
+    if source is None or not config.checkpoint.restart or source.state.size == size:
+        return config
+    before = source.state.size * source.state.batch
+    batch = max(1, round(before / size))
+    logger.warning(
+        "restart with %d workers instead of %d: batch %d instead of %d, %d samples a step (before: "
+        "%d)",
+        *(size, source.state.size, batch, source.state.batch, size * batch, before),
+    )
+    return replace(config, batch=batch)
 
 
 def start_step(source: Source | None, config: Config, size: int) -> int:

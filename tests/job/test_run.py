@@ -263,6 +263,37 @@ def test_ranks_share_what_gradients_had_lost(
     assert feedback.values().keys() == lost.keys()
 
 
+@pytest.mark.parametrize(("size", "batch"), [(4, 64), (2, 128), (3, 85), (1, 256), (8, 32)])
+def test_a_restart_keeps_the_samples_of_a_step(size: int, batch: int, tmp_path: Path) -> None:
+    """The first start had four workers with 64 samples each."""
+    config = job_file.load(None, [*SMALL, "batch=64", "checkpoint.restart=true"])
+    state = State(3, 33, 1, 4, 64, {"batch": 64}, (), "")
+    source = resume.Source(tmp_path, state)
+    kept = resume.with_samples_kept(config, source, size)
+    assert kept == replace(config, batch=batch)
+    allowed = replace(kept, checkpoint=replace(kept.checkpoint, new_world_size=True))
+    first = resume.start_step(source, allowed, size)
+    seen, before = first * size * batch, 33 * 4 * 64
+    assert before <= seen < before + size * batch
+    if 256 % size == 0:
+        assert first == 33  # the same steps, so the same learning rates, and the same samples
+    assert resume.with_samples_kept(config, None, size) == config
+    usual = replace(config, checkpoint=replace(config.checkpoint, restart=False))
+    assert resume.with_samples_kept(usual, source, size) == usual
+
+
+def test_a_restart_begins_as_the_job_does_or_goes_on(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="ooodist")
+    run(engine, tmp_path, "epochs=1", "checkpoint.restart=true")
+    assert f"restart: there is no checkpoint in {tmp_path} yet" in caplog.text
+    assert "resuming after" not in caplog.text
+    run(engine, tmp_path, "epochs=2", "checkpoint.restart=true")
+    assert "resuming after epoch 1 from" in caplog.text
+    assert last_state(tmp_path).epoch == 2
+
+
 @pytest.mark.parametrize(("batch", "is_named"), [(64, True), (96, False)])
 def test_another_order_of_records_is_named(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, batch: int, is_named: bool

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,9 +21,12 @@ CLEAR_SECONDS = 10.0
 class Launchers:
     """Starts a launcher in an environment by which all its descendants can be found."""
 
-    def __init__(self, program: Path, temporary: Path, packages: Path) -> None:
+    def __init__(
+        self, program: Path, temporary: Path, packages: Path, before: Sequence[str] = ()
+    ) -> None:
+        """``before``: what the command line begins with, as for a host of a network."""
         self.temporary = temporary
-        self._program = program
+        self._command = [*before, sys.executable, str(program)]
         self._packages = packages
         mark = uuid.uuid4().hex
         self._mark = f"OOODIST_TEST_MARK={mark}".encode()
@@ -40,7 +43,7 @@ class Launchers:
     def start(self, *arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         """A launcher with these arguments, running, in a process group of its own."""
         launcher = subprocess.Popen(
-            [sys.executable, str(self._program), *arguments],
+            [*self._command, *arguments],
             env=self.environment,
             stdout=stdout,
             stderr=subprocess.PIPE,
@@ -127,7 +130,7 @@ def networks_of(process: int) -> list[str]:
 @pytest.fixture
 def launchers(tmp_path: Path) -> Iterator[Launchers]:
     """``launch/local.py``, of which nothing may be left when the test has ended."""
-    with _launchers(LOCAL, tmp_path) as started:
+    with launchers_of(LOCAL, tmp_path) as started:
         yield started
 
 
@@ -135,7 +138,7 @@ def launchers(tmp_path: Path) -> Iterator[Launchers]:
 def netlabs(tmp_path: Path) -> Iterator[Launchers]:
     """``launch/netlab.py``, of which nothing may be left when the test has ended."""
     needs_root()
-    with _launchers(NETLAB, tmp_path) as started:
+    with launchers_of(NETLAB, tmp_path) as started:
         yield started
         for launcher in started.started:
             assert not networks_of(launcher.pid)
@@ -148,10 +151,11 @@ def needs_root() -> None:
 
 
 @contextmanager
-def _launchers(program: Path, packages: Path) -> Iterator[Launchers]:
+def launchers_of(program: Path, packages: Path, before: Sequence[str] = ()) -> Iterator[Launchers]:
+    """Launchers of which nothing may be left in the end."""
     # Not below tmp_path, which is too long for Unix sockets.
     with tempfile.TemporaryDirectory(prefix="launch-", dir="/tmp") as temporary:
-        started = Launchers(program, Path(temporary), packages)
+        started = Launchers(program, Path(temporary), packages, before)
         try:
             yield started
             started.check_nothing_is_left()

@@ -189,7 +189,12 @@ GIVEN = ["-np", "1", "--engine", "local"]
     [
         (["-np", "0", "--engine", "local", "--", "true"], "'0' is not a whole number"),
         (["-np", "two", "--engine", "local", "--", "true"], "'two' is not a whole number"),
-        (["-np", "1", "--engine", "mpi", "--", "true"], "invalid choice: 'mpi'"),
+        (["-np", "1", "--engine", "nccl", "--", "true"], "invalid choice: 'nccl'"),
+        ([*GIVEN, "--hosts", "a:0", "--", "true"], "--hosts: 'a:0' is not a host and its number"),
+        ([*GIVEN, "--hosts", "a", "--bind", "--", "true"], "--bind is for one machine"),
+        ([*GIVEN, "--hosts", "a", "--", "true"], "--engine local is one process"),
+        ([*GIVEN, "--min-workers", "1", "--", "true"], "--min-workers is for restarts on several"),
+        (["-np", "3", *GIVEN[2:], "--hosts", "localhost:2", "--", "true"], "takes 2 workers"),
         (["-np", "2", "--engine", "local", "--", "true"], "-np 2 with --engine local"),
         (["--engine", "local", "--", "true"], "required: -np"),
         ([*GIVEN], "no command to start"),
@@ -259,4 +264,4 @@ def test_it_finds_the_environment_itself(tmp_path: Path) -> None:
 def test_help(launchers: Launchers) -> None:
     done = launchers.run("--help")
     assert done.returncode == 0
-    assert "python launch/local.py -np 2 --engine collective -- python -m ooodist" in done.stdout
+    assert "python -m ooodist.launch -np 2 --engine collective -- python -m ooodist" in done.stdout

@@ -49,7 +49,8 @@ def processes(
         own = _horovod(task, host, resources)
     else:
         own, helpers = _byteps(task, host, cleaner, resources)
-    return [*helpers, Process(str(task.rank), command, position | own, is_worker=True)]
+    given = position | own
+    return [*helpers, environment.process_on(str(task.rank), host, command, given, is_worker=True)]
 
 
 def _collective(task: Task, host: Host, resources: ExitStack) -> dict[str, str]:
@@ -88,7 +89,7 @@ def _byteps(
 
     def helper(label: str, role: str) -> Process:
         serve = [sys.executable, "-c", "import byteps.server"]
-        return Process(label, serve, everyone(role), is_worker=False)
+        return environment.process_on(label, host, serve, everyone(role), is_worker=False)
 
     helpers = []
     if task.rank == 0:
@@ -96,7 +97,7 @@ def _byteps(
         helpers.append(helper("scheduler", "scheduler"))
     if task.is_first_of_host:
         helpers.append(helper(f"server {task.host}", "server"))
-    sockets = environment.socket_folder(cleaner)
+    sockets = environment.socket_folder(host, cleaner)
     return everyone("worker") | environment.byteps_worker(task.rank, sockets), helpers
 
 

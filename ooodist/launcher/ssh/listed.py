@@ -1,0 +1,87 @@
+"""Lists of hosts, from ``--hosts``: ``a:2,b:2``, or a file with a host a line.
+
+A line of a file is ``a:2``, or ``a slots=2`` as in hostfiles of ``mpirun``; ``#`` begins a comment.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ooodist.errors import UserError
+
+# Nothing that a shell or ssh could take for more than a name: no "-" in front, above all.
+_HOST = re.compile(
+    r"(?P<name>(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9_][\w.-]*)"
+    r"(?::(?P<number>\d+)|\s+slots\s*=\s*(?P<slots>\d+))?"
+)
+_FORM = "give a:2,b:2 or a file with lines such as `a:2` or `a slots=2`"
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A host of the list, and how many workers it takes; ``name`` may begin with ``user@``."""
+
+    name: str
+    slots: int
+
+    @property
+    def host(self) -> str:
+        """The name of the host alone."""
+        return self.name.rpartition("@")[2]
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.slots}"
+
+
+def read_hosts(text: str) -> list[Listed]:
+    """Reads a list, or the file of this name. Raises UserError if it is none."""
+    path = Path(text)
+    if os.path.isfile(path):  # also false for what is too long for a path
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--hosts {text}: cannot be read ({error}); {_FORM}") from error
+        entries = [line.partition("#")[0].strip() for line in lines]
+        return _read([entry for entry in entries if entry], f"--hosts {text}")
+    if "/" in text:
+        raise UserError(f"--hosts {text}: there is no such file; {_FORM}")
+    return _read([entry.strip() for entry in text.split(",")], "--hosts")
+
+
+def _read(entries: list[str], where: str) -> list[Listed]:
+    hosts: dict[str, Listed] = {}
+    for entry in entries:
+        found = _HOST.fullmatch(entry)
+        slots = int(found["number"] or found["slots"] or 1) if found else 0
+        if found is None or slots < 1:
+            raise UserError(f"{where}: {entry!r} is not a host and its number of workers; {_FORM}")
+        if found["name"] in hosts:
+            raise UserError(f"{where}: {found['name']} is named twice; add up its workers")
+        hosts[found["name"]] = Listed(found["name"], slots)
+    if not hosts:
+        raise UserError(f"{where}: there is no host in it; {_FORM}")
+    return list(hosts.values())
+
+
+def count_slots(hosts: Iterable[Listed]) -> int:
+    """Returns how many workers the hosts take."""
+    return sum(host.slots for host in hosts)
+
+
+def first_workers(hosts: list[Listed], number: int) -> list[Listed]:
+    """Returns the hosts of the first ``number`` workers. Raises UserError if there are fewer."""
+    if number > count_slots(hosts):
+        names = ",".join(map(str, hosts))
+        raise UserError(
+            f"-np {number}: --hosts {names} takes {count_slots(hosts)} workers; lower -np, or give "
+            "more hosts or workers a host (a:2)"
+        )
+    taken: list[Listed] = []
+    for host in hosts:
+        if number:
+            taken.append(replace(host, slots=min(host.slots, number)))
+            number -= taken[-1].slots
+    return taken

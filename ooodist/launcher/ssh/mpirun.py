@@ -1,0 +1,92 @@
+"""Starts the workers of a job by ``mpirun`` of Open MPI, on this machine or over ssh.
+
+``mpirun`` itself reaches the hosts, starts the ranks, joins them, and ends all when one fails. The
+launcher gives it names, variables and ssh, takes its output apart, and has ranks end with it
+(``leash.py``).
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ooodist.errors import UserError
+from ooodist.launcher.environment import OUTPUT, Process
+from ooodist.launcher.host import Host
+from ooodist.launcher.job import SAVING_SECONDS
+from ooodist.launcher.ssh.host import SshHost, passed_on
+from ooodist.launcher.ssh.preflight import SSH_OPTIONS, Way
+
+ENGINES = {
+    "mpi": {"OOODIST_ENGINE": "mpi"},
+    # Controller and operations must be of one library.
+    "horovod-mpi": {
+        "OOODIST_ENGINE": "horovod",
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CPU_OPERATIONS": "mpi",
+    },
+}
+# What --tag-output puts in front of a line: job, rank, stream.
+_TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
+
+
+def process(
+    engine: str, command: list[str], workers: Sequence[Host], way: Way, folder: Path
+) -> Process:
+    """Returns the process that starts all workers.
+
+    Args:
+        engine: one of ``ENGINES``.
+        command: what each worker runs.
+        workers: the host of each.
+        way: how to reach the hosts.
+        folder: a temporary folder of this machine.
+
+    Raises:
+        UserError: there is no ``mpirun``.
+    """
+    if shutil.which("mpirun") is None:
+        raise UserError(
+            f"--engine {engine}: there is no mpirun on PATH; run apt-get install openmpi-bin"
+        )
+    names = Counter(host.name or "localhost" for host in workers)
+    # Its ranks write to terminals, so Python writes line by line; in pieces, lines would mix.
+    variables = ENGINES[engine] | {"PYTHONUNBUFFERED": ""}
+    keepers = json.dumps(
+        {host.own_name: host.folder for host in workers if isinstance(host, SshHost)}
+    )
+    given = passed_on(os.environ) | OUTPUT | variables
+    options = {
+        "plm_rsh_agent": shlex.join([*way.ssh, *SSH_OPTIONS]),
+        "plm_rsh_no_tree_spawn": "1",  # hosts need not reach each other by ssh
+        "odls_base_sigkill_timeout": f"{SAVING_SECONDS:.0f}",
+    }
+    start = [
+        "mpirun",
+        *("-np", str(len(workers)), "-H", ",".join(f"{name}:{names[name]}" for name in names)),
+        # As horovodrun has it: TensorFlow's threads may use all cores.
+        *("--bind-to", "none", "--map-by", "slot", "--tag-output", "--wdir", str(way.folder)),
+        *(word for name, value in options.items() for word in ("--mca", name, value)),
+    ]
+    # On other hosts ranks do not inherit the environment of mpirun.
+    export = [word for name in sorted(given) for word in ("-x", name)] if keepers != "{}" else []
+    return Process(
+        "mpirun",
+        [*start, *export, way.python, "-m", "ooodist.launcher.ssh.leash", keepers, *command],
+        variables | {"TMPDIR": str(folder)},
+        is_worker=True,
+        program=[*start, *command],
+        ranks=len(workers),
+    )
+
+
+def rank_of(line: bytes) -> tuple[str | None, bytes]:
+    """Returns the label of the worker that wrote a line, and the line without its tag."""
+    if tag := _TAG.match(line):
+        # A line that was written in pieces has a tag before each.
+        return tag[1].decode(), line.replace(tag[0], b"")
+    return None, line

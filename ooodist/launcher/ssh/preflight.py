@@ -1,0 +1,282 @@
+"""Before a job starts on several hosts: they answer, and have the same of all that matters."""
+
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from ooodist.errors import UserError
+from ooodist.launcher.cleaner import Cleaner
+from ooodist.launcher.ssh.host import SshHost, module_line
+from ooodist.launcher.ssh.keeper import Facts, Request
+from ooodist.launcher.ssh.listed import Listed
+
+ANSWER_SECONDS = 60.0  # a Python on a slow network disk takes long to start
+# No questions; a host that is gone is noticed within 15 seconds.
+SSH_OPTIONS = (
+    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"),
+)
+_LONGEST_ANSWER = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to reach hosts: the ssh command, and where Python and the job's folder are on each."""
+
+    ssh: tuple[str, ...] = ("ssh",)
+    python: str = sys.executable
+    folder: Path = Path()
+
+    def line(self, host: Listed, address: str, sockets: Path) -> tuple[str, ...]:
+        """Returns the command to which a line for the host's shell is appended.
+
+        Args:
+            sockets: a folder of this machine, in which ssh keeps one connection for each host.
+        """
+        if is_own(address):
+            return ("sh", "-c")
+        shared = ("-o", "ControlMaster=auto", "-o", f"ControlPath={sockets}/%C")
+        return (*self.ssh, *SSH_OPTIONS, *shared, "--", host.name)
+
+
+@dataclass
+class _Keeper:
+    """A keeper that has been started."""
+
+    listed: Listed
+    address: str
+    line: tuple[str, ...]
+    popen: subprocess.Popen[bytes]
+    errors: IO[bytes]
+
+    def fileno(self) -> int:
+        assert self.popen.stdout
+        return self.popen.stdout.fileno()
+
+    @property
+    def requests(self) -> int:
+        """The pipe to it."""
+        assert self.popen.stdin
+        return self.popen.stdin.fileno()
+
+    def complaint(self) -> str:
+        """Returns the last line that it or ssh has written to standard error."""
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def meet(
+    hosts: list[Listed],
+    way: Way,
+    engine: str,
+    command: list[str],
+    cleaner: Cleaner,
+    resources: ExitStack,
+) -> tuple[dict[str, SshHost], list[str]]:
+    """Starts a keeper on each host, on all at the same time.
+
+    Returns:
+        the hosts that answer and agree, by their names in the list, and what keeps the others out:
+        a message for each.
+
+    Raises:
+        UserError: those that answer differ in something that matters.
+    """
+    if shutil.which(way.ssh[0]) is None:
+        raise UserError(f"--ssh {way.ssh[0]}: not found; run apt-get install openssh-client")
+    sockets = cleaner.new_folder()
+    out: list[str] = []
+    keepers = []
+    for listed in hosts:
+        try:
+            keepers.append(_start(listed, way, sockets, cleaner, resources))
+        except OSError as error:
+            out.append(f"host {listed.name}: its name does not resolve here ({error.strerror})")
+    words = [part for word in command for part in {word, word.rpartition("=")[2]}]
+    # os.path, as words may be too long for a path, which Path takes for an error.
+    files = [word for word in words if os.path.isfile(way.folder / word)]
+    for keeper in keepers:
+        ports = keeper.listed.slots + 1  # one more for BytePS's scheduler
+        search_path = os.environ.get("PATH", os.defpath)
+        request = Request(keeper.address, engine, command[0], search_path, files, ports)
+        _write(keeper, request)
+    answers: list[tuple[_Keeper, Facts]] = []
+    deadline = time.monotonic() + ANSWER_SECONDS
+    for keeper in keepers:
+        facts = _answer(keeper, deadline)
+        if isinstance(facts, Facts):
+            answers.append((keeper, facts))
+        else:
+            out.append(facts)
+    _check([(keeper.listed.name, facts) for keeper, facts in answers], engine, command[0])
+    _check_addresses([(keeper.listed.name, keeper.address) for keeper, _ in answers])
+    return {keeper.listed.name: _host(keeper, facts, way) for keeper, facts in answers}, out
+
+
+def _start(
+    listed: Listed, way: Way, sockets: Path, cleaner: Cleaner, resources: ExitStack
+) -> _Keeper:
+    address = socket.gethostbyname(listed.host)
+    errors = resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+    line = way.line(listed, address, sockets)
+    popen = subprocess.Popen(
+        [*line, f"{module_line(way.python, way.folder)}ooodist.launcher.ssh.keeper"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        bufsize=0,
+        start_new_session=True,
+        preexec_fn=cleaner.add_own_group,
+    )
+    keeper = _Keeper(listed, address, line, popen, errors)
+    resources.callback(_end, keeper, cleaner)
+    return keeper
+
+
+def _write(keeper: _Keeper, request: Request) -> None:
+    with suppress(BrokenPipeError):  # then there will be no answer, and a reason
+        os.write(keeper.requests, json.dumps(asdict(request)).encode() + b"\n")
+
+
+def _end(keeper: _Keeper, cleaner: Cleaner) -> None:
+    """Lets the keeper clean up, and waits for that."""
+    assert keeper.popen.stdin
+    assert keeper.popen.stdout
+    keeper.popen.stdin.close()
+    try:
+        keeper.popen.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        keeper.popen.kill()
+        keeper.popen.wait()
+    cleaner.forget_group(keeper.popen.pid)
+    keeper.popen.stdout.close()
+
+
+def _answer(keeper: _Keeper, deadline: float) -> Facts | str:
+    """Returns what the keeper says, or a message why it says nothing."""
+    data = b""
+    while not data.endswith(b"\n") and len(data) < _LONGEST_ANSWER:
+        left = max(0.0, deadline - time.monotonic())
+        if not select.select([keeper], [], [], left)[0]:
+            return f"host {keeper.listed.name}: no answer within {ANSWER_SECONDS:g} s"
+        part = os.read(keeper.fileno(), 1 << 16)
+        if not part:
+            return f"host {keeper.listed.name}: {keeper.complaint()}"
+        data += part
+    try:
+        return Facts(**json.loads(data))
+    except (ValueError, TypeError):
+        return (
+            f"host {keeper.listed.name}: {data[:200]!r} is no answer of ooodist; let the shell's "
+            "start-up files print nothing"
+        )
+
+
+def _host(keeper: _Keeper, facts: Facts, way: Way) -> SshHost:
+    return SshHost(
+        address=keeper.address,
+        interface=facts.interface,
+        name=keeper.listed.host,
+        line=keeper.line,
+        module=module_line(way.python, way.folder),
+        python=way.python,
+        own_name=facts.own_name,
+        folder=facts.folder,
+        ports=facts.ports,
+        keeper=keeper.requests,
+    )
+
+
+def _check(answers: list[tuple[str, Facts]], engine: str, program: str) -> None:
+    """Raises UserError if a host lacks something, or has another one than the first host."""
+    for name, facts in answers:
+        for package, version in facts.versions.items():
+            if not version:
+                raise UserError(
+                    f"host {name} has no {package}; install it there, for {engine} with "
+                    "scripts/install_engines.sh, or name another Python with --python"
+                )
+        if not facts.program:
+            raise UserError(
+                f"host {name} has no program {program}; install it there, or give its full path"
+            )
+        if not facts.interface:
+            raise UserError(
+                f"host {name} has no network interface with the address to which its name resolves "
+                "here; correct the name in DNS or /etc/hosts"
+            )
+        if engine == "horovod" and facts.own_address.startswith("127."):
+            raise UserError(
+                f"host {name} resolves its own name, {facts.own_name}, to {facts.own_address}, "
+                "which Horovod would listen at; give it its network address in /etc/hosts there"
+            )
+        for path, digest in facts.files.items():
+            if not digest:
+                raise UserError(
+                    f"host {name} has no file {path}; copy it there, or use a disk that all see"
+                )
+    _check_equal([(name, facts.versions) for name, facts in answers], "install the same on both")
+    _check_equal(
+        [
+            (name, {path: f"SHA-256 {digest[:12]}" for path, digest in facts.files.items()})
+            for name, facts in answers
+        ],
+        "copy it from one to the other, or use a disk that all see",
+    )
+
+
+def _check_equal(found: list[tuple[str, dict[str, str]]], way_out: str) -> None:
+    for name, values in found[1:]:
+        first, expected = found[0]
+        for what, value in expected.items():
+            if values[what] != value:
+                raise UserError(
+                    f"{what} differs: host {first} has {value}, host {name} has {values[what]}; "
+                    f"{way_out}"
+                )
+
+
+def _check_addresses(addresses: list[tuple[str, str]]) -> None:
+    """Raises UserError if some hosts could not reach others under these addresses."""
+    for name, address in addresses:
+        if address.startswith("127.") and len(addresses) > 1:
+            raise UserError(
+                f"host {name} resolves to {address} here, where no other host can reach it; name "
+                "its network address, or correct /etc/hosts"
+            )
+    known: dict[str, str] = {}
+    for name, address in addresses:
+        if address in known:
+            raise UserError(
+                f"hosts {known[address]} and {name} are the same ({address}); name it once, with "
+                "all its workers"
+            )
+        known[address] = name
+
+
+def is_own(address: str) -> bool:
+    """Whether an address is one of this machine."""
+    with socket.socket() as own:
+        try:
+            own.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def own_address(other: str) -> str:
+    """Returns the address of this machine from which it reaches another one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        any_socket.connect((other, 9))  # sends nothing
+        return str(any_socket.getsockname()[0])

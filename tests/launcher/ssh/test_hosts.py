@@ -1,0 +1,173 @@
+"""Jobs on four hosts of an emulated network, each with an sshd: real engines, faults, restarts.
+
+These tests need root, as the emulated network does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import needs_built
+
+from ..conftest import LOCAL, Launchers, launchers_of, needs_root, python, wait_until
+from ..test_real_engines import PROGRAMS
+from .hosts import SshHosts, on, ssh_hosts
+
+PROGRAMS_OF_FOUR = {
+    **{name: text.replace("group_size=2", "group_size=4") for name, text in PROGRAMS.items()},
+    "horovod-mpi": PROGRAMS["horovod"],
+    "mpi": """
+from mpi4py import MPI
+print("sum", [float(MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1))])
+""",
+}
+# A worker with a child.
+FAMILY = """
+import os, signal, subprocess, sys, time
+subprocess.Popen(["sleep", "600"])
+print(f"{os.getpid()} {os.environ['OOODIST_SIZE']} {os.environ['OOODIST_RESTART']} "
+      f"{os.environ['TMPDIR']}", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[SshHosts]:
+    needs_root()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, ssh_hosts(4, Path(folder)) as found:
+        yield found
+
+
+@pytest.fixture
+def launchers(hosts: SshHosts, tmp_path: Path) -> Iterator[Launchers]:
+    """Launchers on the first host."""
+    with launchers_of(LOCAL, tmp_path, on(hosts.hosts[0])) as started:
+        # Open MPI wants to be told twice that root may; ranks that wait leave the cores to others.
+        names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+        started.environment |= dict.fromkeys((*names, "OMPI_MCA_mpi_yield_when_idle"), "1")
+        yield started
+
+
+def options(hosts: SshHosts, engine: str, number: int = 4) -> list[str]:
+    return ["--engine", engine, "--hosts", ",".join(hosts.names[:number]), "--ssh", hosts.ssh]
+
+
+@pytest.mark.parametrize("engine", PROGRAMS_OF_FOUR)
+def test_engine(hosts: SshHosts, launchers: Launchers, tmp_path: Path, engine: str) -> None:
+    needs_built(engine.removesuffix("-mpi"))
+    program = PROGRAMS_OF_FOUR[engine].replace("ENDING", "")
+    logs = ["--output", str(tmp_path / "logs"), "--timeout", "200"]
+    done = launchers.run(*options(hosts, engine), *logs, *python(program), timeout=240)
+    assert done.returncode == 0, done.stderr
+    sums = sorted(line for line in done.stdout.splitlines() if "sum" in line)
+    assert sums == [f"[{rank}] sum [10.{'0' if engine == 'mpi' else ''}]" for rank in range(4)]
+    assert "[launch] 4 workers on host0, host1, host2, host3" in done.stderr
+    for rank in range(4):
+        assert "sum [10." in (tmp_path / "logs" / f"{rank}.log").read_text()
+
+
+def started(launcher: subprocess.Popen[str], number: int) -> dict[int, list[str]]:
+    """Of each worker, by rank: process id, number of workers, of the restart, temporary folder."""
+    assert launcher.stdout is not None
+    lines = [re.fullmatch(r"\[(\d+)\] (.*)\n", launcher.stdout.readline()) for _ in range(number)]
+    return {int(line[1]): line[2].split() for line in lines if line}
+
+
+@pytest.mark.parametrize("fault", ["rank", "launcher", "SIGTERM"])
+def test_nothing_is_left_on_any_host(hosts: SshHosts, launchers: Launchers, fault: str) -> None:
+    launcher = launchers.start(*options(hosts, "collective", 3), *python(FAMILY))
+    workers = started(launcher, 3)
+    if fault == "rank":
+        os.kill(int(workers[2][0]), signal.SIGKILL)
+    else:
+        os.kill(launcher.pid, signal.SIGKILL if fault == "launcher" else signal.SIGTERM)
+    _, stderr = launcher.communicate(timeout=20)
+    code = {"rank": 137, "launcher": -9, "SIGTERM": 143}[fault]
+    assert launcher.returncode == code, stderr
+    if fault == "rank":
+        assert "[launch] worker 2 on host2 ended with code 137 (128 + signal 9: Killed)" in stderr
+    launchers.check_nothing_is_left()
+    folders = [Path(worker[3]) for worker in workers.values()]
+    wait_until(lambda: not any(map(Path.exists, folders)), lambda: f"left: {folders}")
+
+
+def test_mpirun_that_is_killed_leaves_nothing(hosts: SshHosts, launchers: Launchers) -> None:
+    script = FAMILY.replace("OOODIST_SIZE", "OMPI_COMM_WORLD_SIZE").replace("TMPDIR", "HOME")
+    launcher = launchers.start(*options(hosts, "mpi", 3), *python(script))
+    assert [worker[1] for worker in started(launcher, 3).values()] == ["3"] * 3
+    os.killpg(launcher.pid, signal.SIGKILL)
+    launcher.communicate(timeout=20)
+    launchers.check_nothing_is_left()
+
+
+def test_restarts_take_the_hosts_that_answer(hosts: SshHosts, launchers: Launchers) -> None:
+    more = ["--restarts", "3", "--min-workers", "2"]
+    launcher = launchers.start(*options(hosts, "collective", 3), *more, *python(FAMILY))
+    workers = started(launcher, 3)
+    assert [worker[1:3] for worker in workers.values()] == [["3", "0"]] * 3
+    hosts.stop(hosts.hosts[1])
+    os.kill(int(workers[1][0]), signal.SIGKILL)
+    workers = started(launcher, 2)
+    assert [worker[1:3] for worker in workers.values()] == [["2", "1"]] * 2
+    hosts.start(hosts.hosts[1])
+    os.kill(int(workers[0][0]), signal.SIGKILL)
+    workers = started(launcher, 3)
+    assert [worker[1:3] for worker in workers.values()] == [["3", "2"]] * 3
+    launcher.terminate()
+    _, stderr = launcher.communicate(timeout=20)
+    assert launcher.returncode == 143
+    assert "restart 1 of 3, as worker 1 on host1 ended with code 137" in stderr
+    assert "without host host1: ssh: connect to host host1 port 22: Connection refused" in stderr
+    assert "2 workers on host0, host2" in stderr
+    assert "restart 2 of 3, as worker 0 on host0 ended with code 137" in stderr
+    assert "SIGTERM: ending the job" in stderr
+
+
+def test_what_is_wrong_is_said_before_anything_starts(
+    hosts: SshHosts, launchers: Launchers, tmp_path: Path
+) -> None:
+    given = options(hosts, "collective", 3)
+    unknown = launchers.run(*given[:2], "--hosts", "host0,nowhere", *given[4:], "--", "true")
+    assert "host nowhere: its name does not resolve here" in unknown.stderr
+    missing = launchers.run(*given, "--", "no-such-program")
+    assert "host host0 has no program no-such-program" in missing.stderr
+    python = launchers.run(*given, "--python", "/nowhere/python", "--", "true")
+    assert "host host0: sh: 1: exec: /nowhere/python: not found" in python.stderr
+    assert "host host1: " in python.stderr
+    hosts.stop(hosts.hosts[2])
+    try:
+        silent = launchers.run(*given, "--", "true")
+    finally:
+        hosts.start(hosts.hosts[2])
+    assert "host host2: ssh: connect to host host2 port 22: Connection refused" in silent.stderr
+    assert "2 of 3 workers have a host" in silent.stderr
+    for done in (unknown, missing, python, silent):
+        assert done.returncode == 2
+        assert not done.stdout
+        assert done.stderr.count("\n") == 1
+
+
+def test_dry_run_and_secrets(hosts: SshHosts, launchers: Launchers) -> None:
+    launchers.environment["SECRET_TOKEN"] = "s3cret value"
+    given = options(hosts, "collective", 2)
+    dry = launchers.run(*given, "--dry-run", "--", "echo", "two words", "$HOME")
+    first, second = dry.stdout.splitlines()
+    assert first.startswith("worker 0 on host0: OOODIST_ENGINE=collective OOODIST_RANK=0")
+    assert second.endswith("echo 'two words' '$HOME'")
+    assert "s3cret" not in dry.stdout + dry.stderr
+    # Words reach the program as they are, and the environment does, but in no command line.
+    show = "ps ax | grep -c '[s]3cret value'; echo \"$SECRET_TOKEN\""
+    done = launchers.run(*given, "--", "sh", "-c", show)
+    assert sorted(done.stdout.splitlines()) == [
+        *("[0] 0", "[0] s3cret value", "[1] 0", "[1] s3cret value")
+    ], shlex.join([sys.executable, done.stderr])
