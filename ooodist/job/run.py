@@ -36,13 +36,13 @@ from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.callbacks import (
     Best,
     EpochLog,
-    SaveCheckpoints,
-    SaveParts,
-    SaveWhole,
     SeedEachEpoch,
     StopOnInvalidLoss,
 )
 from ooodist.trainer.progress import Progress, StepTimer
+from ooodist.trainer.saving.checkpoints import Intervals, SaveCheckpoints
+from ooodist.trainer.saving.savers import SaveParts, SaveWhole
+from ooodist.trainer.saving.within_epoch import GoOnWithin
 from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog
 from ooodist.transfer import provenance
 from ooodist.util import yaml_dataclass
@@ -142,12 +142,16 @@ def train(job: Job, started: float) -> None:
         epochs = job.first_epoch
     if job.first_epoch >= epochs:
         logger.info("nothing is left to train after epoch %d", job.first_epoch)
+    within = None if job.source is None else job.source.state.within
+    job.model.ooodist.batches_done = job.batches_done
+    saver = _saver(job, best, epoch_log, epochs)
     callbacks = [
         StopOnInvalidLoss(),
         SeedEachEpoch(config.seed, job.worker),
+        *([GoOnWithin(job.engine, within)] if within is not None else []),
         *([best] if best is not None else []),
         epoch_log,
-        *_savers(job, best, epoch_log, epochs),
+        saver,
         timer,
         *_reports(job, timer, epochs),
         watchdog,
@@ -171,6 +175,7 @@ def train(job: Job, started: float) -> None:
             )
     finally:  # the caller's process may live on
         watchdog.stop()
+        saver.settle(config.timeout)
     registered = None
     job.model.ooodist.strategy.watch.check_weights()
     if config.warm_start is not None and config.warm_start.register:
@@ -178,7 +183,7 @@ def train(job: Job, started: float) -> None:
 
         with job.model.ooodist.strategy.whole(root=0):
             registered = warm_job.register(config, engine, job.data, job.model, result)
-    if config.checkpoint.every_epochs:
+    if config.checkpoint.is_wanted:
         _save_model(job, best)
     if engine.rank == 0:
         job.model.ooodist.strategy.write_plan(job.folder)
@@ -228,7 +233,7 @@ def _best(job: Job) -> Best | None:
     config = job.config
     if config.early_stopping is not None:
         best = Best(**yaml_dataclass.plain(config.early_stopping))
-    elif job.data.validation is not None and config.checkpoint.every_epochs:
+    elif job.data.validation is not None and config.checkpoint.is_wanted:
         best = Best(monitor="val_loss", patience=Best.NEVER)
     else:
         return None
@@ -243,35 +248,43 @@ def _file(job: Job, name: str, *, wanted: bool) -> Path | None:
     return job.folder / name if wanted and job.engine.rank == 0 else None
 
 
-def _savers(
-    job: Job, best: Best | None, epoch_log: EpochLog, epochs: int
-) -> list[keras.callbacks.Callback]:
-    config = job.config.checkpoint
-    if not config.every_epochs:
-        return []
+def _saver(job: Job, best: Best | None, epoch_log: EpochLog, epochs: int) -> SaveCheckpoints:
+    config, parallel = job.config.checkpoint, job.config.parallel
 
-    def state(epoch: int) -> State:
+    def state(epoch: int, step: int) -> State:
+        batches = (epoch - job.first_epoch) * job.steps_per_epoch + step - job.batches_done
         return State(
             epoch=epoch,
-            step=job.first_step + (epoch - job.first_epoch) * job.steps_per_epoch,
+            step=job.first_step + batches,
             seed=job.config.seed,
             size=job.workers,
             batch=job.config.batch,
             config=yaml_dataclass.plain(job.config),
             variables=(),  # described as they are written
             fingerprint="",
-            history=epoch_log.history,
+            history=list(epoch_log.history),
             best=None if best is None else best.state(),
             selection=job.model.ooodist.strategy.selection(),
             warm_start=provenance.plain_of(job.model),
             versions=versions(),
         )
 
-    save: SaveWhole | SaveParts = SaveWhole(job.folder, config.keep, job.engine)
-    if job.config.parallel is not None:
+    saver: SaveWhole | SaveParts = SaveWhole(job.folder, config.keep, job.engine)
+    if parallel is not None:
         pipeline = job.model.ooodist.strategy.inner
-        save = SaveParts(job.folder, config.keep, job.engine, pipeline.writers)
-    return [SaveCheckpoints(save, state, best, epochs=epochs, every=config.every_epochs)]
+        saver = SaveParts(job.folder, config.keep, job.engine, pipeline.writers)
+    in_background = config.background
+    if in_background is None:  # the copies would need more memory than the ranks may have
+        in_background = parallel is None or parallel.memory_bytes is None
+    return SaveCheckpoints(
+        saver,
+        Intervals(config.every_epochs, config.every_steps, 60 * config.every_minutes),
+        state,
+        best,
+        background=in_background,
+        epochs=epochs,
+        steps_per_epoch=job.steps_per_epoch,
+    )
 
 
 def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:

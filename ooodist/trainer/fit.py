@@ -59,6 +59,10 @@ class DistributedFit:
         data_is_shared_out: the caller guarantees that data sets yield each rank's own part; fit
             then logs nothing about it.
         batches_left: batches still to come in this epoch; None if unknown.
+        batches_done: batches of the first epoch of the next fit that were trained on before, as a
+            checkpoint says; Keras's calls for them do nothing.
+        is_catching_up: whether the last of Keras's calls did nothing, for that reason.
+        call_has_trained: whether the last of Keras's calls trained on batches.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -73,6 +77,10 @@ class DistributedFit:
         self.steps_ahead = 0
         self.data_is_shared_out = False
         self.batches_left: int | None = None
+        self.batches_done = 0
+        self.is_catching_up = False
+        self.call_has_trained = False
+        self._calls_to_skip = 0
         self._model = model
         self._alike = False  # whether weights were broadcast since the last fit began
         self._trained = False  # whether there was training since the ranks were synchronized
@@ -95,7 +103,10 @@ class DistributedFit:
 
     def begin_epoch(self, steps: int | None) -> None:
         """Begins an epoch of this many batches; None if unknown."""
-        self.batches_left = steps
+        done, self.batches_done = self.batches_done, 0
+        self.batches_left = None if steps is None else steps - done
+        per_call = self._steps_per_call * self.strategy.accumulate
+        self._calls_to_skip = -(-done // per_call) if self.batches_left == 0 else done // per_call
         self.steps_ahead = 0
         self._ahead.clear()
 
@@ -120,6 +131,11 @@ class DistributedFit:
         run = strategy.runner()
 
         def train_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
+            self.call_has_trained, self.is_catching_up = False, self._calls_to_skip > 0
+            if self.is_catching_up:
+                self._calls_to_skip -= 1
+                # Where all was done, Keras takes the epoch's logs from its last call.
+                return {} if self.batches_left else self._model.get_metrics_result()
             if self.steps_ahead:
                 self.steps_ahead = max(0, self.steps_ahead - self._steps_per_call)
                 return self._last_logs
@@ -134,6 +150,7 @@ class DistributedFit:
             self._last_logs = run(batches)
             steps = len(batches) // strategy.accumulate
             self.steps_ahead = max(0, steps - self._steps_per_call)
+            self.call_has_trained = True
             return self._last_logs
 
         model.train_function = train_function
@@ -200,13 +217,13 @@ class DistributedFit:
             given["verbose"] = 0
         callbacks = self._callbacks(given.pop("callbacks", None))
         epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
-        batches, accumulate = batches_per_epoch(given), self.strategy.accumulate
+        batches, accumulate = arrays.batches_per_epoch(given), self.strategy.accumulate
         if batches is not None and batches < accumulate:
             raise UserError(
                 f"accumulate is {accumulate}, but an epoch has only {batches} batches here; lower "
                 "accumulate or batch_size, or give more data"
             )
-        total = None if batches is None else batches * epochs
+        total = None if batches is None else batches * epochs - self.batches_done
         with self._carrying(callbacks):
             if self.strategy.needs_plan:
                 steps = None if total is None else max(1, total // accumulate)
@@ -374,18 +391,3 @@ def flush(model: keras.Model) -> None:
     strategy: Strategy = model.ooodist.strategy
     if strategy.carrying is not None:
         strategy.carrying.flush_also_abandoned()
-
-
-def batches_per_epoch(given: dict[str, Any]) -> int | None:
-    """Returns how many batches ``fit(**given)`` trains on in an epoch; None if unknown."""
-    x, batches = given.get("x"), given.get("steps_per_epoch")
-    if batches is None and isinstance(x, tf.data.Dataset):
-        cardinality = int(x.cardinality())
-        batches = cardinality if cardinality > 0 else None
-    elif batches is None and isinstance(x, keras.utils.PyDataset):
-        batches = x.num_batches
-    elif batches is None and arrays.is_arrays(x):
-        share = 1 - (given.get("validation_split") or 0)
-        samples = int(arrays.num_samples(x) * share)
-        batches = -(-samples // (given.get("batch_size") or 32))
-    return batches

@@ -98,9 +98,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(engine, whole, *overrides, "epochs=5")
 
-    run(engine, parts, *overrides, "epochs=3", "checkpoint.every_epochs=2")
-    assert folders.epochs(parts) == [2, 3]
-    (parts / folders.file_name(3)).unlink()  # as if it was killed in epoch 3
+    often = "checkpoint={every_epochs: 2, every_steps: 3, keep: 100, background: false}"
+    run(engine, parts, *overrides, often, "epochs=3")
+    *_, (before, _), (last, file) = folders.checkpoints(parts)
+    assert (2, 0) < before < (3, 0) == last
+    file.unlink()  # as if it was killed in epoch 3
     run(engine, parts, *overrides, "epochs=4", resume=True)
     keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
     run(engine, parts, *overrides, "epochs=5", resume=True)
@@ -176,7 +178,7 @@ def test_a_training_that_explodes_leaves_healthy_checkpoints(
     rates = "{schedule: piecewise_constant_decay, boundaries: [22], values: [0.01, 1.0e+35]}"
     settings = [
         "epochs=4",
-        "checkpoint.keep=1",
+        "checkpoint={keep: 1, background: false}",
         "model.activation=linear",
         f"optimizer={{name: sgd, learning_rate: {rates}}}",
     ]
