@@ -6,6 +6,7 @@ that rank at once, and the others in their next exchange.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import traceback
@@ -27,6 +28,7 @@ from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
 from ooodist.job.preparation import Job, set_up
 from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
+from ooodist.job.termination import AgreeOnTheEnd, Termination
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.profiler.conditions import versions
@@ -40,13 +42,20 @@ from ooodist.trainer.callbacks import (
     StopOnInvalidLoss,
 )
 from ooodist.trainer.progress import Progress, StepTimer
-from ooodist.trainer.saving.checkpoints import Intervals, SaveCheckpoints
+from ooodist.trainer.saving import within_epoch
+from ooodist.trainer.saving.checkpoints import Intervals, SaveCheckpoints, Stopped
 from ooodist.trainer.saving.savers import SaveParts, SaveWhole
-from ooodist.trainer.saving.within_epoch import GoOnWithin
 from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog
 from ooodist.transfer import provenance
 from ooodist.util import yaml_dataclass
-from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, print_error, refused
+from ooodist.util.program import (
+    CRASH_CODE,
+    INTERRUPTED_CODE,
+    TERMINATED_CODE,
+    USER_ERROR_CODE,
+    print_error,
+    refused,
+)
 from ooodist.util.replacing import INCOMPLETE_PREFIX
 
 logger = logging.getLogger("ooodist")
@@ -56,8 +65,14 @@ LINGER_SECONDS = 1.0  # before a rank ends, as others may still be receiving wha
 
 def run(config: Config) -> int:
     """Runs the job; returns the exit code, or ends the process if other ranks may not arrive."""
-    started = time.monotonic()
-    return on_all_ranks(config, lambda engine: train(set_up(config, engine), started))
+    started, termination = time.monotonic(), Termination()
+
+    def work(engine: Engine) -> None:
+        termination.rank = engine.rank
+        train(set_up(config, engine), started, termination)
+
+    with termination.watching():
+        return on_all_ranks(config, work)
 
 
 def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
@@ -88,6 +103,10 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
         engines.shutdown()
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED_CODE)
+    except Stopped as stopped:
+        logger.info("%s", stopped)
+        engines.shutdown()
+        return TERMINATED_CODE
     except Exception as error:
         _explain(error, config, engine)
     return 0
@@ -127,8 +146,17 @@ def _end(message: str, code: int) -> NoReturn:
     engines.abort(code)
 
 
-def train(job: Job, started: float) -> None:
-    """Trains, evaluates, and prints a summary on rank 0. ``started`` is from time.monotonic()."""
+def train(job: Job, started: float, termination: Termination | None = None) -> None:
+    """Trains, evaluates, and prints a summary on rank 0; all ranks call it.
+
+    Args:
+        job: is ready to train.
+        started: when, by time.monotonic().
+        termination: asks ranks to stop; None: nothing does.
+
+    Raises:
+        Stopped: on all ranks, after a step of training, because one was asked to stop.
+    """
     config, engine = job.config, job.engine
     timer = StepTimer()
     # A pipeline has its own timeout, with a better message: let that come first.
@@ -142,13 +170,13 @@ def train(job: Job, started: float) -> None:
         epochs = job.first_epoch
     if job.first_epoch >= epochs:
         logger.info("nothing is left to train after epoch %d", job.first_epoch)
-    within = None if job.source is None else job.source.state.within
-    job.model.ooodist.batches_done = job.batches_done
+    if job.source is not None and (within := job.source.state.within) is not None:
+        restore = functools.partial(within_epoch.restore, job.engine, job.model, within)
+        job.model.ooodist.go_on(job.batches_done, restore)
     saver = _saver(job, best, epoch_log, epochs)
     callbacks = [
         StopOnInvalidLoss(),
         SeedEachEpoch(config.seed, job.worker),
-        *([GoOnWithin(job.engine, within)] if within is not None else []),
         *([best] if best is not None else []),
         epoch_log,
         saver,
@@ -156,6 +184,8 @@ def train(job: Job, started: float) -> None:
         *_reports(job, timer, epochs),
         watchdog,
     ]
+    if termination is not None:
+        callbacks.append(AgreeOnTheEnd(termination, job.model.ooodist.strategy.watch.notices))
     result = {}
     watchdog.start()
     try:
@@ -175,6 +205,8 @@ def train(job: Job, started: float) -> None:
             )
     finally:  # the caller's process may live on
         watchdog.stop()
+        if termination is not None:
+            termination.trained()
         saver.settle(config.timeout)
     registered = None
     job.model.ooodist.strategy.watch.check_weights()

@@ -13,6 +13,9 @@ from ooodist.launcher.cleaner import Cleaner, kill_groups
 from ooodist.launcher.environment import Process
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+# The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
+SAVING_SECONDS = 30.0
+INSIST_SECONDS = 0.5  # until a second SIGTERM, by which workers end without saving
 HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last worker
 
 
@@ -116,11 +119,13 @@ class Job:
             for running in self.running:
                 os.killpg(running.popen.pid, number)
 
-    def end(self, wait: Callable[[float], None]) -> list[Running]:
+    def end(self, wait: Callable[[float], None], *, may_save: bool = False) -> list[Running]:
         """Ends whatever still runs: SIGTERM to every group, SIGKILL after the grace period.
 
         Args:
             wait: waits until no process is alive, for at most this many seconds.
+            may_save: whether workers have time to save a checkpoint together; if not, as one of
+                them has failed, they get a second SIGTERM.
 
         Returns:
             The processes that SIGTERM did not end.
@@ -129,7 +134,13 @@ class Job:
             return []
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # in case it is stopped
-        wait(GRACE_SECONDS)
+        if may_save:
+            wait(SAVING_SECONDS)
+        else:
+            wait(INSIST_SECONDS)
+            if self.alive():
+                self.signal(signal.SIGTERM)
+            wait(GRACE_SECONDS - INSIST_SECONDS)
         stubborn = self.alive()
         kill_groups({running.popen.pid for running in self.running})
         self._has_ended = True

@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
-from ooodist.launcher.job import GRACE_SECONDS, HELPERS_END_SECONDS, Job, Running, how
+from ooodist.launcher.job import (
+    GRACE_SECONDS,
+    HELPERS_END_SECONDS,
+    SAVING_SECONDS,
+    Job,
+    Running,
+    how,
+)
 from ooodist.launcher.output import LineSplitter, Output
 
 READ_SIZE = 1 << 20  # at least the capacity of a pipe, so that one read empties it
@@ -146,9 +153,11 @@ class Supervisor:
 
     def _end(self) -> None:
         """Ends all processes that still run."""
-        if stubborn := self._job.end(self._wait_for_ends):
+        may_save = self._stopped_by == signal.SIGTERM and not self._job.failed()
+        if stubborn := self._job.end(self._wait_for_ends, may_save=may_save):
             names = ", ".join(running.process.name for running in stubborn)
-            self._output.say(f"still running {GRACE_SECONDS:g} s after SIGTERM, killed: {names}")
+            seconds = SAVING_SECONDS if may_save else GRACE_SECONDS
+            self._output.say(f"still running {seconds:g} s after SIGTERM, killed: {names}")
         self._forward_the_rest()
         self._output.close_logs()
         signal.set_wakeup_fd(-1)

@@ -19,7 +19,7 @@ import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -59,9 +59,7 @@ class DistributedFit:
         data_is_shared_out: the caller guarantees that data sets yield each rank's own part; fit
             then logs nothing about it.
         batches_left: batches still to come in this epoch; None if unknown.
-        batches_done: batches of the first epoch of the next fit that were trained on before, as a
-            checkpoint says; Keras's calls for them do nothing.
-        is_catching_up: whether the last of Keras's calls did nothing, for that reason.
+        is_catching_up: whether the last of Keras's calls did nothing, as its batches were done.
         call_has_trained: whether the last of Keras's calls trained on batches.
     """
 
@@ -74,13 +72,13 @@ class DistributedFit:
             )
         self.strategy = strategy
         self.engine = strategy.engine
-        self.steps_ahead = 0
+        self.steps_ahead = self._calls_to_skip = 0
         self.data_is_shared_out = False
         self.batches_left: int | None = None
-        self.batches_done = 0
+        self._batches_done = 0  # see go_on
+        self._restore: Callable[[Batch], None] | None = None
         self.is_catching_up = False
         self.call_has_trained = False
-        self._calls_to_skip = 0
         self._model = model
         self._alike = False  # whether weights were broadcast since the last fit began
         self._trained = False  # whether there was training since the ranks were synchronized
@@ -101,12 +99,19 @@ class DistributedFit:
 
     # Epochs
 
+    def go_on(self, batches_done: int, restore: Callable[[Batch], None]) -> None:
+        """Makes the next fit go on in an epoch of which so many batches, not all, are done.
+
+        ``restore`` sets what this rank knew then; it is called with the first batch, before it.
+        """
+        self._batches_done, self._restore = batches_done, restore
+
     def begin_epoch(self, steps: int | None) -> None:
         """Begins an epoch of this many batches; None if unknown."""
-        done, self.batches_done = self.batches_done, 0
+        done, self._batches_done = self._batches_done, 0
         self.batches_left = None if steps is None else steps - done
         per_call = self._steps_per_call * self.strategy.accumulate
-        self._calls_to_skip = -(-done // per_call) if self.batches_left == 0 else done // per_call
+        self._calls_to_skip = done // per_call
         self.steps_ahead = 0
         self._ahead.clear()
 
@@ -134,8 +139,7 @@ class DistributedFit:
             self.call_has_trained, self.is_catching_up = False, self._calls_to_skip > 0
             if self.is_catching_up:
                 self._calls_to_skip -= 1
-                # Where all was done, Keras takes the epoch's logs from its last call.
-                return {} if self.batches_left else self._model.get_metrics_result()
+                return {}
             if self.steps_ahead:
                 self.steps_ahead = max(0, self.steps_ahead - self._steps_per_call)
                 return self._last_logs
@@ -143,6 +147,9 @@ class DistributedFit:
             if not self._alike:
                 strategy.broadcast(batches[0])
                 self._alike = True
+                if self._restore is not None:  # in which ranks may differ
+                    self._restore(batches[0])
+                    self._restore = None
             strategy.before_call(batches, lambda number: self._look_ahead(iterator, number))
             if strategy.left is not None:
                 strategy.left -= len(batches)
@@ -223,7 +230,7 @@ class DistributedFit:
                 f"accumulate is {accumulate}, but an epoch has only {batches} batches here; lower "
                 "accumulate or batch_size, or give more data"
             )
-        total = None if batches is None else batches * epochs - self.batches_done
+        total = None if batches is None else batches * epochs - self._batches_done
         with self._carrying(callbacks):
             if self.strategy.needs_plan:
                 steps = None if total is None else max(1, total // accumulate)

@@ -114,7 +114,7 @@ def batches_done(source: Source | None, config: Config, size: int, steps_per_epo
     state = source.state
     samples = state.place[1] * state.size * state.batch
     updates = -(-samples // (size * config.batch * config.accumulate))
-    return min(updates * config.accumulate, steps_per_epoch)
+    return min(updates * config.accumulate, steps_per_epoch - config.accumulate)
 
 
 def warn_of_changes(source: Source, config: Config, size: int) -> None:

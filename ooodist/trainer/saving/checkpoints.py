@@ -35,15 +35,16 @@ Logs = dict[str, Any] | None
 class Stopped(Exception):
     """All ranks have stopped training after the same step, as a signal asked one of them to.
 
-    Attributes:
+    Args:
         where: where in the training.
         file: the checkpoint that was written there; None if the job writes none.
     """
 
     def __init__(self, where: str, file: Path | None) -> None:
-        super().__init__(f"stopped after {where}")
-        self.where = where
-        self.file = file
+        kept = "this job writes no checkpoints, so what it has trained is lost"
+        if file is not None:
+            kept = f"{file} is written; go on with --resume"
+        super().__init__(f"SIGTERM: stopped after {where}; {kept}")
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,11 @@ class SaveCheckpoints(keras.callbacks.Callback):
             return
         step = self._steps_per_epoch - fit.batches_left
         self._look(self._epoch * self._steps_per_epoch + step)
+        if not fit.batches_left:  # the end of the epoch comes next
+            return
         if self._is_stopping:
             self._stop(self._epoch, step)
-        if not self._is_due or not fit.batches_left:  # what is due at the end of an epoch has time
+        if not self._is_due:
             return
         if not self._pending:
             self._begin(self._epoch, step, is_due=True, is_best=False)

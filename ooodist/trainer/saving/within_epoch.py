@@ -19,29 +19,11 @@ import numpy as np
 from ooodist.checkpoint.arrays import dtype_of
 from ooodist.checkpoint.state import WithinEpoch
 from ooodist.compat.keras_deferred import has_value
+from ooodist.compat.keras_model import build_with, compiled_metrics
 from ooodist.engines.base import Engine
 from ooodist.step import replicas
 
 logger = logging.getLogger("ooodist")
-
-
-class GoOnWithin(keras.callbacks.Callback):
-    """Goes on in the middle of an epoch; runs behind what resets and seeds at its beginning.
-
-    Args:
-        engine: the engine that connects the ranks.
-        within: of the checkpoint.
-    """
-
-    def __init__(self, engine: Engine, within: WithinEpoch) -> None:
-        super().__init__()
-        self._engine = engine
-        self._within: WithinEpoch | None = within
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._within is not None:
-            restore(self._engine, self.model, self._within)
-            self._within = None
 
 
 def taken(engine: Engine, model: keras.Model, step: int) -> WithinEpoch:
@@ -62,25 +44,43 @@ def taken(engine: Engine, model: keras.Model, step: int) -> WithinEpoch:
     return WithinEpoch(step, found)
 
 
-def restore(engine: Engine, model: keras.Model, within: WithinEpoch) -> None:
-    """Sets what this rank knew; where the job is divided otherwise now, it logs what is lost."""
+def restore(engine: Engine, model: keras.Model, within: WithinEpoch, batch: Any) -> None:
+    """Sets what this rank knew; where that is of no use to this job, it logs what is lost.
+
+    Args:
+        engine: the engine that connects the ranks.
+        model: compiled and built, but for its metrics.
+        within: of the checkpoint.
+        batch: the next batch, by which metrics are built.
+    """
+    metrics = compiled_metrics(model)
+    if metrics is not None and not metrics.built and _is_plain(model):
+        build_with(model, batch)
     variables = _variables(model)
+    values = []
     for index, by_rank in within.values.items():
-        variable = variables[int(index)]
-        if not has_value(variable):
-            continue
         own = by_rank[engine.rank] if len(by_rank) == engine.size else None
-        if own is None:
+        variable = variables[int(index)] if int(index) < len(variables) else None
+        if variable is not None and not has_value(variable):
+            continue
+        content = base64.b64decode(own or "")
+        if variable is None or own is None or len(content) != _bytes_of(variable).size:
             logger.warning(
-                "the checkpoint was written in the middle of an epoch by %d ranks that were "
-                "divided otherwise: the metrics of this epoch begin at its step %d, and random "
-                "numbers are new",
+                "the checkpoint was written in the middle of an epoch, by %d ranks with other "
+                "metrics or other layers: the metrics of this epoch begin at its step %d, and "
+                "random numbers are new",
                 len(by_rank),
                 within.step + 1,
             )
             return
-        value = np.frombuffer(base64.b64decode(own), _array_of(variable).dtype)
+        values.append((variable, content))
+    for variable, content in values:
+        value = np.frombuffer(content, dtype_of(variable.dtype))
         variable.assign(value.reshape(variable.shape))
+
+
+def _is_plain(model: keras.Model) -> bool:
+    return type(model).train_step is keras.Model.train_step
 
 
 _NOTHING = np.zeros(0, np.uint8)
