@@ -68,7 +68,7 @@ def run(config: Config) -> int:
     started, termination = time.monotonic(), Termination()
 
     def work(engine: Engine) -> None:
-        termination.rank = engine.rank
+        termination.started(engine.rank)
         train(set_up(config, engine), started, termination)
 
     with termination.watching():

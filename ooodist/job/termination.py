@@ -33,14 +33,10 @@ SECONDS_TO_END = 25.0  # of the 30 s that schedulers commonly give
 
 
 class Termination:
-    """Waits for SIGTERM in a job's process.
-
-    Attributes:
-        rank: of this process, for messages; None before it is known.
-    """
+    """Waits for SIGTERM in a job's process."""
 
     def __init__(self) -> None:
-        self.rank: int | None = None
+        self._rank: int | None = None  # for messages
         self._notices: Notices | None = None  # while ranks train, and can agree
         self._late: threading.Timer | None = None
 
@@ -49,7 +45,7 @@ class Termination:
         """Handles SIGTERM in this block, which the main thread enters."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        handler_before = signal.signal(signal.SIGTERM, lambda *_: None)
+        handler_before = signal.signal(signal.SIGTERM, _do_nothing)
         writer_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(target=self._wait, args=(reader,), name="SIGTERM", daemon=True).start()
         try:
@@ -60,6 +56,12 @@ class Termination:
             os.close(writer)  # which ends the thread
             if self._late is not None:
                 self._late.cancel()
+
+    def started(self, rank: int) -> None:
+        """Handles SIGTERM again, now that this process is a rank: TensorFlow's collectives take the
+        signal for themselves when they start, and then drop it."""
+        self._rank = rank
+        signal.signal(signal.SIGTERM, _do_nothing)
 
     def training(self, notices: Notices) -> None:
         """From now on, until :meth:`trained`, ranks agree on the step after which they end."""
@@ -90,9 +92,13 @@ class Termination:
         engines.abort(TERMINATED_CODE)
 
     def _say(self, what: str) -> None:
-        who = "" if self.rank is None else f"rank {self.rank}: "
+        who = "" if self._rank is None else f"rank {self._rank}: "
         sys.stderr.write(f"ooodist: {who}{what}\n")
         sys.stderr.flush()
+
+
+def _do_nothing(*_: object) -> None:
+    """Handles a signal of which the thread is told."""
 
 
 _LATE = (
