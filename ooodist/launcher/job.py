@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from ooodist.launcher.environment import Process
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
 SAVING_SECONDS = 30.0
+POLL_SECONDS = 0.1  # between looks at whether they have
 INSIST_SECONDS = 0.5  # until a second SIGTERM, by which workers end without saving
 HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last worker
 
@@ -132,15 +134,14 @@ class Job:
         """
         if self._has_ended:
             return []
+        if may_save:
+            self._let_save(wait)
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # in case it is stopped
-        if may_save:
-            wait(SAVING_SECONDS)
-        else:
-            wait(INSIST_SECONDS)
-            if self.alive():
-                self.signal(signal.SIGTERM)
-            wait(GRACE_SECONDS - INSIST_SECONDS)
+        wait(INSIST_SECONDS)
+        if self.alive():
+            self.signal(signal.SIGTERM)
+        wait(GRACE_SECONDS - INSIST_SECONDS)
         stubborn = self.alive()
         kill_groups({running.popen.pid for running in self.running})
         self._has_ended = True
@@ -148,6 +149,15 @@ class Job:
             self._cleaner.forget_group(running.popen.pid)
             running.popen.wait()
         return stubborn
+
+    def _let_save(self, wait: Callable[[float], None]) -> None:
+        """Asks the workers to end, and gives them time; they may need servers for that."""
+        workers = [running for running in self.running if running.process.is_worker]
+        for running in workers:
+            os.killpg(running.popen.pid, signal.SIGTERM)
+        deadline = time.monotonic() + SAVING_SECONDS
+        while any(running.code is None for running in workers) and time.monotonic() < deadline:
+            wait(POLL_SECONDS)
 
 
 def how(running: Running) -> str:
