@@ -355,3 +355,31 @@ def test_regression_has_mean_squared_error(engine: Engine, tmp_path: Path) -> No
     data = "data={name: synthetic, input_shape: [4], target_shape: [2], num_samples: 1000}"
     run(engine, tmp_path, "epochs=1", data, "model={name: mlp, layers: [4]}")
     assert last_state(tmp_path).history[0].keys() == {"epoch", "loss", "val_loss"}
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_checkpoints_come_by_the_clock_until_one_cannot_be_written(
+    engine: Engine, tmp_path: Path, background: bool
+) -> None:
+    output = tmp_path / "out"
+    found: list[list[tuple[int, int]]] = []
+
+    def wait_and_delete() -> None:
+        while len(found) < 3:
+            places = [place for place, _ in folders.checkpoints(output)]
+            if places and places not in found:
+                found.append(places)
+            time.sleep(0.001)
+        output.rename(tmp_path / "gone")
+
+    thread = threading.Thread(target=wait_and_delete)
+    thread.start()
+    often = f"{{every_epochs: 0, every_minutes: 0.005, keep: 2, background: {background}}}".lower()
+    with pytest.raises(UserError, match=r"checkpoint .*-step-\d+\.keras cannot be written: .*No su"):
+        run(engine, output, f"checkpoint={often}", "epochs=1", "steps_per_epoch=100000")
+    thread.join()
+    assert [len(places) for places in found] <= [1, 2, 3]
+    assert all(epoch == 0 < step for places in found for epoch, step in places)
+    state = last_state(tmp_path / "gone")  # what was there is kept
+    assert state.within is not None
+    assert state.step == state.within.step
