@@ -375,10 +375,10 @@ def test_checkpoints_come_by_the_clock_until_one_cannot_be_written(
     thread = threading.Thread(target=wait_and_delete)
     thread.start()
     often = f"{{every_epochs: 0, every_minutes: 0.005, keep: 2, background: {background}}}".lower()
-    with pytest.raises(UserError, match=r"checkpoint .*-step-\d+\.keras cannot be written: .*No su"):
+    with pytest.raises(UserError, match=r"checkpoint .*-step-\d+\.keras cannot be written: .*No s"):
         run(engine, output, f"checkpoint={often}", "epochs=1", "steps_per_epoch=100000")
     thread.join()
-    assert [len(places) for places in found] <= [1, 2, 3]
+    assert max(map(len, found)) <= 3  # one more while the oldest is deleted
     assert all(epoch == 0 < step for places in found for epoch, step in places)
     state = last_state(tmp_path / "gone")  # what was there is kept
     assert state.within is not None
