@@ -51,7 +51,8 @@ examples:
   python -m ooodist.train --config job.yaml --resume
 
 All keys with their defaults: python -m ooodist.train --print-config
-exit code: 0 when the training is complete, 2 for what you can put right, 1 for anything else.
+exit code: 0 when the training is complete, 2 for what you can put right, 143 when SIGTERM has ended
+it, after a checkpoint, 1 for anything else.
 """
 
 

@@ -227,6 +227,7 @@ KILLED = settings(
     "steps_per_execution=4",
     "report.tensorboard=false",
     "timeout=10",
+    "checkpoint.every_steps=8",
 )
 
 
@@ -258,12 +259,12 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
     os.kill(victim, signal.SIGKILL)
     programs.wait_until_all_have_ended()
     assert second.wait() != 0
-    done = folders.latest(parts)[1].epoch
-    assert done < EPOCHS
+    state = folders.latest(parts)[1]
+    assert state.epoch < EPOCHS
 
     third = programs.run(*program, "--output", str(parts), "--resume")
     assert third.returncode == 0, third.stdout
-    assert f"resuming after epoch {done} from" in third.stdout
+    assert f"resuming after {state.where()} from" in third.stdout
     assert re.search(rf"\[0\] workers +2 \(engine {engine}\)", third.stdout)
     assert (parts / "history.csv").read_text() == (whole / "history.csv").read_text()
     expected, found = (folders.latest(folder)[1] for folder in (whole, parts))

@@ -36,6 +36,7 @@ STATE_MEMBER = "ooodist.json"
 BEST_WEIGHTS_MEMBER = "best_weights.npz"
 RESIDUALS_MEMBER = "residuals.npz"
 ASSETS = "assets/"
+_PIECE = 1 << 22  # bytes that are written at a time
 _DTYPE = "dtype"  # the attribute that marks bfloat16, which HDF5 stores as plain bytes
 
 
@@ -220,9 +221,21 @@ def weights_file(file: Path, groups: Mapping[str, str]) -> Iterator[h5py.File]:
 def write_places(weights: h5py.File, places: Iterable[str], array: np.ndarray) -> None:
     """Writes an array to its places in a weights file."""
     for place in places:
-        dataset = weights.create_dataset(place, data=array)
+        dataset = _create(weights, place, array)
         if array.dtype == ml_dtypes.bfloat16:
             dataset.attrs[_DTYPE] = "bfloat16"
+
+
+def _create(weights: h5py.File, place: str, array: np.ndarray) -> h5py.Dataset:
+    """Writes a large array in pieces: h5py lets no other Python thread run while it writes one."""
+    pieces = -(-array.nbytes // _PIECE) if array.ndim and array.dtype.isbuiltin == 1 else 1
+    if pieces <= 1:
+        return weights.create_dataset(place, data=array)
+    dataset = weights.create_dataset(place, array.shape, array.dtype)
+    rows = -(-len(array) // pieces)
+    for start in range(0, len(array), rows):
+        dataset[start : start + rows] = array[start : start + rows]
+    return dataset
 
 
 def best_member(index: int) -> str:

@@ -2,10 +2,11 @@
 
 ::
 
-    runs/digits/checkpoint-epoch-000007.keras    after 7 epochs
-    runs/digits/best.keras                       of the best epoch so far
+    runs/digits/checkpoint-epoch-000007.keras                after 7 epochs
+    runs/digits/checkpoint-epoch-000007-step-00000120.keras  and 120 steps of the next
+    runs/digits/best.keras                                   of the best epoch so far
 
-    runs/gpt/checkpoint-epoch-000007/            of a pipeline, in parts
+    runs/gpt/checkpoint-epoch-000007/                        of a pipeline, in parts
     runs/gpt/best-epoch-000005/
 """
 
@@ -29,19 +30,20 @@ from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk
 
 logger = logging.getLogger("ooodist")
 
+Place = tuple[int, int]  # complete epochs, and steps of the next
 BEST_NAME = "best.keras"
-_NAME = re.compile(r"checkpoint-epoch-(\d+)(\.keras)?")
+_NAME = re.compile(r"checkpoint-epoch-(\d+)(?:-step-(\d+))?(\.keras)?")
 _BEST = re.compile(r"best-epoch-\d+|best\.keras")
 
 
-def file_name(epoch: int) -> str:
-    """Returns the name of the Keras file after ``epoch`` epochs."""
-    return f"checkpoint-epoch-{epoch:06}.keras"
+def file_name(epoch: int, step: int = 0) -> str:
+    """Returns the name of the Keras file after ``epoch`` epochs and ``step`` steps of the next."""
+    return f"{parts_name(epoch, step)}.keras"
 
 
-def parts_name(epoch: int) -> str:
-    """Returns the name of the checkpoint in parts after ``epoch`` epochs."""
-    return f"checkpoint-epoch-{epoch:06}"
+def parts_name(epoch: int, step: int = 0) -> str:
+    """Returns the name of the checkpoint in parts after ``epoch`` epochs and ``step`` steps."""
+    return f"checkpoint-epoch-{epoch:06}" + (f"-step-{step:08}" if step else "")
 
 
 def best_parts_name(epoch: int) -> str:
@@ -52,17 +54,17 @@ def best_parts_name(epoch: int) -> str:
     return f"best-epoch-{epoch:06}"
 
 
-def checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Returns the checkpoints in ``folder`` with their epochs, whole or damaged, oldest first."""
+def checkpoints(folder: Path) -> list[tuple[Place, Path]]:
+    """Returns the checkpoints in ``folder`` with their places, whole or damaged, oldest first."""
     if not folder.is_dir():
         return []
     found = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
-    return sorted((int(match[1]), path) for match, path in found if match)
+    return sorted(((int(match[1]), int(match[2] or 0)), path) for match, path in found if match)
 
 
 def epochs(folder: Path) -> list[int]:
     """Returns the epochs of the checkpoints in ``folder``, whole or damaged, oldest first."""
-    return [epoch for epoch, _ in checkpoints(folder)]
+    return [epoch for (epoch, _), _ in checkpoints(folder)]
 
 
 def best_in(folder: Path) -> Path | None:

@@ -9,6 +9,7 @@ Nothing is pickled.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -20,17 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ooodist.checkpoint.archive import (
-    BEST_WEIGHTS_MEMBER,
-    RESIDUALS_MEMBER,
-    STATE_MEMBER,
-    as_saved,
-)
+from ooodist.checkpoint import archive
+from ooodist.checkpoint.archive import BEST_WEIGHTS_MEMBER, RESIDUALS_MEMBER, as_saved
+from ooodist.checkpoint.arrays import as_bytes
 from ooodist.checkpoint.state import State, Variable
-from ooodist.compat.keras_optimizer import remember_what_saving_skips
-from ooodist.compat.keras_saving import layout_of
+from ooodist.compat.keras_saving import Layout, configuration, layout_of
 from ooodist.errors import UserError
-from ooodist.step.finite import check_weights
+from ooodist.step.finite import check_weight
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import replacing
@@ -44,9 +41,9 @@ def kept(model: keras.Model) -> list[Any]:
     return [*model.weights, *model.optimizer.variables]
 
 
-def variables_of(model: keras.Model) -> tuple[Variable, ...]:
+def variables_of(model: keras.Model, layout: Layout | None = None) -> tuple[Variable, ...]:
     """Describes the variables that a checkpoint keeps, without reading their values."""
-    layout = layout_of(model)
+    layout = layout_of(model) if layout is None else layout
     return tuple(
         Variable(each.path, tuple(each.shape), str(each.dtype), layout.places_of(each))
         for each in kept(model)
@@ -65,37 +62,94 @@ def write(
     best_weights: Sequence[Any] | None = None,
     residuals: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Writes a checkpoint; a previous file of this name stays until the new one is complete.
+    """Writes a checkpoint of a model as it is now; see :class:`Content`. Raises UserError."""
+    Content(model, state, best_weights, residuals).write(file)
+
+
+class Content:
+    """What a checkpoint is to have.
 
     Args:
-        file: ends with ``.keras``.
         model: compiled and built.
         state: the variables and the fingerprint in it are replaced by the model's.
         best_weights: the model's weights at its best epoch, if they are to be restored when the
             training ends.
         residuals: what gradients have lost on a wire of 16 bits, by weight (step/wire.py).
-
-    Raises:
-        UserError: the file cannot be written, or weights are not finite.
+        copies: take copies of all values now, so that the model may be trained before and while
+            they are written, by any thread. If false, one value at a time is in memory.
     """
-    check_weights(model)
-    remember_what_saving_skips()
-    state = replace(state, variables=variables_of(model), fingerprint=fingerprint(model))
-    with replacing(file, "checkpoint") as temporary:
-        model.save(temporary)
-        with zipfile.ZipFile(temporary, "a") as archive:
-            archive.writestr(STATE_MEMBER, json.dumps(yaml_dataclass.plain(state)))
-            if best_weights is not None:
-                archive.writestr(BEST_WEIGHTS_MEMBER, _saved(best_weights))
-            if residuals:
-                names = np.array(list(residuals))
-                archive.writestr(RESIDUALS_MEMBER, _saved([names, *residuals.values()]))
+
+    def __init__(
+        self,
+        model: keras.Model,
+        state: State,
+        best_weights: Sequence[Any] | None = None,
+        residuals: Mapping[str, np.ndarray] | None = None,
+        *,
+        copies: bool = False,
+    ) -> None:
+        self._model = model
+        self._layout = layout_of(model)
+        self._config, self._metadata = configuration(model)
+        self._state = replace(state, variables=variables_of(model, self._layout))
+        self._best_weights = best_weights
+        self._residuals = residuals
+        self._values = [_value(each) for each in kept(model)] if copies else kept(model)
+
+    def write(self, file: Path) -> None:
+        """Writes the file; a previous one of this name stays until the new one is complete.
+
+        Args:
+            file: ends with ``.keras``.
+
+        Raises:
+            UserError: it cannot be written, or weights are not finite.
+        """
+        with replacing(file, "checkpoint") as temporary:
+            weights = temporary.with_suffix(".h5")
+            try:
+                state = replace(self._state, fingerprint=self._write_weights(weights))
+                with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as target:
+                    target.writestr(archive.METADATA_MEMBER, self._metadata)
+                    target.writestr(archive.CONFIG_MEMBER, self._config)
+                    target.write(weights, archive.WEIGHTS_MEMBER)
+                    for name, content in self._layout.assets.items():
+                        target.writestr(name, content)
+                    target.writestr(archive.STATE_MEMBER, json.dumps(yaml_dataclass.plain(state)))
+                    if self._best_weights is not None:
+                        target.writestr(archive.BEST_WEIGHTS_MEMBER, _saved(self._best_weights))
+                    if self._residuals:
+                        residuals = [np.array(list(self._residuals)), *self._residuals.values()]
+                        target.writestr(archive.RESIDUALS_MEMBER, _saved(residuals))
+            finally:
+                weights.unlink(missing_ok=True)
+
+    def _write_weights(self, file: Path) -> str:
+        """Writes the weights file and returns the fingerprint of the variables."""
+        whole = hashlib.sha256()
+        described = zip(kept(self._model), self._values, self._state.variables, strict=True)
+        with archive.weights_file(file, self._layout.groups) as weights:
+            for index, (variable, value, description) in enumerate(described):
+                array = _value(value)
+                if index < len(self._model.weights):
+                    check_weight(self._model, variable, array)
+                whole.update(as_bytes(array))
+                archive.write_places(weights, description.places, array)
+            for place, value in self._layout.values.items():
+                if isinstance(value, np.ndarray):  # no variable
+                    archive.write_places(weights, [place], value)
+        return whole.hexdigest()
 
 
 def _saved(arrays: Sequence[Any]) -> bytes:
     content = io.BytesIO()
     np.savez(content, *arrays)
     return content.getvalue()
+
+
+def _value(variable: Any) -> np.ndarray:
+    """Returns the value of a variable, or an array as it is."""
+    return np.asarray(variable if isinstance(variable, np.ndarray) else variable.numpy())
 
 
 def copy(source: Path, file: Path) -> None:
@@ -120,10 +174,10 @@ def load_variables(file: Path, model: keras.Model, state: State) -> None:
 
 def read_best_weights(file: Path, model: keras.Model) -> list[np.ndarray] | None:
     """Returns the weights of the best epoch; None if the checkpoint has none."""
-    with zipfile.ZipFile(file) as archive:
-        if BEST_WEIGHTS_MEMBER not in archive.namelist():
+    with zipfile.ZipFile(file) as saved:
+        if BEST_WEIGHTS_MEMBER not in saved.namelist():
             return None
-        content = io.BytesIO(archive.read(BEST_WEIGHTS_MEMBER))
+        content = io.BytesIO(saved.read(BEST_WEIGHTS_MEMBER))
     with np.load(content, allow_pickle=False) as arrays:
         return [
             as_saved(arrays[name], str(variable.dtype))
@@ -133,10 +187,10 @@ def read_best_weights(file: Path, model: keras.Model) -> list[np.ndarray] | None
 
 def read_residuals(file: Path) -> dict[str, np.ndarray]:
     """Returns what gradients have lost on a wire of 16 bits, by weight; empty if nothing."""
-    with zipfile.ZipFile(file) as archive:
-        if RESIDUALS_MEMBER not in archive.namelist():
+    with zipfile.ZipFile(file) as saved:
+        if RESIDUALS_MEMBER not in saved.namelist():
             return {}
-        content = io.BytesIO(archive.read(RESIDUALS_MEMBER))
+        content = io.BytesIO(saved.read(RESIDUALS_MEMBER))
     with np.load(content, allow_pickle=False) as arrays:
         names, *values = (arrays[member] for member in arrays.files)
     return {str(name): value for name, value in zip(names, values, strict=True)}

@@ -29,6 +29,18 @@ class Variable:
 
 
 @dataclass(frozen=True)
+class WithinEpoch:
+    """A position in an epoch, and what each rank had counted and drawn by then.
+
+    ``values`` has, by the index of a variable, its value on each rank, as base64 of its bytes;
+    null where a rank does not have it. Which variables: see ``trainer/saving/within_epoch.py``.
+    """
+
+    step: int  # batches of the epoch that each worker has used
+    values: dict[str, list[str | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class State:
     """The position of a run when a checkpoint was written, and what describes the run."""
 
@@ -45,6 +57,22 @@ class State:
     selection: dict[str, Any] | None = None  # see Strategy.selection
     warm_start: dict[str, Any] | None = None  # a transfer.provenance.WarmStart
     versions: dict[str, str] = field(default_factory=dict)
+    within: WithinEpoch | None = None  # of the epoch that was under way; None at the end of one
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The number of complete epochs, and the batches of the next one that were used."""
+        return self.epoch, self.within.step if self.within is not None else 0
+
+    def where(self) -> str:
+        """Returns where in the training it is, for messages."""
+        return place_text(self.place)
+
+
+def place_text(place: tuple[int, int]) -> str:
+    """Returns a place, as ``State.place`` has it, for messages."""
+    epoch, step = place
+    return f"step {step} of epoch {epoch + 1}" if step else f"epoch {epoch}"
 
 
 def check_fits(

@@ -14,9 +14,9 @@ import numpy as np
 
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.arrays import Entry, Writer
-from ooodist.checkpoint.keras_file import kept
+from ooodist.checkpoint.keras_file import kept, variables_of
 from ooodist.checkpoint.parts import Manifest, part_name, write_manifest
-from ooodist.checkpoint.state import State, Variable
+from ooodist.checkpoint.state import State
 from ooodist.compat.keras_saving import Layout, configuration, layout_of
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -38,6 +38,7 @@ class _Array:
     name: str  # in a part
     writer: int
     source: Any  # a variable or an array; None for what another rank has
+    value: np.ndarray | None = None  # a copy of its value, if one was taken
 
 
 def spread(held: Sequence[tuple[Any, Sequence[int]]]) -> dict[int, int]:
@@ -67,9 +68,16 @@ def write(
     writers: Mapping[int, int],
     best_weights: Sequence[np.ndarray | None] | None = None,
 ) -> None:
-    """Writes a checkpoint; one of this name stays until the new one is complete.
+    """Writes a checkpoint of a model as it is now; all ranks call it. See :class:`Writing`."""
+    writing = Writing(engine, folder, model, state, writers, best_weights)
+    with writing.finishing():
+        writing.write_part()
 
-    All ranks call it. A part takes the memory of one variable.
+
+class Writing:
+    """A checkpoint that is being written; one of this name stays until the new one is complete.
+
+    All ranks make it, and finish it; in between each writes its part, in any thread.
 
     Args:
         engine: the engine that connects the ranks.
@@ -79,42 +87,121 @@ def write(
         writers: the rank that writes each variable, by the variable's id. Rank 0 writes the others.
         best_weights: the weights at the best epoch, if they are to be restored when the training
             ends; None for those that this rank does not write.
+        copies: take copies of all values of this rank's part now, so that the model may be trained
+            before and while they are written. If false, one value at a time is in memory.
 
     Raises:
-        UserError: on all ranks, if something cannot be written on some, or a weight is not finite.
+        UserError: on all ranks, if the folder cannot be made, or one does not see it.
     """
-    temporary = Path(engine.broadcast_text(str(folders.incomplete(folder))))
-    with engine.agreed(), _explained(folder):
-        if engine.rank == 0:
-            temporary.mkdir()
-    try:
-        layout = None
-        written: list[tuple[str, str, Entry]] = []
+
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        model: keras.Model,
+        state: State,
+        writers: Mapping[int, int],
+        best_weights: Sequence[np.ndarray | None] | None = None,
+        *,
+        copies: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._model = model
+        self._state = state
+        self._layout: Layout | None = None
+        self._configuration = ("", "")
+        self._own: list[_Array] = []
+        self._written: list[tuple[str, str, Entry]] = []
+        self._temporary = Path(engine.broadcast_text(str(folders.incomplete(folder))))
         with engine.agreed(), _explained(folder):
-            if not temporary.is_dir():
-                raise UserError(
-                    f"rank {engine.rank} does not see the folder {temporary.parent}, which rank 0 "
-                    "sees; a pipeline's output must be on a disk that all ranks see: give one, as "
-                    "--output DIR"
-                )
-            layout = layout_of(model) if engine.rank == 0 else None
-            arrays = _arrays(model, layout, writers, best_weights)
-            own = [array for array in arrays if array.writer == engine.rank]
-            if own:
-                with Writer(temporary / part_name(engine.rank)) as part:
-                    for array in own:
-                        entry = part.write(array.name, _value_of(array, model))
-                        written.append((array.kind, array.key, entry))
-        plain = json.dumps(yaml_dataclass.plain(written))
-        texts = [engine.broadcast_text(plain, root) for root in range(engine.size)]
-        with engine.agreed(), _explained(folder):
-            if layout is not None:
-                manifest = _manifest(temporary, model, state, layout, texts)
-                write_manifest(temporary, manifest)
-                folders.put_in_place(temporary, folder)
-    finally:
-        if engine.rank == 0:
-            folders.delete(temporary)
+            if engine.rank == 0:
+                self._temporary.mkdir()
+        try:
+            with engine.agreed(), _explained(folder):
+                if not self._temporary.is_dir():
+                    raise UserError(
+                        f"rank {engine.rank} does not see the folder {folder.parent}, which rank "
+                        "0 sees; a pipeline's output must be on a disk that all ranks see: give "
+                        "one, as --output DIR"
+                    )
+                if engine.rank == 0:
+                    self._layout, self._configuration = layout_of(model), configuration(model)
+                arrays = _arrays(model, self._layout, writers, best_weights)
+                self._own = [array for array in arrays if array.writer == engine.rank]
+                if copies:
+                    self._own = [replace(array, value=_read(array)) for array in self._own]
+        except UserError:
+            self._discard()
+            raise
+
+    def write_part(self) -> None:
+        """Writes what this rank has. Raises UserError if it cannot, or a weight is not finite."""
+        if not self._own:
+            return
+        with (
+            _explained(self._folder),
+            Writer(self._temporary / part_name(self._engine.rank)) as part,
+        ):
+            for array in self._own:
+                entry = part.write(array.name, _value_of(array, self._model))
+                self._written.append((array.kind, array.key, entry))
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Completes the checkpoint after this block, in which this rank's part is written, or what
+        has failed is raised; all ranks enter it.
+
+        Raises:
+            UserError: on all ranks, if it has failed on some, or the rest cannot be written.
+        """
+        engine, temporary = self._engine, self._temporary
+        try:
+            with engine.agreed():
+                yield
+            plain = json.dumps(yaml_dataclass.plain(self._written))
+            texts = [engine.broadcast_text(plain, root) for root in range(engine.size)]
+            with engine.agreed(), _explained(self._folder):
+                if engine.rank == 0:
+                    write_manifest(temporary, self._manifest(texts))
+                    folders.put_in_place(temporary, self._folder)
+        finally:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Deletes what is not complete."""
+        if self._engine.rank == 0:
+            folders.delete(self._temporary)
+
+    def _manifest(self, texts: Sequence[str]) -> Manifest:
+        """Returns the manifest of what all ranks say that they have written, after a look."""
+        found: dict[str, dict[str, Entry]] = {_VARIABLES: {}, _BEST: {}, _EXTRAS: {}, _ASSETS: {}}
+        sizes = {}
+        for rank, text in enumerate(texts):
+            for kind, key, entry in json.loads(text):
+                found[kind][key] = yaml_dataclass.read(Entry, entry)
+            if text != "[]":
+                part = self._temporary / part_name(rank)
+                if not part.is_file():
+                    raise UserError(
+                        f"rank 0 does not see {part}, which rank {rank} has written; a pipeline's "
+                        "output must be on a disk that all ranks see: give one, as --output DIR"
+                    )
+                sizes[part.name] = part.stat().st_size
+        assert self._layout is not None
+        variables = variables_of(self._model, self._layout)
+        config, metadata = self._configuration
+        return Manifest(
+            state=replace(self._state, variables=variables, fingerprint=""),
+            config=config,
+            metadata=metadata,
+            sizes=sizes,
+            variables=tuple(found[_VARIABLES][str(index)] for index in range(len(variables))),
+            best=tuple(found[_BEST][str(index)] for index in range(len(found[_BEST]))),
+            groups=self._layout.groups,
+            extras=found[_EXTRAS],
+            assets=found[_ASSETS],
+        )
 
 
 def _arrays(
@@ -145,47 +232,15 @@ def _arrays(
 
 def _value_of(array: _Array, model: keras.Model) -> np.ndarray:
     """Returns an array's value. Raises UserError if it is of a weight and not finite."""
-    if array.kind != _VARIABLES:
-        return np.asarray(array.source)
-    value = np.asarray(array.source.numpy())
-    if int(array.key) < len(model.weights):
+    value = _read(array) if array.value is None else array.value
+    if array.kind == _VARIABLES and int(array.key) < len(model.weights):
         check_weight(model, array.source, value)
     return value
 
 
-def _manifest(
-    temporary: Path, model: keras.Model, state: State, layout: Layout, texts: Sequence[str]
-) -> Manifest:
-    """Returns the manifest of what all ranks say that they have written; rank 0 looks whether."""
-    found: dict[str, dict[str, Entry]] = {_VARIABLES: {}, _BEST: {}, _EXTRAS: {}, _ASSETS: {}}
-    sizes = {}
-    for rank, text in enumerate(texts):
-        for kind, key, entry in json.loads(text):
-            found[kind][key] = yaml_dataclass.read(Entry, entry)
-        if text != "[]":
-            part = temporary / part_name(rank)
-            if not part.is_file():
-                raise UserError(
-                    f"rank 0 does not see {part}, which rank {rank} has written; a pipeline's "
-                    "output must be on a disk that all ranks see: give one, as --output DIR"
-                )
-            sizes[part.name] = part.stat().st_size
-    config, metadata = configuration(model)
-    variables = tuple(
-        Variable(each.path, tuple(each.shape), str(each.dtype), layout.places_of(each))
-        for each in kept(model)
-    )
-    return Manifest(
-        state=replace(state, variables=variables, fingerprint=""),
-        config=config,
-        metadata=metadata,
-        sizes=sizes,
-        variables=tuple(found[_VARIABLES][str(index)] for index in range(len(variables))),
-        best=tuple(found[_BEST][str(index)] for index in range(len(found[_BEST]))),
-        groups=layout.groups,
-        extras=found[_EXTRAS],
-        assets=found[_ASSETS],
-    )
+def _read(array: _Array) -> np.ndarray:
+    """Returns an array's value as it is now."""
+    return np.asarray(array.source.numpy() if array.kind == _VARIABLES else array.source)
 
 
 @contextlib.contextmanager

@@ -217,18 +217,28 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Settings of checkpoints. ``every_epochs``: the interval; 0 writes none. ``keep``: how many of
-    the newest to keep. ``resume``: true resumes from the newest in the output folder; or the path
-    of one. ``new_world_size``: whether one of another number of workers may be resumed.
-    ``restart``: as a launcher sets it when it starts a job again: go on from the newest in the
-    output folder, or begin as ``resume`` says if there is none; and train on as many samples a step
-    as before, whatever the number of workers."""
+    """Settings of checkpoints. ``every_epochs``, ``every_steps``, ``every_minutes``: the intervals,
+    of which any may be given; 0 is for none. ``background``: write checkpoints while training goes
+    on, which takes as much memory as a checkpoint; null: unless ``parallel.memory_bytes`` is given.
+    ``keep``: how many of the newest to keep. ``resume``: true resumes from the newest in the output
+    folder; or the path of one. ``new_world_size``: whether one of another number of workers may be
+    resumed. ``restart``: as a launcher sets it when it starts a job again: go on from the newest in
+    the output folder, or begin as ``resume`` says if there is none; and train on as many samples a
+    step as before, whatever the number of workers."""
 
     every_epochs: Annotated[int, Range(0)] = 1
+    every_steps: Annotated[int, Range(0)] = 0
+    every_minutes: Annotated[float, Range(0)] = 0.0
+    background: bool | None = None
     keep: Annotated[int, Range(1)] = 3
     resume: bool | str = False
     new_world_size: bool = False
     restart: bool = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any checkpoints are written."""
+        return bool(self.every_epochs or self.every_steps or self.every_minutes)
 
 
 @dataclass(frozen=True)

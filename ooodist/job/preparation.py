@@ -51,6 +51,7 @@ class Job:
     steps_per_epoch: int
     first_step: int  # position in the sample stream
     best_weights: Sequence[np.ndarray | None] | None  # of the checkpoint's best epoch
+    batches_done: int = 0  # of the first epoch, by the run before
 
     @property
     def worker(self) -> int:
@@ -90,18 +91,19 @@ def set_up(config: Config, engine: Engine) -> Job:
     if source is not None:
         resume.warn_of_changes(source, config, workers)
     data, steps, model = load_and_build(config, engine, first_step=first_step)
+    done = resume.batches_done(source, config, workers, steps)
     _warm_up(config, engine, source, data, model)
     best_weights: Sequence[np.ndarray | None] | None = None
     if source is not None:
         if config.parallel is None:
             best_weights = resume.restore(engine, source, model)
             resume.restore_feedback(engine, source, model.ooodist.strategy.inner.feedback)
-        logger.info("resuming after epoch %d from %s", source.state.epoch, source.file)
+        logger.info("resuming after %s from %s", source.state.where(), source.file)
     model.ooodist.begin_batches(data.train.element_spec)
     if model.ooodist.strategy.needs_plan:
         logger.info("planning: measuring the model and the network")
         left = config.epochs - (0 if source is None else source.state.epoch)
-        updates = max(1, left * steps // config.accumulate)
+        updates = max(1, (left * steps - done) // config.accumulate)
         model.ooodist.strategy.plan(next(iter(data.train)), updates)
     if config.parallel is not None:  # now ranks have their stages
         if source is not None:
@@ -114,7 +116,7 @@ def set_up(config: Config, engine: Engine) -> Job:
     if engine.rank == 0:
         model.ooodist.strategy.write_plan(folder)
         (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
-    return Job(config, engine, folder, source, data, model, steps, first_step, best_weights)
+    return Job(config, engine, folder, source, data, model, steps, first_step, best_weights, done)
 
 
 def load_and_build(
@@ -233,7 +235,7 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
         metrics=metrics,
         jit_compile=False,
     )
-    if config.checkpoint.every_epochs:
+    if config.checkpoint.is_wanted:
         _check_can_be_saved(model)
     model = _distribute(config, model, plan)
     model.ooodist.data_is_shared_out = True  # by ooodist.data
@@ -336,5 +338,5 @@ def _check_can_be_saved(model: keras.Model) -> None:
         raise UserError(
             f"model {model.name} cannot be saved as a Keras file, so it cannot have checkpoints "
             f"({str(error).strip().splitlines()[0]}); give its classes a get_config method, or "
-            "set checkpoint.every_epochs to 0"
+            "write none (checkpoint.every_epochs: 0, every_steps: 0, every_minutes: 0)"
         ) from error

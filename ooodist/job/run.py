@@ -6,6 +6,7 @@ that rank at once, and the others in their next exchange.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import traceback
@@ -27,6 +28,7 @@ from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
 from ooodist.job.preparation import Job, set_up
 from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
+from ooodist.job.termination import AgreeOnTheEnd, Termination
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.profiler.conditions import versions
@@ -36,17 +38,24 @@ from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.callbacks import (
     Best,
     EpochLog,
-    SaveCheckpoints,
-    SaveParts,
-    SaveWhole,
     SeedEachEpoch,
     StopOnInvalidLoss,
 )
 from ooodist.trainer.progress import Progress, StepTimer
+from ooodist.trainer.saving import within_epoch
+from ooodist.trainer.saving.checkpoints import Intervals, SaveCheckpoints, Stopped
+from ooodist.trainer.saving.savers import SaveParts, SaveWhole
 from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog
 from ooodist.transfer import provenance
 from ooodist.util import yaml_dataclass
-from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, print_error, refused
+from ooodist.util.program import (
+    CRASH_CODE,
+    INTERRUPTED_CODE,
+    TERMINATED_CODE,
+    USER_ERROR_CODE,
+    print_error,
+    refused,
+)
 from ooodist.util.replacing import INCOMPLETE_PREFIX
 
 logger = logging.getLogger("ooodist")
@@ -56,8 +65,14 @@ LINGER_SECONDS = 1.0  # before a rank ends, as others may still be receiving wha
 
 def run(config: Config) -> int:
     """Runs the job; returns the exit code, or ends the process if other ranks may not arrive."""
-    started = time.monotonic()
-    return on_all_ranks(config, lambda engine: train(set_up(config, engine), started))
+    started, termination = time.monotonic(), Termination()
+
+    def work(engine: Engine) -> None:
+        termination.started(engine.rank)
+        train(set_up(config, engine), started, termination)
+
+    with termination.watching():
+        return on_all_ranks(config, work)
 
 
 def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
@@ -88,6 +103,10 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
         engines.shutdown()
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED_CODE)
+    except Stopped as stopped:
+        logger.info("%s", stopped)
+        engines.shutdown()
+        return TERMINATED_CODE
     except Exception as error:
         _explain(error, config, engine)
     return 0
@@ -127,8 +146,17 @@ def _end(message: str, code: int) -> NoReturn:
     engines.abort(code)
 
 
-def train(job: Job, started: float) -> None:
-    """Trains, evaluates, and prints a summary on rank 0. ``started`` is from time.monotonic()."""
+def train(job: Job, started: float, termination: Termination | None = None) -> None:
+    """Trains, evaluates, and prints a summary on rank 0; all ranks call it.
+
+    Args:
+        job: is ready to train.
+        started: when, by time.monotonic().
+        termination: asks ranks to stop; None: nothing does.
+
+    Raises:
+        Stopped: on all ranks, after a step of training, because one was asked to stop.
+    """
     config, engine = job.config, job.engine
     timer = StepTimer()
     # A pipeline has its own timeout, with a better message: let that come first.
@@ -142,16 +170,22 @@ def train(job: Job, started: float) -> None:
         epochs = job.first_epoch
     if job.first_epoch >= epochs:
         logger.info("nothing is left to train after epoch %d", job.first_epoch)
+    if job.source is not None and (within := job.source.state.within) is not None:
+        restore = functools.partial(within_epoch.restore, job.engine, job.model, within)
+        job.model.ooodist.go_on(job.batches_done, restore)
+    saver = _saver(job, best, epoch_log, epochs)
     callbacks = [
         StopOnInvalidLoss(),
         SeedEachEpoch(config.seed, job.worker),
         *([best] if best is not None else []),
         epoch_log,
-        *_savers(job, best, epoch_log, epochs),
+        saver,
         timer,
         *_reports(job, timer, epochs),
         watchdog,
     ]
+    if termination is not None:
+        callbacks.append(AgreeOnTheEnd(termination, job.model.ooodist.strategy.watch.notices))
     result = {}
     watchdog.start()
     try:
@@ -171,6 +205,9 @@ def train(job: Job, started: float) -> None:
             )
     finally:  # the caller's process may live on
         watchdog.stop()
+        if termination is not None:
+            termination.trained()
+        saver.settle(config.timeout)
     registered = None
     job.model.ooodist.strategy.watch.check_weights()
     if config.warm_start is not None and config.warm_start.register:
@@ -178,7 +215,7 @@ def train(job: Job, started: float) -> None:
 
         with job.model.ooodist.strategy.whole(root=0):
             registered = warm_job.register(config, engine, job.data, job.model, result)
-    if config.checkpoint.every_epochs:
+    if config.checkpoint.is_wanted:
         _save_model(job, best)
     if engine.rank == 0:
         job.model.ooodist.strategy.write_plan(job.folder)
@@ -228,7 +265,7 @@ def _best(job: Job) -> Best | None:
     config = job.config
     if config.early_stopping is not None:
         best = Best(**yaml_dataclass.plain(config.early_stopping))
-    elif job.data.validation is not None and config.checkpoint.every_epochs:
+    elif job.data.validation is not None and config.checkpoint.is_wanted:
         best = Best(monitor="val_loss", patience=Best.NEVER)
     else:
         return None
@@ -243,24 +280,21 @@ def _file(job: Job, name: str, *, wanted: bool) -> Path | None:
     return job.folder / name if wanted and job.engine.rank == 0 else None
 
 
-def _savers(
-    job: Job, best: Best | None, epoch_log: EpochLog, epochs: int
-) -> list[keras.callbacks.Callback]:
-    config = job.config.checkpoint
-    if not config.every_epochs:
-        return []
+def _saver(job: Job, best: Best | None, epoch_log: EpochLog, epochs: int) -> SaveCheckpoints:
+    config, parallel = job.config.checkpoint, job.config.parallel
 
-    def state(epoch: int) -> State:
+    def state(epoch: int, step: int) -> State:
+        batches = (epoch - job.first_epoch) * job.steps_per_epoch + step - job.batches_done
         return State(
             epoch=epoch,
-            step=job.first_step + (epoch - job.first_epoch) * job.steps_per_epoch,
+            step=job.first_step + batches,
             seed=job.config.seed,
             size=job.workers,
             batch=job.config.batch,
             config=yaml_dataclass.plain(job.config),
             variables=(),  # described as they are written
             fingerprint="",
-            history=epoch_log.history,
+            history=list(epoch_log.history),
             best=None if best is None else best.state(),
             selection=job.model.ooodist.strategy.selection(),
             warm_start=provenance.plain_of(job.model),
@@ -268,11 +302,22 @@ def _savers(
         )
 
     feedback = job.model.ooodist.strategy.inner.feedback
-    save: SaveWhole | SaveParts = SaveWhole(job.folder, config.keep, job.engine, feedback)
-    if job.config.parallel is not None:
+    saver: SaveWhole | SaveParts = SaveWhole(job.folder, config.keep, job.engine, feedback)
+    if parallel is not None:
         pipeline = job.model.ooodist.strategy.inner
-        save = SaveParts(job.folder, config.keep, job.engine, pipeline.writers)
-    return [SaveCheckpoints(save, state, best, epochs=epochs, every=config.every_epochs)]
+        saver = SaveParts(job.folder, config.keep, job.engine, pipeline.writers)
+    in_background = config.background
+    if in_background is None:  # the copies would need more memory than the ranks may have
+        in_background = parallel is None or parallel.memory_bytes is None
+    return SaveCheckpoints(
+        saver,
+        Intervals(config.every_epochs, config.every_steps, 60 * config.every_minutes),
+        state,
+        best,
+        background=in_background,
+        epochs=epochs,
+        steps_per_epoch=job.steps_per_epoch,
+    )
 
 
 def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Callback]:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ooodist.launcher.environment import OUTPUT, Process
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
 SAVING_SECONDS = 30.0
+POLL_SECONDS = 0.1  # between looks at whether they have
 INSIST_SECONDS = 0.5  # until a second SIGTERM, by which workers end without saving
 LOST_CODE = 255  # of ssh
 HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last worker
@@ -147,15 +149,14 @@ class Job:
         """
         if self._has_ended:
             return []
+        if may_save:
+            self._let_save(wait)
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # in case it is stopped
-        if may_save:
-            wait(SAVING_SECONDS)
-        else:
-            wait(INSIST_SECONDS)
-            if self.alive():
-                self.signal(signal.SIGTERM)
-            wait(GRACE_SECONDS - INSIST_SECONDS)
+        wait(INSIST_SECONDS)
+        if self.alive():
+            self.signal(signal.SIGTERM)
+        wait(GRACE_SECONDS - INSIST_SECONDS)
         stubborn = self.alive()
         kill_groups({running.popen.pid for running in self.running})
         self._has_ended = True
@@ -165,6 +166,15 @@ class Job:
             if running.popen.stdin:
                 running.popen.stdin.close()
         return stubborn
+
+    def _let_save(self, wait: Callable[[float], None]) -> None:
+        """Asks the workers to end, and gives them time; they may need servers for that."""
+        workers = [running for running in self.running if running.process.is_worker]
+        for running in workers:
+            running.signal(signal.SIGTERM)
+        deadline = time.monotonic() + SAVING_SECONDS
+        while any(running.code is None for running in workers) and time.monotonic() < deadline:
+            wait(POLL_SECONDS)
 
 
 def how(running: Running) -> str:

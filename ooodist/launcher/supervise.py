@@ -184,7 +184,7 @@ class Supervisor:
         may_save = self._stopped_by == signal.SIGTERM and not self._job.failed()
         if stubborn := self._job.end(self._wait_for_ends, may_save=may_save):
             names = ", ".join(running.process.name for running in stubborn)
-            seconds = SAVING_SECONDS if may_save else GRACE_SECONDS
+            seconds = GRACE_SECONDS + (SAVING_SECONDS if may_save else 0)
             self._output.say(f"still running {seconds:g} s after SIGTERM, killed: {names}")
         self._forward_the_rest()
         self._output.close_logs()

@@ -254,7 +254,8 @@ class Pipeline(Strategy):
         with explaining_lack_of_memory(doing, lambda: assembly.planned):
             self.ran = assembly.step(batches[0], self._record.after_forward)
         logs = self._record.logs()
-        codes = self._record.begin_codes(assembly.update.not_finite)
+        notices = self.watch.notices.own()
+        codes = self._record.begin_codes(assembly.update.not_finite, notices)
         self.watch.note(codes, self._record.checked, 1, logs)
         return logs
 

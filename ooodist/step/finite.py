@@ -33,6 +33,7 @@ from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
+from ooodist.step.notices import Notices
 from ooodist.step.optimizer import optimizers_of
 
 _WAY_OUT = (
@@ -105,9 +106,13 @@ class GradientWatch:
     Args:
         engine: the engine that connects the ranks.
         model: the compiled model.
+
+    Attributes:
+        notices: what else ranks tell each other; it travels with the codes.
     """
 
     def __init__(self, engine: Engine, model: keras.Model) -> None:
+        self.notices = Notices()
         self._engine = engine
         self._model = model
         self._waits = bool(tf.config.get_visible_devices("GPU"))
@@ -138,7 +143,8 @@ class GradientWatch:
         still on their way) after the next call.
 
         Args:
-            codes: the code of each rank, by rank; or what waits for them and returns them.
+            codes: the code of each rank, by rank, and then the sums of the notices; or what waits
+                for them and returns them.
             checked: what the codes refer to.
             num_steps: the number of steps of the call.
             logs: the logs of the call.
@@ -159,7 +165,9 @@ class GradientWatch:
     def _look_at(
         self, codes: Codes, checked: Sequence[Checked], steps_before: int, loss: Any
     ) -> None:
-        found = np.asarray(codes() if callable(codes) else codes).astype(int)
+        values = np.asarray(codes() if callable(codes) else codes)
+        self.notices.learn(values[self._engine.size :])
+        found = values[: self._engine.size].astype(int)
         if not found.any() or (self._nan_is_handled and _is_not_finite(loss)):
             return
         first = min(code for code in found if code)

@@ -29,12 +29,15 @@ from ooodist.graph.units import Gradient
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.carried import CarriedUpdates, Carrying, Left
 from ooodist.step.finite import Checked, GradientSums, GradientWatch
+from ooodist.step.notices import Notices
 from ooodist.step.optimizer import not_updating, scaling_parts, updating_one_by_one
 from ooodist.step.synchronized import synchronizing
 from ooodist.step.tape import watch_gradients
 from ooodist.step.whole_batch_losses import of_whole_batch
 
 logger = logging.getLogger("ooodist")
+
+_NO_NOTICES = Notices().own()
 
 Batch = Any
 Run = Callable[[Sequence[Batch]], dict[str, tf.Tensor]]  # trains on any number of batches
@@ -99,7 +102,8 @@ class Launch:
         run = self._run if self.model.run_eagerly else self._traced
         carried = self._updates()
         taken = None if self._carrying is None else self._carrying.take(carried)
-        logs, codes, left = run(tuple(batches), taken)
+        notices = _NO_NOTICES if self._watch is None else self._watch.notices.own()
+        logs, codes, left = run(tuple(batches), taken, tf.constant(notices))
         if self._watch is not None:
             checked, num_steps = self._checked[len(batches)], len(batches) // self.accumulate
             self._watch.note(codes, checked, num_steps, logs)
@@ -112,7 +116,8 @@ class Launch:
         """Traces a launch on such batches without running it; returns its graph (a FuncGraph)."""
         carried = self._updates()
         left = None if carried is None else carried.nothing()
-        return self._traced.get_concrete_function(tuple(batches), left).graph
+        notices = tf.constant(_NO_NOTICES)
+        return self._traced.get_concrete_function(tuple(batches), left, notices).graph
 
     def _updates(self) -> CarriedUpdates | None:
         """Returns the updates that a call leaves to the next one; None if it leaves none."""
@@ -124,17 +129,18 @@ class Launch:
         return self._carried
 
     def _run(
-        self, batches: tuple[Batch, ...], left: Left | None
+        self, batches: tuple[Batch, ...], left: Left | None, notices: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor, Left | None]:
         """Trains on the batches.
 
         Args:
             batches: the batches of the call.
             left: what the call before has left; None: it leaves nothing, and nor does this one.
+            notices: what this rank tells the others.
 
         Returns:
-            the last step's logs, the float32 codes of all ranks (see GradientSums), and what is
-            left to the next call.
+            the last step's logs, the float32 codes of all ranks (see GradientSums) with the sums
+            of the notices behind them, and what is left to the next call.
         """
         self._sums = GradientSums()
         carried = self._carried if left is not None else None
@@ -154,7 +160,7 @@ class Launch:
                 values = [weight.value for weight in weights]
                 self._sums.add(step, variable_names(weights), values)
             self._checked[len(batches)] = self._sums.checked
-            logs, codes = self._of_all_ranks(logs, self._sums.code())
+            logs, codes = self._of_all_ranks(logs, self._sums.code(), notices)
             return logs, codes, None if carried is None else carried.left()
 
     def _update(
@@ -237,18 +243,20 @@ class Launch:
         return self._watch is not None and self._watch.is_wanted
 
     def _of_all_ranks(
-        self, logs: dict[str, Any], code: tf.Tensor
+        self, logs: dict[str, Any], code: tf.Tensor, notices: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns the logs averaged over all ranks and the codes of all, by one exchange."""
+        """Returns the logs averaged over all ranks, the codes of all and the sums of their notices,
+        by one exchange."""
         engine = self.backward.exchange.engine
         if engine.size == 1:
-            return logs, code[tf.newaxis]
+            return logs, tf.concat([code[tf.newaxis], notices], 0)
         if not isinstance(logs, dict):
             logs = {}
         tensors = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
         scalars = sorted(name for name, value in tensors.items() if value.shape.rank == 0)
         values = [tf.cast(tensors[name], tf.float32) for name in scalars]
-        own = tf.concat([tf.stack([*values, 0.0]), code * tf.one_hot(engine.rank, engine.size)], 0)
+        codes = code * tf.one_hot(engine.rank, engine.size)
+        own = tf.concat([tf.stack([*values, 0.0]), codes, notices], 0)
         total = engine.sum_in_graph(own, f"logs.{len(scalars)}")
         mean = tf.unstack(total[: len(scalars)] / engine.size)
         return {**tensors, **dict(zip(scalars, mean, strict=True))}, total[len(scalars) + 1 :]

@@ -191,3 +191,18 @@ def without_optionals(batch: Any) -> Any:
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
+
+
+def batches_per_epoch(given: dict[str, Any]) -> int | None:
+    """Returns how many batches ``fit(**given)`` trains on in an epoch; None if unknown."""
+    x, batches = given.get("x"), given.get("steps_per_epoch")
+    if batches is None and isinstance(x, tf.data.Dataset):
+        cardinality = int(x.cardinality())
+        batches = cardinality if cardinality > 0 else None
+    elif batches is None and isinstance(x, keras.utils.PyDataset):
+        batches = x.num_batches
+    elif batches is None and is_arrays(x):
+        share = 1 - (given.get("validation_split") or 0)
+        samples = int(num_samples(x) * share)
+        batches = -(-samples // (given.get("batch_size") or 32))
+    return batches

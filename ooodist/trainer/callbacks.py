@@ -6,21 +6,15 @@ import contextlib
 import csv
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from ooodist.checkpoint import folder as folders
-from ooodist.checkpoint import keras_file, together
-from ooodist.checkpoint.state import State
 from ooodist.compat.keras_deferred import has_value
-from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.step.wire import ErrorFeedback
-from ooodist.trainer.watchdog import expect_longer, expect_usual
 from ooodist.util.replacing import replacing
 
 Logs = dict[str, Any] | None
@@ -208,128 +202,3 @@ class EpochLog(keras.callbacks.Callback):
                 writer = csv.DictWriter(file, columns)
                 writer.writeheader()
                 writer.writerows(self.history)
-
-
-class SaveCheckpoints(keras.callbacks.Callback):
-    """Saves checkpoints at the ends of epochs; if that fails, all ranks end.
-
-    Args:
-        save: what saves them.
-        state: returns the :class:`State` to save after a given number of epochs.
-        best: finds the best epoch; None to keep no best checkpoint.
-        epochs: number of epochs of the run; the last is always saved.
-        every: as ``checkpoint.every_epochs``.
-    """
-
-    def __init__(
-        self,
-        save: SaveWhole | SaveParts,
-        state: Callable[[int], State],
-        best: Best | None,
-        *,
-        epochs: int,
-        every: int,
-    ) -> None:
-        super().__init__()
-        self._save = save
-        self._state = state
-        self._best = best
-        self._epochs = epochs
-        self._every = every
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        done = epoch + 1
-        is_last = done == self._epochs or self.model.stop_training
-        is_due = is_last or done % self._every == 0
-        is_best = self._best is not None and self._best.improved(epoch)
-        if not (is_due or is_best):
-            return
-        expect_longer(f"the checkpoint of epoch {done} began to be saved")
-        best_weights = self._best.best_weights if self._best is not None else None
-        self._save(self.model, self._state(done), best_weights, is_due=is_due, is_best=is_best)
-
-
-class SaveWhole:
-    """Saves checkpoints as Keras files, on rank 0.
-
-    Args:
-        folder: where they go.
-        keep: as ``checkpoint.keep``.
-        engine: the engine that connects the ranks.
-        feedback: what gradients have lost on a wire of 16 bits, the same on all ranks at the end of
-            an epoch; None: nothing, or it is not kept.
-    """
-
-    def __init__(
-        self, folder: Path, keep: int, engine: Engine, feedback: ErrorFeedback | None = None
-    ) -> None:
-        self._folder = folder
-        self._keep = keep
-        self._engine = engine
-        self._feedback = feedback
-
-    def __call__(
-        self,
-        model: keras.Model,
-        state: State,
-        best_weights: BestWeights,
-        *,
-        is_due: bool,
-        is_best: bool,
-    ) -> None:
-        """Saves a checkpoint; all ranks call it. Raises UserError on all ranks if that fails."""
-        with self._engine.agreed():
-            if self._engine.rank == 0:
-                first, *copies = [
-                    *([self._folder / folders.file_name(state.epoch)] if is_due else []),
-                    *([self._folder / folders.BEST_NAME] if is_best else []),
-                ]
-                try:
-                    residuals = None if self._feedback is None else self._feedback.values()
-                    keras_file.write(first, model, state, best_weights, residuals)
-                    for copy in copies:
-                        keras_file.copy(first, copy)
-                    folders.prune(self._folder, self._keep)
-                finally:  # the others must arrive now
-                    expect_usual(f"the checkpoint of epoch {state.epoch} was saved")
-
-
-class SaveParts:
-    """Saves checkpoints in parts, on all ranks.
-
-    Args:
-        folder: where they go; on a disk that all ranks see.
-        keep: as ``checkpoint.keep``.
-        engine: the engine that connects the ranks.
-        writers: returns which rank writes each variable; see :func:`together.write`.
-    """
-
-    def __init__(
-        self, folder: Path, keep: int, engine: Engine, writers: Callable[[], Mapping[int, int]]
-    ) -> None:
-        self._folder = folder
-        self._keep = keep
-        self._engine = engine
-        self._writers = writers
-
-    def __call__(
-        self,
-        model: keras.Model,
-        state: State,
-        best_weights: BestWeights,
-        *,
-        is_due: bool,
-        is_best: bool,
-    ) -> None:
-        """Saves a checkpoint; all ranks call it. Raises UserError on all ranks if that fails."""
-        best = self._folder / folders.best_parts_name(state.epoch)
-        first = self._folder / folders.parts_name(state.epoch) if is_due else best
-        together.write(self._engine, first, model, state, self._writers(), best_weights)
-        with self._engine.agreed():
-            if self._engine.rank == 0:
-                if is_best and first != best:
-                    folders.link(first, best)
-                if is_best:
-                    folders.prune_best(self._folder, best)
-                folders.prune(self._folder, self._keep)
-        expect_usual(f"the checkpoint of epoch {state.epoch} was saved")

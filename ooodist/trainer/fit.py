@@ -19,7 +19,7 @@ import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -59,6 +59,8 @@ class DistributedFit:
         data_is_shared_out: the caller guarantees that data sets yield each rank's own part; fit
             then logs nothing about it.
         batches_left: batches still to come in this epoch; None if unknown.
+        is_catching_up: whether the last of Keras's calls did nothing, as its batches were done.
+        call_has_trained: whether the last of Keras's calls trained on batches.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -70,9 +72,13 @@ class DistributedFit:
             )
         self.strategy = strategy
         self.engine = strategy.engine
-        self.steps_ahead = 0
+        self.steps_ahead = self._calls_to_skip = 0
         self.data_is_shared_out = False
         self.batches_left: int | None = None
+        self._batches_done = 0  # see go_on
+        self._restore: Callable[[Batch], None] | None = None
+        self.is_catching_up = False
+        self.call_has_trained = False
         self._model = model
         self._alike = False  # whether weights were broadcast since the last fit began
         self._trained = False  # whether there was training since the ranks were synchronized
@@ -93,9 +99,19 @@ class DistributedFit:
 
     # Epochs
 
+    def go_on(self, batches_done: int, restore: Callable[[Batch], None]) -> None:
+        """Makes the next fit go on in an epoch of which so many batches, not all, are done.
+
+        ``restore`` sets what this rank knew then; it is called with the first batch, before it.
+        """
+        self._batches_done, self._restore = batches_done, restore
+
     def begin_epoch(self, steps: int | None) -> None:
         """Begins an epoch of this many batches; None if unknown."""
-        self.batches_left = steps
+        done, self._batches_done = self._batches_done, 0
+        self.batches_left = None if steps is None else steps - done
+        per_call = self._steps_per_call * self.strategy.accumulate
+        self._calls_to_skip = done // per_call
         self.steps_ahead = 0
         self._ahead.clear()
 
@@ -125,6 +141,10 @@ class DistributedFit:
         run = strategy.runner()
 
         def train_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
+            self.call_has_trained, self.is_catching_up = False, self._calls_to_skip > 0
+            if self.is_catching_up:
+                self._calls_to_skip -= 1
+                return {}
             if self.steps_ahead:
                 self.steps_ahead = max(0, self.steps_ahead - self._steps_per_call)
                 return self._last_logs
@@ -132,6 +152,9 @@ class DistributedFit:
             if not self._alike:
                 strategy.broadcast(batches[0])
                 self._alike = True
+                if self._restore is not None:  # in which ranks may differ
+                    self._restore(batches[0])
+                    self._restore = None
             strategy.before_call(batches, lambda number: self._look_ahead(iterator, number))
             if strategy.left is not None:
                 strategy.left -= len(batches)
@@ -139,6 +162,7 @@ class DistributedFit:
             self._last_logs = run(batches)
             steps = len(batches) // strategy.accumulate
             self.steps_ahead = max(0, steps - self._steps_per_call)
+            self.call_has_trained = True
             return self._last_logs
 
         model.train_function = train_function
@@ -205,13 +229,13 @@ class DistributedFit:
             given["verbose"] = 0
         callbacks = self._callbacks(given.pop("callbacks", None))
         epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
-        batches, accumulate = batches_per_epoch(given), self.strategy.accumulate
+        batches, accumulate = arrays.batches_per_epoch(given), self.strategy.accumulate
         if batches is not None and batches < accumulate:
             raise UserError(
                 f"accumulate is {accumulate}, but an epoch has only {batches} batches here; lower "
                 "accumulate or batch_size, or give more data"
             )
-        total = None if batches is None else batches * epochs
+        total = None if batches is None else batches * epochs - self._batches_done
         self.begin_batches(getattr(given.get("x"), "element_spec", None))
         with self._carrying(callbacks):
             if self.strategy.needs_plan:
@@ -382,18 +406,3 @@ def flush(model: keras.Model) -> None:
     strategy: Strategy = model.ooodist.strategy
     if strategy.carrying is not None:
         strategy.carrying.flush_also_abandoned()
-
-
-def batches_per_epoch(given: dict[str, Any]) -> int | None:
-    """Returns how many batches ``fit(**given)`` trains on in an epoch; None if unknown."""
-    x, batches = given.get("x"), given.get("steps_per_epoch")
-    if batches is None and isinstance(x, tf.data.Dataset):
-        cardinality = int(x.cardinality())
-        batches = cardinality if cardinality > 0 else None
-    elif batches is None and isinstance(x, keras.utils.PyDataset):
-        batches = x.num_batches
-    elif batches is None and arrays.is_arrays(x):
-        share = 1 - (given.get("validation_split") or 0)
-        samples = int(arrays.num_samples(x) * share)
-        batches = -(-samples // (given.get("batch_size") or 32))
-    return batches

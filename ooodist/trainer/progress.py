@@ -38,7 +38,8 @@ class StepTimer(keras.callbacks.Callback):
         self._last = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self.model.ooodist.steps_ahead:  # the same call
+        fit = self.model.ooodist
+        if fit.steps_ahead or fit.is_catching_up:  # the same call, or one that did nothing
             return
         now = time.perf_counter()
         if self._last is not None and batch > self._last[0]:

@@ -19,7 +19,7 @@ import numpy as np
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint import keras_file
 from ooodist.checkpoint.parts import Parts
-from ooodist.checkpoint.state import State, check_fits
+from ooodist.checkpoint.state import State, check_fits, place_text
 from ooodist.compat.keras_deferred import has_value
 from ooodist.config.job import Config
 from ooodist.engines.base import Engine
@@ -67,17 +67,17 @@ def find(config: Config, folder: Path) -> Source | None:
     elif isinstance(resume, str):
         file, state = folders.latest(Path(resume))
     else:
-        if folders.epochs(folder):
+        if folders.checkpoints(folder):
             raise UserError(
                 f"output is {folder}, which has checkpoints of an earlier run; go on with it "
                 "(--resume), give another folder (--output DIR), or delete it"
             )
         return None
-    later = [epoch for epoch in folders.epochs(folder) if epoch > state.epoch]
+    later = [place for place, _ in folders.checkpoints(folder) if place > state.place]
     if later and resume is not True:
         raise UserError(
-            f"checkpoint.resume is {resume}, of epoch {state.epoch}, but the output folder "
-            f"{folder} has checkpoints of epoch {later[-1]} that would be overwritten; "
+            f"checkpoint.resume is {resume}, of {state.where()}, but the output folder "
+            f"{folder} has checkpoints of {place_text(later[-1])} that would be overwritten; "
             "give another folder (--output DIR), or delete them"
         )
     return Source(file, state)
@@ -129,6 +129,16 @@ def start_step(source: Source | None, config: Config, size: int) -> int:
         )
     samples = state.step * state.size * state.batch
     return -(-samples // (size * config.batch))
+
+
+def batches_done(source: Source | None, config: Config, size: int, steps_per_epoch: int) -> int:
+    """Returns how many batches of the first epoch were trained on before, in whole updates."""
+    if source is None or source.state.within is None:
+        return 0
+    state = source.state
+    samples = state.place[1] * state.size * state.batch
+    updates = -(-samples // (size * config.batch * config.accumulate))
+    return min(updates * config.accumulate, steps_per_epoch - config.accumulate)
 
 
 def warn_of_changes(source: Source, config: Config, size: int) -> None:

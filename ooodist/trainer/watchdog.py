@@ -120,7 +120,8 @@ class Watchdog(keras.callbacks.Callback):
         self._begin("train", f"epoch {self._epoch}, step {batch + 1} began")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._traced.add("train")
+        if self.model is None or not self.model.ooodist.is_catching_up:
+            self._traced.add("train")
         self._progress(f"epoch {self._epoch}, step {batch + 1} ended")
 
     def on_test_begin(self, logs: Any = None) -> None:

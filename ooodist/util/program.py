@@ -11,6 +11,7 @@ from ooodist.errors import UserError
 CRASH_CODE = 1
 USER_ERROR_CODE = 2
 INTERRUPTED_CODE = 130
+TERMINATED_CODE = 143  # 128 + SIGTERM
 
 
 def print_error(error: object) -> None:

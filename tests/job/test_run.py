@@ -100,9 +100,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(engine, whole, *overrides, "epochs=5")
 
-    run(engine, parts, *overrides, "epochs=3", "checkpoint.every_epochs=2")
-    assert folders.epochs(parts) == [2, 3]
-    (parts / folders.file_name(3)).unlink()  # as if it was killed in epoch 3
+    often = "checkpoint={every_epochs: 2, every_steps: 3, keep: 100, background: false}"
+    run(engine, parts, *overrides, often, "epochs=3")
+    *_, (before, _), (last, file) = folders.checkpoints(parts)
+    assert (2, 0) < before < (3, 0) == last
+    file.unlink()  # as if it was killed in epoch 3
     run(engine, parts, *overrides, "epochs=4", resume=True)
     keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
     run(engine, parts, *overrides, "epochs=5", resume=True)
@@ -178,7 +180,7 @@ def test_a_training_that_explodes_leaves_healthy_checkpoints(
     rates = "{schedule: piecewise_constant_decay, boundaries: [22], values: [0.01, 1.0e+35]}"
     settings = [
         "epochs=4",
-        "checkpoint.keep=1",
+        "checkpoint={keep: 1, background: false}",
         "model.activation=linear",
         f"optimizer={{name: sgd, learning_rate: {rates}}}",
     ]
@@ -410,3 +412,31 @@ def test_regression_has_mean_squared_error(engine: Engine, tmp_path: Path) -> No
     data = "data={name: synthetic, input_shape: [4], target_shape: [2], num_samples: 1000}"
     run(engine, tmp_path, "epochs=1", data, "model={name: mlp, layers: [4]}")
     assert last_state(tmp_path).history[0].keys() == {"epoch", "loss", "val_loss"}
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_checkpoints_come_by_the_clock_until_one_cannot_be_written(
+    engine: Engine, tmp_path: Path, background: bool
+) -> None:
+    output = tmp_path / "out"
+    found: list[list[tuple[int, int]]] = []
+
+    def wait_and_delete() -> None:
+        while len(found) < 3:
+            places = [place for place, _ in folders.checkpoints(output)]
+            if places and places not in found:
+                found.append(places)
+            time.sleep(0.001)
+        output.rename(tmp_path / "gone")
+
+    thread = threading.Thread(target=wait_and_delete)
+    thread.start()
+    often = f"{{every_epochs: 0, every_minutes: 0.005, keep: 2, background: {background}}}".lower()
+    with pytest.raises(UserError, match=r"checkpoint .*-step-\d+\.keras cannot be written: .*No s"):
+        run(engine, output, f"checkpoint={often}", "epochs=1", "steps_per_epoch=100000")
+    thread.join()
+    assert max(map(len, found)) <= 3  # one more while the oldest is deleted
+    assert all(epoch == 0 < step for places in found for epoch, step in places)
+    state = last_state(tmp_path / "gone")  # what was there is kept
+    assert state.within is not None
+    assert state.step == state.within.step

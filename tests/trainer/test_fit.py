@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.data_parallel.strategy import DataParallel
-from ooodist.trainer.fit import batches_per_epoch
+from ooodist.trainer.arrays import batches_per_epoch
 from tests.profiler.models import compiled, layers
 
 

@@ -27,7 +27,7 @@ class Clock:
 
 
 def model_of(steps_ahead: int) -> SimpleNamespace:
-    return SimpleNamespace(ooodist=SimpleNamespace(steps_ahead=steps_ahead))
+    return SimpleNamespace(ooodist=SimpleNamespace(steps_ahead=steps_ahead, is_catching_up=False))
 
 
 def run(clock: Clock, stream: io.StringIO, *, step_seconds: float) -> StepTimer:

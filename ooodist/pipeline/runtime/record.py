@@ -117,17 +117,20 @@ class Record:
             total += values
         return dict(zip(self._names, total / self._ranks.replicas, strict=True))
 
-    def begin_codes(self, not_finite: str | None) -> Callable[[], np.ndarray]:
+    def begin_codes(self, not_finite: str | None, notices: np.ndarray) -> Callable[[], np.ndarray]:
         """Begins to tell all ranks whether this rank's gradients are finite.
 
         Args:
             not_finite: the path of a weight whose gradient is not finite; None if all are.
+            notices: what else this rank tells them; see ``step/notices.py``.
 
         Returns:
-            what waits for the code of each rank, by rank, and returns them; 0 is for finite.
+            what waits for the code of each rank, by rank, with the sums of the notices behind them,
+            and returns them; 0 is for finite.
         """
-        codes = np.zeros(self._world.size)
+        codes = np.zeros(self._world.size + len(notices))
         codes[self._world.rank] = self._codes.get(not_finite, 0)
+        codes[self._world.size :] = notices
         message = self._transport.sum("the codes of gradients", self._world, codes)
 
         def arrived() -> np.ndarray:

@@ -121,7 +121,8 @@ class Trace(keras.callbacks.Callback):
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._finished or self.model.ooodist.steps_ahead:  # the same call
+        fit = self.model.ooodist
+        if self._finished or fit.steps_ahead or fit.is_catching_up:  # it goes on, or did nothing
             return
         keras.tree.map_structure(float, logs or {})  # waits for the device
         seconds = time.perf_counter() - self._began

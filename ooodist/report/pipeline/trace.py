@@ -102,6 +102,8 @@ class PipelineTrace(keras.callbacks.Callback):
         self._began = time.time()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.model.ooodist.is_catching_up:
+            return
         self._done += 1
         if self._is_finished:
             return

@@ -1,0 +1,179 @@
+"""Saves checkpoints in both forms, in three steps.
+
+::
+
+    begin      all ranks, between two calls    copies what is to be written
+    write      each rank, in any thread        writes its part; no exchange
+    complete   all ranks, between two calls    gives it its name, deletes old ones
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+
+from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint import keras_file, together
+from ooodist.checkpoint.state import State
+from ooodist.engines.base import Engine
+from ooodist.step.wire import ErrorFeedback
+from ooodist.trainer.callbacks import BestWeights
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A checkpoint to save.
+
+    Attributes:
+        state: rank 0's counts.
+        best_weights: the weights at the best epoch; None if they are not kept.
+        is_due: whether it is one of the newest, of which some are kept.
+        is_best: whether it is the best so far.
+    """
+
+    state: State
+    best_weights: BestWeights
+    is_due: bool
+    is_best: bool
+
+
+class Saver(ABC):
+    """Saves one checkpoint after the other.
+
+    Args:
+        folder: where they go.
+        keep: as ``checkpoint.keep``.
+        engine: the engine that connects the ranks.
+    """
+
+    def __init__(self, folder: Path, keep: int, engine: Engine) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._engine = engine
+
+    @abstractmethod
+    def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
+        """Begins a checkpoint; all ranks call it, and return its path.
+
+        Args:
+            model: compiled and built.
+            wanted: what is to be saved.
+            copies: whether the model is trained before all is written.
+
+        Raises:
+            UserError: on all ranks, if it cannot be begun.
+        """
+
+    @abstractmethod
+    def write(self) -> None:
+        """Writes what this rank has of it. Raises UserError."""
+
+    @abstractmethod
+    def complete(self, written: Callable[[], None]) -> None:
+        """Completes it; all ranks call it.
+
+        Args:
+            written: raises what has failed on this rank.
+
+        Raises:
+            UserError: on all ranks, if something has failed on some.
+        """
+
+
+class SaveWhole(Saver):
+    """Saves Keras files, on rank 0.
+
+    Args:
+        feedback: what gradients have lost on a wire of 16 bits; None: nothing, or it is not kept.
+    """
+
+    def __init__(
+        self, folder: Path, keep: int, engine: Engine, feedback: ErrorFeedback | None = None
+    ) -> None:
+        super().__init__(folder, keep, engine)
+        self._feedback = feedback
+        self._content: keras_file.Content | None = None
+        self._files: Sequence[Path] = ()
+
+    def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
+        name = folders.file_name(*wanted.state.place)
+        self._files = [
+            *([self._folder / name] if wanted.is_due else []),
+            *([self._folder / folders.BEST_NAME] if wanted.is_best else []),
+        ]
+        _, step = wanted.state.place
+        if step and self._feedback is not None:  # the ranks' differ, but at the end of an epoch
+            self._feedback.average(self._engine)
+        with self._engine.agreed():
+            if self._engine.rank == 0:
+                residuals = None if self._feedback is None else self._feedback.values()
+                self._content = keras_file.Content(
+                    model, wanted.state, wanted.best_weights, residuals, copies=copies
+                )
+        return self._files[0]
+
+    def write(self) -> None:
+        if self._content is not None:
+            self._content.write(self._files[0])
+            for copy in self._files[1:]:
+                keras_file.copy(self._files[0], copy)
+
+    def complete(self, written: Callable[[], None]) -> None:
+        with self._engine.agreed():
+            written()
+            self._content = None  # the copies
+            if self._engine.rank == 0:
+                folders.prune(self._folder, self._keep)
+
+
+class SaveParts(Saver):
+    """Saves checkpoints in parts, on all ranks; the folder is on a disk that all ranks see.
+
+    Args:
+        writers: returns which rank writes each variable; see :class:`together.Writing`.
+    """
+
+    def __init__(
+        self, folder: Path, keep: int, engine: Engine, writers: Callable[[], Mapping[int, int]]
+    ) -> None:
+        super().__init__(folder, keep, engine)
+        self._writers = writers
+        self._writing: together.Writing | None = None
+        self._first = self._best = Path()
+        self._is_best = False
+
+    def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
+        self._best = self._folder / folders.best_parts_name(wanted.state.epoch)
+        first = self._folder / folders.parts_name(*wanted.state.place)
+        self._first, self._is_best = first if wanted.is_due else self._best, wanted.is_best
+        self._writing = together.Writing(
+            self._engine,
+            self._first,
+            model,
+            wanted.state,
+            self._writers(),
+            wanted.best_weights,
+            copies=copies,
+        )
+        return self._first
+
+    def write(self) -> None:
+        assert self._writing is not None
+        self._writing.write_part()
+
+    def complete(self, written: Callable[[], None]) -> None:
+        assert self._writing is not None
+        with self._writing.finishing():
+            written()
+        self._writing = None  # the copies
+        with self._engine.agreed():
+            if self._engine.rank == 0:
+                if self._is_best and self._first != self._best:
+                    folders.link(self._first, self._best)
+                if self._is_best:
+                    folders.prune_best(self._folder, self._best)
+                folders.prune(self._folder, self._keep)
