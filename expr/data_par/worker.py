@@ -39,7 +39,7 @@ from ooodist.step.backward import OrderedBackward  # noqa: E402
 from ooodist.step.carried import Carrying, why_not_carried  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
 from ooodist.step.launch import Launch  # noqa: E402
-from ooodist.step.wire import ErrorFeedback  # noqa: E402
+from ooodist.step.sending.wire import ErrorFeedback  # noqa: E402
 
 Batch = Any
 

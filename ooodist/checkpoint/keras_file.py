@@ -74,7 +74,7 @@ class Content:
         state: the variables and the fingerprint in it are replaced by the model's.
         best_weights: the model's weights at its best epoch, if they are to be restored when the
             training ends.
-        residuals: what gradients have lost on a wire of 16 bits, by weight (step/wire.py).
+        residuals: what gradients have lost on a wire of 16 bits, by weight (step/sending/wire.py).
         copies: take copies of all values now, so that the model may be trained before and while
             they are written, by any thread. If false, one value at a time is in memory.
     """

@@ -30,7 +30,7 @@ from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
-from ooodist.step.rows import RowGradients
+from ooodist.step.sending.rows import RowGradients
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")

@@ -22,7 +22,7 @@ from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
 from ooodist.step.launch import Batch, Launch, Run, in_launches
-from ooodist.step.wire import ErrorFeedback
+from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer.strategy import Strategy
 
 logger = logging.getLogger("ooodist")

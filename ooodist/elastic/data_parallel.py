@@ -31,7 +31,7 @@ from ooodist.profiler.step import as_tensors, trace_step
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Batch, Launch, Run, in_launches
-from ooodist.step.rows import RowGradients
+from ooodist.step.sending.rows import RowGradients
 
 logger = logging.getLogger("ooodist")
 

@@ -25,8 +25,8 @@ from ooodist.planner.data_parallel.plan import Plan, WireSetting
 from ooodist.step.backward import Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.optimizer import loss_scale
-from ooodist.step.rows import RowGradients
-from ooodist.step.wire import ErrorFeedback
+from ooodist.step.sending.rows import RowGradients
+from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 
@@ -95,8 +95,8 @@ def distribute(
             A plan has its own.
         wire: ``float32``: gradients travel as they are; ``float16`` or ``bfloat16``: in this dtype;
             ``planned``, with that order: in float16 where their time would be waited for. Half as
-            many bytes take half the time, and other numbers come out (:mod:`ooodist.step.wire`). A
-            plan has its own.
+            many bytes take half the time, and other numbers come out
+            (:mod:`ooodist.step.sending.wire`). A plan has its own.
         error_feedback: with a wire of 16 bits, what a gradient loses is added to the next one.
         rows: ``auto``: the gradient of an embedding travels as the rows that a batch uses, if that
             is less to send than the table, and ``fit`` knows that all batches have one shape (as

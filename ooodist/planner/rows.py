@@ -9,7 +9,7 @@ ranks, a table of D bytes and R bytes of rows on each rank, each rank sends::
 
 Costs count bytes of an all-reduce, so the rows count as w / 2 * R. They are exchanged alone and
 whole, and are not carried to the next call, which takes dense gradients. The step decides by the
-same rule (:mod:`ooodist.step.rows`).
+same rule (:mod:`ooodist.step.sending.rows`).
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ started and exchange i - c is complete. This window spans the steps of a launch.
 By urgency, each exchange is handed over when it is ready, and the engine (BytePS) first sends the
 one that is listed first.
 
-An engine only sums and gathers; everything else is here, so that all engines behave alike. What is
-sent of a gradient may be narrower than it (:mod:`ooodist.step.wire`), and buckets and chunks are
-made of that. Which gradients travel as rows, and what these are, is in :mod:`ooodist.step.rows`.
+An engine only sums and gathers; everything else is here and in :mod:`ooodist.step.sending`, so that
+all engines behave alike. What is sent of a gradient may be narrower than it (``wire``), and buckets
+and chunks are made of that. Which gradients travel as rows, and what these are, is in ``rows``.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from ooodist.planner.data_parallel.plan import (
     check_exchanges,
     split_evenly,
 )
-from ooodist.step.exchange_names import ExchangeNames
-from ooodist.step.rows import RowGradients, add_up, pack
-from ooodist.step.wire import ErrorFeedback, Wire
+from ooodist.step.sending.names import ExchangeNames
+from ooodist.step.sending.rows import RowGradients, add_up, pack
+from ooodist.step.sending.wire import ErrorFeedback, Wire
 
 
 @dataclass(frozen=True)

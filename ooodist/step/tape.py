@@ -17,7 +17,7 @@ from ooodist.graph.units import Gradient
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.step.backward import Order, OrderedBackward, variable_names
 from ooodist.step.exchange import GradientExchange
-from ooodist.step.rows import RowGradients
+from ooodist.step.sending.rows import RowGradients
 
 logger = logging.getLogger("ooodist")
 

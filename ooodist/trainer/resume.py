@@ -27,7 +27,7 @@ from ooodist.errors import UserError
 from ooodist.profiler.conditions import versions
 from ooodist.step import replicas
 from ooodist.step.optimizer import state_prefix, without_scaling
-from ooodist.step.wire import ErrorFeedback
+from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")

@@ -28,7 +28,7 @@ from ooodist.step.building import build
 from ooodist.step.carried import Carrying
 from ooodist.step.finite import GradientWatch
 from ooodist.step.launch import Batch, Run
-from ooodist.step.wire import ErrorFeedback
+from ooodist.step.sending.wire import ErrorFeedback
 
 logger = logging.getLogger("ooodist")
 

@@ -25,7 +25,7 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job.preparation import set_up
 from ooodist.job.run import train
-from ooodist.step.wire import ErrorFeedback
+from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer import resume
 
 SMALL = ["model={name: mlp, layers: [8], dropout: 0.3}", "batch=128", "report.tensorboard=false"]

@@ -20,7 +20,7 @@ from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint import keras_file, together
 from ooodist.checkpoint.state import State
 from ooodist.engines.base import Engine
-from ooodist.step.wire import ErrorFeedback
+from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer.callbacks import BestWeights
 
 

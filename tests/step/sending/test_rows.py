@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.engines.local import LocalEngine
-from ooodist.step.rows import RowGradients, add_up, pack, row_bytes
+from ooodist.step.sending.rows import RowGradients, add_up, pack, row_bytes
 from tests.jobs import needs_built, run_job
 
 WORKER = Path(__file__).with_name("rows_worker.py")

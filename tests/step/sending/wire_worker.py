@@ -31,7 +31,7 @@ from ooodist.job.preparation import set_up  # noqa: E402
 from ooodist.job.run import train  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
-from ooodist.step.wire import ErrorFeedback  # noqa: E402
+from ooodist.step.sending.wire import ErrorFeedback  # noqa: E402
 from tests.workers import check, run  # noqa: E402
 
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ooodist.step.exchange_names import ExchangeNames
+from ooodist.step.sending.names import ExchangeNames
 
 
 def test_the_largest_has_the_first_number() -> None:

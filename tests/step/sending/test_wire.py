@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.step.optimizer import loss_scale
-from ooodist.step.wire import WIRES, ErrorFeedback, Wire
+from ooodist.step.sending.wire import WIRES, ErrorFeedback, Wire
 from tests.jobs import ENGINES, needs_built, run_job
 
 WORKER = Path(__file__).with_name("wire_worker.py")
