@@ -82,7 +82,7 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def checkpoint(folder: Path, epoch: int) -> Path:
     """The checkpoint of an epoch: a Keras file, or a folder of the parts of a pipeline."""
-    return dict(folders.checkpoints(folder))[epoch]
+    return dict(folders.checkpoints(folder))[epoch, 0]
 
 
 def loaded(folder: Path, epoch: int) -> keras.Model:
