@@ -98,4 +98,5 @@ def test_image_has_what_the_jobs_start() -> None:
         assert package in text
     for copied in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
         for name in copied.split():
-            assert (FOLDER.parents[1] / name).exists(), name
+            if name != "ooodist":  # it is installed here, and may not lie beside the tests
+                assert (FOLDER.parents[1] / name).exists(), name
