@@ -192,7 +192,7 @@ def test_if_all_is_selected_it_is_plain_training(profiles: str) -> None:
 
 def test_a_rho_of_one_is_plain_training(profiles: str) -> None:
     plain = ooodist.distribute(make(adamw()))
-    model = elastic(make(adamw()), profiles, rho=1.0)
+    model = elastic(make(adamw()), profiles)
     assert type(model.ooodist.strategy) is DataParallel
     assert fit(model) == fit(plain)
     assert state(model) == state(plain)
@@ -391,6 +391,7 @@ def test_a_rho_that_is_too_small_is_refused_before_the_first_step(profiles: str)
     assert state(model)[: len(before)] == before
 
 
+@pytest.mark.alone  # measured beside others, the forward pass may seem to take the whole step
 def test_planning_leaves_the_model_as_it_is(profiles: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # with the real calibration
     plain, model = ooodist.distribute(make(adamw())), elastic(make(adamw()), profiles)
