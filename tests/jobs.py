@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,20 @@ def run_job(
         timeout=seconds,
         check=False,
     )
+
+
+def run_checks(engine: str, worker: Path, of_each: Sequence[str], seconds: float = 300) -> str:
+    """Runs the checks of a worker with two workers, all with collectives, else those ``of_each``.
+
+    Returns:
+        what they printed; each check that holds prints its name.
+    """
+    needs_built(engine)
+    names = ["all"] if engine == "collective" else of_each
+    job = run_job(engine, 2, worker, *names, seconds=seconds)
+    assert job.returncode == 0, job.stdout[-6000:]
+    passed = re.findall(r"passed (\w+)", job.stdout)
+    assert set(passed) >= set(of_each)
+    if engine == "collective":
+        assert len(passed) == worker.read_text().count("@check\n")
+    return job.stdout

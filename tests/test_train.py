@@ -292,7 +292,7 @@ def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> N
 
 def wait_for_checkpoints(folder: Path, number: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
-    while len(folders.epochs(folder)) < number:
+    while len(folders.checkpoints(folder)) < number:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)

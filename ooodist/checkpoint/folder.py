@@ -62,11 +62,6 @@ def checkpoints(folder: Path) -> list[tuple[Place, Path]]:
     return sorted(((int(match[1]), int(match[2] or 0)), path) for match, path in found if match)
 
 
-def epochs(folder: Path) -> list[int]:
-    """Returns the epochs of the checkpoints in ``folder``, whole or damaged, oldest first."""
-    return [epoch for (epoch, _), _ in checkpoints(folder)]
-
-
 def best_in(folder: Path) -> Path | None:
     """Returns the best checkpoint of the last run in ``folder``; None if there is none."""
     found = [path for path in folder.iterdir() if _BEST.fullmatch(path.name)]

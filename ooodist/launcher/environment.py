@@ -16,7 +16,7 @@ from typing import Any
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
-from ooodist.launcher.host import Host
+from ooodist.launcher.host import Host, each_once
 
 MACHINE = Host()
 # Makes Python write line by line, and in UTF-8 whatever the locale.
@@ -109,7 +109,7 @@ def processes(
         own, helpers = _byteps(places, cleaner, resources)
     addresses = [host.address for host in places.workers]
     # TensorFlow leaves files of its own (__autograph_generated_file*) in the temporary folder.
-    temporary = {host.address: host.new_folder(cleaner) for host in _each_once(places.workers)}
+    temporary = {host.address: host.new_folder(cleaner) for host in each_once(places.workers)}
     workers = []
     for rank, (host, environment) in enumerate(zip(places.workers, own, strict=True)):
         position = {
@@ -123,10 +123,6 @@ def processes(
         given = position | environment
         workers.append(process_on(str(rank), host, command, given, is_worker=True))
     return helpers + workers
-
-
-def _each_once(hosts: list[Host]) -> list[Host]:
-    return list({host.address: host for host in hosts}.values())
 
 
 def _collective(places: Places, resources: ExitStack) -> list[dict[str, str]]:
@@ -221,7 +217,7 @@ def _byteps(
     check_byteps()
     root, *_ = places.servers
     port = root.reserve_port(resources)
-    for host in _each_once([*places.workers, *places.servers]):
+    for host in each_once([*places.workers, *places.servers]):
         # Workers that are killed leave them.
         host.add_files(cleaner, f"/dev/shm/BytePS_ShM_{port}_")
 

@@ -1,10 +1,11 @@
 """A host on which processes of a job run: this machine, or one of an emulated network."""
 
 import ctypes
+import fcntl
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 from ooodist.launcher.cleaner import Cleaner
 
 CLONE_NEWNET = 0x40000000  # <sched.h>
+_SIOCGIFADDR = 0x8915  # <linux/sockios.h>
+_ADDRESS = slice(20, 24)  # in a struct ifreq, behind the name, the family and the port
 
 
 @dataclass(frozen=True)
@@ -115,3 +118,19 @@ def _enter(namespace: int) -> None:
     if libc.setns(namespace, CLONE_NEWNET) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"cannot enter the network namespace: {os.strerror(error)}")
+
+
+def each_once(hosts: Iterable[Host]) -> list[Host]:
+    """Returns one host of each address."""
+    return list({host.address: host for host in hosts}.values())
+
+
+def interface_with(address: str) -> str:
+    """Returns the network interface of this machine with this IPv4 address; "" if none has it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # one without an IPv4 address
+                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, name.encode().ljust(32, b"\0"))
+                if socket.inet_ntoa(answer[_ADDRESS]) == address:
+                    return name
+    return ""

@@ -45,9 +45,9 @@ def test_the_newest_are_kept(
     make(folder / "best.keras")
     make(folder / folders.best_parts_name(2))
     (folder / "config.yaml").touch()
-    assert folders.epochs(folder) == sorted(kinds)
+    assert [epoch for (epoch, _), _ in folders.checkpoints(folder)] == sorted(kinds)
     folders.prune(folder, keep)
-    assert folders.epochs(folder) == sorted(kinds)[-keep:]
+    assert [epoch for (epoch, _), _ in folders.checkpoints(folder)] == sorted(kinds)[-keep:]
     others = {"best.keras", "best-epoch-000002", "config.yaml"}
     assert {name for name in names(folder) if not name.startswith("checkpoint")} == others
 
@@ -67,7 +67,7 @@ def test_other_names_are_left_alone(tmp_path: Path) -> None:
     assert folders.checkpoints(tmp_path) == []
     folders.prune(tmp_path, 1)
     assert len(names(tmp_path)) == 3
-    assert folders.epochs(tmp_path / "nowhere") == []
+    assert folders.checkpoints(tmp_path / "nowhere") == []
 
 
 def test_the_best_one(tmp_path: Path) -> None:

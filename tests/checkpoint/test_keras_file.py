@@ -293,7 +293,7 @@ def test_a_kill_while_saving_leaves_the_last_good_one(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             half = list(tmp_path.glob(f"{folders.INCOMPLETE_PREFIX}*"))
             try:
-                if folders.epochs(tmp_path) and half and half[0].stat().st_size > 1_000_000:
+                if folders.checkpoints(tmp_path) and half and half[0].stat().st_size > 1_000_000:
                     break
             except FileNotFoundError:  # it was renamed at this moment
                 pass

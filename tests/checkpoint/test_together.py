@@ -122,7 +122,9 @@ def test_a_kill_while_saving_leaves_the_last_good_one(tmp_path: Path) -> None:
     )
     try:
         deadline = time.monotonic() + 120
-        while not folders.epochs(tmp_path) or not any(tmp_path.glob(f"{INCOMPLETE_PREFIX}*/part*")):
+        while not folders.checkpoints(tmp_path) or not any(
+            tmp_path.glob(f"{INCOMPLETE_PREFIX}*/part*")
+        ):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.001)

@@ -387,7 +387,7 @@ def test_jobs_that_cannot_run(
 ) -> None:
     with pytest.raises(UserError, match=message):
         run(engine, tmp_path, "epochs=1", *overrides)
-    assert folders.epochs(tmp_path) == []
+    assert folders.checkpoints(tmp_path) == []
     # A minute later it would end the process, whatever that does by then.
     assert "watchdog" not in [thread.name for thread in threading.enumerate()]
 

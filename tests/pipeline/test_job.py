@@ -275,7 +275,7 @@ def test_the_best_weights_are_kept_where_they_are(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert folders.best_in(out) == out / folders.best_parts_name(1)
     best = weights(out / folders.best_parts_name(1))
-    last = out / folders.parts_name(folders.epochs(out)[-1])
+    *_, (_, last) = folders.checkpoints(out)
     with Parts(last) as parts:
         for index, weight in enumerate(best):
             np.testing.assert_array_equal(parts.read_best(index), weight)

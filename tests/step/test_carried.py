@@ -10,7 +10,7 @@ import keras
 import pytest
 
 from ooodist.step.carried import WEIGHT_BY_WEIGHT, Carrying, why_not_carried
-from tests.jobs import ENGINES, needs_built, run_job
+from tests.jobs import ENGINES, run_checks
 
 WORKER = Path(__file__).with_name("carried_worker.py")
 OF_EACH_ENGINE = [
@@ -21,16 +21,10 @@ OF_EACH_ENGINE = [
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_workers(engine: str) -> None:
-    needs_built(engine)
-    names = ["all"] if engine == "collective" else OF_EACH_ENGINE
-    job = run_job(engine, 2, WORKER, *names, seconds=600)
-    assert job.returncode == 0, job.stdout[-6000:]
-    passed = re.findall(r"passed (\w+)", job.stdout)
-    assert set(passed) >= set(OF_EACH_ENGINE)
+    printed = run_checks(engine, WORKER, OF_EACH_ENGINE, seconds=600)
     if engine == "collective":
-        assert len(passed) == WORKER.read_text().count("@check\n")
-        assert job.stdout.count("fit ended early") >= 2
-        assert "Each may look at the weights after each batch" in job.stdout
+        assert printed.count("fit ended early") >= 2
+        assert "Each may look at the weights after each batch" in printed
 
 
 def compiled(optimizer: Any, kind: type[keras.Model] = keras.Sequential) -> keras.Model:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import socket
-import struct
 
 from ooodist.errors import UserError
-from ooodist.launcher.host import Host
+from ooodist.launcher.host import Host, interface_with
 from ooodist.launcher.slurm.task import Task
-
-_SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 
 
 def host_of(task: Task) -> Host:
@@ -53,16 +49,10 @@ def interface_of(address: str, name: str) -> str:
     Raises:
         UserError: there is none.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, interface in socket.if_nameindex():
-            request = struct.pack("256s", interface.encode())  # begins as struct ifreq
-            try:
-                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
-            except OSError:  # it has no address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return interface
-    raise UserError(
-        f"{name} is {address}, which no network interface of this host has; correct its name in "
-        "/etc/hosts or in the network's names"
-    )
+    interface = interface_with(address)
+    if not interface:
+        raise UserError(
+            f"{name} is {address}, which no network interface of this host has; correct its name "
+            "in /etc/hosts or in the network's names"
+        )
+    return interface

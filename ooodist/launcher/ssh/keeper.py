@@ -22,7 +22,7 @@ from pathlib import Path
 
 import ooodist
 from ooodist.launcher.cleaner import Cleaner
-from ooodist.launcher.host import Host
+from ooodist.launcher.host import Host, interface_with
 from ooodist.util.digest import hex_digest
 
 # Packages of an engine, besides TensorFlow.
@@ -34,8 +34,6 @@ PACKAGES = {
 }
 ALIVE = "alive"  # a file in the keeper's folder, locked while the launcher is there
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")
-_SIOCGIFADDR = 0x8915  # <linux/sockios.h>
-_ADDRESS = slice(20, 24)  # in a struct ifreq, behind the name, the family and the port
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,7 @@ class Facts:
         program: the path of the command's program; "" if there is none.
         files: for each path, the SHA-256 of the file; "" if there is none.
         interface: the network interface with the address; "" if there is none.
+        own_name: the host's name for itself.
         own_address: to what the host resolves its own name; "" if it does not.
         ports: that are reserved.
         folder: a new temporary folder.
@@ -93,7 +92,7 @@ def facts(request: Request, ports: list[int], folder: Path) -> Facts:
         files={
             path: _digest([Path(path)]) if Path(path).is_file() else "" for path in request.files
         },
-        interface=_interface(request.address),
+        interface=interface_with(request.address),
         own_name=own_name,
         own_address=own_address,
         ports=ports,
@@ -118,16 +117,6 @@ def _version(names: Iterable[str]) -> str:
 
 def _digest(files: list[Path]) -> str:
     return hex_digest(file.read_bytes() for file in files)
-
-
-def _interface(address: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # one without an IPv4 address
-                answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, name.encode().ljust(32, b"\0"))
-                if socket.inet_ntoa(answer[_ADDRESS]) == address:
-                    return name
-    return ""
 
 
 def main() -> None:

@@ -1,13 +1,12 @@
 """Finds the hosts of a job among those of ``--hosts``, at its start and at each restart."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Places
-from ooodist.launcher.host import Host
+from ooodist.launcher.host import Host, each_once
 from ooodist.launcher.ssh.listed import Listed, count_slots, first_workers
 from ooodist.launcher.ssh.preflight import Way, meet, own_address
 
@@ -70,8 +69,4 @@ def find_places(
         )
     servers: list[Host] = [found[host.name] for host in wanted.servers for _ in range(host.slots)]
     own = Host(address=own_address(workers[0].address))
-    return Places(workers, servers or _each_once(workers), launcher=own), out
-
-
-def _each_once(hosts: Sequence[Host]) -> list[Host]:
-    return list({host.address: host for host in hosts}.values())
+    return Places(workers, servers or each_once(workers), launcher=own), out

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ooodist.checkpoint.arrays import dtype_of
+from ooodist.checkpoint.arrays import as_bytes, dtype_of
 from ooodist.checkpoint.state import WithinEpoch
 from ooodist.compat.keras_deferred import has_value
 from ooodist.compat.keras_model import build_with, compiled_metrics
@@ -113,13 +113,6 @@ def _are_needed(engine: Engine, model: keras.Model) -> list[bool]:
 
 def _bytes_of(variable: Any) -> np.ndarray:
     """Returns the bytes of a variable's value; zeros if this rank does not have it."""
-    array = (
-        _array_of(variable)
-        if has_value(variable)
-        else np.zeros(variable.shape, dtype_of(variable.dtype))
-    )
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _array_of(variable: Any) -> np.ndarray:
-    return np.asarray(variable.numpy())
+    if has_value(variable):
+        return np.asarray(as_bytes(np.asarray(variable.numpy())))
+    return np.asarray(as_bytes(np.zeros(variable.shape, dtype_of(variable.dtype))))

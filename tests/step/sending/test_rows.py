@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from ooodist.engines.local import LocalEngine
 from ooodist.step.sending.rows import RowGradients, add_up, pack, row_bytes
-from tests.jobs import needs_built, run_job
+from tests.jobs import run_checks
 
 WORKER = Path(__file__).with_name("rows_worker.py")
 THE_NUMBERS = "the_numbers_are_those_of_tables"
@@ -24,16 +23,11 @@ ROWS, WIDTH = 9, 3
 
 @pytest.mark.parametrize("engine", ["collective", "horovod"])
 def test_two_workers(engine: str) -> None:
-    needs_built(engine)
-    job = run_job(engine, 2, WORKER, "all" if engine == "collective" else THE_NUMBERS)
-    assert job.returncode == 0, job.stdout[-6000:]
-    passed = re.findall(r"passed (\w+)", job.stdout)
-    assert THE_NUMBERS in passed
-    assert "net/table/embeddings travels as rows: 864 bytes, instead of 19,200" in job.stdout
+    printed = run_checks(engine, WORKER, [THE_NUMBERS])
+    assert "net/table/embeddings travels as rows: 864 bytes, instead of 19,200" in printed
     if engine == "collective":
-        assert len(passed) == WORKER.read_text().count("@check\n")
-        assert "not as rows: batches do not all have the same shape" in job.stdout
-        assert "not as rows: the plan exchanges it in a bucket" in job.stdout
+        assert "not as rows: batches do not all have the same shape" in printed
+        assert "not as rows: the plan exchanges it in a bucket" in printed
 
 
 def slices(numbers: list[int], seed: int) -> tf.IndexedSlices:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.step.optimizer import loss_scale
 from ooodist.step.sending.wire import WIRES, ErrorFeedback, Wire
-from tests.jobs import ENGINES, needs_built, run_job
+from tests.jobs import ENGINES, run_checks
 
 WORKER = Path(__file__).with_name("wire_worker.py")
 OF_EACH_ENGINE = ["means_are_those_of_rounded_gradients", "ranks_end_alike"]
@@ -30,14 +29,7 @@ values = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_workers(engine: str) -> None:
-    needs_built(engine)
-    names = ["all"] if engine == "collective" else OF_EACH_ENGINE
-    job = run_job(engine, 2, WORKER, *names, seconds=300)
-    assert job.returncode == 0, job.stdout[-6000:]
-    passed = re.findall(r"passed (\w+)", job.stdout)
-    assert set(passed) >= set(OF_EACH_ENGINE)
-    if engine == "collective":
-        assert len(passed) == WORKER.read_text().count("@check\n")
+    run_checks(engine, WORKER, OF_EACH_ENGINE)
 
 
 class Ranks(LocalEngine):
