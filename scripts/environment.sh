@@ -75,16 +75,20 @@ make_network_tools() {
   fi
   if [ ! -x /usr/sbin/sshd ] && [ "$(id -u)" = 0 ]; then
     echo "installing openssh-server"
-    install_package openssh-server
-    install_package openssh-client
+    install_package openssh-server openssh-client
   fi
 }
 
+# Given several names at once, command -v is content with one.
+has_slurm() {
+  command -v slurmctld && command -v slurmd && command -v sbatch && command -v munged
+} >/dev/null
+
 make_slurm() {
-  if ! command -v slurmctld slurmd munged >/dev/null && [ "$(id -u)" = 0 ]; then
+  if [ "$(id -u)" = 0 ] && ! has_slurm; then
     echo "installing Slurm"
     install_package slurmctld slurmd slurm-client munge
-    command -v slurmctld slurmd munged >/dev/null ||
+    has_slurm ||
       fail "the tests of launch/slurm need Slurm: run 'apt-get install slurmctld slurmd munge'"
   fi
 }
