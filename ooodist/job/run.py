@@ -170,8 +170,8 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
         epochs = job.first_epoch
     if job.first_epoch >= epochs:
         logger.info("nothing is left to train after epoch %d", job.first_epoch)
-    if job.source is not None and (within := job.source.state.within) is not None:
-        restore = functools.partial(within_epoch.restore, job.engine, job.model, within)
+    if job.source is not None and job.source.state.within is not None:
+        restore = functools.partial(within_epoch.restore, job.engine, job.model, job.source.state)
         job.model.ooodist.go_on(job.batches_done, restore)
     saver = _saver(job, best, epoch_log, epochs)
     callbacks = [

@@ -93,7 +93,6 @@ CASES = [
     pytest.param("horovod", ["steps_per_execution=3"], False, id="horovod, one rank"),
     pytest.param(
         "mpi",
-        # With given stages: those that are measured may be others in the next run.
         ["parallel={pipeline: 2, microbatches: 4, schedule: 1f1b, split: [predictions]}"],
         False,
         id="pipeline, one rank",
@@ -121,8 +120,12 @@ def test_a_job_that_is_asked_to_end_saves_first(
     last = state.epoch + 2  # on a busy machine it trains for long before it is asked to end
     whole = start(engine, tmp_path / "whole", *more, f"epochs={last}")
     assert "Traceback" not in whole.communicate(timeout=200)[0]
-    again = start(engine, tmp_path / "parts", *more, f"epochs={last}", "checkpoint.resume=true")
-    assert f"resuming after {state.where()} from {file}" in again.communicate(timeout=200)[0]
+    # The dropout is on the other rank then, as it may be if the stages are measured anew.
+    others = [each.replace("predictions", "dropout_0") for each in more]
+    again = start(engine, tmp_path / "parts", *others, f"epochs={last}", "checkpoint.resume=true")
+    printed = again.communicate(timeout=200)[0]
+    assert f"resuming after {state.where()} from {file}" in printed
+    assert "metrics of this epoch begin" not in printed
     for name in ("history.csv", folders.parts_name(last)):
         assert content_of(tmp_path / "parts" / name) == content_of(tmp_path / "whole" / name)
 

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from ooodist.checkpoint.arrays import as_bytes, dtype_of
-from ooodist.checkpoint.state import WithinEpoch
+from ooodist.checkpoint.state import State, WithinEpoch
 from ooodist.compat.keras_deferred import has_value
 from ooodist.compat.keras_model import build_with, compiled_metrics
 from ooodist.engines.base import Engine
@@ -44,22 +44,33 @@ def taken(engine: Engine, model: keras.Model, step: int) -> WithinEpoch:
     return WithinEpoch(step, found)
 
 
-def restore(engine: Engine, model: keras.Model, within: WithinEpoch, batch: Any) -> None:
+def restore(engine: Engine, model: keras.Model, state: State, batch: Any) -> None:
     """Sets what this rank knew; where that is of no use to this job, it logs what is lost.
+
+    What another rank of its pipeline knew is of use, too: layers may be on other ranks now, as
+    stages that are measured anew may be others.
 
     Args:
         engine: the engine that connects the ranks.
         model: compiled and built, but for its metrics.
-        within: of the checkpoint.
+        state: of the checkpoint, which was written inside of an epoch.
         batch: the next batch, by which metrics are built.
     """
+    within = state.within
+    assert within is not None
     metrics = compiled_metrics(model)
     if metrics is not None and not metrics.built and _is_plain(model):
         build_with(model, batch)
     variables = _variables(model)
+    replica, replicas = model.ooodist.strategy.shard
+    ranks = engine.size // replicas  # of a pipeline, which follow each other
     values = []
     for index, by_rank in within.values.items():
-        own = by_rank[engine.rank] if len(by_rank) == engine.size else None
+        own = None
+        if len(by_rank) == engine.size and state.size == replicas:
+            of_pipeline = by_rank[replica * ranks : (replica + 1) * ranks]
+            known = (value for value in of_pipeline if value is not None)
+            own = by_rank[engine.rank] or next(known, None)
         variable = variables[int(index)] if int(index) < len(variables) else None
         if variable is not None and not has_value(variable):
             continue
