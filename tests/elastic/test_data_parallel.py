@@ -192,7 +192,7 @@ def test_if_all_is_selected_it_is_plain_training(profiles: str) -> None:
 
 def test_a_rho_of_one_is_plain_training(profiles: str) -> None:
     plain = ooodist.distribute(make(adamw()))
-    model = elastic(make(adamw()), profiles)
+    model = elastic(make(adamw()), profiles, rho=1.0)
     assert type(model.ooodist.strategy) is DataParallel
     assert fit(model) == fit(plain)
     assert state(model) == state(plain)
