@@ -43,7 +43,9 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     optimizer: Callable[[], Any] = lambda: keras.optimizers.SGD(0.05, momentum=0.9)
     loss_weight: float = 1.0
-    tolerance: float = 1e-6 * EPOCHS * STEPS  # sums of floats in another order, in each step
+    # Sums of floats in another order, in each step: seen up to 1e-6, and an error that matters is
+    # beyond 1e-3.
+    tolerance: float = 5e-6 * EPOCHS * STEPS
     direct: bool = False  # MPI gets tensors where they are, as on a GPU
     class_weight: dict[int, float] | None = None
     bucket_bytes: int = BUCKET_BYTES

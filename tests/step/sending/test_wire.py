@@ -70,9 +70,10 @@ def test_nor_is_the_largest_of_many_ranks() -> None:
 def test_what_is_lost_is_sent_later(wire: str, gradients: list[float], size: int) -> None:
     """What was sent so far, and what is kept, add up to the gradients so far.
 
-    But for what float32 rounds each time: half a unit in the last place, twice.
+    But for what float32 rounds each time: half a unit in the last place, twice (what is kept adds
+    less than 5 %), and for numbers below 1e-38, which are taken for zero.
     """
-    rounded = 2**-22 * max(abs(gradient) for gradient in gradients) / size
+    rounded = 2.1 * 2**-24 * max(abs(gradient) for gradient in gradients) / size
     feedback = ErrorFeedback()
     rank = Wire(Ranks(size), wire, feedback)
     sent = 0.0
@@ -80,7 +81,7 @@ def test_what_is_lost_is_sent_later(wire: str, gradients: list[float], size: int
         sent += float(rank.sent("w", tf.constant([gradient])).numpy()[0])
         (kept,) = feedback.values()["w"]
         wanted = sum(gradients[:number]) / size
-        assert sent + float(kept) == pytest.approx(wanted, rel=0, abs=number * rounded + 1e-37)
+        assert sent + float(kept) == pytest.approx(wanted, rel=0, abs=number * rounded + 1e-36)
 
 
 def test_gradients_too_small_for_float16_add_up_with_feedback_alone() -> None:
