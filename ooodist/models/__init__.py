@@ -21,16 +21,19 @@ from ooodist.models.applications import (
     MobileNetV3LargeConfig,
     ResNet50Config,
     ResNet101Config,
+    ResNet152Config,
     Vgg16Config,
     build_densenet121,
     build_mobilenet_v2,
     build_mobilenet_v3_large,
     build_resnet50,
     build_resnet101,
+    build_resnet152,
     build_vgg16,
 )
 from ooodist.models.base import DataDescription, ModelConfig
 from ooodist.models.bert import Bert12Config, Bert24Config, build_bert
+from ooodist.models.densenet import DenseNetConfig, build_densenet
 from ooodist.models.function import FunctionConfig, build_from_function
 from ooodist.models.gpt import GptConfig, build_gpt
 from ooodist.models.lstm import LstmConfig, build_lstm
@@ -62,8 +65,10 @@ _ALL = (
     Registered(ResNet20Config, build_resnet20),
     Registered(ResNet50Config, build_resnet50),
     Registered(ResNet101Config, build_resnet101),
+    Registered(ResNet152Config, build_resnet152),
     Registered(Vgg16Config, build_vgg16),
     Registered(DenseNet121Config, build_densenet121),
+    Registered(DenseNetConfig, build_densenet),
     Registered(MobileNetV2Config, build_mobilenet_v2),
     Registered(MobileNetV3LargeConfig, build_mobilenet_v3_large),
     Registered(VitConfig, build_vit),

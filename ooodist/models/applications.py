@@ -38,6 +38,13 @@ class ResNet101Config(ApplicationConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResNet152Config(ApplicationConfig):
+    """ResNet-152 (He et al. 2015)."""
+
+    name: ClassVar[str] = "resnet152"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Vgg16Config(ApplicationConfig):
     """VGG-16 (Simonyan and Zisserman 2014), as in Keras without dropout."""
 
@@ -92,6 +99,11 @@ def build_resnet50(config: ResNet50Config, data: DataDescription) -> keras.Model
 def build_resnet101(config: ResNet101Config, data: DataDescription) -> keras.Model:
     """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
     return _build(keras.applications.ResNet101, {}, config, data)
+
+
+def build_resnet152(config: ResNet152Config, data: DataDescription) -> keras.Model:
+    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
+    return _build(keras.applications.ResNet152, {}, config, data)
 
 
 def build_vgg16(config: Vgg16Config, data: DataDescription) -> keras.Model:

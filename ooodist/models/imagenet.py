@@ -27,6 +27,7 @@ _MINUS_ONE_TO_ONE = "channels of -1 to 1"
 TRAINED_ON = {
     "resnet50": _CENTERED_BGR,
     "resnet101": _CENTERED_BGR,
+    "resnet152": _CENTERED_BGR,
     "vgg16": _CENTERED_BGR,
     "densenet121": _STANDARDIZED,
     "mobilenet_v2": _MINUS_ONE_TO_ONE,

@@ -9,6 +9,7 @@ import tensorflow as tf
 from ooodist.models import DataDescription, ModelConfig
 from ooodist.models.applications import MobileNetV2Config, MobileNetV3LargeConfig
 from ooodist.models.bert import Bert12Config
+from ooodist.models.densenet import DenseNetConfig
 from ooodist.models.gpt import GptConfig
 from ooodist.models.lstm import LstmConfig
 from ooodist.models.mlp import MlpConfig
@@ -53,6 +54,7 @@ SMALL: dict[str, tuple[ModelConfig, DataDescription]] = {
     ),
     "mobilenet_v2": (MobileNetV2Config(alpha=0.1), images(32)),
     "mobilenet_v3_large": (MobileNetV3LargeConfig(alpha=0.1, dropout=0.0), images(32)),
+    "densenet": (DenseNetConfig(growth_rate=2), images(32)),
     "vit_token": (VitConfig(**SMALL_BLOCKS, patch=4), images()),
     "vit_mean": (VitConfig(**SMALL_BLOCKS, patch=4, pooling="mean"), images()),
     "bert_language": (Bert12Config(**SMALL_BLOCKS), tokens()),

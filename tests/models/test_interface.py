@@ -20,7 +20,16 @@ def _assert_error(name: str, data: Description, *parts: str, **settings: object)
 
 @pytest.mark.parametrize(
     "name",
-    ["resnet50", "resnet101", "vgg16", "densenet121", "mobilenet_v2", "mobilenet_v3_large"],
+    [
+        "resnet50",
+        "resnet101",
+        "resnet152",
+        "vgg16",
+        "densenet121",
+        "densenet",
+        "mobilenet_v2",
+        "mobilenet_v3_large",
+    ],
 )
 def test_too_small_images(name: str) -> None:
     _assert_error(name, images(8), name, "32x32", "8x8", "data.image_size: 32")

@@ -22,6 +22,7 @@ def _count(config: ModelConfig, data: Description) -> int:
     [
         ("resnet50", 25_636_712),
         ("resnet101", 44_707_176),
+        ("resnet152", 60_419_944),
         ("vgg16", 138_357_544),
         ("densenet121", 8_062_504),
         ("mobilenet_v2", 3_538_984),
@@ -49,6 +50,14 @@ def test_transformers(name: str, data: Description, layers: int, count: int) -> 
     assert config().layers == layers
     one, two = (_count(config(layers=layers), data) for layers in (1, 2))
     assert one + (layers - 1) * (two - one) == count
+
+
+@pytest.mark.parametrize(
+    ("depth", "count"), [(121, 8_062_504), (169, 14_307_880), (201, 20_242_984)]
+)
+def test_densenets(depth: int, count: int) -> None:
+    """As keras.applications', which have this growth rate alone."""
+    assert _count(MODELS["densenet"].config(depth=depth, growth_rate=32), IMAGENET) == count
 
 
 @pytest.mark.parametrize(("blocks", "count"), [(3, 269_722), (9, 853_018)])
