@@ -1,0 +1,190 @@
+"""Trains one model in one of the ways of WAYS, and answers how long a step takes.
+
+run.py starts one for each row. When the step is compiled and warm, it prints the losses so far;
+then, for each line ``N`` that it reads, it carries out N steps and prints the seconds of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+WARM_UP = 12  # steps: cuDNN and XLA's command buffers settle in the first ones
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a step is carried out.
+
+    Attributes:
+        xla: the step is compiled by XLA, as Keras does by default.
+        flags: XLA's.
+        lanes: logical devices that the device is divided into; dW runs on the last.
+    """
+
+    xla: bool = False
+    flags: str = ""
+    lanes: int = 1
+
+
+# XLA can record the kernels of a step as CUDA graphs ("command buffers") and launch them at once;
+# if they are CONCURRENT, kernels that do not need each other, such as dX and dW, run side by side.
+GRAPHS = (
+    "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL "
+    "--xla_gpu_graph_min_graph_size=1"
+)
+WAYS = {
+    "graph": Way(),
+    "two_streams": Way(lanes=2),
+    "xla": Way(xla=True),
+    "xla_graphs": Way(xla=True, flags=GRAPHS),
+    "xla_concurrent": Way(
+        xla=True, flags=f"{GRAPHS} --xla_gpu_command_buffer_scheduling_mode=CONCURRENT"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model: its name in ooodist.models, its settings and the shape of a sample."""
+
+    name: str
+    sample: tuple[int, ...]
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+SMALL, LARGE, SENTENCE = (32, 32, 3), (224, 224, 3), (128,)
+CLASSES, VOCABULARY = 100, 1000
+SUBJECTS = {
+    "mlp": Subject("mlp", (64,)),
+    "densenet_12": Subject("densenet", SMALL, {"growth_rate": 12}),
+    "densenet_24": Subject("densenet", SMALL, {"growth_rate": 24}),
+    "densenet_32": Subject("densenet", SMALL, {"growth_rate": 32}),
+    "mobilenet_v3_0.5": Subject("mobilenet_v3_large", LARGE, {"alpha": 0.5, "dropout": 0.0}),
+    "mobilenet_v3_1.0": Subject("mobilenet_v3_large", LARGE, {"alpha": 1.0, "dropout": 0.0}),
+    "resnet50": Subject("resnet50", LARGE),
+    "resnet101": Subject("resnet101", LARGE),
+    "resnet152": Subject("resnet152", LARGE),
+    "vgg16": Subject("vgg16", LARGE),
+    "lstm": Subject("lstm", SENTENCE, {"vocabulary_size": VOCABULARY}),
+    "bert_12": Subject(
+        "bert_12",
+        SENTENCE,
+        {"vocabulary_size": VOCABULARY, "dropout": 0.0, "attention_dropout": 0.0},
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("subject", choices=SUBJECTS)
+    parser.add_argument("batch", type=int)
+    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("--deterministic", action="store_true", help="of each op, one algorithm")
+    options = parser.parse_args()
+    way = WAYS[options.way]
+    os.environ["XLA_FLAGS"] = way.flags  # XLA reads them when TensorFlow is imported
+    run = prepare(SUBJECTS[options.subject], options.batch, way, options.deterministic)
+    losses = [run(1)[1] for _ in range(WARM_UP)]
+    print(json.dumps({"ready": options.way, "losses": losses}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps({"seconds": run(int(line))[0]}), flush=True)
+
+
+def prepare(
+    subject: Subject, batch: int, way: Way, deterministic: bool
+) -> Callable[[int], tuple[float, float]]:
+    """Builds the model and its step.
+
+    Returns what carries out so many steps, and returns the seconds of one and the last one's loss.
+    """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from ooodist.graph.units import find_backward_units
+    from ooodist.models import build, config_class
+    from ooodist.step.backward import variable_names
+
+    keras.utils.set_random_seed(0)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    lanes = divide_device(way.lanes)
+
+    is_text = len(subject.sample) == 1 and subject.name != "mlp"
+    numbers = np.random.default_rng(0)
+    shape = (batch, *subject.sample)
+    if is_text:
+        x = tf.constant(numbers.integers(0, VOCABULARY, shape), tf.int32)
+    else:
+        x = tf.constant(numbers.normal(size=shape), tf.float32)
+    y = tf.constant(numbers.integers(0, CLASSES, batch))
+    data = Described(tf.TensorSpec(subject.sample, x.dtype))
+    model = build(config_class(subject.name)(**subject.settings), data)
+    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function(jit_compile=way.xla, autograph=False)
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        weights = [variable.value for variable in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        seed = tf.ones_like(loss)
+        gradients = tape.gradient(loss, weights, output_gradients=seed)
+        if len(lanes) > 1:
+            names = variable_names(model.trainable_variables)
+            for unit in find_backward_units([seed], gradients, names):
+                if unit.kind == "dW":
+                    for op in unit.ops:
+                        if not any(tensor.dtype == tf.resource for tensor in op.inputs):
+                            op._set_device(lanes[-1])  # noqa: SLF001
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    def run(steps: int) -> tuple[float, float]:
+        # The steps follow each other without a wait, as in fit; then the device is waited for.
+        began = time.perf_counter()
+        for _ in range(steps):
+            loss = step(x, y)
+        value = float(loss)
+        return (time.perf_counter() - began) / steps, value
+
+    return run
+
+
+@dataclass(frozen=True)
+class Described:
+    """Data, as ooodist.models.build is told of it."""
+
+    input_spec: object
+    task: str = "classification"
+    num_classes: int | None = CLASSES
+
+
+def divide_device(lanes: int) -> list[str]:
+    """Divides the GPU (the CPU, if there is none) into logical devices; returns their names."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        if lanes == 1:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        else:
+            each = tf.config.LogicalDeviceConfiguration(memory_limit=12 * 1024)  # MiB
+            tf.config.set_logical_device_configuration(gpu, [each] * lanes)
+    if not gpus and lanes > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        each = tf.config.LogicalDeviceConfiguration()
+        tf.config.set_logical_device_configuration(cpu, [each] * lanes)
+    kind = "GPU" if gpus else "CPU"
+    return [device.name for device in tf.config.list_logical_devices(kind)]
+
+
+if __name__ == "__main__":
+    main()
