@@ -284,8 +284,10 @@ def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> N
     assert process.returncode == 1, output
     # (The stopped rank may find the same of itself when the launcher lets it go on to end it.)
     (error,) = [line for line in errors(output) if "rank 0 " in line]
-    assert "rank 0 (engine collective) has made no progress for 3 s since " in error
-    assert "raise timeout (3 s)" in error
+    # While a checkpoint is saved, the limit is ten times as long; TensorFlow notices first.
+    no_progress = r"rank 0 \(engine collective\) has made no progress for .*raise timeout \(3 s"
+    no_heartbeat = "rank 0 ends, as rank 1 has been silent"
+    assert re.search(f"{no_progress}|{no_heartbeat}", error)
     assert "[launch] worker 1 is stopped (by SIGSTOP, Ctrl-Z or a debugger)" in output
     assert "Traceback" not in output
 

@@ -16,6 +16,9 @@ _COMPUTING = re.compile(r"\bcompile_(loss|metrics)/(\w+)")
 _BROKEN_OFF = re.compile(
     r"Collective ops is aborted|Horovod has been shut down|Socket closed|Connection reset by peer"
 )
+# What TensorFlow's coordination service says on all other ranks.
+_SILENT = re.compile(r"stopped sending heartbeats\):((?:[\s,]*/job:worker/\S*task:\d+)+)")
+_TASK = re.compile(r"task:(\d+)")
 
 
 def find(error: BaseException, config: Config) -> UserError | None:
@@ -48,6 +51,12 @@ def find(error: BaseException, config: Config) -> UserError | None:
 def is_of_another_rank(error: BaseException) -> bool:
     """Whether an error says only that the peer process of an exchange is gone."""
     return any(_BROKEN_OFF.search(str(link)) for link in _chain(error))
+
+
+def silent_ranks(error: BaseException) -> list[int]:
+    """Returns the ranks that TensorFlow has had no heartbeat from, and so took for dead."""
+    lists = (match for link in _chain(error) for match in _SILENT.findall(str(link)))
+    return sorted({int(rank) for each in lists for rank in _TASK.findall(each)})
 
 
 def _more_memory(config: Config) -> str:

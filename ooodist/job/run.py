@@ -121,6 +121,13 @@ def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
         _end(str(error), USER_ERROR_CODE)
     if cause := causes.find(error, config):
         _end(f"rank {engine.rank}: {cause}", USER_ERROR_CODE)
+    if silent := causes.silent_ranks(error):
+        _end(
+            f"rank {engine.rank} ends, as rank {' and '.join(map(str, silent))} has been silent: "
+            "TensorFlow had no heartbeat from there (the process is stopped, or its host or "
+            "network is gone)",
+            CRASH_CODE,
+        )
     if causes.is_of_another_rank(error):
         what = f"rank {engine.rank} ends, as another rank is gone; that rank says why"
         _end(f"{what} ({brief(error):.200})", CRASH_CODE)

@@ -32,14 +32,14 @@ from ooodist.models.applications import (
     build_vgg16,
 )
 from ooodist.models.base import DataDescription, ModelConfig
-from ooodist.models.bert import Bert12Config, Bert24Config, build_bert
 from ooodist.models.densenet import DenseNetConfig, build_densenet
 from ooodist.models.function import FunctionConfig, build_from_function
-from ooodist.models.gpt import GptConfig, build_gpt
 from ooodist.models.lstm import LstmConfig, build_lstm
 from ooodist.models.mlp import MlpConfig, build_mlp
 from ooodist.models.resnet20 import ResNet20Config, build_resnet20
-from ooodist.models.vit import VitConfig, build_vit
+from ooodist.models.transformers.bert import Bert12Config, Bert24Config, build_bert
+from ooodist.models.transformers.gpt import GptConfig, build_gpt
+from ooodist.models.transformers.vit import VitConfig, build_vit
 from ooodist.models.weights import load_start_weights
 
 __all__ = [

@@ -146,3 +146,27 @@ def test_exchanges_that_broke_off_are_no_cause(config: Config, text: str) -> Non
     error = tf.errors.UnavailableError(None, None, text)
     assert causes.is_of_another_rank(error)
     assert causes.find(error, config) is None
+
+
+@pytest.mark.parametrize("ranks", [[1], [0, 12]])
+def test_ranks_that_are_silent_are_named(config: Config, ranks: list[int]) -> None:
+    """As TensorFlow 2.21 says it, on the ranks that go on."""
+    tasks = " ".join(f"/job:worker/replica:0/task:{rank}" for rank in ranks)
+    error = tf.errors.UnavailableError(
+        None,
+        None,
+        "Collective ops is aborted by: Error reported from /job:worker/replica:0/task:7: The "
+        f"following tasks are unhealthy (stopped sending heartbeats):\n{tasks}\nThe tasks have "
+        "crashed. Check the task logs for an earlier error, or scheduler events (e.g. preemption).",
+    )
+    assert causes.silent_ranks(raised(_raise, error)) == ranks
+    assert causes.is_of_another_rank(error)
+
+
+def test_ranks_that_failed_are_not_silent() -> None:
+    error = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Socket closed")
+    assert causes.silent_ranks(error) == []
+
+
+def _raise(error: Exception) -> None:
+    raise error

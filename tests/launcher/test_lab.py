@@ -244,5 +244,6 @@ def test_delay() -> None:
         output(lab.hosts[0], there_and_back)  # finds the way
         seconds = [float(output(lab.hosts[0], there_and_back)) for _ in range(TRIES)]
         assert 0.04 <= min(seconds) < 0.06
-        assert 0.32 <= transfer(lab, [(0, 1)]) < 0.6
+        seconds = [transfer(lab, [(0, 1)]) for _ in range(TRIES)]
+        assert 0.32 <= min(seconds) < 0.6
     assert not networks_of(os.getpid())

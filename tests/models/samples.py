@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from ooodist.models import DataDescription, ModelConfig
 from ooodist.models.applications import MobileNetV2Config, MobileNetV3LargeConfig
-from ooodist.models.bert import Bert12Config
 from ooodist.models.densenet import DenseNetConfig
-from ooodist.models.gpt import GptConfig
 from ooodist.models.lstm import LstmConfig
 from ooodist.models.mlp import MlpConfig
 from ooodist.models.resnet20 import ResNet20Config
-from ooodist.models.vit import VitConfig
+from ooodist.models.transformers.bert import Bert12Config
+from ooodist.models.transformers.gpt import GptConfig
+from ooodist.models.transformers.vit import VitConfig
 
 
 @dataclass(frozen=True)

@@ -123,5 +123,5 @@ def test_config_class_of_a_name() -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(UserError, match=r"'resnet52' \(did you mean resnet50\?\).*mlp, resnet20"):
-        config_class("resnet52")
+    with pytest.raises(UserError, match=r"'resnet5' \(did you mean resnet50\?\).*mlp, resnet20"):
+        config_class("resnet5")

@@ -9,8 +9,8 @@ import pytest
 
 from ooodist.errors import UserError
 from ooodist.models import build
-from ooodist.models.gpt import GptConfig
 from ooodist.models.mlp import MlpConfig
+from ooodist.models.transformers.gpt import GptConfig
 
 from .samples import SMALL, SMALL_BLOCKS, images, loss_of, random_batch, tokens
 

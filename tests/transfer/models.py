@@ -13,12 +13,12 @@ from keras import layers
 
 from ooodist import models
 from ooodist.models.base import DataDescription, ModelConfig
-from ooodist.models.bert import Bert12Config
-from ooodist.models.gpt import GptConfig
 from ooodist.models.lstm import LstmConfig
 from ooodist.models.mlp import MlpConfig
 from ooodist.models.resnet20 import ResNet20Config
-from ooodist.models.vit import VitConfig
+from ooodist.models.transformers.bert import Bert12Config
+from ooodist.models.transformers.gpt import GptConfig
+from ooodist.models.transformers.vit import VitConfig
 from ooodist.step.backward import variable_names
 from ooodist.transfer.graph.graph import Graph
 from ooodist.transfer.graph.keras_graph import graph_of

@@ -12,11 +12,11 @@ import pytest
 from keras import layers
 
 from ooodist.errors import UserError
-from ooodist.models.bert import Bert12Config
-from ooodist.models.gpt import GptConfig
 from ooodist.models.lstm import LstmConfig
 from ooodist.models.resnet20 import ResNet20Config
-from ooodist.models.vit import VitConfig
+from ooodist.models.transformers.bert import Bert12Config
+from ooodist.models.transformers.gpt import GptConfig
+from ooodist.models.transformers.vit import VitConfig
 from ooodist.transfer.graph.graph import Graph, Node
 from ooodist.transfer.graph.keras_graph import as_functional, graph_of
 from ooodist.transfer.graph.operators import outline_of

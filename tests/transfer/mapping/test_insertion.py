@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from keras import layers
 
-from ooodist.models.bert import Bert12Config
-from ooodist.models.gpt import GptConfig
 from ooodist.models.mlp import MlpConfig
 from ooodist.models.resnet20 import ResNet20Config
-from ooodist.models.vit import VitConfig
+from ooodist.models.transformers.bert import Bert12Config
+from ooodist.models.transformers.gpt import GptConfig
+from ooodist.models.transformers.vit import VitConfig
 from ooodist.transfer.graph.graph import Graph
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.mapping.transform import Transformed

@@ -10,7 +10,12 @@ from ooodist.models import checks
 from ooodist.models.base import DataDescription, finish
 from ooodist.models.interface import image_input, num_outputs
 from ooodist.models.layers import ClassToken, PositionEmbedding
-from ooodist.models.transformer import BlockStyle, TransformerConfig, dropout, transformer_block
+from ooodist.models.transformers.block import (
+    BlockStyle,
+    TransformerConfig,
+    dropout,
+    transformer_block,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import keras
 from ooodist.models.base import DataDescription, finish
 from ooodist.models.interface import num_outputs, token_input, vocabulary_size
 from ooodist.models.layers import PositionEmbedding, TokenEmbedding
-from ooodist.models.transformer import (
+from ooodist.models.transformers.block import (
     INITIAL_STDDEV,
     BlockStyle,
     TokenTransformerConfig,

@@ -1,0 +1,1 @@
+"""Models of transformer blocks: BERT, GPT and ViT."""
