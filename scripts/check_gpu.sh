@@ -27,7 +27,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # What is run, and the seconds it may take.
 machine() {
   nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv
-  "$PYTHON" expr/one_device/machine.py
+  TF_CPP_MIN_LOG_LEVEL=0 "$PYTHON" expr/one_device/machine.py # it names missing libraries
 }
 train() {
   "$PYTHON" -m ooodist.train --config expr/quickstart/config.yaml --set epochs=3 \

@@ -23,8 +23,8 @@ from ooodist import models
 from ooodist.data.kinds.digits import load as load_digits
 from ooodist.data.kinds.shift import shifted
 from ooodist.data.split import split_indices
-from ooodist.models.gpt import GptConfig
 from ooodist.models.resnet20 import ResNet20Config
+from ooodist.models.transformers.gpt import GptConfig
 
 Arrays = tuple[np.ndarray, np.ndarray]
 

@@ -55,7 +55,7 @@ class Row:
             return {}
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", nargs="+", default=ROWS, metavar="MODEL:BATCH")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="in a turn")
     parser.add_argument("--deterministic", action="store_true", help="of each op, one algorithm")
     parser.add_argument("--output", type=Path, default=Path("runs/one_device"))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
 
     rows = [start(row, way, options) for row in options.rows for way in options.ways]
@@ -76,19 +76,22 @@ def main() -> None:
             answer = row.ask(options.steps)
             if answer:
                 row.seconds.append(float(answer["seconds"]))  # type: ignore[arg-type]
+        write(rows, options.output)
     for row in rows:
         _pipe(row.process.stdin).close()
         row.process.wait()
+    print(report(rows))
 
-    with (options.output / "results.csv").open("w", newline="") as file:
+
+def write(rows: list[Row], folder: Path) -> None:
+    """Writes what has been measured so far: a run that is cut off has lost one turn."""
+    with (folder / "results.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["model", "batch", "way", "turn", "seconds"])
         for row in rows:
             for turn, seconds in enumerate(row.seconds):
                 table.writerow([row.subject, row.batch, row.way, turn, f"{seconds:.6f}"])
-    text = report(rows)
-    (options.output / "results.md").write_text(text)
-    print(text)
+    (folder / "results.md").write_text(report(rows))
 
 
 def start(name: str, way: str, options: argparse.Namespace) -> Row:

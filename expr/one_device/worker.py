@@ -88,7 +88,8 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true", help="of each op, one algorithm")
     options = parser.parse_args()
     way = WAYS[options.way]
-    os.environ["XLA_FLAGS"] = way.flags  # XLA reads them when TensorFlow is imported
+    # XLA reads them when TensorFlow is imported; those of the environment say where CUDA is.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {way.flags}".strip()
     run = prepare(SUBJECTS[options.subject], options.batch, way, options.deterministic)
     losses = [run(1)[1] for _ in range(WARM_UP)]
     print(json.dumps({"ready": options.way, "losses": losses}), flush=True)

@@ -27,8 +27,8 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.models import build
-from ooodist.models.bert import Bert12Config
 from ooodist.models.resnet20 import ResNet20Config
+from ooodist.models.transformers.bert import Bert12Config
 
 CLASSES = 10
 VOCABULARY = 1000

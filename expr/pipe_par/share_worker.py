@@ -25,7 +25,7 @@ import tensorflow as tf  # noqa: E402
 import ooodist  # noqa: E402
 from ooodist import models  # noqa: E402
 from ooodist.compat.keras_deferred import has_value  # noqa: E402
-from ooodist.models.gpt import GptConfig  # noqa: E402
+from ooodist.models.transformers.gpt import GptConfig  # noqa: E402
 
 VOCABULARY, LENGTH, BATCH, MICROBATCHES = 2048, 64, 16, 8
 TIMEOUT = 600.0

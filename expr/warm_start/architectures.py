@@ -10,10 +10,10 @@ from keras import layers
 from tasks import TASKS, Task
 
 from ooodist import models
-from ooodist.models.gpt import GptConfig
 from ooodist.models.mlp import MlpConfig
 from ooodist.models.resnet20 import ResNet20Config
-from ooodist.models.vit import VitConfig
+from ooodist.models.transformers.gpt import GptConfig
+from ooodist.models.transformers.vit import VitConfig
 
 ZOO = (
     *(f"mlp-{width}-{depth}" for width in (32, 48, 64, 96, 128) for depth in (1, 2, 3)),
