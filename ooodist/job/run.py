@@ -168,7 +168,7 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
     timer = StepTimer()
     # A pipeline has its own timeout, with a better message: let that come first.
     timeout = config.timeout * (1 if config.parallel is None else 2)
-    watchdog = Watchdog(timeout, engine.rank, engine.name)
+    watchdog = Watchdog(timeout, engine.rank, engine.name, job.folder)
     best = _best(job)
     history = [] if job.source is None else job.source.state.history
     epoch_log = EpochLog(history, _file(job, CSV_NAME, wanted=config.report.csv))

@@ -1,21 +1,28 @@
 """Ends this process when training makes no progress.
 
 An engine may wait for a dead worker forever (BytePS does), inside a TensorFlow call that no Python
-signal interrupts. So a thread watches and exits the process at once; the launcher ends the others.
+signal interrupts. So a thread watches, writes down where all threads are, and exits the process;
+the launcher ends the others.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import keras
 
 FIRST_TIME_FACTOR = 10  # tracing and the first call may take this many times the limit
 EXIT_CODE = 1
+# Others that stand still find it a little later, and write their stacks before they are ended.
+LINGER_SECONDS = 1.0
+STACKS_NAME = "stacks-rank-{rank}.txt"
 
 
 _watching: Watchdog | None = None  # the one that has been started in this process
@@ -53,11 +60,14 @@ class Watchdog(keras.callbacks.Callback):
     Args:
         limit: seconds.
         rank, engine: for the message.
+        folder: where the stacks of all threads are written when the process is ended, to a file for
+            each rank; None: they are not.
     """
 
-    def __init__(self, limit: float, rank: int, engine: str) -> None:
+    def __init__(self, limit: float, rank: int, engine: str, folder: Path | None = None) -> None:
         super().__init__()
         self._limit = limit
+        self._stacks = None if folder is None else folder / STACKS_NAME.format(rank=rank)
         self._who = f"rank {rank} (engine {engine})"
         self._where = "start"
         self._epoch = 0
@@ -105,10 +115,23 @@ class Watchdog(keras.callbacks.Callback):
                 sys.stderr.write(
                     f"ooodist: error: {self._who} has made no progress for {waited:.0f} s "
                     f"since {self._where}; ending it. Another rank may have died or be stuck; "
-                    f"if a launch may take that long, raise timeout ({self._limit:g} s)\n"
+                    f"if a launch may take that long, raise timeout ({self._limit:g} s)"
+                    f"{self._write_stacks()}\n"
                 )
                 sys.stderr.flush()
+                time.sleep(LINGER_SECONDS)
                 os._exit(EXIT_CODE)
+
+    def _write_stacks(self) -> str:
+        """Writes the stacks of all threads; returns where they are, for the message."""
+        if self._stacks is None:
+            return ""
+        # By a thread of its own: the disk may be what everybody waits for.
+        writer = threading.Thread(target=_dump, args=(self._stacks,), daemon=True)
+        writer.start()
+        writer.join(LINGER_SECONDS)
+        has_written = not writer.is_alive() and self._stacks.is_file()
+        return f". Where each of its threads is: {self._stacks}" if has_written else ""
 
     def _begin(self, what: str, where: str) -> None:
         self._progress(where, 1 if what in self._traced else FIRST_TIME_FACTOR)
@@ -137,3 +160,9 @@ class Watchdog(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._progress(f"epoch {epoch + 1} ended")
+
+
+def _dump(path: Path) -> None:
+    """Writes the stacks of all threads; without a word where it cannot: another message comes."""
+    with contextlib.suppress(OSError), path.open("w") as file:
+        faulthandler.dump_traceback(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 # several times a second.
 STAGES = """
 import sys, time
+from pathlib import Path
 from ooodist.trainer.watchdog import Watchdog, expect_longer, expect_usual
 
 now = time.monotonic()
@@ -20,7 +22,7 @@ def wait(seconds):
     now += seconds
     time.sleep(0.7)
 
-watchdog = Watchdog(1.0, rank=3, engine="byteps")
+watchdog = Watchdog(1.0, rank=3, engine="byteps", folder=Path(sys.argv[2]) if sys.argv[2] else None)
 watchdog.start()
 wait(2)  # tracing: the first launch may take ten times as long
 watchdog.on_epoch_begin(4)
@@ -58,17 +60,21 @@ time.sleep(60)
 """
 
 
-def test_it_ends_what_stands_still_and_nothing_else() -> None:
+def test_it_ends_what_stands_still_and_nothing_else(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    stuck, stopped = (
+    stuck, nowhere, stopped = (
         subprocess.Popen(
-            [sys.executable, "-c", STAGES, what],
+            [sys.executable, "-c", STAGES, what, str(folder)],
             cwd=root,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for what in ("stuck", "stop")
+        for what, folder in (
+            ("stuck", tmp_path),
+            ("stuck", tmp_path / "not there"),  # as on a disk that has gone
+            ("stop", ""),
+        )
     )
     try:
         out, err = stuck.communicate(timeout=120)
@@ -79,10 +85,16 @@ def test_it_ends_what_stands_still_and_nothing_else() -> None:
         assert "rank 3 (engine byteps) has made no progress for 1 s" in errors[0]
         assert "since it was saved" in errors[0]
         assert "raise timeout (1 s)" in errors[0]
+        file = tmp_path / "stacks-rank-3.txt"
+        assert errors[0].endswith(f"Where each of its threads is: {file}")
+        assert re.search(r"line \d+ in wait\n", file.read_text())
+        out, err = nowhere.communicate(timeout=120)
+        assert (nowhere.returncode, out) == (1, "alive\n")
+        assert err.rstrip().endswith("raise timeout (1 s)")
         out, err = stopped.communicate(timeout=120)
         assert (stopped.returncode, out) == (0, "alive\n")
         assert "ooodist: error" not in err
     finally:
-        for process in (stuck, stopped):
+        for process in (stuck, nowhere, stopped):
             process.kill()
             process.wait()
