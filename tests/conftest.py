@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -24,3 +26,29 @@ def local_engine() -> Iterator[None]:
     ooodist.init("local")
     yield
     keras.backend.clear_session()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of a server that imitates S3 on this machine."""
+    from moto.server import ThreadedMotoServer  # takes a second, and few tests need it
+
+    running = ThreadedMotoServer("127.0.0.1", port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def bucket(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The address of an empty bucket."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # no settings of whoever runs the tests
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    name = f"bucket-{tmp_path.name.replace('_', '-').lower()}"[:63].rstrip("-")
+    fsspec.filesystem("s3", skip_instance_cache=True).mkdir(name)
+    return f"s3://{name}"

@@ -54,12 +54,18 @@ def best_parts_name(epoch: int) -> str:
     return f"best-epoch-{epoch:06}"
 
 
+def place_of(name: str) -> Place | None:
+    """Returns the place of a checkpoint by its name; None if it is of something else."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
+
+
 def checkpoints(folder: Path) -> list[tuple[Place, Path]]:
     """Returns the checkpoints in ``folder`` with their places, whole or damaged, oldest first."""
     if not folder.is_dir():
         return []
-    found = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
-    return sorted(((int(match[1]), int(match[2] or 0)), path) for match, path in found if match)
+    found = [(place_of(path.name), path) for path in folder.iterdir()]
+    return sorted((place, path) for place, path in found if place is not None)
 
 
 def best_in(folder: Path) -> Path | None:

@@ -176,6 +176,7 @@ class Config:
             ("planning.profiles", self.planning.profiles),
             ("order.plan", self.order.plan),
             ("checkpoint.resume", self.checkpoint.resume),
+            ("checkpoint.copy_to", self.checkpoint.copy_to),
         ):
             if isinstance(path, str) and (not path.strip() or "\0" in path):
                 raise UserError(f"{name} is {path!r}; it must be a path, as runs/mine")

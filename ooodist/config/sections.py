@@ -220,8 +220,11 @@ class CheckpointConfig:
     """Settings of checkpoints. ``every_epochs``, ``every_steps``, ``every_minutes``: the intervals,
     of which any may be given; 0 is for none. ``background``: write checkpoints while training goes
     on, which takes as much memory as a checkpoint; null: unless ``parallel.memory_bytes`` is given.
-    ``keep``: how many of the newest to keep. ``resume``: true resumes from the newest in the output
-    folder; or the path of one. ``new_world_size``: whether one of another number of workers may be
+    ``keep``: how many of the newest to keep. ``copy_to``: a second folder, or a bucket
+    (``s3://bucket/folder``, any address that fsspec knows), to which rank 0 copies each checkpoint
+    and the trained model while training goes on. ``resume``: true resumes from the newest in the
+    output folder (if there is none, in ``copy_to``); or the path of one; or an address of copies.
+    ``new_world_size``: whether one of another number of workers may be
     resumed. ``restart``: as a launcher sets it when it starts a job again: go on from the newest in
     the output folder, or begin as ``resume`` says if there is none; and train on as many samples a
     step as before, whatever the number of workers."""
@@ -231,6 +234,7 @@ class CheckpointConfig:
     every_minutes: Annotated[float, Range(0)] = 0.0
     background: bool | None = None
     keep: Annotated[int, Range(1)] = 3
+    copy_to: str | None = None
     resume: bool | str = False
     new_world_size: bool = False
     restart: bool = False

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from ooodist import data as data_kinds
 from ooodist import models
+from ooodist.checkpoint.copies import Copies
 from ooodist.compat.keras_deferred import made_without_values
 from ooodist.config import job as job_file
 from ooodist.config import keras_objects
@@ -77,6 +78,8 @@ def set_up(config: Config, engine: Engine) -> Job:
     with engine.agreed():
         if engine.rank == 0:
             check_writable(folder)
+            if config.checkpoint.copy_to is not None:
+                Copies(config.checkpoint.copy_to).check_writable()
             found = resume.find(config, folder)
     source = resume.share(engine, found)
     config = divided(

@@ -19,6 +19,7 @@ import keras
 from ooodist import engines
 from ooodist.checkpoint import convert, keras_file, together
 from ooodist.checkpoint import folder as folders
+from ooodist.checkpoint.copies import Copies
 from ooodist.checkpoint.parts import Parts
 from ooodist.checkpoint.state import State
 from ooodist.config.job import Config
@@ -44,6 +45,7 @@ from ooodist.trainer.callbacks import (
 from ooodist.trainer.progress import Progress, StepTimer
 from ooodist.trainer.saving import within_epoch
 from ooodist.trainer.saving.checkpoints import Intervals, SaveCheckpoints, Stopped
+from ooodist.trainer.saving.copying import Copying
 from ooodist.trainer.saving.savers import SaveParts, SaveWhole
 from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog
 from ooodist.transfer import provenance
@@ -180,7 +182,10 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
     if job.source is not None and job.source.state.within is not None:
         restore = functools.partial(within_epoch.restore, job.engine, job.model, job.source.state)
         job.model.ooodist.go_on(job.batches_done, restore)
-    saver = _saver(job, best, epoch_log, epochs)
+    copying = None
+    if engine.rank == 0 and config.checkpoint.copy_to is not None:
+        copying = Copying(Copies(config.checkpoint.copy_to), config.checkpoint.keep)
+    saver = _saver(job, best, epoch_log, epochs, copying)
     callbacks = [
         StopOnInvalidLoss(),
         SeedEachEpoch(config.seed, job.worker),
@@ -224,6 +229,9 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
             registered = warm_job.register(config, engine, job.data, job.model, result)
     if config.checkpoint.is_wanted:
         _save_model(job, best)
+        if copying is not None:
+            copying.begin([job.folder / MODEL_NAME])
+        saver.finish_copies()
     if engine.rank == 0:
         job.model.ooodist.strategy.write_plan(job.folder)
         job.model.ooodist.strategy.write_report(job.folder)
@@ -287,7 +295,9 @@ def _file(job: Job, name: str, *, wanted: bool) -> Path | None:
     return job.folder / name if wanted and job.engine.rank == 0 else None
 
 
-def _saver(job: Job, best: Best | None, epoch_log: EpochLog, epochs: int) -> SaveCheckpoints:
+def _saver(
+    job: Job, best: Best | None, epoch_log: EpochLog, epochs: int, copying: Copying | None
+) -> SaveCheckpoints:
     config, parallel = job.config.checkpoint, job.config.parallel
 
     def state(epoch: int, step: int) -> State:
@@ -309,10 +319,10 @@ def _saver(job: Job, best: Best | None, epoch_log: EpochLog, epochs: int) -> Sav
         )
 
     feedback = job.model.ooodist.strategy.inner.feedback
-    saver: SaveWhole | SaveParts = SaveWhole(job.folder, config.keep, job.engine, feedback)
+    place = (job.folder, config.keep, job.engine, copying)
+    saver: SaveWhole | SaveParts = SaveWhole(*place, feedback)
     if parallel is not None:
-        pipeline = job.model.ooodist.strategy.inner
-        saver = SaveParts(job.folder, config.keep, job.engine, pipeline.writers)
+        saver = SaveParts(*place, job.model.ooodist.strategy.inner.writers)
     in_background = config.background
     if in_background is None:  # the copies would need more memory than the ranks may have
         in_background = parallel is None or parallel.memory_bytes is None

@@ -18,6 +18,7 @@ import numpy as np
 
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint import keras_file
+from ooodist.checkpoint.copies import Copies
 from ooodist.checkpoint.parts import Parts
 from ooodist.checkpoint.state import State, check_fits, place_text
 from ooodist.compat.keras_deferred import has_value
@@ -51,17 +52,25 @@ class Source:
 def find(config: Config, folder: Path) -> Source | None:
     """Finds the checkpoint that the job asks for; None if it asks for none. Called on rank 0.
 
+    One that is elsewhere, in copies, is copied into the output folder.
+
     Raises UserError if it is missing or damaged, or if later checkpoints in the output folder would
-    be overwritten.
+    be overwritten, or copies of an earlier run.
     """
     resume = config.checkpoint.resume
+    copies = None if config.checkpoint.copy_to is None else Copies(config.checkpoint.copy_to)
+    has_copies = copies is not None and bool(copies.checkpoints())
     if config.checkpoint.restart:
-        if folders.checkpoints(folder):
+        if folders.checkpoints(folder) or has_copies:
             resume = True
         else:
             logger.info("restart: there is no checkpoint in %s yet", folder)
-    if resume is True:
+    if resume is True and copies is not None and has_copies and not folders.checkpoints(folder):
+        file, state = copies.fetch_newest(folder)
+    elif resume is True:
         file, state = folders.latest(folder)
+    elif isinstance(resume, str) and "://" in resume:
+        file, state = Copies(resume, "checkpoint.resume").fetch_newest(folder)
     elif isinstance(resume, str) and folders.is_checkpoint(Path(resume)):
         file, state = Path(resume), folders.read_state(Path(resume))
     elif isinstance(resume, str):
@@ -71,6 +80,11 @@ def find(config: Config, folder: Path) -> Source | None:
             raise UserError(
                 f"output is {folder}, which has checkpoints of an earlier run; go on with it "
                 "(--resume), give another folder (--output DIR), or delete it"
+            )
+        if has_copies:
+            raise UserError(
+                f"checkpoint.copy_to is {config.checkpoint.copy_to}, which has checkpoints of an "
+                "earlier run; go on with it (--resume), give another address, or delete them"
             )
         return None
     later = [place for place, _ in folders.checkpoints(folder) if place > state.place]

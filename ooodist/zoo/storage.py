@@ -19,10 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
-from ooodist.errors import UserError
+from ooodist.util.addresses import is_local, open_address, os_errors
 from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import INCOMPLETE_PREFIX
 from ooodist.zoo.entry import ENDING
@@ -62,8 +59,8 @@ class Storage:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._files, self._root = _file_system(address)
-        self.is_local = isinstance(self._files, LocalFileSystem)
+        self._files, self._root = open_address(address, "zoo")
+        self.is_local = is_local(self._files)
 
     def index_files(self) -> list[Path]:
         """Returns the default places of the index, all on this machine, best first.
@@ -89,14 +86,14 @@ class Storage:
 
     def state(self, model: str) -> State:
         """Returns the state of a model's file from a listing, as ``info`` may differ."""
-        with _os_errors():
+        with os_errors():
             (said,) = self._files.ls(self._path(model), detail=True)
         return _state(said)
 
     def read_summary(self) -> bytes | None:
         """Returns the content of the summary; None if there is none, or it is far too large."""
         path = f"{self._root}/{SUMMARY_NAME}"
-        with contextlib.suppress(FileNotFoundError), _os_errors():
+        with contextlib.suppress(FileNotFoundError), os_errors():
             if self._files.info(path)["size"] <= MOST_SUMMARY_BYTES:
                 with self._files.open(path, "rb") as file:
                     content: bytes = file.read()
@@ -105,18 +102,18 @@ class Storage:
 
     def write_summary(self, content: bytes) -> None:
         """Replaces the summary with a new one."""
-        with self.incomplete(io.BytesIO(content)) as copy, _os_errors():
+        with self.incomplete(io.BytesIO(content)) as copy, os_errors():
             self._files.mv(copy, f"{self._root}/{SUMMARY_NAME}")
 
     def open(self, model: str) -> BinaryIO:
         """Opens the file of a model for reading."""
-        with _os_errors():
+        with os_errors():
             file: BinaryIO = self._files.open(self._path(model), "rb")
         return file
 
     def created(self, model: str) -> float:
         """Returns when the file of a model was written, in Unix seconds."""
-        with _os_errors():
+        with os_errors():
             return float(self._files.modified(self._path(model)).timestamp())
 
     @contextlib.contextmanager
@@ -124,7 +121,7 @@ class Storage:
         """Yields the path of a temporary copy, for :meth:`complete`; deletes it at the end."""
         path = f"{self._root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
         try:
-            with _os_errors():
+            with os_errors():
                 file.seek(0)
                 with self._files.open(path, "wb") as copy:
                     shutil.copyfileobj(file, copy, 2**20)
@@ -137,7 +134,7 @@ class Storage:
 
     def complete(self, path: str, model: str) -> None:
         """Turns an incomplete copy into the file of a model."""
-        with _os_errors():
+        with os_errors():
             self._files.mv(path, self._path(model))
 
     def delete(self, model: str) -> None:
@@ -150,7 +147,7 @@ class Storage:
     def _listing(self) -> list[tuple[str, State]]:
         """Returns the paths and states of all files."""
         try:
-            with _os_errors():
+            with os_errors():
                 found = self._files.ls(self._root, detail=True)
         except FileNotFoundError as error:
             if type(error.__cause__).__name__ == "NoSuchBucket":  # misspelled: not an empty zoo
@@ -159,12 +156,12 @@ class Storage:
         return [(each["name"], _state(each)) for each in found if each["type"] == "file"]
 
     def _delete(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError), _os_errors():
+        with contextlib.suppress(FileNotFoundError), os_errors():
             self._files.rm_file(path)
 
     def _delete_leftover(self, path: str) -> None:
         # Another process may have deleted it, or this one may lack permission.
-        with contextlib.suppress(OSError), _os_errors():
+        with contextlib.suppress(OSError), os_errors():
             if time.time() - self._files.modified(path).timestamp() > LEFTOVER_SECONDS:
                 self._files.rm_file(path)
 
@@ -173,33 +170,3 @@ def _state(said: Mapping[str, Any]) -> State:
     """Returns the state of a file from a driver's description of it."""
     versions = [str(said[key]) for key in VERSION_KEYS if said.get(key)]
     return State(said["size"], versions[0] if versions else "")
-
-
-def _file_system(address: str) -> tuple[Any, str]:
-    """Returns the fsspec driver for an address, and the path that it uses."""
-    try:
-        files, root = fsspec.core.url_to_fs(address, skip_instance_cache=True)
-        # A cached listing would hide what other machines and threads do.
-        files.dircache.use_listings_cache = False
-        if isinstance(files, LocalFileSystem):
-            files.makedirs(root, exist_ok=True)
-    except ImportError as error:
-        raise UserError(
-            f"zoo {address} needs a driver that is not installed: {error} (pip install it)"
-        ) from error
-    except Exception as error:  # each driver raises its own types
-        raise UserError(
-            f"zoo {address} cannot be used: {error}; give a folder, or an address as s3://bucket/zoo"
-        ) from error
-    return files, root.rstrip("/")
-
-
-@contextlib.contextmanager
-def _os_errors() -> Iterator[None]:
-    """Converts the drivers' own exception types to OSError."""
-    try:
-        yield
-    except OSError:
-        raise
-    except Exception as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error

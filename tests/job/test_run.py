@@ -118,6 +118,29 @@ def test_a_resumed_run_is_the_uninterrupted_one(
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_run_goes_on_from_copies_when_its_disk_is_gone(engine: Engine, tmp_path: Path) -> None:
+    whole, copies = tmp_path / "whole", tmp_path / "copies"
+    run(engine, whole, "epochs=3")
+
+    to_copy = f"checkpoint={{every_epochs: 1, keep: 2, copy_to: '{copies}'}}"
+    run(engine, tmp_path / "first", to_copy, "epochs=2")
+    assert [epoch for (epoch, _), _ in folders.checkpoints(copies)] == [1, 2]
+    assert {"best.keras", "model.keras"} <= {file.name for file in copies.iterdir()}
+    with pytest.raises(UserError, match=r"copy_to is .*, which has checkpoints of an earlier run"):
+        run(engine, tmp_path / "other", to_copy, "epochs=3")
+
+    elsewhere = f"file://{copies}"
+    for name, overrides, place in (
+        ("by address", [], elsewhere),
+        ("asked for", [to_copy], True),
+        ("restarted", [to_copy, "checkpoint.restart=true"], False),
+    ):
+        keras.utils.set_random_seed(99)
+        run(engine, tmp_path / name, *overrides, "epochs=3", resume=place)
+        assert last_state(tmp_path / name).fingerprint == last_state(whole).fingerprint
+    assert [epoch for (epoch, _), _ in folders.checkpoints(copies)] == [2, 3]
+
+
 def test_what_a_job_writes(
     engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,12 +7,10 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
-from moto.server import ThreadedMotoServer
 
 from ooodist.errors import UserError
 from ooodist.zoo import zoo as module
@@ -21,29 +19,6 @@ from ooodist.zoo.storage import LEFTOVER_SECONDS, Storage
 from ooodist.zoo.zoo import Wanted, Zoo
 from tests.zoo.entries import Adder, ids, outline, sizes
 from tests.zoo.writers import start
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    running = ThreadedMotoServer("127.0.0.1", port=0)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
-
-
-@pytest.fixture
-def bucket(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The address of an empty one."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # no settings of whoever runs the tests
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    name = f"bucket-{tmp_path.name.replace('_', '-').lower()}"[:63].rstrip("-")
-    fsspec.filesystem("s3", skip_instance_cache=True).mkdir(name)
-    return f"s3://{name}"
 
 
 def test_a_bucket_is_used_as_a_folder_is(bucket: str, add: Adder, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import keras
 
 from ooodist.checkpoint.state import State, place_text
+from ooodist.errors import UserError
 from ooodist.step.notices import Notice, Notices
 from ooodist.trainer.callbacks import Best
 from ooodist.trainer.saving import within_epoch
@@ -159,6 +160,15 @@ class SaveCheckpoints(keras.callbacks.Callback):
     def settle(self, seconds: float) -> None:
         """Lets this rank write what it has begun, at most so long, after training has failed."""
         self._beside.settle(seconds)
+        self._saver.settle_copies(seconds)
+
+    def finish_copies(self) -> None:
+        """Waits until everything is at the second place, if there is one; all ranks call it.
+
+        Raises UserError, on all ranks, if it could not be copied.
+        """
+        expect_longer("copies of checkpoints were to be complete")
+        self._saver.finish_copies()
 
     @property
     def _is_stopping(self) -> bool:
@@ -227,4 +237,8 @@ class SaveCheckpoints(keras.callbacks.Callback):
 
     def _end_with(self, epoch: int, step: int) -> NoReturn:
         self._complete()
+        try:
+            self.finish_copies()
+        except UserError as error:  # it was asked to stop, and the checkpoint is there
+            logger.warning("%s", error)
         raise Stopped(place_text((epoch, step)), self._file)

@@ -22,6 +22,7 @@ from ooodist.checkpoint.state import State
 from ooodist.engines.base import Engine
 from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer.callbacks import BestWeights
+from ooodist.trainer.saving.copying import Copying
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,16 @@ class Saver(ABC):
         folder: where they go.
         keep: as ``checkpoint.keep``.
         engine: the engine that connects the ranks.
+        copying: copies them to a second place; None: nothing does, or another rank's.
     """
 
-    def __init__(self, folder: Path, keep: int, engine: Engine) -> None:
+    def __init__(
+        self, folder: Path, keep: int, engine: Engine, copying: Copying | None = None
+    ) -> None:
         self._folder = folder
         self._keep = keep
         self._engine = engine
+        self._copying = copying
 
     @abstractmethod
     def begin(self, model: keras.Model, wanted: Wanted, *, copies: bool) -> Path:
@@ -83,6 +88,21 @@ class Saver(ABC):
             UserError: on all ranks, if something has failed on some.
         """
 
+    def finish_copies(self) -> None:
+        """Waits for the second place; all ranks call it. Raises UserError, on all of them."""
+        with self._engine.agreed():
+            if self._copying is not None:
+                self._copying.finish()
+
+    def settle_copies(self, seconds: float) -> None:
+        """Waits for the second place at most so long, after training has failed."""
+        if self._copying is not None:
+            self._copying.settle(seconds)
+
+    def _copy(self, paths: Sequence[Path]) -> None:
+        if self._copying is not None:
+            self._copying.begin(paths)
+
 
 class SaveWhole(Saver):
     """Saves Keras files, on rank 0.
@@ -92,9 +112,14 @@ class SaveWhole(Saver):
     """
 
     def __init__(
-        self, folder: Path, keep: int, engine: Engine, feedback: ErrorFeedback | None = None
+        self,
+        folder: Path,
+        keep: int,
+        engine: Engine,
+        copying: Copying | None = None,
+        feedback: ErrorFeedback | None = None,
     ) -> None:
-        super().__init__(folder, keep, engine)
+        super().__init__(folder, keep, engine, copying)
         self._feedback = feedback
         self._content: keras_file.Content | None = None
         self._files: Sequence[Path] = ()
@@ -128,6 +153,7 @@ class SaveWhole(Saver):
             self._content = None  # the copies
             if self._engine.rank == 0:
                 folders.prune(self._folder, self._keep)
+        self._copy(self._files)
 
 
 class SaveParts(Saver):
@@ -138,9 +164,14 @@ class SaveParts(Saver):
     """
 
     def __init__(
-        self, folder: Path, keep: int, engine: Engine, writers: Callable[[], Mapping[int, int]]
+        self,
+        folder: Path,
+        keep: int,
+        engine: Engine,
+        copying: Copying | None,
+        writers: Callable[[], Mapping[int, int]],
     ) -> None:
-        super().__init__(folder, keep, engine)
+        super().__init__(folder, keep, engine, copying)
         self._writers = writers
         self._writing: together.Writing | None = None
         self._first = self._best = Path()
@@ -177,3 +208,4 @@ class SaveParts(Saver):
                 if self._is_best:
                     folders.prune_best(self._folder, self._best)
                 folders.prune(self._folder, self._keep)
+        self._copy([self._first, *([self._best] if self._is_best else [])])

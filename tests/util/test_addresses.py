@@ -1,0 +1,43 @@
+"""Folders and buckets by address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ooodist.errors import UserError
+from ooodist.util.addresses import is_local, open_address, os_errors
+
+
+def test_a_folder_is_made(tmp_path: Path) -> None:
+    files, root = open_address(f"{tmp_path}/a/b/", "copies")
+    assert is_local(files)
+    assert Path(root) == tmp_path / "a" / "b"
+    assert Path(root).is_dir()
+
+
+def test_memory_is_no_folder() -> None:
+    files, root = open_address("memory://place", "copies")
+    assert not is_local(files)
+    assert root == "/place"
+
+
+def test_an_address_that_nobody_knows() -> None:
+    with pytest.raises(UserError, match=r"copies nowhere://a cannot be used: .*s3://bucket/folder"):
+        open_address("nowhere://a", "copies")
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"copies .*file/place cannot be used"):
+        open_address(f"{tmp_path}/file/place", "copies")
+
+
+def test_errors_of_any_driver_are_errors_of_the_system() -> None:
+    with pytest.raises(OSError, match="ZeroDivisionError: by zero"), os_errors():
+        raise ZeroDivisionError("by zero")
+    missing = FileNotFoundError("gone")
+    with pytest.raises(FileNotFoundError) as caught, os_errors():
+        raise missing
+    assert caught.value is missing
