@@ -77,6 +77,7 @@ class Content:
         residuals: what gradients have lost on a wire of 16 bits, by weight (step/sending/wire.py).
         copies: take copies of all values now, so that the model may be trained before and while
             they are written, by any thread. If false, one value at a time is in memory.
+        checks: refuse weights that are not finite.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class Content:
         residuals: Mapping[str, np.ndarray] | None = None,
         *,
         copies: bool = False,
+        checks: bool = True,
     ) -> None:
+        self._checks = checks
         self._model = model
         self._layout = layout_of(model)
         self._config, self._metadata = configuration(model)
@@ -131,7 +134,7 @@ class Content:
         with archive.weights_file(file, self._layout.groups) as weights:
             for index, (variable, value, description) in enumerate(described):
                 array = _value(value)
-                if index < len(self._model.weights):
+                if self._checks and index < len(self._model.weights):
                     check_weight(self._model, variable, array)
                 whole.update(as_bytes(array))
                 archive.write_places(weights, description.places, array)

@@ -67,9 +67,11 @@ def write(
     state: State,
     writers: Mapping[int, int],
     best_weights: Sequence[np.ndarray | None] | None = None,
+    *,
+    checks: bool = True,
 ) -> None:
     """Writes a checkpoint of a model as it is now; all ranks call it. See :class:`Writing`."""
-    writing = Writing(engine, folder, model, state, writers, best_weights)
+    writing = Writing(engine, folder, model, state, writers, best_weights, checks=checks)
     with writing.finishing():
         writing.write_part()
 
@@ -89,6 +91,7 @@ class Writing:
             ends; None for those that this rank does not write.
         copies: take copies of all values of this rank's part now, so that the model may be trained
             before and while they are written. If false, one value at a time is in memory.
+        checks: refuse weights that are not finite.
 
     Raises:
         UserError: on all ranks, if the folder cannot be made, or one does not see it.
@@ -104,7 +107,9 @@ class Writing:
         best_weights: Sequence[np.ndarray | None] | None = None,
         *,
         copies: bool = False,
+        checks: bool = True,
     ) -> None:
+        self._checks = checks
         self._engine = engine
         self._folder = folder
         self._model = model
@@ -144,7 +149,7 @@ class Writing:
             Writer(self._temporary / part_name(self._engine.rank)) as part,
         ):
             for array in self._own:
-                entry = part.write(array.name, _value_of(array, self._model))
+                entry = part.write(array.name, _value_of(array, self._model, checks=self._checks))
                 self._written.append((array.kind, array.key, entry))
 
     @contextlib.contextmanager
@@ -230,10 +235,10 @@ def _arrays(
     return found
 
 
-def _value_of(array: _Array, model: keras.Model) -> np.ndarray:
-    """Returns an array's value. Raises UserError if it is of a weight and not finite."""
+def _value_of(array: _Array, model: keras.Model, *, checks: bool) -> np.ndarray:
+    """Returns an array's value. Raises UserError if it is checked, of a weight, and not finite."""
     value = _read(array) if array.value is None else array.value
-    if array.kind == _VARIABLES and int(array.key) < len(model.weights):
+    if checks and array.kind == _VARIABLES and int(array.key) < len(model.weights):
         check_weight(model, array.source, value)
     return value
 

@@ -160,6 +160,7 @@ class Config:
     elastic: ElasticConfig | None = None
     warm_start: WarmStartConfig | None = field(default=None, metadata={"was": "warmup"})
     exchange: ExchangeConfig = ExchangeConfig()
+    on_nan: Literal["stop", "skip", "ignore"] = "stop"
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = "float32"
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 1
     output: str = "runs/digits"

@@ -23,6 +23,7 @@ from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
 from ooodist.step.launch import Batch, Launch, Run, in_launches
 from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.step.skipping import OnNan
 from ooodist.trainer.strategy import Strategy
 
 logger = logging.getLogger("ooodist")
@@ -39,6 +40,7 @@ class DataParallel(Strategy):
         to_find: the name of an order that is found from measured costs; None if the order is known.
         planning: settings for finding it.
         wire: in which dtypes gradients travel.
+        on_nan: what follows if a gradient is not finite.
 
     Attributes:
         backward: orders and exchanges gradients; ``backward.steps`` tells what was traced.
@@ -55,6 +57,7 @@ class DataParallel(Strategy):
         to_find: str | None,
         planning: PlanningConfig,
         wire: WireSetting = "float32",
+        on_nan: OnNan = "stop",
     ) -> None:
         order = getattr(backward.order, "__qualname__", backward.order)
         exchange = backward.exchange
@@ -70,6 +73,7 @@ class DataParallel(Strategy):
             ),
             steps_per_execution=steps_per_execution or 1,
             accumulate=accumulate,
+            on_nan=on_nan,
         )
         self.backward = backward
         self.planned: Planned | None = None
@@ -118,8 +122,13 @@ class DataParallel(Strategy):
         return (
             self.carrying is not None
             and self.carrying.is_wanted
-            and why_not_carried(self.model) is None
+            and self._why_not_carried() is None
         )
+
+    def _why_not_carried(self) -> str | None:
+        if self.watch.skipping is not None:
+            return "on_nan = skip needs all gradients of a step before its first update"
+        return why_not_carried(self.model)
 
     def _carry_out(self, planned: Planned) -> None:
         self.backward.carry_out(planned.plan)
@@ -154,7 +163,7 @@ class DataParallel(Strategy):
         """
         if plan is None or not plan.carried or self.carrying is None:
             return self.carrying
-        reason = why_not_carried(self.model)
+        reason = self._why_not_carried()
         if reason is None:
             return self.carrying
         text = (

@@ -27,6 +27,7 @@ from ooodist.step.exchange import GradientExchange
 from ooodist.step.optimizer import loss_scale
 from ooodist.step.sending.rows import RowGradients
 from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.step.skipping import OnNan, check_on_nan
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 
@@ -48,6 +49,7 @@ def distribute(
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
     sum_rows: bool | None = None,
+    on_nan: OnNan = "stop",
 ) -> keras.Model:
     """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
 
@@ -75,8 +77,8 @@ def distribute(
     and clipping square each separately (see ``sum_rows``). And ``tf.random`` (not ``keras.random``)
     draws other numbers with another ``steps_per_execution``.
 
-    Training ends with a UserError when a gradient or a weight is no longer finite, except where the
-    optimizer scales the loss and skips such steps.
+    Training ends with a UserError when a gradient or a weight is no longer finite (see ``on_nan``),
+    except where the optimizer scales the loss and skips such steps.
 
     Args:
         model: a Keras model; compile it before or after.
@@ -109,6 +111,10 @@ def distribute(
         sum_rows: also on one process, pass each row of an embedding to the optimizer once, so that
             any number of workers trains alike; several workers always do. None: yes, except with
             the engine ``local``, whose numbers are those of plain Keras.
+        on_nan: what follows if a gradient is not finite. ``stop``: the training ends. ``skip``: all
+            ranks leave the step out, which changes neither weights nor optimizer state, statistics
+            or metrics, and 100 such steps in a row end the training; no weight is updated before
+            all gradients of a step are there. ``ignore``: nobody looks.
 
     Returns:
         the same model.
@@ -151,6 +157,12 @@ def distribute(
     if wire not in get_args(WireSetting):
         raise UserError(f"wire is {wire!r}; it must be one of {', '.join(get_args(WireSetting))}")
     check_wire_is_of_order(wire, order)
+    check_on_nan(on_nan, wire=wire, is_elastic=elastic is not None)
+    if on_nan == "skip" and engine.size > 1:
+        logger.info(
+            "on_nan skip: weights are updated when all gradients of a step are there, so the next "
+            "forward pass does not overlap their exchange"
+        )
     check_feedback(wire, error_feedback=error_feedback)
     is_narrow = wire != "float32"
     if is_narrow:
@@ -176,7 +188,10 @@ def distribute(
     kind: type[DataParallel] = DataParallel
     if order == "planned" and planning.is_live and engine.size > 1 and config is None:
         kind = LiveDataParallel
-    inner = kind(model, engine, backward, steps_per_execution, accumulate, to_find, planning, wire)
+    inner = kind(
+        *(model, engine, backward, steps_per_execution, accumulate),
+        *(to_find, planning, wire, on_nan),
+    )
     strategy: Strategy = inner
     if config is not None:
         check_order_is_found(order, k)

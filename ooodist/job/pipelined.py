@@ -15,6 +15,7 @@ from ooodist.errors import UserError
 from ooodist.job.division import check_devices, choose_replicas, with_replicas
 from ooodist.pipeline.holding import build_model
 from ooodist.pipeline.strategy import Pipeline, check_model
+from ooodist.step.skipping import OnNan, check_on_nan
 from ooodist.step.synchronized import synchronized_layers
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
@@ -37,6 +38,7 @@ def pipelined(
     timeout: float = 60.0,
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
+    on_nan: OnNan = "stop",
 ) -> keras.Model:
     """Makes ``fit``, ``evaluate`` and ``predict`` of a model work on a pipeline of ranks, over MPI.
 
@@ -77,6 +79,8 @@ def pipelined(
             always with ``elastic``), and ``share`` is the largest share of the training's time that
             trying may take.
         elastic: train only the weights that matter most; see :func:`ooodist.distribute`.
+        on_nan: what follows if a gradient is not finite: ``stop``, ``skip`` or ``ignore``; see
+            there. With ``skip``, the ranks agree before each update.
 
     Returns:
         the model.
@@ -99,6 +103,7 @@ def pipelined(
         shard_optimizer=shard_optimizer,
     )
     planning, config = planning or PlanningConfig(), read_elastic(elastic)
+    check_on_nan(on_nan, is_elastic=config is not None)
     planning.check_for_pipelines(schedule, elastic=config is not None)
     engine = engines.current()
     if not isinstance(engine, MpiEngine):
@@ -126,7 +131,11 @@ def pipelined(
             f"{parallel.data}: pipelines normalize each micro-batch by itself; take "
             "synchronized=False"
         )
-    inner = Pipeline(model, engine, parallel, timeout, planning, swaps_schedules=config is None)
+    inner = Pipeline(
+        *(model, engine, parallel, timeout, planning),
+        swaps_schedules=config is None,
+        on_nan=on_nan,
+    )
     strategy: Strategy = inner
     if config is not None:
         from ooodist.elastic.pipeline import SelectivePipeline  # imports SciPy

@@ -261,6 +261,7 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
             timeout=config.timeout,
             planning=config.planning,
             elastic=config.elastic,
+            on_nan=config.on_nan,
             **vars(config.parallel),
         )
     return distribute(
@@ -271,6 +272,7 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
         accumulate=config.accumulate,
         planning=config.planning,
         elastic=config.elastic,
+        on_nan=config.on_nan,
         sum_rows=True,  # the job trains alike with any number of workers
         **vars(config.exchange),
     )

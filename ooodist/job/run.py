@@ -187,7 +187,7 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
         copying = Copying(Copies(config.checkpoint.copy_to), config.checkpoint.keep)
     saver = _saver(job, best, epoch_log, epochs, copying)
     callbacks = [
-        StopOnInvalidLoss(),
+        *([] if config.on_nan == "ignore" else [StopOnInvalidLoss()]),
         SeedEachEpoch(config.seed, job.worker),
         *([best] if best is not None else []),
         epoch_log,
@@ -271,7 +271,8 @@ def _averaged(job: Job, last: Path) -> Path:
     with Parts(last) as saved:
         state = saved.state
     writers = job.model.ooodist.strategy.inner.writers()
-    together.write(job.engine, parts, job.model, state, writers)
+    checks = job.config.on_nan != "ignore"
+    together.write(job.engine, parts, job.model, state, writers, checks=checks)
     return parts
 
 

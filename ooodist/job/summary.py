@@ -44,6 +44,8 @@ def summary(
         *_elastic(job),
         *_warm_start(job),
     ]
+    if skipped := job.model.ooodist.strategy.watch.num_skipped:
+        facts.append(("left out", f"{skipped} steps, as gradients were not finite"))
     if result:
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
         facts.append(("validation", values))

@@ -69,6 +69,7 @@ class Assembly:
         update: updates this rank's weights.
         runtime: carries out the schedule.
         process_bytes: what this process takes beside its variables; None: unknown.
+        skips: whether updates whose gradients are not finite are left out.
     """
 
     plan: PipelinePlan
@@ -84,6 +85,7 @@ class Assembly:
     works: dict[int, StageWork] = field(default_factory=dict)
     update: Update = field(init=False)
     process_bytes: int | None = None
+    skips: bool = False
 
     def __post_init__(self) -> None:
         self.select(None)
@@ -125,6 +127,7 @@ class Assembly:
             self.ranks.world if self.updated_by else self.ranks.pipeline,
             updating,
             share,
+            skips=self.skips,
         )
 
     def carry_out(self, plan: PipelinePlan, *, is_measured: bool = False) -> None:
@@ -326,6 +329,7 @@ def assemble(
     holding: Holding | None = None,
     *,
     is_live: bool = False,
+    skips: bool = False,
 ) -> Assembly:
     """Plans, cuts and measures the stages of a model; all ranks call it together.
 
@@ -339,6 +343,7 @@ def assemble(
         holding: gives each rank the variables of its stages; None: all keep the whole model.
         is_live: the schedule is provisional, the best of the known ones, and stages are not
             measured unless their costs are unknown otherwise.
+        skips: leave out updates whose gradients are not finite.
 
     Raises:
         UserError: on all ranks.
@@ -384,6 +389,7 @@ def assemble(
             splitter,
             gradients,
             updated_by,
+            skips=skips,
         )
     is_known = is_live and parallel.split is None
     unfilled = () if holding is None else tuple(holding.unfilled)

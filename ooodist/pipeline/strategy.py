@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.checkpoint.together import spread
@@ -38,6 +39,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
 from ooodist.step.launch import Batch, Run
 from ooodist.step.optimizer import without_scaling
+from ooodist.step.skipping import OnNan, changed_by_forward
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
 
@@ -72,6 +74,7 @@ class Pipeline(Strategy):
 
     Args:
         swaps_schedules: with the schedule ``auto``, try other schedules while training.
+        on_nan: what follows if a gradient is not finite.
 
     Attributes:
         parallel: as given.
@@ -93,9 +96,10 @@ class Pipeline(Strategy):
         planning: PlanningConfig,
         *,
         swaps_schedules: bool = True,
+        on_nan: OnNan = "stop",
     ) -> None:
         arguments = f"{yaml_dataclass.plain(parallel)} {planning.trial} {planning.share}"
-        super().__init__(model, engine, arguments=arguments)
+        super().__init__(model, engine, arguments=arguments, on_nan=on_nan)
         self.engine: MpiEngine = engine
         self.parallel = parallel
         self.ranks = make_ranks(engine, parallel.pipeline, parallel.data)
@@ -111,6 +115,7 @@ class Pipeline(Strategy):
         self._planned_for: tuple[Any, ...] = ()
         self._is_for_training = False  # whether the stages were made for the training's batches
         self._evaluation: Evaluation | None = None
+        self._last_logs: dict[str, Any] = {}
 
     @property
     def shard(self) -> tuple[int, int]:
@@ -160,6 +165,7 @@ class Pipeline(Strategy):
                 self._timeout,
                 self.holding,
                 is_live=is_live,
+                skips=self.watch.skipping is not None,
             )
         if is_live and self.ranks.pipeline.size > 1:  # one rank alone never waits
             share = self._planning.share
@@ -251,9 +257,17 @@ class Pipeline(Strategy):
         assembly = self.assembly
         assert assembly is not None
         doing = f"rank {self.engine.rank} trains a step"
+        kept = [(v, v.numpy()) for v in changed_by_forward(self.model)] if assembly.skips else []
         with explaining_lack_of_memory(doing, lambda: assembly.planned):
             self.ran = assembly.step(batches[0], self._record.after_forward)
         logs = self._record.logs()
+        if self.watch.skipping is not None:
+            self.watch.skipping.note(tf.constant(value=not assembly.update.was_skipped))
+            if assembly.update.was_skipped:
+                for variable, value in kept:
+                    variable.assign(value)
+                logs = {name: self._last_logs.get(name, 0.0) for name in logs}
+            self._last_logs = logs
         notices = self.watch.notices.own()
         codes = self._record.begin_codes(assembly.update.not_finite, notices)
         self.watch.note(codes, self._record.checked, 1, logs)

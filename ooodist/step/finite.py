@@ -17,10 +17,14 @@ and all end with the same message.
 
 Where the loss is scaled (LossScaleOptimizer), gradients overflow now and then, and the optimizer
 skips such a step: there only weights are checked.
+
+With ``on_nan: skip`` the step is left out (:mod:`ooodist.step.skipping`), and the codes, of
+gradients on one rank, too, only serve to say so.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +39,9 @@ from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
 from ooodist.step.notices import Notices
 from ooodist.step.optimizer import optimizers_of
+from ooodist.step.skipping import MOST_IN_A_ROW, OnNan, Skipping, summed
+
+logger = logging.getLogger("ooodist")
 
 _WAY_OUT = (
     "lower the learning rate, set clipnorm or global_clipnorm of the optimizer, or look for values "
@@ -73,7 +80,7 @@ class GradientSums:
         for name, gradient in reversed(list(zip(names, gradients, strict=True))):
             if gradient is not None:
                 self.checked.append(Checked(step, name))
-                self._sums.append(_sum(gradient))
+                self._sums.append(summed(gradient))
 
     def code(self) -> tf.Tensor:
         """Returns this rank's code: a float32 scalar, exact up to 16 million gradients."""
@@ -86,17 +93,6 @@ class GradientSums:
         return tf.where(tf.math.is_finite(first), first, 0.0)
 
 
-def _sum(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-    """Returns a float32 scalar that is finite if the gradient is."""
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    if values.dtype.size < tf.float32.size:  # sums in 16 bits would overflow
-        values = tf.cast(values, tf.float32)
-    total = tf.reduce_sum(values)
-    if total.dtype == tf.float32:
-        return total
-    return tf.where(tf.math.is_finite(total), 0.0, math.nan)
-
-
 class GradientWatch:
     """Reads the codes of each call and raises UserError on all ranks at the first that is not 0.
 
@@ -107,11 +103,15 @@ class GradientWatch:
         engine: the engine that connects the ranks.
         model: the compiled model.
 
+        on_nan: what follows if a gradient is not finite.
+
     Attributes:
+        on_nan: as given.
         notices: what else ranks tell each other; it travels with the codes.
     """
 
-    def __init__(self, engine: Engine, model: keras.Model) -> None:
+    def __init__(self, engine: Engine, model: keras.Model, on_nan: OnNan = "stop") -> None:
+        self.on_nan = on_nan
         self.notices = Notices()
         self._engine = engine
         self._model = model
@@ -119,11 +119,33 @@ class GradientWatch:
         self._pending: tuple[Codes, Sequence[Checked], int, Any] | None = None
         self._step = 0
         self._nan_is_handled = False
+        self._skipping: Skipping | None = None
+        self._told = 0  # skipped steps that were logged
 
     @property
     def is_wanted(self) -> bool:
         """Whether gradients must be finite; not so with loss scaling."""
-        return not _scales_loss(self._model)
+        return self.on_nan != "ignore" and not _scales_loss(self._model)
+
+    @property
+    def skipping(self) -> Skipping | None:
+        """What leaves out steps whose gradients are not finite; None if nothing does."""
+        if self.on_nan != "skip" or not self.is_wanted:
+            return None
+        if self._skipping is None:
+            with tf.init_scope():
+                self._skipping = Skipping(self._model)
+        return self._skipping
+
+    @property
+    def sees_gradients(self) -> bool:
+        """Whether gradients are looked at; if not, but weights are, after the last update."""
+        return self.is_wanted and (self._engine.size > 1 or self.on_nan == "skip")
+
+    @property
+    def num_skipped(self) -> int:
+        """How many steps were left out so far."""
+        return 0 if self._skipping is None else int(self._skipping.total.numpy())
 
     def begin(self) -> None:
         """Starts counting at the optimizer's step count, when training begins or resumes."""
@@ -173,7 +195,7 @@ class GradientWatch:
         first = min(code for code in found if code)
         step, weight = checked[first - 1]
         last = steps_before + step + 1
-        if self._engine.size > 1:
+        if self.sees_gradients:
             ranks = [rank for rank, code in enumerate(found) if code == first]
             where = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
             what = f"step {last}: the gradient of {weight} of {where} is not finite"
@@ -181,9 +203,27 @@ class GradientWatch:
             steps = f"step {last}" if not step else f"steps {steps_before + 1} to {last}"
             what = f"{steps}: weight {weight} is no longer finite"
         loss = "" if loss is None else f" (loss {float(loss):.4g})"
+        if self._skipping is not None and int(self._skipping.in_a_row.numpy()) < MOST_IN_A_ROW:
+            self._told += 1
+            if self._engine.rank == 0:
+                logger.warning("%s: it is left out (on_nan: skip)", what)
+            return
+        if self._skipping is not None:
+            what += f", and the {MOST_IN_A_ROW - 1} before it were left out"
         raise UserError(
             f"{what}{loss}; {_way_out(self._model)}, and go on from the last checkpoint"
         )
+
+    def tell(self) -> None:
+        """Logs, at the end of an epoch, how many more steps were left out than :meth:`note` saw.
+
+        Of a call of several steps it sees the first, and none where finite gradients add up to
+        infinity.
+        """
+        unseen = self.num_skipped - self._told
+        if unseen > 0 and self._engine.rank == 0:
+            logger.warning("%d more steps of this epoch were left out (on_nan: skip)", unseen)
+        self._told += max(0, unseen)
 
     def check_weights(self, loss: Any = None) -> None:
         """Raises UserError, on all ranks, if weights are not finite.
@@ -191,6 +231,8 @@ class GradientWatch:
         Args:
             loss: the loss in the logs, None if there is none.
         """
+        if self.on_nan == "ignore":
+            return
         if self._nan_is_handled and _is_not_finite(loss):
             return
         with self._engine.agreed():  # the ranks of a pipeline have different ones

@@ -31,6 +31,7 @@ from ooodist.step.carried import CarriedUpdates, Carrying, Left
 from ooodist.step.finite import Checked, GradientSums, GradientWatch
 from ooodist.step.notices import Notices
 from ooodist.step.optimizer import not_updating, scaling_parts, updating_one_by_one
+from ooodist.step.skipping import Skipping
 from ooodist.step.synchronized import synchronizing
 from ooodist.step.tape import watch_gradients
 from ooodist.step.whole_batch_losses import of_whole_batch
@@ -155,7 +156,7 @@ class Launch:
                 leaving = carried if step == steps - 1 else None
                 with scaling_parts(self.model, len(part)) as are_parts:
                     logs = self._update(step, part, 1 if are_parts else len(part), leaving)
-            if self._checks and self.backward.exchange.engine.size == 1:
+            if self._watch is not None and self._watch.is_wanted and not self._sees_gradients:
                 weights = self.model.trainable_variables
                 values = [weight.value for weight in weights]
                 self._sums.add(step, variable_names(weights), values)
@@ -195,22 +196,26 @@ class Launch:
                 gradients = [None if g is None else g / divisor for g in total]
             carried = () if leaving is None else leaving.names
             result = self.backward(target, seeds, gradients, variables, carried)
-            if self._checks and self.backward.exchange.engine.size > 1:
+            if self._sees_gradients:
                 self._sums.add(step, variable_names(variables), gradients)
             return result
 
-        for batch in batches[:-1]:
-            with watch_gradients(hold, self.backward.trained), not_updating(self.model):
-                self._train_step(batch)
-        with (
-            watch_gradients(finish, self.backward.trained),
-            updating_one_by_one(self.model) if leaving is None else leaving.leaving(),
-            self._updating(),
-            warnings.catch_warnings(),
-        ):
-            if self.backward.selected is not None:  # Keras takes None for a mistake
-                warnings.filterwarnings("ignore", "Gradients do not exist for variables")
-            logs = self._train_step(batches[-1])
+        skipping = None if self._watch is None else self._watch.skipping
+        with contextlib.nullcontext() if skipping is None else skipping.step():
+            for batch in batches[:-1]:
+                with watch_gradients(hold, self.backward.trained), not_updating(self.model):
+                    self._train_step(batch)
+            with (
+                watch_gradients(finish, self.backward.trained),
+                self._updates_of_step(leaving, skipping),
+                self._updating(),
+                warnings.catch_warnings(),
+            ):
+                if self.backward.selected is not None:  # Keras takes None for a mistake
+                    warnings.filterwarnings("ignore", "Gradients do not exist for variables")
+                logs = self._train_step(batches[-1])
+        if skipping is not None and type(self.model).train_step is keras.Model.train_step:
+            logs = self.model.get_metrics_result()  # without a step that was left out
         if self.model.trainable_variables and not gradients_seen:
             raise UserError(
                 f"{type(self.model).__name__}.train_step computed no gradient of the model's "
@@ -219,6 +224,16 @@ class Launch:
                 "itself (not in another thread)"
             )
         return logs
+
+    def _updates_of_step(
+        self, leaving: CarriedUpdates | None, skipping: Skipping | None
+    ) -> AbstractContextManager[None]:
+        """Returns a context in which a step's updates are traced."""
+        if leaving is not None:
+            return leaving.leaving()
+        if skipping is not None:  # it updates all weights together, or none
+            return contextlib.nullcontext()
+        return updating_one_by_one(self.model)
 
     def _train_step(self, batch: Batch) -> dict[str, Any]:
         engine = self.backward.exchange.engine
@@ -239,8 +254,8 @@ class Launch:
             )
 
     @property
-    def _checks(self) -> bool:
-        return self._watch is not None and self._watch.is_wanted
+    def _sees_gradients(self) -> bool:
+        return self._watch is not None and self._watch.sees_gradients
 
     def _of_all_ranks(
         self, logs: dict[str, Any], code: tf.Tensor, notices: tf.Tensor

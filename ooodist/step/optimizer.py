@@ -155,13 +155,17 @@ def replaced_apply(
     def replacement(plain: Any) -> Any:
         return lambda grads, trainable_variables=None: apply_with(plain, grads, trainable_variables)
 
+    before = [vars(optimizer).get("apply") for optimizer in optimizers]  # of a block around this
     for optimizer in optimizers:
         optimizer.apply = replacement(optimizer.apply)  # on the instance
     try:
         yield
     finally:
-        for optimizer in optimizers:
-            del optimizer.apply
+        for optimizer, outer in zip(optimizers, before, strict=True):
+            if outer is None:
+                del optimizer.apply
+            else:
+                optimizer.apply = outer
 
 
 def in_cross_replica_context(apply_plain: Any, gradients: Any, variables: Any) -> None:

@@ -48,6 +48,7 @@ class EpochCare(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs = {} if logs is None else logs  # later callbacks see what is added
         self._fit.strategy.watch.look()
+        self._fit.strategy.watch.tell()
         self._fit.end_epoch(logs)
         self._fit.strategy.watch.check_weights(logs.get("loss"))
 

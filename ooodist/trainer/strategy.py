@@ -29,6 +29,7 @@ from ooodist.step.carried import Carrying
 from ooodist.step.finite import GradientWatch
 from ooodist.step.launch import Batch, Run
 from ooodist.step.sending.wire import ErrorFeedback
+from ooodist.step.skipping import OnNan
 
 logger = logging.getLogger("ooodist")
 
@@ -57,6 +58,7 @@ class Strategy(ABC):
 
     Args:
         arguments: the user's arguments as text; if ranks differ, the first fit raises UserError.
+        on_nan: what follows if a gradient is not finite.
 
     Attributes:
         model: compiled, or compiled before the first step.
@@ -64,7 +66,7 @@ class Strategy(ABC):
         arguments: as given.
         steps_per_execution, accumulate: their product is the number of batches of a call.
         left: batches of this fit that are still to be trained on; None if unknown.
-        watch: ends the training when gradients or weights are not finite.
+        watch: ends the training when gradients or weights are not finite, or as ``on_nan`` says.
         has_whole_model: whether each rank has all weights.
         evaluates_in_stages: whether each rank computes only a part of the model in an evaluation,
             too; if not, each evaluates its samples on the whole model, as Keras does.
@@ -84,14 +86,15 @@ class Strategy(ABC):
         arguments: str,
         steps_per_execution: int = 1,
         accumulate: int = 1,
+        on_nan: OnNan = "stop",
     ) -> None:
         self.model = model
         self.engine = engine
-        self.arguments = arguments
+        self.arguments = f"{arguments} {on_nan}"
         self.steps_per_execution = steps_per_execution
         self.accumulate = accumulate
         self.left: int | None = None
-        self.watch = GradientWatch(engine, model)
+        self.watch = GradientWatch(engine, model, on_nan)
         self.carrying: Carrying | None = None
 
     @property

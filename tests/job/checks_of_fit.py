@@ -271,6 +271,30 @@ def a_gradient_that_is_not_finite_ends_all_ranks() -> None:
 
 
 @check
+def steps_that_are_not_finite_are_left_out() -> None:
+    """On all ranks, where one has such a sample; all is as if there were no such step."""
+    step = BATCH * size
+    x, y = images(8 * step)
+    bad = x.copy()
+    bad[(2 * size + 1) * BATCH] = np.nan  # in the third step of rank 1 alone
+    bad[5 * step] = np.inf  # in the sixth of rank 0
+    left_out = [*range(2 * step, 3 * step), *range(5 * step, 6 * step)]
+    without = [np.delete(each, left_out, axis=0) for each in (x, y)]
+    found = []
+    for data in ((bad, y), without):
+        model = fresh(lambda: convolutional(frozen_norm=False), 3)
+        compiled(model, keras.optimizers.Adam(0.01, epsilon=1e-3))
+        ooodist.distribute(model, on_nan="skip", steps_per_execution=2, order="first_k", k=1)
+        history = model.fit(*data, batch_size=BATCH, shuffle=False, verbose=0).history
+        state = [v.numpy() for v in (*model.variables, *model.optimizer.variables)]
+        found.append([*state, *(np.array(values) for values in history.values())])
+        engine.check_equal("the state", b"".join(each.tobytes() for each in state))
+        assert model.ooodist.strategy.watch.num_skipped == (2 if data[0] is bad else 0)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@check
 def a_step_without_gradients_is_refused() -> None:
     class Silent(keras.Model):
         def __init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -214,6 +215,22 @@ def test_a_training_that_explodes_leaves_healthy_checkpoints(
     for name in files:
         weights = keras.models.load_model(tmp_path / name).get_weights()
         assert all(np.isfinite(weight).all() for weight in weights)
+
+
+def test_a_training_that_explodes_goes_on_if_it_is_asked_to(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["epochs=2", "model.activation=linear", "data.validation_fraction=0"]
+    explodes = "optimizer={name: sgd, learning_rate: 1.0e+35}"
+    run(engine, tmp_path / "ignored", *settings, explodes, "on_nan=ignore")
+    assert [epoch for (epoch, _), _ in folders.checkpoints(tmp_path / "ignored")] == [1, 2]
+    assert "left out" not in capsys.readouterr().out
+    weights = keras.models.load_model(tmp_path / "ignored" / "model.keras").get_weights()
+    assert not np.isfinite(weights[0]).any()
+    run(engine, tmp_path / "skipped", *settings, explodes, "on_nan=skip")
+    assert re.search(r"left out +\d\d steps, as gradients were", capsys.readouterr().out)
+    weights = keras.models.load_model(tmp_path / "skipped" / "model.keras").get_weights()
+    assert all(np.isfinite(weight).all() for weight in weights)
 
 
 def test_a_job_that_is_complete_is_only_evaluated(

@@ -8,6 +8,7 @@ scaled, gradients must be finite: see ``step/finite.py``.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
@@ -35,9 +36,11 @@ class Update:
         updating: context entered around the update while it is traced; None for none.
         share: called at the end: gives new values to ranks that have them from this one, or this
             one from them; None where each rank updates all of its weights.
+        skips: whether updates whose gradients are not finite are left out, on all ranks.
 
     Attributes:
         needs_all: whether the ranks must agree before they update.
+        was_skipped: whether the last update was left out because of ``skips``.
         not_finite: path of the first weight, in the order of the backward pass, whose gradient was
             not finite in the last step; None if there is none, or the loss is scaled.
 
@@ -53,6 +56,8 @@ class Update:
         others: MPI.Comm,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
         share: Callable[[], None] | None = None,
+        *,
+        skips: bool = False,
     ) -> None:
         self._optimizer = optimizer
         self._inner = optimizer
@@ -69,7 +74,11 @@ class Update:
         self._others = others
         self._share = share
         self._updating = updating or contextlib.nullcontext
-        self.needs_all = bool(self._inner.global_clipnorm) or self._inner is not optimizer
+        self._skips = skips and self._inner is optimizer
+        self.was_skipped = False
+        self.needs_all = (
+            bool(self._inner.global_clipnorm) or self._inner is not optimizer or self._skips
+        )
         self.not_finite: str | None = None
         self._sums = GradientSums()
         self._look = tf.function(self._look_at, autograph=False)
@@ -87,6 +96,7 @@ class Update:
         factor, finite = tf.ones([]), tf.constant(value=True)
         if self.needs_all:
             factor, finite = self._of_all(gradients)
+            self.was_skipped = self._skips and not bool(finite)
         code = int(self._apply(list(gradients), factor, finite))
         self.not_finite = self._sums.checked[code - 1].weight if code else None
         if self._share is not None:
@@ -127,7 +137,11 @@ class Update:
         if self._inner.global_clipnorm:
             gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
         with self._agreed(finite), self._updating(), one_after_the_other(self._inner):
-            self._optimizer.apply(gradients, self._variables)
+            if self._skips and self._variables:
+                update = functools.partial(self._optimizer.apply, gradients, self._variables)
+                tf.cond(finite, update, lambda: None)
+            else:
+                self._optimizer.apply(gradients, self._variables)
         if not self._variables:  # Keras does not count a step without gradients
             self._optimizer.iterations.assign_add(tf.cast(finite, self._optimizer.iterations.dtype))
         return code

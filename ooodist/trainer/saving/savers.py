@@ -137,7 +137,12 @@ class SaveWhole(Saver):
             if self._engine.rank == 0:
                 residuals = None if self._feedback is None else self._feedback.values()
                 self._content = keras_file.Content(
-                    model, wanted.state, wanted.best_weights, residuals, copies=copies
+                    model,
+                    wanted.state,
+                    wanted.best_weights,
+                    residuals,
+                    copies=copies,
+                    checks=model.ooodist.strategy.watch.on_nan != "ignore",
                 )
         return self._files[0]
 
@@ -189,6 +194,7 @@ class SaveParts(Saver):
             self._writers(),
             wanted.best_weights,
             copies=copies,
+            checks=model.ooodist.strategy.watch.on_nan != "ignore",
         )
         return self._first
 
