@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
+
+import tensorflow as tf
 
 from ooodist.config.job import Config
 from ooodist.errors import UserError, brief
@@ -25,6 +29,12 @@ def find(error: BaseException, config: Config) -> UserError | None:
     """Returns an error of a training step as a message that names the key; None if unknown."""
     for link in _chain(error):
         text = str(link)
+        if not isinstance(link, UserError) and _is_full(link):
+            return UserError(
+                f"output is {config.output}; a file there or in a temporary folder cannot be "
+                f"written: {brief(link)}; make room, and go on from the last checkpoint with "
+                "--resume"
+            )
         if is_out_of_memory(link):
             return explained(link, "the job runs", way_out=_more_memory(config))
         if READING in text:
@@ -57,6 +67,13 @@ def silent_ranks(error: BaseException) -> list[int]:
     """Returns the ranks that TensorFlow has had no heartbeat from, and so took for dead."""
     lists = (match for link in _chain(error) for match in _SILENT.findall(str(link)))
     return sorted({int(rank) for each in lists for rank in _TASK.findall(each)})
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk is full. TensorFlow says it as it does of memory."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return isinstance(error, tf.errors.OpError) and os.strerror(errno.ENOSPC) in str(error)
 
 
 def _more_memory(config: Config) -> str:

@@ -198,7 +198,10 @@ class EpochLog(keras.callbacks.Callback):
         self.history.append({"epoch": epoch + 1, **values})
         if self._file is not None:
             columns = list(dict.fromkeys(name for row in self.history for name in row))
-            with replacing(self._file) as temporary, temporary.open("w", newline="") as file:
+            with (
+                replacing(self._file, "history") as temporary,
+                temporary.open("w", newline="") as file,
+            ):
                 writer = csv.DictWriter(file, columns)
                 writer.writeheader()
                 writer.writerows(self.history)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -170,3 +171,19 @@ def test_ranks_that_failed_are_not_silent() -> None:
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded", "/tmp/events"),
+        tf.errors.ResourceExhaustedError(None, None, "/runs/events.v2; No space left on device"),
+    ],
+    ids=["full", "quota", "TensorFlow"],
+)
+def test_a_disk_that_is_full_is_no_lack_of_memory(config: Config, error: Exception) -> None:
+    message = str(causes.find(raised(_raise, error), config))
+    assert message.startswith(f"output is {config.output}; a file there or in a temporary folder ")
+    assert "make room" in message
+    assert "memory" not in message
