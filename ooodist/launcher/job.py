@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner, kill_groups
 from ooodist.launcher.environment import OUTPUT, Process
+from ooodist.launcher.ssh import stopped
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
@@ -25,11 +25,16 @@ HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last wor
 
 @dataclass
 class Running:
-    """One process that was started. ``code`` is as in subprocess, None while it runs."""
+    """One process that was started. ``code`` is as in subprocess, None while it runs.
+
+    Attributes:
+        looks_stopped: how many looks of ``Job.stopped_for_long`` in a row found it stopped.
+    """
 
     process: Process
     popen: subprocess.Popen[bytes]
     code: int | None = None
+    looks_stopped: int = 0
 
     def look(self) -> None:
         """Checks whether it has ended, but leaves it a zombie.
@@ -58,9 +63,7 @@ class Running:
     @property
     def is_stopped(self) -> bool:
         """Whether it waits for a SIGCONT."""
-        # "id (name) state …": the name may contain anything.
-        status = Path(f"/proc/{self.popen.pid}/stat").read_text(errors="replace")
-        return status.rpartition(") ")[2][0] in "Tt"
+        return stopped.state(self.popen.pid) in ("T", "t")
 
 
 class Job:
@@ -109,6 +112,23 @@ class Job:
     def stopped(self) -> list[Running]:
         """Returns those of them that were stopped (SIGSTOP, Ctrl-Z, a debugger)."""
         return [running for running in self.alive() if running.is_stopped]
+
+    def stopped_for_long(self) -> list[Running]:
+        """Returns those that were stopped by a signal at each of the last looks, for too long.
+
+        Called every ``LOOK_SECONDS`` while one is stopped. Where all workers are, the job is
+        paused: none waits for another.
+        """
+        for running in self.alive():
+            is_stopped = stopped.state(running.popen.pid) == "T"
+            running.looks_stopped = running.looks_stopped + 1 if is_stopped else 0
+        workers = [running for running in self.alive() if running.process.is_worker]
+        if all(running.looks_stopped for running in workers):
+            for running in workers:
+                running.looks_stopped = 1  # its time begins when another goes on
+            return []
+        most = stopped.STOPPED_SECONDS / stopped.LOOK_SECONDS
+        return [running for running in self.alive() if running.looks_stopped >= most]
 
     def failed(self) -> list[Running]:
         """Returns the processes that ended with a code other than 0."""
