@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from ooodist.errors import UserError
@@ -59,6 +60,16 @@ class Running:
             self.tell(b"%d\n" % number)
         else:
             os.killpg(self.popen.pid, number)
+
+    def let_save(self) -> None:
+        """Sends SIGTERM to the worker, or to those of ``mpirun``, which itself would kill them."""
+        if not self.process.has_ranks_here:
+            self.signal(signal.SIGTERM)
+            return
+        for children in Path(f"/proc/{self.popen.pid}/task").glob("*/children"):
+            for rank in children.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(rank), signal.SIGTERM)
 
     @property
     def is_stopped(self) -> bool:
@@ -191,7 +202,7 @@ class Job:
         """Asks the workers to end, and gives them time; they may need servers for that."""
         workers = [running for running in self.running if running.process.is_worker]
         for running in workers:
-            running.signal(signal.SIGTERM)
+            running.let_save()
         deadline = time.monotonic() + SAVING_SECONDS
         while any(running.code is None for running in workers) and time.monotonic() < deadline:
             wait(POLL_SECONDS)

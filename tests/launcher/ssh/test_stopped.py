@@ -111,3 +111,19 @@ def test_on_other_hosts_and_below_mpirun(place: str, tmp_path: Path) -> None:
     assert code == (137 if place == "runner" else -signal.SIGKILL)
     name = "the process on" if place == "runner" else "rank 1 on"
     assert said(stderr, f"ooodist: error: {name} {os.uname().nodename}"), stderr
+
+
+def test_ranks_of_mpirun_get_sigterm_alone_and_their_time(launchers: Launchers) -> None:
+    # mpirun kills what has not ended 1 s after its own SIGTERM.
+    launchers.environment |= dict.fromkeys(
+        ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"
+    )
+    script = "trap 'sleep 2.5; echo saved; exit 0' TERM; echo runs; while :; do sleep 0.1; done"
+    launcher = launchers.start("-np", "2", "--engine", "mpi", "--", "sh", "-c", script)
+    assert launcher.stdout is not None
+    for _ in range(2):
+        assert launcher.stdout.readline().endswith("runs\n")
+    launcher.terminate()
+    stdout, stderr = launcher.communicate(timeout=20)
+    assert launcher.returncode == 143, stderr
+    assert sorted(stdout.splitlines()) == ["[0] saved", "[1] saved"]
