@@ -49,6 +49,7 @@ class Process:
         orders: what the command reads from its standard input, which then stays open for the
             numbers of signals (see ssh/runner.py); None: nothing.
         ranks: how many workers it starts itself, as ``mpirun`` does (see ssh/mpirun.py).
+        has_ranks_here: whether these are its children on the launcher's machine.
     """
 
     label: str
@@ -59,6 +60,7 @@ class Process:
     place: str = ""
     orders: bytes | None = None
     ranks: int = 0
+    has_ranks_here: bool = False
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from typing import IO
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner, kill_groups
 from ooodist.launcher.environment import OUTPUT, Process
+from ooodist.launcher.ssh import stopped
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
@@ -25,11 +26,16 @@ HELPERS_END_SECONDS = 3.0  # for servers to end by themselves after the last wor
 
 @dataclass
 class Running:
-    """One process that was started. ``code`` is as in subprocess, None while it runs."""
+    """One process that was started. ``code`` is as in subprocess, None while it runs.
+
+    Attributes:
+        looks_stopped: how many looks of ``Job.stopped_for_long`` in a row found it stopped.
+    """
 
     process: Process
     popen: subprocess.Popen[bytes]
     code: int | None = None
+    looks_stopped: int = 0
 
     def look(self) -> None:
         """Checks whether it has ended, but leaves it a zombie.
@@ -55,12 +61,20 @@ class Running:
         else:
             os.killpg(self.popen.pid, number)
 
+    def let_save(self) -> None:
+        """Sends SIGTERM to the worker, or to those of ``mpirun``, which itself would kill them."""
+        if not self.process.has_ranks_here:
+            self.signal(signal.SIGTERM)
+            return
+        for children in Path(f"/proc/{self.popen.pid}/task").glob("*/children"):
+            for rank in children.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(rank), signal.SIGTERM)
+
     @property
     def is_stopped(self) -> bool:
         """Whether it waits for a SIGCONT."""
-        # "id (name) state …": the name may contain anything.
-        status = Path(f"/proc/{self.popen.pid}/stat").read_text(errors="replace")
-        return status.rpartition(") ")[2][0] in "Tt"
+        return stopped.state(self.popen.pid) in ("T", "t")
 
 
 class Job:
@@ -109,6 +123,23 @@ class Job:
     def stopped(self) -> list[Running]:
         """Returns those of them that were stopped (SIGSTOP, Ctrl-Z, a debugger)."""
         return [running for running in self.alive() if running.is_stopped]
+
+    def stopped_for_long(self) -> list[Running]:
+        """Returns those that were stopped by a signal at each of the last looks, for too long.
+
+        Called every ``LOOK_SECONDS`` while one is stopped. Where all workers are, the job is
+        paused: none waits for another.
+        """
+        for running in self.alive():
+            is_stopped = stopped.state(running.popen.pid) == "T"
+            running.looks_stopped = running.looks_stopped + 1 if is_stopped else 0
+        workers = [running for running in self.alive() if running.process.is_worker]
+        if all(running.looks_stopped for running in workers):
+            for running in workers:
+                running.looks_stopped = 1  # its time begins when another goes on
+            return []
+        most = stopped.STOPPED_SECONDS / stopped.LOOK_SECONDS
+        return [running for running in self.alive() if running.looks_stopped >= most]
 
     def failed(self) -> list[Running]:
         """Returns the processes that ended with a code other than 0."""
@@ -171,7 +202,7 @@ class Job:
         """Asks the workers to end, and gives them time; they may need servers for that."""
         workers = [running for running in self.running if running.process.is_worker]
         for running in workers:
-            running.signal(signal.SIGTERM)
+            running.let_save()
         deadline = time.monotonic() + SAVING_SECONDS
         while any(running.code is None for running in workers) and time.monotonic() < deadline:
             wait(POLL_SECONDS)

@@ -46,6 +46,10 @@ Start the processes of one training job, here or on hosts that ssh reaches witho
 their output with the rank in front, and end all of them when one fails. Nothing is left behind on
 any host: no process, temporary folder or shared memory, not even if this launcher is killed.
 
+A process that is stopped (SIGSTOP, Ctrl-Z) for 5 s is named and killed, as the others wait for it.
+Where all workers of this machine are stopped, the job is paused and may go on at any time; on other
+hosts, and with mpirun, it ends then, too. A debugger may stop a process for longer.
+
 Without --hosts, nothing of a job listens outside this machine's loopback network. TensorFlow's own
 server (collective) and mpirun (mpi, horovod-mpi) would listen everywhere, and the former lets
 anybody run programs as you; so with these engines the workers get a network of their own: they

@@ -1,9 +1,11 @@
 """Runs the processes of one job, forwards their output, and ends all when one fails.
 
 One thread waits for everything in one place: for output, and for signals, which Python writes as
-bytes to a socket (SIGCHLD: a process has ended; SIGINT, SIGTERM, SIGHUP: end the job).
+bytes to a socket (SIGCHLD: a process has ended or was stopped; SIGINT, SIGTERM, SIGHUP: end the
+job).
 """
 
+import math
 import os
 import selectors
 import signal
@@ -26,6 +28,7 @@ from ooodist.launcher.job import (
     how,
 )
 from ooodist.launcher.output import LineSplitter, Output
+from ooodist.launcher.ssh import stopped
 from ooodist.launcher.ssh.mpirun import rank_of
 
 READ_SIZE = 1 << 20  # at least the capacity of a pipe, so that one read empties it
@@ -55,6 +58,7 @@ class Supervisor:
         self.failure = ""
         self._output = output
         self._stopped_by: int | None = None
+        self._next_look = math.inf  # for stopped processes, as of time.monotonic
         self._selector = selectors.DefaultSelector()
         self._signals = self._signals_as_bytes()
         self._selector.register(self._signals, selectors.EVENT_READ)
@@ -147,7 +151,8 @@ class Supervisor:
 
     def _wait(self, deadline: float | None) -> None:
         """Waits for the next events, at most until ``deadline``, and handles them."""
-        limit = None if deadline is None else max(0.0, deadline - time.monotonic())
+        next_event = min(self._next_look, math.inf if deadline is None else deadline)
+        limit = None if next_event == math.inf else max(0.0, next_event - time.monotonic())
         ready = [key for key, _ in self._selector.select(limit)]
         for key in ready:
             if key.fileobj is not self._signals:
@@ -155,6 +160,18 @@ class Supervisor:
         if any(key.fileobj is self._signals for key in ready):
             self._note(self._signals.recv(4096))
             self._job.look()
+            # One that is stopped raises SIGCHLD as well, but only once.
+            self._next_look = min(self._next_look, time.monotonic())
+        if time.monotonic() >= self._next_look:
+            self._kill_the_stopped()
+
+    def _kill_the_stopped(self) -> None:
+        """Kills processes that have been stopped for long, and looks again while one is."""
+        for running in self._job.stopped_for_long():
+            self._output.say(stopped.message(running.process.name, running.popen.pid))
+            os.killpg(running.popen.pid, signal.SIGKILL)
+        is_any_stopped = any(running.looks_stopped for running in self._job.alive())
+        self._next_look = time.monotonic() + stopped.LOOK_SECONDS if is_any_stopped else math.inf
 
     def _note(self, signals: bytes) -> None:
         for number in signals:

@@ -3,8 +3,8 @@
 A killed ``mpirun`` leaves its daemons on other hosts, and these their ranks. So a rank begins as
 ``python -m ooodist.launcher.ssh.leash KEEPERS COMMAND ...``, where KEEPERS is a JSON object with
 the keeper's folder for each host name. The kernel kills the rank together with its parent. A
-watcher ends both when the keeper has lost the launcher. And a cleaner, whose pipe the rank holds,
-kills what the rank has started.
+watcher ends both when the keeper has lost the launcher, and another the rank when it was stopped
+(``stopped.py``). And a cleaner, whose pipe the rank holds, kills what the rank has started.
 """
 
 import ctypes
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.ssh.keeper import ALIVE
+from ooodist.launcher.ssh.stopped import message, wait_until_stopped
 from ooodist.util.program import CRASH_CODE, print_error
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -46,12 +47,26 @@ def _watch(folder: Path, rank: int, daemon: int) -> None:
     os._exit(0)
 
 
+def _kill_if_stopped(rank: int) -> None:
+    """Waits in a process of its own until the rank was stopped for long, and kills it."""
+    if os.fork():
+        return
+    _die_with(rank)
+    wait_until_stopped(rank)
+    number = os.environ.get("OMPI_COMM_WORLD_RANK", "?")
+    print_error(message(f"rank {number} on {socket.gethostname()}", rank))
+    with suppress(ProcessLookupError):
+        os.kill(rank, signal.SIGKILL)
+    os._exit(0)
+
+
 def main(keepers: str, command: list[str]) -> int:
     """Becomes the command; returns an exit code if that fails."""
     _die_with(os.getppid())
     folder = json.loads(keepers).get(socket.gethostname())
     if folder is not None:
         _watch(Path(folder), os.getpid(), os.getppid())
+    _kill_if_stopped(os.getpid())
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     cleaner = Cleaner().__enter__()

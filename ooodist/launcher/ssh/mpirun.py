@@ -63,8 +63,12 @@ def process(
     options = {
         "plm_rsh_agent": shlex.join([*way.ssh, *SSH_OPTIONS]),
         "plm_rsh_no_tree_spawn": "1",  # hosts need not reach each other by ssh
-        "odls_base_sigkill_timeout": f"{SAVING_SECONDS:.0f}",
     }
+    is_here = keepers == "{}"
+    if not is_here:
+        # Where the launcher cannot signal ranks itself. mpirun waits for so long, twice, even if
+        # all ranks have ended.
+        options["odls_base_sigkill_timeout"] = f"{SAVING_SECONDS:.0f}"
     start = [
         "mpirun",
         *("-np", str(len(workers)), "-H", ",".join(f"{name}:{names[name]}" for name in names)),
@@ -73,7 +77,7 @@ def process(
         *(word for name, value in options.items() for word in ("--mca", name, value)),
     ]
     # On other hosts ranks do not inherit the environment of mpirun.
-    export = [word for name in sorted(given) for word in ("-x", name)] if keepers != "{}" else []
+    export = [word for name in sorted(given) for word in ("-x", name)] if not is_here else []
     return Process(
         "mpirun",
         [*start, *export, way.python, "-m", "ooodist.launcher.ssh.leash", keepers, *command],
@@ -81,6 +85,7 @@ def process(
         is_worker=True,
         program=[*start, *command],
         ranks=len(workers),
+        has_ranks_here=is_here,
     )
 
 

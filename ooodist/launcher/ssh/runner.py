@@ -4,13 +4,15 @@
 standard input, which ssh connects with the launcher; so neither command lines nor process lists
 show what is in the environment. More lines are numbers of signals for the process. When standard
 input ends, the launcher is gone or cannot be reached: the process is killed, and all that it has
-started. A cleaner does the same if this runner is killed.
+started. A cleaner does the same if this runner is killed. A process that was stopped is killed, too
+(``stopped.py``).
 """
 
 import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ooodist.launcher.cleaner import Cleaner
+from ooodist.launcher.ssh.stopped import message, wait_until_stopped
 from ooodist.util.program import CRASH_CODE, print_error
 
 
@@ -56,7 +59,8 @@ def run(orders: Orders) -> int:
         except OSError as error:
             print_error(f"cannot start {orders.command[0]}: {error.strerror}")
             return CRASH_CODE
-        threading.Thread(target=_pass_on_signals, args=[process.pid], daemon=True).start()
+        for task in (_pass_on_signals, _kill_if_stopped):
+            threading.Thread(target=task, args=[process.pid], daemon=True).start()
         # It stays a zombie, so that its id is nobody else's while the cleaner kills its group.
         end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert end is not None
@@ -69,6 +73,13 @@ def _pass_on_signals(group: int) -> None:
     for line in sys.stdin:
         with suppress(ProcessLookupError, ValueError):
             os.killpg(group, int(line))
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _kill_if_stopped(group: int) -> None:
+    wait_until_stopped(group)
+    print_error(message(f"the process on {socket.gethostname()}", group))
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
