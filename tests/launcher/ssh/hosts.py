@@ -79,6 +79,10 @@ class SshHosts:
             server.terminate()
             server.wait()
 
+    def process_id(self, host: Host) -> int:
+        """The id of the host's sshd, which has mounts of its own, as has all that it starts."""
+        return self._servers[host.name].pid
+
     def close(self) -> None:
         """Ends all of them."""
         for host in self.hosts:
