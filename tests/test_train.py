@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -151,6 +153,19 @@ def test_an_engine_that_is_not_built_says_how_to_build_it(
     (error,) = errors(result.stdout)
     assert "horovod" in error
     assert "scripts/install_engines.sh horovod" in error
+
+
+def test_a_port_that_is_taken_is_named(programs: Programs, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        cluster = {"worker": [address, "127.0.0.1:9"]}
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+        arguments = [*settings(SMALL), "--output", str(tmp_path)]
+        result = programs.run(*PROGRAM, *arguments, TF_CONFIG=config)
+    assert result.returncode == 2, result.stdout
+    (error,) = errors(result.stdout)
+    assert f"rank 0 cannot listen on port {address[10:]}, which TF_CONFIG gives it" in error
+    assert "Traceback" not in result.stdout
 
 
 def test_wrong_jobs_end_on_both_ranks_with_one_message(programs: Programs, tmp_path: Path) -> None:

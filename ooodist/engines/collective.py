@@ -106,11 +106,20 @@ class CollectiveEngine(Engine):
 
 def _connect_all_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
     """Starts this process's server and returns when those of all other processes run."""
+    addresses, rank = cluster(os.environ) or ([], 0)
     if seconds := os.environ.get("OOODIST_HEARTBEAT_SECONDS"):
-        addresses, _ = cluster(os.environ) or ([], 0)
         set_heartbeat(len(addresses), float(seconds))
     try:
         return tf.distribute.MultiWorkerMirroredStrategy()
+    except tf.errors.UnknownError as error:
+        if "start gRPC server" not in str(error):
+            raise
+        port = addresses[rank].rpartition(":")[2]
+        raise UserError(
+            f"engine collective: rank {rank} cannot listen on port {port}, which TF_CONFIG gives "
+            f"it with the address {addresses[rank]}; end the program that uses the port, or give "
+            "another one"
+        ) from error
     except RuntimeError as error:
         if "program startup" not in str(error):
             raise
