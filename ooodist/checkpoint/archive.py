@@ -52,7 +52,7 @@ def read_state(file: Path) -> State:
             if damaged := archive.testzip():
                 raise UserError(f"checkpoint {file} is damaged: its part {damaged} is not whole")
             return _state_in(archive, file)
-    except (*DAMAGED, NotImplementedError) as error:
+    except DAMAGED as error:
         raise _damaged(file, error) from error
 
 

@@ -25,7 +25,11 @@ from numpy.lib import format as npy
 from ooodist.errors import UserError
 
 SUFFIX = ".npy"
-DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError)
+# RuntimeError: of zipfile, for what is encrypted or compressed in a way that it does not know.
+DAMAGED = (
+    *(OSError, zipfile.BadZipFile, zlib.error),
+    *(EOFError, ValueError, KeyError, RuntimeError),
+)
 """What reading a damaged archive may raise."""
 _PIECE = 1 << 20  # bytes that are hashed and written at a time
 _READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

@@ -34,13 +34,13 @@ QUEUE_SECONDS = 0.1
 
 def parse_rate(text: str) -> int:
     """Parses bits per second such as ``250Mbit`` or ``1.5Gbit``. Raises UserError."""
-    rate = round(quantity.parse(text.lower(), RATES) or 0)
+    rate = quantity.parse(text.lower(), RATES) or 0.0
     if not SLOWEST <= rate <= FASTEST:
         raise UserError(
             f"rate {text!r}: give a number with Kbit, Mbit or Gbit (a second), from 1Mbit to "
             "100Gbit, for example 250Mbit"
         )
-    return rate
+    return round(rate)
 
 
 def parse_delay(text: str) -> float:

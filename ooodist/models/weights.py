@@ -41,7 +41,7 @@ def load_start_weights(model: keras.Model, path: str) -> None:
     try:
         saved = _saved_layers(file)
         fits = _load(model, file) and _num_weights(saved) == len(model.weights)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
         raise UserError(
             f"model.weights is {path!r}, which is no complete Keras weights file ({error}); "
             "write it again with model.save or model.save_weights."

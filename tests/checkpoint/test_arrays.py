@@ -166,6 +166,17 @@ def test_a_truncated_archive_is_named(file: tuple[Path, list[Entry]], share: flo
         Reader(file[0])
 
 
+def test_an_archive_of_another_version_of_zip_is_named(file: tuple[Path, list[Entry]]) -> None:
+    """As fuzzing has found: zipfile has an error of its own for it."""
+    path, _ = file
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 255  # the version that it needs, in the directory
+    damaged = path.with_name("damaged.npz")
+    damaged.write_bytes(content)
+    with pytest.raises(UserError, match=r"damaged\.npz is damaged \(zip file version 25\.5\)"):
+        Reader(damaged)
+
+
 def test_dtypes_by_name() -> None:
     assert dtype_of("bfloat16") == ml_dtypes.bfloat16
     assert dtype_of("float32") == np.float32

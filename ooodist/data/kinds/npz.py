@@ -27,6 +27,12 @@ from ooodist.errors import UserError
 
 log = logging.getLogger("ooodist")
 
+# NotImplementedError: of zipfile, for what is compressed in a way that it does not know.
+_DAMAGED = (
+    *(OSError, EOFError, ValueError),
+    *(NotImplementedError, zipfile.BadZipFile, zlib.error),
+)
+
 
 def source(config: NpzConfig) -> IndexedSource:
     """Makes a source of arrays that are held in memory, in the dtype of the file."""
@@ -86,7 +92,7 @@ def _load(path: str, config: NpzConfig) -> tuple[np.ndarray, np.ndarray]:
             x, y = (_array(path, arrays, name) for name in (config.x, config.y))
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist: data needs a NumPy .npz file") from error
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGED as error:
         raise UserError(
             f"{path} cannot be read as a NumPy .npz file ({error}): it must be whole and hold "
             "arrays of numbers, without Python objects"
