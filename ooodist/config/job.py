@@ -178,6 +178,7 @@ class Config:
             ("order.plan", self.order.plan),
             ("checkpoint.resume", self.checkpoint.resume),
             ("checkpoint.copy_to", self.checkpoint.copy_to),
+            ("report.metrics", self.report.metrics),
         ):
             if isinstance(path, str) and (not path.strip() or "\0" in path):
                 raise UserError(f"{name} is {path!r}; it must be a path, as runs/mine")

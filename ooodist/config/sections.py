@@ -260,8 +260,10 @@ class EarlyStoppingConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """What is written to the output folder. ``trace``: the number of steps to record (0: none)."""
+    """What is written to the output folder. ``trace``: the number of steps to record (0: none).
+    ``metrics``: a file for operators, in the text format of Prometheus; null for none."""
 
     tensorboard: bool = True
     csv: bool = True
     trace: Annotated[int, Range(0, MOST_STEPS_OF_A_TRACE)] = 0
+    metrics: str | None = None

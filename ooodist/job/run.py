@@ -27,6 +27,7 @@ from ooodist.engines.base import Engine
 from ooodist.engines.settings import BYTEPS_CREDIT
 from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
+from ooodist.job.operator_metrics import WriteMetrics
 from ooodist.job.preparation import Job, set_up
 from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
 from ooodist.job.termination import AgreeOnTheEnd, Termination
@@ -356,6 +357,18 @@ def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Ca
             steps_per_epoch=job.steps_per_epoch,
         )
     ]
+    if report.metrics is not None:
+        callbacks.append(
+            WriteMetrics(
+                Path(report.metrics),
+                timer,
+                labels={"job": job.folder.name, "engine": job.engine.name},
+                global_batch=job.config.batch * job.workers,
+                workers=job.workers,
+                epochs=epochs,
+                steps_per_epoch=job.steps_per_epoch,
+            )
+        )
     if report.tensorboard:
         log_folder = str(job.folder / TENSORBOARD_NAME)
         callbacks.append(
