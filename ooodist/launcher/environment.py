@@ -9,6 +9,7 @@ import json
 import shlex
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,8 @@ class Process:
         orders: what the command reads from its standard input, which then stays open for the
             numbers of signals (see ssh/runner.py); None: nothing.
         ranks: how many workers it starts itself, as ``mpirun`` does (see ssh/mpirun.py).
-        has_ranks_here: whether these are its children on the launcher's machine.
+        terminate_ranks: sends these SIGTERM, given the process id of ``mpirun``, which itself would
+            kill them.
     """
 
     label: str
@@ -60,7 +62,7 @@ class Process:
     place: str = ""
     orders: bytes | None = None
     ranks: int = 0
-    has_ranks_here: bool = False
+    terminate_ranks: Callable[[int], None] | None = None
 
     @property
     def name(self) -> str:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from ooodist.errors import UserError
@@ -62,14 +61,11 @@ class Running:
             os.killpg(self.popen.pid, number)
 
     def let_save(self) -> None:
-        """Sends SIGTERM to the worker, or to those of ``mpirun``, which itself would kill them."""
-        if not self.process.has_ranks_here:
+        """Sends SIGTERM to the worker, or to those of ``mpirun``."""
+        if self.process.terminate_ranks is None:
             self.signal(signal.SIGTERM)
-            return
-        for children in Path(f"/proc/{self.popen.pid}/task").glob("*/children"):
-            for rank in children.read_text().split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(rank), signal.SIGTERM)
+        else:
+            self.process.terminate_ranks(self.popen.pid)
 
     @property
     def is_stopped(self) -> bool:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ooodist.launcher.cleaner import Cleaner
+from ooodist.launcher.ssh import ranks
 from ooodist.launcher.ssh.keeper import ALIVE
 from ooodist.launcher.ssh.stopped import message, wait_until_stopped
 from ooodist.util.program import CRASH_CODE, print_error
@@ -66,6 +67,7 @@ def main(keepers: str, command: list[str]) -> int:
     folder = json.loads(keepers).get(socket.gethostname())
     if folder is not None:
         _watch(Path(folder), os.getpid(), os.getppid())
+        ranks.enlist(Path(folder))
     _kill_if_stopped(os.getpid())
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)

@@ -10,14 +10,15 @@ import os
 import re
 import shlex
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.launcher.environment import OUTPUT, Process
-from ooodist.launcher.host import Host
-from ooodist.launcher.job import SAVING_SECONDS
+from ooodist.launcher.host import Host, each_once
 from ooodist.launcher.ssh.host import SshHost, passed_on
 from ooodist.launcher.ssh.preflight import SSH_OPTIONS, Way
 
@@ -63,12 +64,11 @@ def process(
     options = {
         "plm_rsh_agent": shlex.join([*way.ssh, *SSH_OPTIONS]),
         "plm_rsh_no_tree_spawn": "1",  # hosts need not reach each other by ssh
+        # From its SIGTERM to its SIGKILL, in seconds. Ranks may save on a signal of the launcher,
+        # not of mpirun, which waits for so long, twice, even if all have ended.
+        "odls_base_sigkill_timeout": "0",
     }
     is_here = keepers == "{}"
-    if not is_here:
-        # Where the launcher cannot signal ranks itself. mpirun waits for so long, twice, even if
-        # all ranks have ended.
-        options["odls_base_sigkill_timeout"] = f"{SAVING_SECONDS:.0f}"
     start = [
         "mpirun",
         *("-np", str(len(workers)), "-H", ",".join(f"{name}:{names[name]}" for name in names)),
@@ -85,8 +85,20 @@ def process(
         is_worker=True,
         program=[*start, *command],
         ranks=len(workers),
-        has_ranks_here=is_here,
+        terminate_ranks=lambda mpirun: _terminate(workers, mpirun),
     )
+
+
+def _terminate(workers: Sequence[Host], mpirun: int) -> None:
+    """Sends SIGTERM to all ranks; those on this machine are children of ``mpirun``."""
+    for host in each_once(workers):
+        if isinstance(host, SshHost):
+            host.terminate_ranks()
+            continue
+        for children in Path(f"/proc/{mpirun}/task").glob("*/children"):
+            for rank in children.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(rank), signal.SIGTERM)
 
 
 def rank_of(line: bytes) -> tuple[str | None, bytes]:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +108,30 @@ def test_mpirun_that_is_killed_leaves_nothing(hosts: SshHosts, launchers: Launch
     assert [worker[1] for worker in started(launcher, 3).values()] == ["3"] * 3
     os.killpg(launcher.pid, signal.SIGKILL)
     launcher.communicate(timeout=20)
+    launchers.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("fault", ["rank", "SIGTERM"])
+def test_ranks_of_mpirun_save_and_end_soon(
+    hosts: SshHosts, launchers: Launchers, fault: str
+) -> None:
+    script = (
+        "trap 'sleep 2.5; echo saved; exit 0' TERM; echo $$ $OMPI_COMM_WORLD_SIZE 0 -; "
+        "while :; do sleep 0.1; done"
+    )
+    launcher = launchers.start(*options(hosts, "mpi", 3), "--", "sh", "-c", script)
+    workers = started(launcher, 3)
+    began = time.monotonic()
+    if fault == "rank":
+        os.kill(int(workers[2][0]), signal.SIGKILL)
+    else:
+        launcher.terminate()
+    stdout, stderr = launcher.communicate(timeout=20)
+    assert launcher.returncode == (137 if fault == "rank" else 143), stderr
+    if fault == "rank":
+        assert time.monotonic() - began < 5
+    else:
+        assert sorted(stdout.splitlines()) == [f"[{rank}] saved" for rank in range(3)]
     launchers.check_nothing_is_left()
 
 
