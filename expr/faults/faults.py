@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from job import ENGINES, ROOT, Job
+from job import CLEAR_SECONDS, ENGINES, ROOT, Job
 
 from ooodist.checkpoint import folder as folders
 from ooodist.errors import UserError
@@ -96,6 +96,7 @@ class Fault:
         most: seconds until the job must have ended; None: no bar but that it ends.
         code: the exit code that is required; None: any but 0.
         engines: for which it exists.
+        clear: seconds from the end of the launcher until nothing may be left.
     """
 
     what: str
@@ -111,6 +112,7 @@ class Fault:
     is_resumed: bool = True
     with_hosts: bool = False
     engines: tuple[str, ...] = field(default=ENGINES)
+    clear: float = CLEAR_SECONDS
 
 
 def _kill(number: int, find: Callable[[Job], int | None]) -> Callable[[Scene, Job], None]:
@@ -263,7 +265,12 @@ FAULTS = {
     "stop": Fault("SIGSTOP of rank 1", _kill(signal.SIGSTOP, _is_rank_1), names="1", most=15),
     "term": Fault("SIGTERM to the launcher", _terminate, names="SIGTERM", most=30, code=143),
     "link_down": Fault(
-        "link of host1 down", _link_down, repair=_link_up, names="host1", with_hosts=True
+        "link of host1 down",
+        _link_down,
+        repair=_link_up,
+        names="host1",
+        with_hosts=True,
+        clear=75,  # nobody reaches the ranks of that host; they end after ``timeout``, 60 s
     ),
     "link_slow": Fault(
         "links at 1 % of their rate", _slow, code=0, is_resumed=False, with_hosts=True

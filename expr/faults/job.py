@@ -31,7 +31,8 @@ PIPELINE = "parallel={pipeline: 2, microbatches: 4, schedule: 1f1b, split: [pred
 # The launcher's own lines, errors, and what mpirun says of a rank.
 TELLING = re.compile(
     r".*(\[launch\] (?!the workers have|\d+ workers|TensorFlow's server|mpirun listens)"
-    r"|ooodist: error: |mpirun noticed ).*"
+    r"|ooodist: error: |ooodist: .*: looking for an earlier one|mpirun noticed "
+    r"|  Remote daemon: ).*"
 )
 
 
@@ -152,9 +153,9 @@ class Job:
                 return key
         return None
 
-    def left(self) -> list[str]:
-        """What is left behind some seconds after the end; removed then."""
-        deadline = time.monotonic() + CLEAR_SECONDS
+    def left(self, seconds: float = CLEAR_SECONDS) -> list[str]:
+        """What is left behind so many seconds after the end; removed then."""
+        deadline = time.monotonic() + seconds
         while (found := self._left()) and time.monotonic() < deadline:
             time.sleep(0.1)
         for key in self.processes():

@@ -89,7 +89,7 @@ def _run(
     seconds = time.monotonic() - began
     if code is None and job.process is not None:
         job.process.kill()
-    left, messages = job.left(), job.messages()
+    left, messages = job.left(fault.clear), job.messages()
     row: dict[str, object] = {
         "seconds": round(seconds, 1),
         "code": "none" if code is None else code,

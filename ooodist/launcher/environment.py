@@ -6,6 +6,7 @@ for launchers that start one rank each (``slurm``).
 """
 
 import json
+import os
 import shlex
 import threading
 from collections import Counter
@@ -35,6 +36,11 @@ class Places:
     workers: list[Host]
     servers: list[Host]
     launcher: Host = MACHINE
+
+
+# Seconds until BytePS's scheduler ends as a host is silent. The launcher, which can name the host,
+# loses its connection after 15 s.
+HOSTS_HEARTBEAT_SECONDS = "20"
 
 
 @dataclass(frozen=True)
@@ -227,7 +233,11 @@ def _byteps(
 
     def everyone(host: Host, role: str) -> dict[str, str]:
         numbers = (len(places.workers), len(places.servers))
-        return byteps_variables(role, *numbers, root.address, port, host.address)
+        given = byteps_variables(role, *numbers, root.address, port, host.address)
+        if host.place:
+            seconds = os.environ.get("PS_HEARTBEAT_TIMEOUT", HOSTS_HEARTBEAT_SECONDS)
+            given["PS_HEARTBEAT_TIMEOUT"] = seconds
+        return given
 
     def helper(label: str, host: Host, role: str) -> Process:
         serve = [host.python, "-c", "import byteps.server"]

@@ -69,6 +69,9 @@ def process(
         "odls_base_sigkill_timeout": "0",
     }
     is_here = keepers == "{}"
+    if not is_here:  # A host that is gone is noticed within 15 seconds, as by ssh; seconds, number.
+        keep_alive = {"time": "5", "intvl": "3", "probes": "3"}
+        options |= {f"oob_tcp_keepalive_{name}": value for name, value in keep_alive.items()}
     start = [
         "mpirun",
         *("-np", str(len(workers)), "-H", ",".join(f"{name}:{names[name]}" for name in names)),
