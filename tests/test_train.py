@@ -307,6 +307,22 @@ def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> N
     assert "Traceback" not in output
 
 
+def test_horovod_names_what_a_rank_waits_for(programs: Programs, tmp_path: Path) -> None:
+    needs_built("horovod")
+    data = "data={name: function, function: 'tests.stuck_data:waits', num_classes: 3}"
+    job = settings(SMALL, data, "epochs=2", "timeout=4", "batch=32", "report.tensorboard=false")
+    done = programs.run(*launched("horovod", *PROGRAM, *job, "--output", str(tmp_path)))
+    assert done.returncode == 1
+    assert re.search(r"Missing ranks:\n\[0\] 1: \[exchange\S*", done.stdout), done.stdout
+    for rank in (0, 1):
+        message = rf"rank {rank} \(engine horovod\) has made no progress .* epoch 2, step 1 began"
+        assert len(re.findall(message, done.stdout)) == 1
+    # The one that waits for its data, and the one that waits for that rank.
+    stacks = [(tmp_path / f"stacks-rank-{rank}.txt").read_text() for rank in (0, 1)]
+    assert "in samples" in stacks[1]
+    assert "in samples" not in stacks[0]
+
+
 def wait_for_checkpoints(folder: Path, number: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while len(folders.checkpoints(folder)) < number:

@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ooodist.engines.detect import check_name, check_size, choose
-from ooodist.engines.settings import BYTEPS_CREDIT, one_host_settings, planned_settings
+from ooodist.engines.settings import (
+    BYTEPS_CREDIT,
+    one_host_settings,
+    planned_settings,
+    stall_settings,
+)
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 from ooodist.util.importing import without_collection
@@ -36,6 +41,7 @@ def init(
     *,
     workers: int | None = None,
     timeout: float = 600.0,
+    stall_seconds: float | None = None,
     planned: bool = False,
     partition_bytes: int | None = None,
     pieces_in_flight: int | None = BYTEPS_CREDIT,
@@ -49,6 +55,9 @@ def init(
         timeout: seconds to wait for the others before the process ends with exit code 1; they
             may still be importing TensorFlow, which takes minutes from a file system that many
             hosts share.
+        stall_seconds: seconds after which a job that stands still is ended; an engine that can
+            (Horovod) says before that which exchanges wait, and for which ranks. None: as the
+            library has it.
         planned: configure the engine for exchanges that follow a plan (see settings.py).
         partition_bytes: the plan's partition size in bytes, if it is known already.
         pieces_in_flight: the credit of a plan for BytePS, if it is known; None: any number.
@@ -72,6 +81,8 @@ def init(
     if planned:
         _set_up_for_plans(planned_settings(name, partition_bytes, pieces_in_flight))
     os.environ.update(one_host_settings(name, os.environ))
+    for variable, value in stall_settings(name, stall_seconds).items():
+        os.environ.setdefault(variable, value)
     made = _make(name, timeout)
     check_size(name, made.size, os.environ, workers)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)

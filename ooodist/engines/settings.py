@@ -71,6 +71,20 @@ def one_host_settings(engine: str, environ: Mapping[str, str]) -> dict[str, str]
     return {} if WITHOUT_TCP.keys() & environ.keys() else WITHOUT_TCP
 
 
+def stall_settings(engine: str, seconds: float | None) -> dict[str, str]:
+    """Returns variables that let Horovod name the exchanges that wait, and the ranks that lack.
+
+    It looks every so many seconds, and says what has waited for as long: twice before the job ends.
+
+    Args:
+        engine: "local", "collective", "horovod", "byteps" or "mpi".
+        seconds: after which a job that stands still is ended; None: unknown.
+    """
+    if engine != "horovod" or seconds is None:
+        return {}
+    return {"HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(seconds / 3)))}
+
+
 def planned_credits(engine: str, most: int | None = None) -> tuple[int, ...]:
     """Returns the numbers of exchanges in flight that a plan may choose, up to ``most``.
 

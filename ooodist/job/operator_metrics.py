@@ -23,6 +23,7 @@ from typing import Any
 import keras
 
 from ooodist.errors import UserError
+from ooodist.report.data_parallel.trace import Trace
 from ooodist.trainer.progress import StepTimer
 
 SECONDS_BETWEEN_FILES = 5.0
@@ -33,6 +34,8 @@ _HELP = {
     "step_seconds": ("gauge", "Median seconds of a step, of the last ones."),
     "samples_per_second": ("gauge", "Samples of all workers together."),
     "workers": ("gauge", "Workers, or pipelines."),
+    "exchange_seconds": ("gauge", "Seconds of a step with exchanges in flight, as recorded once."),
+    "exchange_hidden_share": ("gauge", "Share of these behind computation, 0 to 1."),
     "steps_left_out_total": ("counter", "Steps left out as gradients were not finite."),
     "restarts_total": ("counter", "How often the launcher has started this job again."),
     "written_seconds": ("gauge", "When this was written, in Unix seconds."),
@@ -50,6 +53,7 @@ class WriteMetrics(keras.callbacks.Callback):
         global_batch: samples of all workers in a step.
         workers: their number.
         epochs, steps_per_epoch: totals of the whole run.
+        trace: records steps, and so how long exchanges take; None: nobody does.
 
     Raises:
         UserError: while training, if the file cannot be written.
@@ -65,9 +69,11 @@ class WriteMetrics(keras.callbacks.Callback):
         workers: int,
         epochs: int,
         steps_per_epoch: int,
+        trace: Trace | None = None,
     ) -> None:
         super().__init__()
         self._file = file
+        self._trace = trace
         self._timer = timer
         self._labels = labels
         self._global_batch = global_batch
@@ -103,6 +109,9 @@ class WriteMetrics(keras.callbacks.Callback):
         if seconds:
             values["step_seconds"] = seconds
             values["samples_per_second"] = self._global_batch / seconds
+        if self._trace is not None and (recorded := self._trace.summary) is not None:
+            values["exchange_seconds"] = recorded.exchange_seconds
+            values["exchange_hidden_share"] = recorded.hidden_share
         lines = []
         for name, (kind, text) in _HELP.items():
             entries: list[tuple[dict[str, str], float]] = (

@@ -48,7 +48,7 @@ from ooodist.trainer.saving import within_epoch
 from ooodist.trainer.saving.checkpoints import Intervals, SaveCheckpoints, Stopped
 from ooodist.trainer.saving.copying import Copying
 from ooodist.trainer.saving.savers import SaveParts, SaveWhole
-from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog
+from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog, place_in_training
 from ooodist.transfer import provenance
 from ooodist.util import yaml_dataclass
 from ooodist.util.program import (
@@ -94,6 +94,7 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
             config.engine if config.parallel is None else "mpi",
             workers=_wanted_size(config),
             timeout=FIRST_TIME_FACTOR * config.timeout,
+            stall_seconds=config.timeout,
             planned=config.order.is_a_plan,
             partition_bytes=plan.partition_bytes if plan else None,
             pieces_in_flight=plan.credit if plan and plan.by_urgency else BYTEPS_CREDIT,
@@ -124,16 +125,17 @@ def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
         _end(str(error), USER_ERROR_CODE)
     if cause := causes.find(error, config):
         _end(f"rank {engine.rank}: {cause}", USER_ERROR_CODE)
+    where = f"; here: {place_in_training()}"
     if silent := causes.silent_ranks(error):
         _end(
             f"rank {engine.rank} ends, as rank {' and '.join(map(str, silent))} has been silent: "
             "TensorFlow had no heartbeat from there (the process is stopped, or its host or "
-            "network is gone)",
+            f"network is gone){where}",
             CRASH_CODE,
         )
     if causes.is_of_another_rank(error):
         what = f"rank {engine.rank} ends, as another rank is gone; that rank says why"
-        _end(f"{what} ({brief(error):.200})", CRASH_CODE)
+        _end(f"{what} ({brief(error):.200}){where}", CRASH_CODE)
     traceback.print_exc()
     engines.abort(CRASH_CODE)
 
@@ -343,10 +345,11 @@ def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Ca
     """Makes the callbacks that show progress and write reports."""
     report = job.config.report
     traces: list[keras.callbacks.Callback] = []
+    trace = None
     if report.trace and job.config.parallel is not None:
         traces.append(PipelineTrace(job.folder, report.trace))
     elif report.trace and job.engine.rank == 0:
-        traces.append(Trace(job.folder, report.trace))
+        traces.append(trace := Trace(job.folder, report.trace))
     if job.engine.rank:
         return traces
     callbacks: list[keras.callbacks.Callback] = [
@@ -367,6 +370,7 @@ def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Ca
                 workers=job.workers,
                 epochs=epochs,
                 steps_per_epoch=job.steps_per_epoch,
+                trace=trace,
             )
         )
     if report.tensorboard:

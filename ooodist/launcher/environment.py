@@ -38,9 +38,10 @@ class Places:
     launcher: Host = MACHINE
 
 
-# Seconds until BytePS's scheduler ends as a host is silent. The launcher, which can name the host,
+# Seconds until an engine gives up a host that is silent. The launcher, which can name the host,
 # loses its connection after 15 s.
 HOSTS_HEARTBEAT_SECONDS = "20"
+_HEARTBEATS = {"collective": "OOODIST_HEARTBEAT_SECONDS", "byteps": "PS_HEARTBEAT_TIMEOUT"}
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,15 @@ def _collective(places: Places, resources: ExitStack) -> list[dict[str, str]]:
     cluster = {"worker": addresses}
     return [
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})}
-        for rank in range(len(addresses))
+        | _heartbeat("collective", host)
+        for rank, host in enumerate(places.workers)
     ]
+
+
+def _heartbeat(engine: str, host: Host) -> dict[str, str]:
+    """Returns a variable of a process on another host, unless the user has set it."""
+    name = _HEARTBEATS[engine]
+    return {name: os.environ.get(name, HOSTS_HEARTBEAT_SECONDS)} if host.place else {}
 
 
 def _horovod(places: Places, resources: ExitStack) -> list[dict[str, str]]:
@@ -234,10 +242,7 @@ def _byteps(
     def everyone(host: Host, role: str) -> dict[str, str]:
         numbers = (len(places.workers), len(places.servers))
         given = byteps_variables(role, *numbers, root.address, port, host.address)
-        if host.place:
-            seconds = os.environ.get("PS_HEARTBEAT_TIMEOUT", HOSTS_HEARTBEAT_SECONDS)
-            given["PS_HEARTBEAT_TIMEOUT"] = seconds
-        return given
+        return given | _heartbeat("byteps", host)
 
     def helper(label: str, host: Host, role: str) -> Process:
         serve = [host.python, "-c", "import byteps.server"]

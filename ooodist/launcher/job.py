@@ -68,6 +68,12 @@ class Running:
             self.process.terminate_ranks(self.popen.pid)
 
     @property
+    def is_silenced(self) -> bool:
+        """Whether it had no time to say why it ended: by a signal, or a connection that is lost."""
+        code = self.code or 0
+        return code < 0 or (bool(self.process.place) and code > 128)
+
+    @property
     def is_stopped(self) -> bool:
         """Whether it waits for a SIGCONT."""
         return stopped.state(self.popen.pid) in ("T", "t")

@@ -7,6 +7,7 @@ screen; in a file or pipe only the last one before a line feed is useful, and on
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -27,6 +28,7 @@ AFTERMATH = re.compile(
 )
 ERROR = b"ooodist: error: "  # ranks that share an error may each write it
 ERASE_LINE = b"\r\x1b[K"
+LAST_LINES = 3  # of a process that died without a word
 LONGEST_LINE = 1 << 20  # bytes; longer ones are cut here, to bound the launcher's memory
 
 
@@ -74,6 +76,7 @@ class Output:
         self._logs: dict[str, BinaryIO] = {}
         self._progress_on_screen = False
         self._errors: set[bytes] = set()
+        self._last: dict[str, deque[bytes]] = {}  # lines, by label
         self._hidden = NOTES if log_folder else None
 
     def hide_aftermath(self) -> None:
@@ -103,6 +106,8 @@ class Output:
         """Writes ``[label] text`` to file descriptor 1 or 2, and complete lines to the log."""
         if self.failure:
             return
+        if whole:
+            self._last.setdefault(label, deque(maxlen=LAST_LINES)).append(text)
         try:
             if whole and label in self._logs:
                 self._logs[label].write(text + b"\n")
@@ -124,6 +129,10 @@ class Output:
     def where(self) -> str:
         """The end of an error message: where the full output is, if anywhere."""
         return f"; all that was written: {self._log_folder}" if self._log_folder else ""
+
+    def last(self, label: str) -> list[str]:
+        """Returns the last complete lines of the process with this label, oldest first."""
+        return [line.decode(errors="replace") for line in self._last.get(label, ())]
 
     def say(self, text: str) -> None:
         """Writes a message of the launcher itself to standard error."""

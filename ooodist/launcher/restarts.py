@@ -72,5 +72,5 @@ def resuming(command: list[str], workers: int | None) -> list[str]:
         return command
     settings = ["checkpoint.restart=true"]
     if workers is not None:
-        settings += ["checkpoint.new_world_size=true", f"workers={workers}"]
+        settings.append(f"workers={workers}")
     return [*command, *(word for setting in settings for word in ("--set", setting))]

@@ -137,6 +137,7 @@ class Supervisor:
                 )
             ends = ", ".join(how(running) for running in self._job.failed())
             self.failure = ends
+            self._say_last_words()
             self._output.say(f"{ends}: ending the job{self._output.where}")
             self._output.hide_aftermath()
             return code
@@ -144,6 +145,16 @@ class Supervisor:
         for running in self._job.failed():
             self._output.say(f"{how(running)} after the last worker")
         return 0
+
+    def _say_last_words(self) -> None:
+        """Shows the last lines of processes that a signal has ended, as these could not say why."""
+        silent = [running for running in self._job.failed() if running.is_silenced]
+        for key, _ in self._selector.select(0):
+            if key.fileobj is not self._signals and key.data.running in silent:
+                self._forward(key)
+        for running in silent:
+            for line in self._output.last(running.process.label):
+                self._output.say(f"the last that {running.process.name} wrote: {line}")
 
     def _check_output(self) -> None:
         if self._output.failure:

@@ -135,7 +135,8 @@ def start_step(source: Source | None, config: Config, size: int) -> int:
     if source is None:
         return 0
     state = source.state
-    if state.size != size and not config.checkpoint.new_world_size:
+    may_differ = config.checkpoint.new_world_size or config.checkpoint.restart
+    if state.size != size and not may_differ:
         raise UserError(
             f"checkpoint {source.file} is of {state.size} workers, this job has {size}; start "
             f"{state.size}, or allow it with --set checkpoint.new_world_size=true "

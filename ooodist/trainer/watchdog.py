@@ -26,6 +26,7 @@ STACKS_NAME = "stacks-rank-{rank}.txt"
 
 
 _watching: Watchdog | None = None  # the one that has been started in this process
+_ended_place = "the start"  # of the one that was stopped last
 
 
 def expect_longer(what: str) -> None:
@@ -51,6 +52,11 @@ def expect_usual(what: str) -> None:
         _watching.allow_usual(what)
 
 
+def place_in_training() -> str:
+    """Returns how far the training of this process has come, for messages."""
+    return _ended_place if _watching is None else _watching.place
+
+
 class Watchdog(keras.callbacks.Callback):
     """Ends the process if no call or evaluation step ends within ``limit`` seconds.
 
@@ -62,6 +68,9 @@ class Watchdog(keras.callbacks.Callback):
         rank, engine: for the message.
         folder: where the stacks of all threads are written when the process is ended, to a file for
             each rank; None: they are not.
+
+    Attributes:
+        place: how far the training has come, in words.
     """
 
     def __init__(self, limit: float, rank: int, engine: str, folder: Path | None = None) -> None:
@@ -69,7 +78,7 @@ class Watchdog(keras.callbacks.Callback):
         self._limit = limit
         self._stacks = None if folder is None else folder / STACKS_NAME.format(rank=rank)
         self._who = f"rank {rank} (engine {engine})"
-        self._where = "start"
+        self.place = "the start"
         self._epoch = 0
         self._traced: set[str] = set()
         self._factor = 1
@@ -79,7 +88,7 @@ class Watchdog(keras.callbacks.Callback):
 
     def start(self) -> None:
         """Starts watching."""
-        self._progress("start", FIRST_TIME_FACTOR)
+        self._progress("the start", FIRST_TIME_FACTOR)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
         global _watching
@@ -87,8 +96,8 @@ class Watchdog(keras.callbacks.Callback):
 
     def stop(self) -> None:
         """Stops watching."""
-        global _watching
-        _watching = None
+        global _watching, _ended_place
+        _watching, _ended_place = None, self.place
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -102,7 +111,7 @@ class Watchdog(keras.callbacks.Callback):
         self._progress(where)
 
     def _progress(self, where: str, factor: int = 1) -> None:
-        self._where = where
+        self.place = where
         self._factor = factor
         self._last = time.monotonic()
 
@@ -114,7 +123,7 @@ class Watchdog(keras.callbacks.Callback):
                 # line.
                 sys.stderr.write(
                     f"ooodist: error: {self._who} has made no progress for {waited:.0f} s "
-                    f"since {self._where}; ending it. Another rank may have died or be stuck; "
+                    f"since {self.place}; ending it. Another rank may have died or be stuck; "
                     f"if a launch may take that long, raise timeout ({self._limit:g} s)"
                     f"{self._write_stacks()}\n"
                 )

@@ -101,3 +101,19 @@ def test_open_mpi_listens_nowhere_on_one_host(
     engine: str, environ: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert settings.one_host_settings(engine, environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "seconds", "expected"),
+    [
+        ("horovod", 60.0, {"HOROVOD_STALL_CHECK_TIME_SECONDS": "20"}),
+        ("horovod", 1.0, {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}),
+        ("horovod", None, {}),
+        ("byteps", 60.0, {}),
+        ("collective", 60.0, {}),
+    ],
+)
+def test_horovod_names_what_waits_before_the_job_ends(
+    engine: str, seconds: float | None, expected: dict[str, str]
+) -> None:
+    assert settings.stall_settings(engine, seconds) == expected

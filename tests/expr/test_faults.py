@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import random
+import subprocess
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -96,3 +98,59 @@ def test_the_published_table_is_that_of_the_rows(run: ModuleType, tmp_path: Path
     assert len(table.splitlines()) == len(run.FAULTS) + 2
     missed = {"fault": "kill", "engine": "mpi", "seconds": "9", "code": "1", "held": "no"}
     assert "**9 s, code 1: more than 2 s**" in report.table([missed | {"missed": "more than 2 s"}])
+
+
+@pytest.fixture(scope="module")
+def soak() -> ModuleType:
+    return load("faults", "soak")
+
+
+def test_what_a_process_uses(soak: ModuleType) -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        memory, descriptors, threads = soak.usage(sleeper.pid)
+        assert 0.1 < memory < 50
+        assert (descriptors >= 3, threads) == (True, 1)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert soak.usage(sleeper.pid) is None
+
+
+def test_growth_of_a_launcher_and_of_ranks_that_are_started_anew(soak: ModuleType) -> None:
+    watch = soak.Watch(None)
+    # It takes 100 MB at once and grows by 10 MB in the 300 s after it has settled.
+    memory = [50.0] * 10 + [100.0 + second / 30 for second in range(0, 301, 5)]
+    watch.seen[1] = (
+        "launcher",
+        [(5.0 * number, (used, 8, 2)) for number, used in enumerate(memory)],
+    )
+    grown, descriptors, threads = watch.growth("launcher")
+    assert grown == pytest.approx((101.25, 108.75), abs=0.5)
+    assert (descriptors, threads) == ((8, 8), (2, 2))
+    # Six lives, each looked at once it has settled; the last two use more descriptors.
+    for life in range(6):
+        used = (300.0, 40 + 10 * (life >= 4), 30)
+        looks = [(100 * life, (200.0, 10, 5)), (100 * life + 50, used), (100 * life + 90, used)]
+        watch.seen[10 + life] = ("rank 0", looks)
+    assert watch.growth("rank 0") == [(300, 300), (40, 50), (30, 30)]
+    assert watch.growth("rank 1") == []
+
+
+@pytest.mark.parametrize("engine", ["byteps", "mpi"])
+def test_faults_are_of_what_the_engine_has(soak: ModuleType, engine: str) -> None:
+    sleepers = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
+    names = {"server": 2, "scheduler": 3}
+    job = SimpleNamespace(
+        rank=lambda rank: sleepers[rank].pid, helper=lambda name: sleepers[names[name]].pid
+    )
+    try:
+        chance = random.Random(1)
+        struck = {soak.strike(job, engine, chance) for _ in range(200)}
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
+    assert len(struck) == (8 if engine == "byteps" else 6)
+    assert ("SIGKILL of the scheduler" in struck) == (engine == "byteps")
+    assert soak.strike(SimpleNamespace(rank=lambda _: None), "mpi", chance) is None

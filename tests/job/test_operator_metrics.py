@@ -15,6 +15,7 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job import operator_metrics
 from ooodist.job.operator_metrics import WriteMetrics
+from ooodist.report.data_parallel.trace import TraceSummary
 from ooodist.trainer.progress import StepTimer
 from tests.job.test_run import run
 
@@ -49,7 +50,8 @@ def test_a_job_writes_it(engine: Engine, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("OOODIST_RESTART", "2")
     file = tmp_path / "collector" / "job.prom"
     began = time.time()
-    run(engine, tmp_path / "out", "epochs=2", f"report={{tensorboard: false, metrics: {file}}}")
+    report = f"report={{tensorboard: false, metrics: {file}, trace: 2}}"
+    run(engine, tmp_path / "out", "epochs=2", report)
     found = values(file)
     steps = found.pop("step")
     assert steps == 2 * (steps // 2) > 10
@@ -60,17 +62,28 @@ def test_a_job_writes_it(engine: Engine, tmp_path: Path, monkeypatch: pytest.Mon
     assert found["samples_per_second"] * found["step_seconds"] == pytest.approx(128)
     assert 0 < found["log loss"] < 10
     assert "log val_accuracy" in found
+    assert found["exchange_seconds"] == 0  # one worker
     assert 'job="out",engine="local"' in file.read_text()
     assert [each.name for each in file.parent.iterdir()] == ["job.prom"]
 
 
-def writer(file: Path, **labels: str) -> Any:
-    made = WriteMetrics(
-        file, StepTimer(), labels=labels, global_batch=8, workers=2, epochs=3, steps_per_epoch=10
-    )
+def writer(file: Path, trace: Any = None, **labels: str) -> Any:
+    totals = {"global_batch": 8, "workers": 2, "epochs": 3, "steps_per_epoch": 10}
+    made = WriteMetrics(file, StepTimer(), labels=labels, trace=trace, **totals)
     watch = SimpleNamespace(num_skipped=4)
     made.set_model(SimpleNamespace(ooodist=SimpleNamespace(strategy=SimpleNamespace(watch=watch))))
     return made
+
+
+def test_what_was_recorded_of_exchanges(tmp_path: Path) -> None:
+    recorded = SimpleNamespace(summary=None)
+    made = writer(tmp_path / "a.prom", trace=recorded, job="a")
+    made.on_epoch_end(0, {})
+    assert "exchange_seconds" not in values(tmp_path / "a.prom")
+    recorded.summary = TraceSummary(tmp_path, 2, 0.5, exchange_seconds=0.2, hidden_share=0.75)
+    made.on_epoch_end(1, {})
+    found = values(tmp_path / "a.prom")
+    assert (found["exchange_seconds"], found["exchange_hidden_share"]) == (0.2, 0.75)
 
 
 def test_it_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,7 @@ def stopped_inside_an_epoch(
 CASES = [
     pytest.param("collective", [], True, id="collective, the launcher"),
     pytest.param("horovod", ["steps_per_execution=3"], False, id="horovod, one rank"),
+    pytest.param("byteps", [], True, id="byteps, the launcher"),
     pytest.param(
         "mpi",
         ["parallel={pipeline: 2, microbatches: 4, schedule: 1f1b, split: [predictions]}"],
@@ -136,3 +137,60 @@ def content_of(path: Path) -> list[object]:
         return [path.read_text()]
     with Parts(path) as parts:
         return [(entry.member, entry.digest) for entry in parts.manifest.variables]
+
+
+# A rank whose others never answer: notices are told, and nothing comes of it.
+ALONE = """
+import signal, sys, time
+from ooodist.job import termination
+
+class Nobody:
+    def tell(self, notice, value):
+        print("told", flush=True)
+
+termination.SECONDS_TO_END = 1.0
+watch = termination.Termination()
+with watch.watching():
+    watch.started(1)
+    if sys.argv[1] == "training":
+        watch.training(Nobody())
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "signals", "said", "seconds"),
+    [
+        ("before", 1, ["SIGTERM: ends; no step is lost"], 0.9),
+        (
+            "training",
+            2,
+            ["all ranks end after the next step", "a second SIGTERM: ends at once"],
+            0.9,
+        ),
+        ("training", 1, ["all ranks end after the next step", "SIGTERM: no checkpoint within"], 5),
+    ],
+    ids=["before training", "a second SIGTERM", "too late"],
+)
+def test_a_rank_that_cannot_save_ends_all_the_same(
+    state: str, signals: int, said: list[str], seconds: float
+) -> None:
+    command = [sys.executable, "-c", ALONE, state]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        if state == "training":
+            assert process.stdout.readline() == "told\n"
+        if signals == 2:
+            process.send_signal(signal.SIGTERM)
+        _, text = process.communicate(timeout=30)
+    assert time.monotonic() - began < seconds
+    assert process.returncode == TERMINATED_CODE
+    lines = [line for line in text.splitlines() if "ooodist: " in line]
+    for line, words in zip(lines, said, strict=True):
+        assert line.startswith("ooodist: rank 1: ")
+        assert words in line

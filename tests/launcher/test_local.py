@@ -1,6 +1,7 @@
 """The launcher with plain commands as workers: how a job ends, and wrong use."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -42,7 +43,12 @@ def test_one_worker_fails(launchers: Launchers, ending: str, code: int, message:
     done = launchers.run("-np", "3", "--engine", "byteps", *worker)
     assert "still running" not in done.stderr  # SIGTERM was enough
     assert done.returncode == code
-    assert f"[launch] {message}: ending the job" in done.stderr.splitlines()
+    lines = done.stderr.splitlines()
+    assert f"[launch] {message}: ending the job" in lines
+    # What a signal has ended could not say why; the launcher shows what it had come to.
+    (wrote,) = re.findall(r"^\[1\] (port \d+)$", done.stdout, re.MULTILINE)
+    wrote = f"[launch] the last that worker 1 wrote: {wrote}"
+    assert (wrote in lines) == ("signal" in message)
     check_no_shared_memory(done.stdout)
 
 

@@ -81,7 +81,7 @@ def test_what_resumes() -> None:
     command = ["python", "-m", "ooodist.train", "--config", "job.yaml"]
     again = ["--set", "checkpoint.restart=true"]
     assert resuming(command, None) == [*command, *again]
-    fewer = ["--set", "checkpoint.new_world_size=true", "--set", "workers=2"]
+    fewer = ["--set", "workers=2"]
     assert resuming(command, 2) == [*command, *again, *fewer]
     assert resuming(["python", "mine.py"], 2) == ["python", "mine.py"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 STAGES = """
 import sys, time
 from pathlib import Path
-from ooodist.trainer.watchdog import Watchdog, expect_longer, expect_usual
+from ooodist.trainer.watchdog import Watchdog, expect_longer, expect_usual, place_in_training
 
 now = time.monotonic()
 time.monotonic = lambda: now
@@ -23,6 +23,7 @@ def wait(seconds):
     time.sleep(0.7)
 
 watchdog = Watchdog(1.0, rank=3, engine="byteps", folder=Path(sys.argv[2]) if sys.argv[2] else None)
+assert place_in_training() == "the start"
 watchdog.start()
 wait(2)  # tracing: the first launch may take ten times as long
 watchdog.on_epoch_begin(4)
@@ -47,7 +48,9 @@ expect_usual("it was saved")
 wait(0.9)
 print("alive", flush=True)
 if sys.argv[1] == "stop":
+    assert place_in_training() == "it was saved"
     watchdog.stop()
+    assert place_in_training() == "it was saved"
     wait(2)
     expect_longer("nobody watches any more")
     expect_usual("nor now")

@@ -5,6 +5,7 @@ These tests need root, as the emulated network does.
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from ooodist.checkpoint import folder as folders
 from tests.jobs import needs_built
 
 from ..conftest import LOCAL, Launchers, launchers_of, needs_root, python, wait_until
@@ -156,6 +158,65 @@ def test_restarts_take_the_hosts_that_answer(hosts: SshHosts, launchers: Launche
     assert "2 workers on host0, host2" in stderr
     assert "restart 2 of 3, as worker 0 on host0 ended with code 137" in stderr
     assert "SIGTERM: ending the job" in stderr
+
+
+def test_training_goes_on_with_fewer_hosts_and_takes_one_back(
+    hosts: SshHosts, launchers: Launchers, tmp_path: Path
+) -> None:
+    """With 3, 2 and 3 workers, each step has the same 96 samples: only float sums may differ."""
+    job = ["model={name: mlp, layers: [16]}", "batch=32", "epochs=60", "report.tensorboard=false"]
+    job += [
+        "optimizer={name: sgd, learning_rate: {schedule: cosine_decay,"
+        " initial_learning_rate: 0.05, decay_steps: 900}}"
+    ]
+    job += ["checkpoint={every_epochs: 5, every_steps: 10}"]
+
+    def train(name: str) -> tuple[subprocess.Popen[str], Path]:
+        settings = [word for each in job for word in ("--set", each)]
+        output = tmp_path / name
+        program = [sys.executable, "-m", "ooodist.train", *settings, "--output", str(output)]
+        more = ["--restarts", "3", "--min-workers", "2", "--", *program]
+        return launchers.start(*options(hosts, "collective", 3), *more), output
+
+    def newest(output: Path) -> tuple[int, int]:
+        return max((place for place, _ in folders.checkpoints(output)), default=(0, 0))
+
+    def kill(rank: int, output: Path) -> tuple[int, int]:
+        """Kills a worker; returns the place of the newest checkpoint."""
+        is_rank = f"OOODIST_RANK={rank}".encode()
+        (worker,) = [
+            process
+            for process, command in launchers.processes().items()
+            if " -m ooodist.train " in command
+            and command.startswith(sys.executable)
+            and "ooodist.launch " not in command
+            and is_rank in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        ]
+        os.kill(worker, signal.SIGKILL)
+        return newest(output)
+
+    launcher, disturbed = train("disturbed")
+    wait_until(lambda: newest(disturbed)[1], lambda: "no checkpoint inside an epoch", 60)
+    hosts.stop(hosts.hosts[1])
+    place = kill(1, disturbed)
+    wait_until(lambda: newest(disturbed) > place, lambda: "no newer checkpoint", 60)
+    hosts.start(hosts.hosts[1])
+    kill(0, disturbed)
+    _, stderr = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, stderr
+    assert "restart with 2 workers instead of 3: batch 48 instead of 32, 96 samples" in stderr
+    assert "restart with 3 workers instead of 2: batch 32 instead of 48, 96 samples" in stderr
+    undisturbed, quiet = train("undisturbed")
+    assert undisturbed.wait(timeout=120) == 0
+    for name in (disturbed, quiet):
+        assert folders.latest(name)[1].epoch == 60
+    # Metrics of training are those of the rest of an epoch where a restart was within it.
+    losses = [
+        [float(row["val_loss"]) for row in csv.DictReader((name / "history.csv").open())]
+        for name in (disturbed, quiet)
+    ]
+    assert len(losses[0]) == 60
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_what_is_wrong_is_said_before_anything_starts(
