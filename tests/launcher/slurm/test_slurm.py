@@ -1,4 +1,4 @@
-"""The sbatch files with real daemons of Slurm: on two hosts, each engine trains one job."""
+"""The sbatch files with real daemons of Slurm: on four hosts, each engine trains one job."""
 
 import os
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from .cluster import ROOT, Cluster, needs_slurm
 
 pytestmark = pytest.mark.alone
 JOB = ("--set", "model={name: mlp}", "--set", "epochs=1", "--set", "report.tensorboard=false")
-PIPELINE = ("--set", "parallel={pipeline: 2, microbatches: 4, schedule: 1f1b}")
+PIPELINE = ("--set", "parallel={pipeline: 2, data: 2, microbatches: 4, schedule: 1f1b}")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Two hosts."""
+    """Four hosts."""
     needs_slurm()
-    with Lab(2, "1Gbit") as lab, Cluster(lab) as built:
+    with Lab(4, "1Gbit") as lab, Cluster(lab) as built:
         yield built
     assert not networks_of(os.getpid())
     assert not built.folder.exists()
@@ -36,12 +36,12 @@ def train(cluster: Cluster, script: str, *more: str) -> tuple[str, str]:
 @pytest.mark.parametrize("engine", ["collective", "horovod", "byteps"])
 def test_engine_trains_on_all_hosts(cluster: Cluster, engine: str) -> None:
     needs_built(engine)
-    # A wrong rank of a peer, or each on its own, would be seen here: both must have ended well.
+    # A wrong rank of a peer, or each on its own, would be seen here: all must have ended well.
     state, output = train(cluster, engine)
     assert state == "COMPLETED:0", output
-    assert f"2 (engine {engine}), batch" in output
+    assert f"4 (engine {engine}), batch" in output
     assert (cluster.folder / engine / "model.keras").exists()
-    assert "[1] " in output  # the rank of the other host
+    assert "[3] " in output  # the rank of the last host
     assert not list(Path("/dev/shm").glob("BytePS_ShM_20*"))
 
 
@@ -49,7 +49,7 @@ def test_pipeline_trains_on_all_hosts(cluster: Cluster) -> None:
     pytest.importorskip("mpi4py", reason="run scripts/install_engines.sh mpi")
     state, output = train(cluster, "mpi", *PIPELINE)
     assert state == "COMPLETED:0", output
-    assert "2 stages on 2 ranks" in output
+    assert "2 of 2 stages on 2 ranks" in output
     assert (cluster.folder / "mpi" / "model.keras").exists()
 
 
