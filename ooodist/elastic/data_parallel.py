@@ -1,7 +1,9 @@
 """Trains selections on replicas: each selection has a traced step and its own plan.
 
 Gradients of unselected weights are neither computed, exchanged nor applied. Batch-norm statistics
-are still updated, as the forward pass is that of training.
+are still updated, as the forward pass is that of training. The plan of a selection may leave
+exchanges to the next call (:mod:`ooodist.step.carried`); a new selection takes over when nothing is
+left.
 """
 
 from __future__ import annotations
@@ -48,14 +50,16 @@ class SelectiveDataParallel:
 
     Attributes:
         inner, config: as given.
-        launches: the latest selections' plans and traced steps, by digest of the selection.
+        launches: the latest selections' plans and traced steps, by digest of the selection and
+            whether its plan may leave exchanges to the next call.
     """
 
     needs_plan = False  # planned whenever elastic training itself is
 
     def __init__(self, inner: DataParallel, config: ElasticConfig) -> None:
         self.inner = inner
-        self.launches: OrderedDict[str, tuple[Planned | None, Launch]] = OrderedDict()
+        self.launches: OrderedDict[tuple[str, bool], tuple[Planned | None, Launch]]
+        self.launches = OrderedDict()
         self.config = config
         self._launch: Launch | None = None
         self._rows = RowGradients(inner.engine, "elastic training exchanges all as tables")
@@ -91,6 +95,7 @@ class SelectiveDataParallel:
                 inner.planning,
                 inner.given_steps_per_execution,
                 total_steps,
+                carrying=inner.may_carry,
                 wire=inner.wire,
             )
             full = planned_for(
@@ -124,7 +129,17 @@ class SelectiveDataParallel:
         return self._calibrated(cost_model, batch)
 
     def _calibrated(self, cost_model: SeveralWorkers, batch: Batch) -> SeveralWorkers:
-        """Calibrates with real steps of three selections, exchange included; all ranks call it."""
+        """Calibrates with real steps of three selections, exchange included; all ranks call it.
+
+        These calls end with all their exchanges, as the simulated ones do.
+        """
+        assert self.inner.carrying is not None
+        with self.inner.carrying.none():
+            return self._calibrated_by_whole_calls(cost_model, batch)
+
+    def _calibrated_by_whole_calls(
+        self, cost_model: SeveralWorkers, batch: Batch
+    ) -> SeveralWorkers:
         masks = timing.three_selections(cost_model.choice)
         launches = [self.launch_for(Mask(0, cost_model.choice.weights(m))) for m in masks.values()]
         batches = as_tensors((batch,) * (self.inner.accumulate * self.inner.steps_per_execution))
@@ -171,7 +186,8 @@ class SelectiveDataParallel:
 
     def launch_for(self, mask: Mask) -> Launch:
         """Returns the selection's traced step; the latest are kept, as tracing takes seconds."""
-        if mask.digest not in self.launches:
+        key = mask.digest, self.inner.may_carry
+        if key not in self.launches:
             planned, backward = self._planned_backward(mask)
             launch = Launch(
                 self.inner.model,
@@ -179,12 +195,13 @@ class SelectiveDataParallel:
                 accumulate=self.inner.accumulate,
                 updating=self._optimizer_state.counting,
                 watch=self.inner.watch,
+                carrying=self.inner.carrying_for(backward.plan),
             )
-            self.launches[mask.digest] = planned, launch
+            self.launches[key] = planned, launch
             if len(self.launches) > self.config.cache:
                 self.launches.popitem(last=False)
-        self.launches.move_to_end(mask.digest)
-        self.inner.planned, launch = self.launches[mask.digest]
+        self.launches.move_to_end(key)
+        self.inner.planned, launch = self.launches[key]
         self.inner.backward = launch.backward
         return launch
 
@@ -210,6 +227,7 @@ class SelectiveDataParallel:
             self.inner.engine,
             self.inner.planning,
             self.inner.steps_per_execution,
+            carrying=self.inner.may_carry,
             wire=self.inner.wire,
         )
         planned = planned_for(

@@ -81,6 +81,7 @@ class Elastic(Strategy):
         )
         self.selective = selective
         self.watch = inner.watch
+        self.carrying = inner.carrying
         self.has_whole_model = inner.has_whole_model
         self.config = config
         self.controller: Controller | None = None
@@ -161,6 +162,7 @@ class Elastic(Strategy):
             self.plan(batches[0])
         controller = self._selector
         if controller.is_due:
+            self.flush()  # what is measured, and reset, has all its updates
             more = look_ahead(max(0, self.config.batches - len(batches)))
             found = [*batches, *more][: self.config.batches]
             number = int(self.engine.all_reduce(np.array([len(found)]), "min")[0])

@@ -10,6 +10,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from ooodist.config.sections import PlanningConfig  # noqa: E402
+from ooodist.data_parallel.planning import Planned  # noqa: E402
+from ooodist.elastic import data_parallel  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
 from ooodist.elastic.data_parallel import SelectiveDataParallel  # noqa: E402
 from ooodist.elastic.importance import Measured, Probe  # noqa: E402
@@ -31,6 +34,7 @@ from ooodist.engines.local import LocalEngine  # noqa: E402
 from ooodist.planner.costs import Network  # noqa: E402
 from ooodist.profiler import storage  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
+from ooodist.step.carried import CarriedUpdates, Carrying, Left  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402
 from ooodist.step.launch import Launch  # noqa: E402
 from tests.elastic.decisions import CHANGING, Notes, decided  # noqa: E402
@@ -66,6 +70,11 @@ def momentum() -> Any:
 def adam() -> Any:
     schedule = keras.optimizers.schedules.CosineDecay(1e-3, 40)
     return keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0, epsilon=1e-3)
+
+
+def adamax() -> Any:
+    schedule = keras.optimizers.schedules.CosineDecay(1e-3, 40)
+    return keras.optimizers.Adamax(schedule, weight_decay=0.01, clipnorm=1.0)
 
 
 def small_and_wide() -> keras.Model:
@@ -210,6 +219,44 @@ def selections_travel_in_16_bits() -> None:
 @check
 def equals_one_process_with_planned_orders() -> None:
     trains_as_one_process(adam, elastic=ELASTIC, order="planned", accumulate=2)
+
+
+@check
+def selections_carry_exchanges() -> None:
+    """A new selection takes over when nothing is left; the numbers are those of whole calls."""
+    with decided(CHANGING):
+        whole, _ = train(small_and_wide, adamax(), elastic=ELASTIC, order="planned")
+    left: list[int] = []
+    plain_plan, plain_keep = data_parallel.planned_for, Carrying.keep
+
+    def carrying(*arguments: Any) -> Planned:
+        planned = plain_plan(*arguments)
+        first, *others = planned.plan.exchanges
+        names = {
+            name: None for each in others for name in each.weights if name not in first.weights
+        }
+        plan = replace(planned.plan, carried=tuple(names), steps_per_execution=1)
+        return replace(planned, plan=plan)
+
+    def keep(self: Carrying, updates: CarriedUpdates, what: Left) -> None:
+        left.append(len(updates.names))
+        plain_keep(self, updates, what)
+
+    data_parallel.planned_for, Carrying.keep = carrying, keep
+    Exchanges.ooodist_reads_no_weights = True
+    try:
+        with decided(CHANGING):
+            carried, masks = train(small_and_wide, adamax(), elastic=ELASTIC, order="planned")
+    finally:
+        data_parallel.planned_for, Carrying.keep = plain_plan, plain_keep
+        del Exchanges.ooodist_reads_no_weights
+    assert len(left) == STEPS
+    assert len(set(left)) > 1  # selections leave more or less
+    assert len({mask.digest for mask in masks}) == len(CHANGING) - 1
+    for name, value in values(whole).items():
+        np.testing.assert_array_equal(values(carried)[name], value, name)
+    counts = [made.ooodist.strategy.selection()["counts"] for made in (whole, carried)]
+    assert counts[0] == counts[1]
 
 
 @check
