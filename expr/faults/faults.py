@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,15 +25,6 @@ from tests.launcher.ssh.hosts import SEPARATION, SshHosts, on
 RATE, SLOW_RATE = "1Gbit", "10Mbit"
 DISK_BYTES = 8 << 20
 FILLER = "filler"  # what fills the disk
-# Takes a port, inside the network of a process, until it is killed.
-SQUATTER = """
-import socket, sys, time
-taken = socket.socket()
-taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-taken.bind((sys.argv[1], int(sys.argv[2])))
-taken.listen()
-time.sleep(60)
-"""
 
 
 @dataclass
@@ -92,7 +84,7 @@ class Fault:
         settings: of the job that fails, besides the usual ones.
         prepare: called before the job starts.
         repair: called after the job; what is then resumed must have the undisturbed weights.
-        names: what the message must name.
+        names: what a message must name, a regular expression.
         most: seconds until the job must have ended; None: no bar but that it ends.
         code: the exit code that is required; None: any but 0.
         engines: for which it exists.
@@ -219,14 +211,28 @@ def _take_port(_: Scene, job: Job) -> None:
     job.wait_for(find)
     assert found is not None
     key, address, port = found
-    inside = ["nsenter", "-t", str(key), "-n", sys.executable, "-I", "-S", "-c", SQUATTER]
-    squatter = subprocess.Popen([*inside, address, port])
-    assert job.process is not None
-    deadline = time.monotonic() + 50
-    while job.process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    squatter.kill()
-    squatter.wait()
+    with _in_network_of(key):  # at once: another program would start too late
+        taken = socket.socket()
+    with taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((address, int(port)))
+        taken.listen()
+        assert job.process is not None
+        deadline = time.monotonic() + 50
+        while job.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+@contextmanager
+def _in_network_of(process: int) -> Iterator[None]:
+    """Makes sockets that this thread opens belong to the network of a process."""
+    library = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net") as own, open(f"/proc/{process}/ns/net") as other:
+        for place in (other, own):
+            if library.setns(place.fileno(), 0) != 0:
+                raise OSError(ctypes.get_errno(), "setns")
+            if place is other:
+                yield
 
 
 def _file_missing(place: Scene, _: Path) -> None:
@@ -304,7 +310,7 @@ FAULTS = {
     "port": Fault(
         "the port is taken",
         _take_port,
-        names="port",
+        names="port|Address already in use",
         is_resumed=False,
         at_start=True,
         engines=("collective", "byteps"),  # the others take a free port and listen at once

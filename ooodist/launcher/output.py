@@ -28,7 +28,8 @@ AFTERMATH = re.compile(
 )
 ERROR = b"ooodist: error: "  # ranks that share an error may each write it
 ERASE_LINE = b"\r\x1b[K"
-LAST_LINES = 3  # of a process that died without a word
+LAST_LINES = 3  # of a process that died without a word, but for its backtrace
+BACKTRACE = re.compile(rb"\[bt\] \(\d+\)|Stack trace returned")
 LONGEST_LINE = 1 << 20  # bytes; longer ones are cut here, to bound the launcher's memory
 
 
@@ -106,7 +107,7 @@ class Output:
         """Writes ``[label] text`` to file descriptor 1 or 2, and complete lines to the log."""
         if self.failure:
             return
-        if whole:
+        if whole and text and not BACKTRACE.match(text):
             self._last.setdefault(label, deque(maxlen=LAST_LINES)).append(text)
         try:
             if whole and label in self._logs:
