@@ -36,9 +36,10 @@ from ooodist.models.densenet import DenseNetConfig, build_densenet
 from ooodist.models.function import FunctionConfig, build_from_function
 from ooodist.models.lstm import LstmConfig, build_lstm
 from ooodist.models.mlp import MlpConfig, build_mlp
+from ooodist.models.resnet18 import ResNet18Config, ResNet34Config, build_resnet18
 from ooodist.models.resnet20 import ResNet20Config, build_resnet20
 from ooodist.models.transformers.bert import Bert12Config, Bert24Config, build_bert
-from ooodist.models.transformers.gpt import GptConfig, build_gpt
+from ooodist.models.transformers.gpt import Gpt3MediumConfig, GptConfig, build_gpt
 from ooodist.models.transformers.vit import VitConfig, build_vit
 from ooodist.models.weights import load_start_weights
 
@@ -63,6 +64,8 @@ class Registered(NamedTuple):
 _ALL = (
     Registered(MlpConfig, build_mlp),
     Registered(ResNet20Config, build_resnet20),
+    Registered(ResNet18Config, build_resnet18),
+    Registered(ResNet34Config, build_resnet18),
     Registered(ResNet50Config, build_resnet50),
     Registered(ResNet101Config, build_resnet101),
     Registered(ResNet152Config, build_resnet152),
@@ -75,6 +78,7 @@ _ALL = (
     Registered(Bert12Config, build_bert),
     Registered(Bert24Config, build_bert),
     Registered(GptConfig, build_gpt),
+    Registered(Gpt3MediumConfig, build_gpt),
     Registered(LstmConfig, build_lstm),
 )
 

@@ -11,6 +11,7 @@ from ooodist.models.applications import MobileNetV2Config, MobileNetV3LargeConfi
 from ooodist.models.densenet import DenseNetConfig
 from ooodist.models.lstm import LstmConfig
 from ooodist.models.mlp import MlpConfig
+from ooodist.models.resnet18 import ResNet18Config
 from ooodist.models.resnet20 import ResNet20Config
 from ooodist.models.transformers.bert import Bert12Config
 from ooodist.models.transformers.gpt import GptConfig
@@ -52,6 +53,7 @@ SMALL: dict[str, tuple[ModelConfig, DataDescription]] = {
         ResNet20Config(blocks_per_stage=1, width=4, normalization="none"),
         images(),
     ),
+    "resnet18": (ResNet18Config(width=4), images(32)),
     "mobilenet_v2": (MobileNetV2Config(alpha=0.1), images(32)),
     "mobilenet_v3_large": (MobileNetV3LargeConfig(alpha=0.1, dropout=0.0), images(32)),
     "densenet": (DenseNetConfig(growth_rate=2), images(32)),

@@ -21,6 +21,8 @@ def _assert_error(name: str, data: Description, *parts: str, **settings: object)
 @pytest.mark.parametrize(
     "name",
     [
+        "resnet18",
+        "resnet34",
         "resnet50",
         "resnet101",
         "resnet152",
@@ -103,6 +105,7 @@ def test_regression_of_several_numbers() -> None:
         ("mlp", {"activation": "rellu"}, "model.activation is 'rellu'"),
         ("resnet20", {"normalization": "group"}, "must be one of batch, layer, none"),
         ("resnet20", {"blocks_per_stage": 0}, "model.blocks_per_stage is 0"),
+        ("resnet18", {"width": 0}, "model.width is 0"),
         ("mobilenet_v2", {"alpha": 0.0}, "model.alpha is 0.0"),
         ("vit_b16", {"pooling": "max"}, "must be one of token, mean"),
         ("gpt", {"heads": 7}, "model.width is 768 and model.heads is 7"),

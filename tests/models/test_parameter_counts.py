@@ -17,6 +17,14 @@ def _count(config: ModelConfig, data: Description) -> int:
     return count
 
 
+def _count_trainable(config: ModelConfig, data: Description) -> int:
+    """Without the moving averages of batch normalization."""
+    model = build(config, data)
+    count = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
+    keras.backend.clear_session()
+    return count
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -42,6 +50,9 @@ def test_applications(name: str, count: int) -> None:
         # 335,174,458 there, less 2 x 1024.
         ("bert_24", tokens(512, num_classes=30_522), 24, 335_172_410),
         ("gpt", tokens(1024, num_classes=50_257), 12, 124_439_808),
+        # "350M" in the paper; 24 x (12 x 1024^2 + 13 x 1024) in blocks, (50,257 + 2048) x 1024 in
+        # embeddings, 2 x 1024 in the last normalization.
+        ("gpt3_medium", tokens(2048, num_classes=50_257), 24, 355_871_744),
     ],
 )
 def test_transformers(name: str, data: Description, layers: int, count: int) -> None:
@@ -64,5 +75,10 @@ def test_densenets(depth: int, count: int) -> None:
 def test_small_resnets(blocks: int, count: int) -> None:
     """0.27M and 0.85M in table 6 of the paper: ResNet-20 and ResNet-56 for CIFAR-10."""
     config = MODELS["resnet20"].config(blocks_per_stage=blocks)
-    model = build(config, images(32, num_classes=10))
-    assert sum(int(np.prod(v.shape)) for v in model.trainable_variables) == count
+    assert _count_trainable(config, images(32, num_classes=10)) == count
+
+
+@pytest.mark.parametrize(("name", "count"), [("resnet18", 11_689_512), ("resnet34", 21_797_672)])
+def test_resnets_of_basic_blocks(name: str, count: int) -> None:
+    """As torchvision's, which follow table 1 of the paper."""
+    assert _count_trainable(MODELS[name].config(), IMAGENET) == count

@@ -26,6 +26,20 @@ class GptConfig(TokenTransformerConfig):
     name: ClassVar[str] = "gpt"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gpt3MediumConfig(GptConfig):
+    """Settings of a GPT decoder; the defaults are GPT-3 Medium (Brown et al. 2020, table 2.1).
+
+    Every layer attends to all positions before; in the paper every other one is sparse.
+    """
+
+    name: ClassVar[str] = "gpt3_medium"
+
+    layers: int = 24
+    width: int = 1024
+    heads: int = 16
+
+
 def build_gpt(config: GptConfig, data: DataDescription) -> keras.Model:
     """Builds the model: tokens (batch, length) to next-token logits (batch, length, vocabulary)."""
     inputs = token_input(config.name, data)
