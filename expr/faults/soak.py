@@ -32,7 +32,7 @@ from soak_data import PAUSE, TRAINING_SAMPLES  # noqa: E402
 
 from ooodist.checkpoint import folder as folders  # noqa: E402
 
-STEP_SECONDS = 0.1  # of a job with pauses: 64 samples
+STEP_SECONDS = 0.3  # of a job with pauses, 64 samples; five jobs share two cores
 BATCH = 64  # of both workers
 BETWEEN = (60.0, 120.0)  # seconds from a fault to the next
 LOOK_SECONDS = 5.0
@@ -48,7 +48,7 @@ def settings(epochs: int) -> list[str]:
         "data={name: function, function: 'expr.faults.soak_data:digits', num_classes: 10}",
         "model={name: mlp, layers: [64, 64], dropout: 0.2}",
         f"epochs={epochs}",
-        "checkpoint={every_epochs: 0, every_steps: 50, keep: 2}",
+        "checkpoint={every_epochs: 0, every_steps: 20, keep: 2}",
     ]
 
 

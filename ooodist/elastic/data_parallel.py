@@ -51,7 +51,7 @@ class SelectiveDataParallel:
     Attributes:
         inner, config: as given.
         launches: the latest selections' plans and traced steps, by digest of the selection and
-            whether its plan may leave exchanges to the next call.
+            whether calls may leave exchanges to each other.
     """
 
     needs_plan = False  # planned whenever elastic training itself is
@@ -186,7 +186,8 @@ class SelectiveDataParallel:
 
     def launch_for(self, mask: Mask) -> Launch:
         """Returns the selection's traced step; the latest are kept, as tracing takes seconds."""
-        key = mask.digest, self.inner.may_carry
+        carrying = self.inner.carrying
+        key = mask.digest, carrying is not None and carrying.is_wanted
         if key not in self.launches:
             planned, backward = self._planned_backward(mask)
             launch = Launch(
