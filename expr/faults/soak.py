@@ -48,7 +48,7 @@ def settings(epochs: int) -> list[str]:
         "data={name: function, function: 'expr.faults.soak_data:digits', num_classes: 10}",
         "model={name: mlp, layers: [64, 64], dropout: 0.2}",
         f"epochs={epochs}",
-        "checkpoint={every_epochs: 0, every_steps: 20, keep: 2}",
+        "checkpoint={every_epochs: 0, every_steps: 8, keep: 2}",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import random
 import subprocess
 from pathlib import Path
@@ -108,9 +109,9 @@ def soak() -> ModuleType:
 def test_what_a_process_uses(soak: ModuleType) -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
-        memory, descriptors, threads = soak.usage(sleeper.pid)
-        assert 0.1 < memory < 50
+        _, descriptors, threads = soak.usage(sleeper.pid)
         assert (descriptors >= 3, threads) == (True, 1)
+        assert soak.usage(os.getpid())[0] > 30
     finally:
         sleeper.kill()
         sleeper.wait()
