@@ -27,7 +27,7 @@ from ooodist.checkpoint.arrays import as_bytes
 from ooodist.checkpoint.state import State, Variable
 from ooodist.compat.keras_saving import Layout, configuration, layout_of
 from ooodist.errors import UserError
-from ooodist.step.finite import check_weight
+from ooodist.step.finiteness.finite import check_weight
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import replacing

@@ -20,7 +20,7 @@ from ooodist.checkpoint.state import State
 from ooodist.compat.keras_saving import Layout, configuration, layout_of
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.step.finite import check_weight
+from ooodist.step.finiteness.finite import check_weight
 from ooodist.util import yaml_dataclass
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from ooodist.planner.data_parallel.plan import Plan, WireSetting
 from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried
+from ooodist.step.finiteness.skipping import OnNan
 from ooodist.step.launch import Batch, Launch, Run, in_launches
 from ooodist.step.sending.wire import ErrorFeedback
-from ooodist.step.skipping import OnNan
 from ooodist.trainer.strategy import Strategy
 
 logger = logging.getLogger("ooodist")

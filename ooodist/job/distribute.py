@@ -24,10 +24,10 @@ from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan, WireSetting
 from ooodist.step.backward import Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
+from ooodist.step.finiteness.skipping import OnNan, check_on_nan
 from ooodist.step.optimizer import loss_scale
 from ooodist.step.sending.rows import RowGradients
 from ooodist.step.sending.wire import ErrorFeedback
-from ooodist.step.skipping import OnNan, check_on_nan
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 

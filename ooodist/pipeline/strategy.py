@@ -37,9 +37,9 @@ from ooodist.pipeline.runtime.runtime import Ran
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
+from ooodist.step.finiteness.skipping import OnNan, changed_by_forward
 from ooodist.step.launch import Batch, Run
 from ooodist.step.optimizer import without_scaling
-from ooodist.step.skipping import OnNan, changed_by_forward
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
 

@@ -28,10 +28,11 @@ from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.carried import CarriedUpdates, Carrying, Left
-from ooodist.step.finite import Checked, GradientSums, GradientWatch
+from ooodist.step.finiteness.finite import Checked, GradientSums, GradientWatch
+from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
+from ooodist.step.finiteness.skipping import Skipping
 from ooodist.step.notices import Notices
 from ooodist.step.optimizer import not_updating, scaling_parts, updating_one_by_one
-from ooodist.step.skipping import Skipping
 from ooodist.step.synchronized import synchronizing
 from ooodist.step.tape import watch_gradients
 from ooodist.step.whole_batch_losses import of_whole_batch
@@ -83,6 +84,7 @@ class Launch:
         self._watch = watch
         self._carrying = carrying
         self._carried: CarriedUpdates | None = None  # made before the first call
+        self._verdict: EarlyVerdict | None = None  # made when it is first traced
         self._sums = GradientSums()
         self._checked: dict[int, Sequence[Checked]] = {}
         self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
@@ -194,6 +196,8 @@ class Launch:
             if held:
                 total = add_gradients(held, gradients)
                 gradients = [None if g is None else g / divisor for g in total]
+            if self._verdict is not None:
+                self._verdict.look_at(gradients)
             carried = () if leaving is None else leaving.names
             result = self.backward(target, seeds, gradients, variables, carried)
             if self._sees_gradients:
@@ -201,6 +205,8 @@ class Launch:
             return result
 
         skipping = None if self._watch is None else self._watch.skipping
+        if self._verdict is None and can_be_early(self.model, self.backward.exchange.engine):
+            self._verdict = EarlyVerdict(self.model, self.backward.exchange.engine)
         with contextlib.nullcontext() if skipping is None else skipping.step():
             for batch in batches[:-1]:
                 with watch_gradients(hold, self.backward.trained), not_updating(self.model):
@@ -233,7 +239,17 @@ class Launch:
             return leaving.leaving()
         if skipping is not None:  # it updates all weights together, or none
             return contextlib.nullcontext()
+        if self._verdict is not None:
+            return self._verdict.updating(self._arriving_together)
         return updating_one_by_one(self.model)
+
+    def _arriving_together(self) -> list[list[Any]]:
+        """Returns the weights of each exchange of the step that was traced last."""
+        weights = self.model.trainable_variables
+        known = dict(zip(variable_names(weights), weights, strict=True))
+        exchanges = self.backward.steps[-1].exchanges
+        groups = dict.fromkeys(each.weights for each in exchanges)  # chunks of one weight
+        return [[known[name] for name in group] for group in groups]
 
     def _train_step(self, batch: Batch) -> dict[str, Any]:
         engine = self.backward.exchange.engine

@@ -26,10 +26,10 @@ from ooodist.engines.base import Engine
 from ooodist.step import metric_states, replicas
 from ooodist.step.building import build
 from ooodist.step.carried import Carrying
-from ooodist.step.finite import GradientWatch
+from ooodist.step.finiteness.finite import GradientWatch
+from ooodist.step.finiteness.skipping import OnNan
 from ooodist.step.launch import Batch, Run
 from ooodist.step.sending.wire import ErrorFeedback
-from ooodist.step.skipping import OnNan
 
 logger = logging.getLogger("ooodist")
 

@@ -18,7 +18,7 @@ from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks, make_ranks
 from ooodist.pipeline.runtime.record import Record
 from ooodist.pipeline.runtime.transport import Transport
-from ooodist.step.finite import GradientWatch
+from ooodist.step.finiteness.finite import GradientWatch
 
 POSITIONS, REPLICAS, STEPS = 2, 2, 3
 SAMPLES = 4  # of a step of one pipeline

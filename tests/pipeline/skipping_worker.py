@@ -12,7 +12,7 @@ import pytest
 import ooodist
 from ooodist import engines
 from ooodist.errors import UserError
-from ooodist.step import finite
+from ooodist.step.finiteness import finite
 from tests.pipeline.holding_worker import SECOND_SPLIT
 
 BATCH, STEPS = 8, 6

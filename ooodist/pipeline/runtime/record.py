@@ -24,7 +24,7 @@ from mpi4py import MPI
 from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.transport import Transport
-from ooodist.step.finite import Checked
+from ooodist.step.finiteness.finite import Checked
 
 _LOSS, _METRICS = 0, 1  # tags
 
@@ -44,7 +44,7 @@ class Record:
 
     Attributes:
         checked: the gradients that are checked for values that are not finite, in the order of the
-            backward pass; see ``step/finite.py``.
+            backward pass; see ``step/finiteness/finite.py``.
     """
 
     def __init__(

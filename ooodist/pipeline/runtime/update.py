@@ -2,7 +2,7 @@
 
 Where an optimizer looks at all gradients together, ranks agree: on the norm that
 ``global_clipnorm`` limits, and on whether all are finite where the loss is scaled. Where it is not
-scaled, gradients must be finite: see ``step/finite.py``.
+scaled, gradients must be finite: see ``step/finiteness/finite.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from ooodist.engines.mpi_messages import wait
 from ooodist.errors import UserError
-from ooodist.step.finite import GradientSums
+from ooodist.step.finiteness.finite import GradientSums
 from ooodist.step.update_order import one_after_the_other
 
 
@@ -129,7 +129,7 @@ class Update:
     def _apply_to(
         self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, finite: tf.Tensor
     ) -> tf.Tensor:
-        """Applies gradients; returns the code of a non-finite one or 0, see ``step/finite.py``."""
+        """Applies gradients; returns the code of a non-finite one or 0 (``step/finiteness/finite.py``)."""
         self._sums = GradientSums()
         if self._inner is self._optimizer:
             self._sums.add(0, [variable.path for variable in self._variables], gradients)

@@ -13,8 +13,14 @@ import tensorflow as tf
 import ooodist
 from ooodist.checkpoint import keras_file
 from ooodist.errors import UserError
-from ooodist.step import finite
-from ooodist.step.skipping import Skipping, all_finite, changed_by_forward, check_on_nan, summed
+from ooodist.step.finiteness import finite
+from ooodist.step.finiteness.skipping import (
+    Skipping,
+    all_finite,
+    changed_by_forward,
+    check_on_nan,
+    summed,
+)
 from tests.checkpoint.examples import state_of
 from tests.job.test_distribute import data, make
 

@@ -18,8 +18,8 @@ and all end with the same message.
 Where the loss is scaled (LossScaleOptimizer), gradients overflow now and then, and the optimizer
 skips such a step: there only weights are checked.
 
-With ``on_nan: skip`` the step is left out (:mod:`ooodist.step.skipping`), and the codes, of
-gradients on one rank, too, only serve to say so.
+With ``on_nan: skip`` the step is left out (:mod:`ooodist.step.finiteness.skipping`), and the codes,
+of gradients on one rank, too, only serve to say so.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
+from ooodist.step.finiteness.skipping import MOST_IN_A_ROW, OnNan, Skipping, summed
 from ooodist.step.notices import Notices
 from ooodist.step.optimizer import optimizers_of
-from ooodist.step.skipping import MOST_IN_A_ROW, OnNan, Skipping, summed
 
 logger = logging.getLogger("ooodist")
 

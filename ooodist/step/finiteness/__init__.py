@@ -1,0 +1,1 @@
+"""What follows from gradients that are not finite: an end, a step less, another scale."""
