@@ -129,7 +129,7 @@ class Update:
     def _apply_to(
         self, gradients: Sequence[tf.Tensor], factor: tf.Tensor, finite: tf.Tensor
     ) -> tf.Tensor:
-        """Applies gradients; returns the code of a non-finite one or 0 (``finiteness/finite.py``)."""
+        """Applies gradients; returns the code of a non-finite one or 0, see ``finite.py``."""
         self._sums = GradientSums()
         if self._inner is self._optimizer:
             self._sums.add(0, [variable.path for variable in self._variables], gradients)
