@@ -16,7 +16,7 @@ import os
 import shlex
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ooodist.errors import UserError
@@ -38,7 +38,7 @@ from ooodist.launcher.ssh import mpirun
 from ooodist.launcher.ssh.listed import LOOPBACK, Listed, count_slots, first_workers, read_hosts
 from ooodist.launcher.ssh.places import Wanted, find_places
 from ooodist.launcher.ssh.preflight import Way
-from ooodist.launcher.supervise import Supervisor
+from ooodist.launcher.supervise import Signals, Supervisor
 
 RESTART = "OOODIST_RESTART"  # the number of the restart, for the workers
 DESCRIPTION = """\
@@ -97,7 +97,8 @@ def main(arguments: list[str]) -> int:
 
 def _launch(options: argparse.Namespace, command: list[str]) -> int:
     launch = _Launch(options, command)
-    return restarts.run(launch.run, options.restarts or 0, launch.output)
+    with closing(launch):
+        return restarts.run(launch.run, options.restarts or 0, launch.output)
 
 
 class _Launch:
@@ -111,7 +112,7 @@ class _Launch:
         if self._wanted is None:
             check_command(command)
         self.output = Output(log_folder(options.log_dir))
-        self._before: Supervisor | None = None
+        self._signals: Signals | None = None
         if self._wanted is None and options.num_workers > 1 and options.engine in LISTENING:
             _close_network(self.output, options.engine, share=options.share_network)
 
@@ -126,13 +127,18 @@ class _Launch:
                 for process in processes:
                     print(process)
                 return Ended(0, "", 0.0)
-            before, started = self._before, time.monotonic()
-            supervisor = Supervisor(cleaner, self.output)
-            if before is not None and before.is_told_to_end:
-                return Ended(before.stop_code, "", 0.0)
-            self._before = supervisor
+            # Made once: a signal between two starts counts.
+            self._signals = self._signals or Signals()
+            if (number := self._signals.look()) is not None:
+                return Ended(128 + number, "", 0.0)
+            supervisor, started = Supervisor(cleaner, self.output, self._signals), time.monotonic()
             code = supervisor.run(processes, options.timeout)
             return Ended(code, supervisor.failure, time.monotonic() - started)
+
+    def close(self) -> None:
+        """Lets go of the signals."""
+        if self._signals:
+            self._signals.close()
 
     def _places(self, is_restart: bool, cleaner: Cleaner, resources: ExitStack) -> Places:
         options = self._options

@@ -37,7 +37,7 @@ and ``ip netns exec NAME bash`` is a shell there.
 """
 
 import argparse
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from ooodist.launcher import environment
 from ooodist.launcher.arguments import (
@@ -50,7 +50,7 @@ from ooodist.launcher.arguments import (
 )
 from ooodist.launcher.lab import Lab
 from ooodist.launcher.output import Output
-from ooodist.launcher.supervise import Supervisor
+from ooodist.launcher.supervise import Signals, Supervisor
 
 DESCRIPTION = """\
 Start one training job on N hosts of an emulated network on this machine: worker i on host i, which
@@ -88,8 +88,9 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
     check_command(command)
     lab = Lab(options.num_workers, options.rate, options.delay, options.cores)
     output = Output(log_folder(options.log_dir))
-    supervisor = Supervisor(lab.cleaner, output)  # from here on a signal ends the job cleanly
-    with lab, ExitStack() as resources:
+    signals = Signals()  # from here on a signal ends the job cleanly
+    supervisor = Supervisor(lab.cleaner, output, signals)
+    with closing(signals), lab, ExitStack() as resources:
         if options.num_workers > len(lab.cores):
             output.say(
                 f"{options.num_workers} workers share the cores {lab.cores}: while one computes, "

@@ -45,6 +45,43 @@ class Stream:
     lines: LineSplitter = field(default_factory=LineSplitter)
 
 
+class Signals:
+    """What is sent to this process, as bytes to a socket, from now on.
+
+    One is enough for all jobs of a process, one after the other: a signal that comes between two
+    of them ends the next.
+
+    Attributes:
+        reader: can be read when a signal has come.
+        stopped_by: the last of STOP_SIGNALS that has come, as of the last ``look``.
+    """
+
+    def __init__(self) -> None:
+        self.reader, self._writer = socket.socketpair()
+        self.stopped_by: int | None = None
+        for end in (self.reader, self._writer):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno())
+        for number in (signal.SIGCHLD, *STOP_SIGNALS):
+            # What is ignored already (nohup) stays ignored.
+            if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
+
+    def look(self) -> int | None:
+        """Reads what has come, and returns ``stopped_by``."""
+        with suppress(BlockingIOError):
+            for number in self.reader.recv(4096):
+                if number in STOP_SIGNALS:
+                    self.stopped_by = number
+        return self.stopped_by
+
+    def close(self) -> None:
+        """Lets go of the sockets; signals do nothing from then on."""
+        signal.set_wakeup_fd(-1)
+        self.reader.close()
+        self._writer.close()
+
+
 class Supervisor:
     """Runs one job; used for a single call of ``run``.
 
@@ -53,15 +90,14 @@ class Supervisor:
             or because the launcher was told to end it.
     """
 
-    def __init__(self, cleaner: Cleaner, output: Output) -> None:
+    def __init__(self, cleaner: Cleaner, output: Output, signals: Signals) -> None:
         self._job = Job(cleaner)
         self.failure = ""
         self._output = output
-        self._stopped_by: int | None = None
+        self._signals = signals
         self._next_look = math.inf  # for stopped processes, as of time.monotonic
         self._selector = selectors.DefaultSelector()
-        self._signals = self._signals_as_bytes()
-        self._selector.register(self._signals, selectors.EVENT_READ)
+        self._selector.register(signals.reader, selectors.EVENT_READ)
 
     def run(self, processes: list[Process], timeout: float | None) -> int:
         """Runs the processes to their end and returns the exit code of the job.
@@ -81,30 +117,6 @@ class Supervisor:
         self._check_output()
         return code
 
-    @property
-    def is_told_to_end(self) -> bool:
-        """Whether the launcher got a signal to end the job, also after ``run``."""
-        with suppress(BlockingIOError):
-            self._note(self._signals.recv(4096))
-        return self._stopped_by is not None
-
-    @property
-    def stop_code(self) -> int:
-        """The exit code for that signal."""
-        assert self._stopped_by is not None
-        return 128 + self._stopped_by
-
-    def _signals_as_bytes(self) -> socket.socket:
-        reader, self._signal_writer = socket.socketpair()
-        for end in (reader, self._signal_writer):
-            end.setblocking(False)
-        signal.set_wakeup_fd(self._signal_writer.fileno())
-        for number in (signal.SIGCHLD, *STOP_SIGNALS):
-            # What is ignored already (nohup) stays ignored.
-            if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)
-        return reader
-
     def _start(self, process: Process) -> None:
         try:
             for label in [process.label, *map(str, range(process.ranks))]:
@@ -121,10 +133,9 @@ class Supervisor:
     def _watch(self, deadline: float | None, timeout: float | None) -> int:
         while (code := self._job.code()) is None:
             self._wait(deadline)
-            if self._stopped_by is not None:
-                name = signal.Signals(self._stopped_by).name
-                self._output.say(f"{name}: ending the job")
-                return self.stop_code
+            if (number := self._signals.stopped_by) is not None:
+                self._output.say(f"{signal.Signals(number).name}: ending the job")
+                return 128 + number
             self._check_output()
             if deadline is not None and time.monotonic() >= deadline and self._job.code() is None:
                 self._output.say(f"not finished after {timeout:g} s (--timeout): ending the job")
@@ -150,7 +161,7 @@ class Supervisor:
         """Shows the last lines of processes that a signal has ended, as these could not say why."""
         silent = [running for running in self._job.failed() if running.is_silenced]
         for key, _ in self._selector.select(0):
-            if key.fileobj is not self._signals and key.data.running in silent:
+            if key.fileobj is not self._signals.reader and key.data.running in silent:
                 self._forward(key)
         for running in silent:
             for line in self._output.last(running.process.label):
@@ -166,10 +177,10 @@ class Supervisor:
         limit = None if next_event == math.inf else max(0.0, next_event - time.monotonic())
         ready = [key for key, _ in self._selector.select(limit)]
         for key in ready:
-            if key.fileobj is not self._signals:
+            if key.fileobj is not self._signals.reader:
                 self._forward(key)
-        if any(key.fileobj is self._signals for key in ready):
-            self._note(self._signals.recv(4096))
+        if any(key.fileobj is self._signals.reader for key in ready):
+            self._signals.look()
             self._job.look()
             # One that is stopped raises SIGCHLD as well, but only once.
             self._next_look = min(self._next_look, time.monotonic())
@@ -183,11 +194,6 @@ class Supervisor:
             os.killpg(running.popen.pid, signal.SIGKILL)
         is_any_stopped = any(running.looks_stopped for running in self._job.alive())
         self._next_look = time.monotonic() + stopped.LOOK_SECONDS if is_any_stopped else math.inf
-
-    def _note(self, signals: bytes) -> None:
-        for number in signals:
-            if number in STOP_SIGNALS:
-                self._stopped_by = number
 
     def _wait_for_ends(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -209,19 +215,23 @@ class Supervisor:
 
     def _end(self) -> None:
         """Ends all processes that still run."""
-        may_save = self._stopped_by == signal.SIGTERM and not self._job.failed()
+        may_save = self._signals.stopped_by == signal.SIGTERM and not self._job.failed()
         if stubborn := self._job.end(self._wait_for_ends, may_save=may_save):
             names = ", ".join(running.process.name for running in stubborn)
             seconds = GRACE_SECONDS + (SAVING_SECONDS if may_save else 0)
             self._output.say(f"still running {seconds:g} s after SIGTERM, killed: {names}")
         self._forward_the_rest()
         self._output.close_logs()
-        signal.set_wakeup_fd(-1)
+        self._selector.close()
 
     def _forward_the_rest(self) -> None:
         """Shows what is left in the pipes, and lines that never got their line feed."""
-        self._selector.unregister(self._signals)
+        self._selector.unregister(self._signals.reader)
         for key, _ in self._selector.select(0):
             self._forward(key)
         for key in self._selector.get_map().values():
             self._show(key.data, key.data.lines.end())
+        for running in self._job.running:
+            for pipe in (running.popen.stdout, running.popen.stderr):
+                assert pipe
+                pipe.close()

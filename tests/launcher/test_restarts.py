@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from ooodist.checkpoint import folder as folders
 from ooodist.launcher import restarts
 from ooodist.launcher.output import Output
 from ooodist.launcher.restarts import TRAINER, Ended, resuming
+from ooodist.launcher.supervise import STOP_SIGNALS, Signals
 
-from .conftest import Launchers, wait_until
+from .conftest import Launchers, python, wait_until
 
 KILLED = Ended(137, "worker 1 was killed by signal 9 (Killed)", 5.0)
 LATER = Ended(137, KILLED.failure, 3600.0)
@@ -109,6 +111,37 @@ def test_a_worker_that_is_killed_changes_no_bit(launchers: Launchers, tmp_path: 
     states = [folders.latest(tmp_path / name)[1] for name in ("killed", "undisturbed")]
     assert states[0].epoch == states[1].epoch == 12
     assert states[0].fingerprint == states[1].fingerprint
+
+
+def test_a_restart_leaves_no_descriptor(launchers: Launchers) -> None:
+    # Codes in turns: the same failure three times in a row ends the restarts.
+    counting = """
+import os, sys
+print(len(os.listdir(f"/proc/{os.getppid()}/fd")))
+sys.exit(3 + int(os.environ["OOODIST_RESTART"]) % 2)
+"""
+    options = ["-np", "1", "--engine", "collective", "--restarts", "5", "--timeout", "20"]
+    ended = launchers.run(*options, *python(counting))
+    assert ended.returncode == 4, ended.stderr
+    numbers = re.findall(r"(\d+)$", ended.stdout, re.MULTILINE)
+    assert len(numbers) == 6
+    assert len(set(numbers)) == 1, numbers
+
+
+def test_a_signal_between_two_starts_counts() -> None:
+    numbers = (signal.SIGCHLD, *STOP_SIGNALS)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        with closing(Signals()) as signals:
+            assert signals.look() is None
+            os.kill(os.getpid(), signal.SIGCHLD)
+            assert signals.look() is None
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert signals.look() == signals.look() == signals.stopped_by == signal.SIGTERM
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_logs_go_on_after_a_restart(tmp_path: Path) -> None:

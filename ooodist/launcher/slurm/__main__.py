@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from ooodist.launcher.arguments import check_command, reporting
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.output import Output
 from ooodist.launcher.slurm.processes import ENGINES, processes
 from ooodist.launcher.slurm.task import task_of
-from ooodist.launcher.supervise import Supervisor
+from ooodist.launcher.supervise import Signals, Supervisor
 
 DESCRIPTION = """\
 Start one rank of a training job in each task of a Slurm step. The ranks find each other by what
@@ -55,8 +55,8 @@ def main(arguments: list[str]) -> int:
 def _run(engine: str, command: list[str]) -> int:
     check_command(command)
     task = task_of(os.environ)
-    with Cleaner() as cleaner, ExitStack() as resources:
-        supervisor = Supervisor(cleaner, Output(None))
+    with closing(Signals()) as signals, Cleaner() as cleaner, ExitStack() as resources:
+        supervisor = Supervisor(cleaner, Output(None), signals)
         return supervisor.run(processes(engine, command, task, cleaner, resources), timeout=None)
 
 
