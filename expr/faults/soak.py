@@ -108,7 +108,7 @@ class Watch:
 
         Of the launcher, these are medians of the first and the last quarter of its life. Of a rank,
         which lives until the next fault, they are medians over the first and the last third of all
-        its lives, each looked at when it has settled.
+        its lives, each looked at from when it has settled.
         """
         lives = [looks for each, looks in self.seen.values() if each == role]
         if len(lives) == 1:
@@ -119,7 +119,7 @@ class Watch:
             settled = []
             for looks in lives:
                 old = [used for when, used in looks if when - looks[0][0] > SETTLED_SECONDS]
-                settled += old[:1]
+                settled += old[:3]  # some: a thread may come and go
             part = max(1, len(settled) // 3)
         if not settled:
             return []
