@@ -15,6 +15,7 @@ from ooodist.util.importing import without_collection
 if TYPE_CHECKING:
     from ooodist.engines import init, shutdown
     from ooodist.engines.base import Engine
+    from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
     from ooodist.job.distribute import distribute
     from ooodist.job.pipelined import pipelined
     from ooodist.step.optimizer import apply
@@ -32,6 +33,7 @@ __all__ = [
     "flush",
     "init",
     "pipelined",
+    "put_recurrent_gradients_after_loop",
     "rank",
     "shutdown",
     "size",
@@ -46,6 +48,7 @@ _HOME = {
     "distribute": "ooodist.job.distribute",
     "pipelined": "ooodist.job.pipelined",
     "warm_start": "ooodist.zoo.start",
+    "put_recurrent_gradients_after_loop": "ooodist.graph.recurrent",
     "flush": "ooodist.trainer.fit",
     "whole": "ooodist.trainer.fit",
     "DistributedGradientTape": "ooodist.step.tape",

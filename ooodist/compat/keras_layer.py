@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import keras
@@ -79,3 +80,28 @@ def replaced_moments(layer: keras.layers.BatchNormalization, moments: Moments) -
         yield
     finally:
         del layer._moments
+
+
+def replace_inner_loop(layer: keras.layers.RNN, loop: Callable[..., Any]) -> None:
+    """Replaces how a recurrent layer runs over time: ``RNN.inner_loop`` (since Keras 3.0).
+
+    The public ``call`` also makes the first states, keeps the last ones and draws dropout masks.
+
+    Args:
+        layer: the layer.
+        loop: called with the method that it replaces, and that method's arguments: sequences,
+            initial_state, mask and training. Returns the last output, all outputs, and the states.
+    """
+    # Not a child of the layer, as Keras would make an attribute.
+    object.__setattr__(layer, "inner_loop", partial(loop, type(layer).inner_loop.__get__(layer)))
+
+
+def rnn(*arguments: Any, **options: Any) -> tuple[Any, Any, Any]:
+    """Runs over time: ``keras.src.backend.rnn``; the public ``keras.layers.RNN`` needs a cell.
+
+    See there for arguments and results. A step may give nested outputs.
+    """
+    from keras.src import backend
+
+    result: tuple[Any, Any, Any] = backend.rnn(*arguments, **options)
+    return result

@@ -131,8 +131,10 @@ class Config:
     ``parallel.devices``, samples of all workers together); ``workers``: if given, the number of
     processes that must have been started; ``parallel``: null is data parallel; ``elastic``: null
     trains all tensors; ``warm_start``: null starts from fresh weights; ``steps_per_execution``:
-    null is the plan's choice, or 1 without a plan; ``timeout``: seconds without progress after
-    which the job ends."""
+    null is the plan's choice, or 1 without a plan; ``recurrent_gradients``: ``after_loop`` computes
+    the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix product over all times,
+    which an order can put off, and which is rounded otherwise; ``timeout``: seconds without
+    progress after which the job ends."""
 
     engine: Engine = "auto"
     workers: Annotated[int, Range(1)] | None = None
@@ -156,6 +158,7 @@ class Config:
         default=None, metadata={"was": "steps_per_launch"}
     )
     accumulate: Annotated[int, Range(1)] = 1
+    recurrent_gradients: Literal["in_loop", "after_loop"] = "in_loop"
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
     warm_start: WarmStartConfig | None = field(default=None, metadata={"was": "warmup"})

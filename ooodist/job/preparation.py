@@ -26,6 +26,7 @@ from ooodist.data.result import Data
 from ooodist.data_parallel import planning
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError, brief
+from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
 from ooodist.job.distribute import distribute
 from ooodist.job.division import divided
 from ooodist.planner.data_parallel.plan import Plan
@@ -227,6 +228,8 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
         model = models.build(config.model, data)  # with what Keras downloads, it has all values
     else:  # each rank will only have what it trains
         model = made_without_values(lambda: models.build(config.model, data))
+    if config.recurrent_gradients == "after_loop":
+        put_recurrent_gradients_after_loop(model)
     keras.utils.set_random_seed(config.seed + _place(config, engine)[0])
     loss = keras_objects.make_loss(config.loss, data.task)
     metrics = keras_objects.make_metrics(config.metrics, data.task)

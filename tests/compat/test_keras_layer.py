@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -83,6 +85,37 @@ def _moments() -> None:
     np.testing.assert_allclose(after, [[-1.0], [1.0]], rtol=1e-6)
 
 
+def _inner_loop() -> None:
+    layer = keras.layers.SimpleRNN(2)
+    called = []
+
+    def loop(plain: Any, sequences: Any, initial_state: Any, mask: Any, training: bool) -> Any:
+        called.append((tuple(sequences.shape), len(initial_state), mask, training))
+        last, outputs, states = plain(sequences, initial_state, mask=mask, training=training)
+        return 2 * last, outputs, states
+
+    inputs = tf.ones([1, 3, 4])
+    before = layer(inputs)
+    keras_layer.replace_inner_loop(layer, loop)
+    np.testing.assert_array_equal(layer(inputs, training=True), 2 * before)
+    assert called == [((1, 3, 4), 1, None, True)]
+
+
+def _rnn() -> None:
+    def step(inputs: Any, states: Any) -> Any:
+        (total,) = states
+        return (total + inputs, total), [total + inputs]
+
+    inputs = tf.reshape(tf.range(4.0), [1, 4, 1])
+    for backwards, sums in ((False, [0, 1, 3, 6]), (True, [3, 5, 6, 6])):
+        last, outputs, states = keras_layer.rnn(
+            step, inputs, [tf.zeros([1, 1])], go_backwards=backwards, return_all_outputs=True
+        )
+        assert [each.numpy().ravel().tolist() for each in outputs] == [sums, [0, *sums[:-1]]]
+        assert [float(each[0, 0]) for each in last] == [sums[-1], sums[-2]]
+        assert float(states[0][0, 0]) == sums[-1]
+
+
 CONTRACTS = [
     Contract("keras.src", "keras", keras_layer.is_from_keras, _origin),
     Contract("Layer._trainable_variables", "keras", keras_layer.own_variables, _variables),
@@ -91,6 +124,8 @@ CONTRACTS = [
     Contract("Embedding._embeddings", "keras", keras_layer.embedding_table, _table),
     Contract("BatchNormalization._reduction_axes", "keras", keras_layer.reduction_axes, _axes),
     Contract("BatchNormalization._moments", "keras", keras_layer.replaced_moments, _moments),
+    Contract("RNN.inner_loop", "keras", keras_layer.replace_inner_loop, _inner_loop),
+    Contract("keras.src.backend.rnn", "keras", keras_layer.rnn, _rnn),
 ]
 
 

@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
+
 layers = keras.layers
 Sample = tuple[keras.Model, Any, Any]
 CLASSES = 5
@@ -150,6 +152,11 @@ def recurrent() -> Sample:
     return model, _tokens(), _labels()
 
 
+def recurrent_with_gradients_after_loop() -> Sample:
+    model, inputs, labels = recurrent()
+    return put_recurrent_gradients_after_loop(model), inputs, labels
+
+
 def partly_frozen() -> Sample:
     model = keras.Sequential(
         [
@@ -208,6 +215,7 @@ MODELS: dict[str, Callable[[], Sample]] = {
         tied_and_shared_weights,
         several_inputs_and_outputs,
         recurrent,
+        recurrent_with_gradients_after_loop,
         partly_frozen,
         regularized,
         mixed_bfloat16,
