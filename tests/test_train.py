@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -337,6 +338,39 @@ def is_rank_1(process: int) -> bool:
     except OSError:
         return False
     return b"OOODIST_RANK=1" in content
+
+
+def test_bert_is_pretrained_by_two_workers_as_by_one(programs: Programs, tmp_path: Path) -> None:
+    words = settings(
+        "model={name: bert_12, layers: 1, width: 16, heads: 2, dropout: 0, attention_dropout: 0}",
+        f"data={{name: masked_text, vocabulary: {tmp_path / 'vocabulary.txt'}, length: 32, "
+        "vocabulary_size: 500}",
+        *("epochs=1", "steps_per_epoch=10", "report.tensorboard=false"),
+    )
+    losses = []
+    for size in (1, 2):
+        output = tmp_path / str(size)
+        batch = settings(f"batch={16 // size}")
+        train = [*PROGRAM, *words, *batch, "--output", str(output)]
+        command = [*train, "--engine", "local"] if size == 1 else launched("collective", *train)
+        done = programs.run(*command, CUDA_VISIBLE_DEVICES="-1")
+        assert done.returncode == 0, done.stdout
+        with (output / "history.csv").open(newline="") as file:
+            (row,) = csv.DictReader(file)
+        losses.append([float(row[each]) for each in ("loss", "masked_loss", "next_loss")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    loss, masked, follows = losses[0]
+    assert loss == pytest.approx(masked + follows, rel=1e-5)
+
+
+def test_data_that_differ_end_the_job(programs: Programs, tmp_path: Path) -> None:
+    """As where one host has fewer files, or a vocabulary of its own."""
+    data = "data={name: function, function: 'tests.wrong_jobs:differs_by_rank', num_classes: 2}"
+    words = settings(SMALL, data, "batch=8", "epochs=1")
+    done = programs.run(*launched("collective", *PROGRAM, *words, "--output", str(tmp_path)))
+    assert done.returncode == 2, done.stdout
+    (error,) = errors(done.stdout)
+    assert "the data (its samples, classes or vocabulary) differs between ranks" in error
 
 
 def test_nothing_is_imported_in_vain() -> None:

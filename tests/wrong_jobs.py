@@ -63,6 +63,12 @@ def breaks_on_rank_1() -> tf.data.Dataset:
     return data.apply(tf.data.experimental.assert_cardinality(400))
 
 
+def differs_by_rank() -> tf.data.Dataset:
+    """A data function of a user that finds more samples on one rank."""
+    number = 64 + 8 * engines.current().rank
+    return tf.data.Dataset.from_tensor_slices((np.zeros([number, 4], "f"), np.arange(number) % 2))
+
+
 def main() -> None:
     engine = engines.init()
     if engine.rank == 0:

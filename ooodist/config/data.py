@@ -15,7 +15,12 @@ from ooodist.config.data_brought import (
     TFDSConfig,
     TFRecordConfig,
 )
-from ooodist.config.data_shipped import DigitsConfig, SyntheticConfig, TextConfig
+from ooodist.config.data_shipped import (
+    DigitsConfig,
+    MaskedTextConfig,
+    SyntheticConfig,
+    TextConfig,
+)
 
 __all__ = [
     "KINDS",
@@ -24,6 +29,7 @@ __all__ = [
     "FeatureConfig",
     "FunctionConfig",
     "ImagesConfig",
+    "MaskedTextConfig",
     "NpzConfig",
     "SyntheticConfig",
     "TFDSConfig",
@@ -34,6 +40,7 @@ __all__ = [
 DataConfig = (
     DigitsConfig
     | TextConfig
+    | MaskedTextConfig
     | SyntheticConfig
     | NpzConfig
     | ImagesConfig
@@ -47,6 +54,7 @@ KINDS: dict[str, type] = {
     for kind in (
         DigitsConfig,
         TextConfig,
+        MaskedTextConfig,
         SyntheticConfig,
         NpzConfig,
         ImagesConfig,

@@ -42,6 +42,34 @@ class TextConfig:
 
 
 @dataclass(frozen=True)
+class MaskedTextConfig:
+    """Pairs of segments of text with masked tokens, for the pre-training of a BERT.
+
+    Each file is a document of a sentence or paragraph a line, or several with empty lines between
+    them. Half of the second segments are from another document. 15 % of all tokens are to be
+    predicted: eight tenths of them are masked and one tenth replaced, others in each epoch. Needs
+    the package tokenizers (``ooodist[text]``).
+    """
+
+    name: ClassVar[str] = "masked_text"
+    vocabulary: str  # a file of a token per line, as BERT's; learned and written if not there
+    path: str = "topics"  # the help texts that ship with Python, a text file, or a folder of *.txt
+    length: int = 128  # tokens of a sample, with [CLS] and both [SEP]
+    predictions: int | None = None  # tokens to predict in a sample, at most; None: 15 % of length
+    vocabulary_size: int = 30_522  # tokens to learn, at most; of a file, all lines count
+    lowercase: bool = True
+    validation_fraction: float = 0.1  # taken from the end of the text
+    seed: int = 0  # draws the pairs
+
+    def __post_init__(self) -> None:
+        check_range("length", self.length, 8)
+        check_range("predictions", self.predictions, 1, self.length - 3)
+        check_range("vocabulary_size", self.vocabulary_size, 100)
+        check_fraction(self.validation_fraction)
+        check_range("seed", self.seed, 0, 2**32 - 1)
+
+
+@dataclass(frozen=True)
 class SyntheticConfig:
     """Random samples of any shape with targets that can be learned.
 

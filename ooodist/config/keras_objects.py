@@ -17,12 +17,14 @@ import keras
 
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.errors import UserError
+from ooodist.models.metrics import NO_LABEL, LabeledAccuracy
 from ooodist.util import yaml_dataclass
 from ooodist.util.yaml_dataclass import did_you_mean
 
 logger = logging.getLogger("ooodist")
 
 SCHEDULE = "schedule"
+PRETRAINING = "pretraining"  # the task of data masked_text
 Catalogue = Mapping[str, type]
 
 _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
@@ -115,7 +117,13 @@ def make_optimizer(named: NamedArguments) -> keras.optimizers.Optimizer:
 
 
 def make_loss(named: NamedArguments | None, task: str) -> keras.losses.Loss:
-    """Makes the loss, by default the usual one for the task; models output logits."""
+    """Makes the loss, by default the usual one for the task; models output logits.
+
+    Raises UserError if there is another than that of pre-training.
+    """
+    if task == PRETRAINING:
+        _check_is_default("loss", named)
+        named = NamedArguments("sparse_categorical_crossentropy", {"ignore_class": NO_LABEL})
     if named is None:
         usual = "mean_squared_error" if task == "regression" else "sparse_categorical_crossentropy"
         named = NamedArguments(usual)
@@ -125,7 +133,14 @@ def make_loss(named: NamedArguments | None, task: str) -> keras.losses.Loss:
 def make_metrics(
     metrics: tuple[NamedArguments, ...] | None, task: str
 ) -> list[keras.metrics.Metric]:
-    """Makes the metrics, by default the usual ones for the task: accuracy, none for regression."""
+    """Makes the metrics, by default the usual ones for the task: accuracy, none for regression.
+
+    For pre-training there is one for each output. Raises UserError if there are others.
+    """
+    if task == PRETRAINING:
+        _check_is_default("metrics", metrics)
+        accuracies = LabeledAccuracy, keras.metrics.SparseCategoricalAccuracy
+        return [accuracy(name="accuracy") for accuracy in accuracies]
     if metrics is None:
         if task == "regression":
             return []
@@ -137,6 +152,14 @@ def make_metrics(
         arguments = _on_logits(METRICS[named.name], named) | {"name": named.name}
         made.append(_make(METRICS[named.name], arguments, f"metrics[{index}]"))
     return made
+
+
+def _check_is_default(key: str, given: Any) -> None:
+    if given is not None:
+        raise UserError(
+            f"{key} is given, but data masked_text has masked tokens and a next sentence to "
+            "predict, each with its own; leave it out"
+        )
 
 
 def _on_logits(cls: type, named: NamedArguments) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ooodist.data.result import Data
 from ooodist.data.stream import Share, shuffled_elements, shuffled_indices
 from ooodist.errors import UserError
 
-Pair = tuple[Any, tf.Tensor]
+Pair = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class IndexedSource:
     read: Callable[[tf.Tensor], Pair]  # numbers of shape (n,) -> x, y
     one_by_one: bool = False  # `read` takes a single number; samples are then read in parallel
     read_validation: Callable[[tf.Tensor], Pair] | None = None  # None: the same as `read`
-    augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None  # x, noise -> x
+    augment: Callable[[Pair, tf.Tensor], Pair] | None = None  # x, y and noise -> x, y
 
     def build(self, share: Share) -> Data:
         """Builds the worker's datasets; raises UserError if there are too few samples."""
@@ -51,8 +51,8 @@ class IndexedSource:
         numbers = tf.constant(self.train)
 
         def read(indices: tf.Tensor, noise: tf.Tensor) -> Pair:
-            x, y = self.read(tf.gather(numbers, indices))
-            return (x, y) if self.augment is None else (self.augment(x, noise), y)
+            pair = self.read(tf.gather(numbers, indices))
+            return pair if self.augment is None else self.augment(pair, noise)
 
         train = shuffled_indices(len(self.train), share)
         if self.one_by_one:

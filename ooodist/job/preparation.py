@@ -22,6 +22,7 @@ from ooodist.compat.keras_deferred import made_without_values
 from ooodist.config import job as job_file
 from ooodist.config import keras_objects
 from ooodist.config.job import Config
+from ooodist.config.keras_objects import PRETRAINING
 from ooodist.data.result import Data
 from ooodist.data_parallel import planning
 from ooodist.engines.base import Engine
@@ -146,6 +147,7 @@ def load_and_build(
             start_step=first_step,
         )
         steps = _steps_per_epoch(config, data)
+    engine.check_equal("the data (its samples, classes or vocabulary)", data.description)
     plan = None
     if config.order.plan is not None:
         plan = planning.read_plan(Path(config.order.plan), engine).plan
@@ -238,7 +240,8 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
     model.compile(
         optimizer=keras_objects.make_optimizer(config.optimizer),
         loss=loss,
-        metrics=metrics,
+        # Keras takes a list for each output.
+        metrics=[[metric] for metric in metrics] if data.task == PRETRAINING else metrics,
         jit_compile=False,
     )
     if config.checkpoint.is_wanted:
@@ -288,6 +291,9 @@ def _check_monitor(
         return  # a custom train_step may log anything
     monitor = config.early_stopping.monitor
     names = ["loss", *(metric.name for metric in metrics)]
+    if data.task == PRETRAINING:
+        outputs = model.output_names
+        names = ["loss", *(f"{each}_{what}" for each in outputs for what in ("loss", "accuracy"))]
     if data.validation is not None:
         names += [f"val_{name}" for name in names]
     if monitor not in names:

@@ -38,7 +38,13 @@ from ooodist.models.lstm import LstmConfig, build_lstm
 from ooodist.models.mlp import MlpConfig, build_mlp
 from ooodist.models.resnet18 import ResNet18Config, ResNet34Config, build_resnet18
 from ooodist.models.resnet20 import ResNet20Config, build_resnet20
-from ooodist.models.transformers.bert import Bert12Config, Bert24Config, build_bert
+from ooodist.models.transformers.bert import (
+    Bert12Config,
+    Bert24Config,
+    Bert36Config,
+    Bert48Config,
+    build_bert,
+)
 from ooodist.models.transformers.gpt import Gpt3MediumConfig, GptConfig, build_gpt
 from ooodist.models.transformers.vit import VitConfig, build_vit
 from ooodist.models.weights import load_start_weights
@@ -77,6 +83,8 @@ _ALL = (
     Registered(VitConfig, build_vit),
     Registered(Bert12Config, build_bert),
     Registered(Bert24Config, build_bert),
+    Registered(Bert36Config, build_bert),
+    Registered(Bert48Config, build_bert),
     Registered(GptConfig, build_gpt),
     Registered(Gpt3MediumConfig, build_gpt),
     Registered(LstmConfig, build_lstm),

@@ -20,7 +20,10 @@ class DataDescription(Protocol):
 
     @property
     def task(self) -> str:
-        """ "classification", "language" (a class at every position) or "regression"."""
+        """ "classification", "language" (a class at every position), "regression" or "pretraining".
+
+        The latter is BERT's: x is a dictionary, see ``transformers/bert.py``.
+        """
 
     @property
     def num_classes(self) -> int | None:
@@ -64,9 +67,10 @@ class ModelConfig:
 
 
 def finish(inputs: Any, outputs: keras.KerasTensor, name: str) -> keras.Model:
-    """Returns the model from ``inputs`` to ``outputs``, with logits cast to float32.
+    """Returns the model from ``inputs`` to ``outputs``, with logits cast to float32."""
+    return keras.Model(inputs, float32_logits(outputs), name=name)
 
-    Losses on float16 logits overflow, so the last layer is float32 whatever the precision.
-    """
-    logits = keras.layers.Activation("linear", dtype="float32", name="float32_logits")(outputs)
-    return keras.Model(inputs, logits, name=name)
+
+def float32_logits(logits: keras.KerasTensor, name: str = "float32_logits") -> keras.KerasTensor:
+    """Casts logits to float32, as losses on float16 logits overflow."""
+    return keras.layers.Activation("linear", dtype="float32", name=name)(logits)

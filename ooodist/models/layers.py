@@ -84,6 +84,17 @@ class PositionEmbedding(keras.layers.Layer):  # type: ignore[misc, unused-ignore
 
 
 @keras.saving.register_keras_serializable(package="ooodist")
+class AtPositions(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
+    """Takes the vectors at some positions of a sequence.
+
+    (batch, length, width) and integers (batch, count) become (batch, count, width).
+    """
+
+    def call(self, inputs: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
+        return ops.take_along_axis(inputs, ops.expand_dims(positions, -1), axis=1)
+
+
+@keras.saving.register_keras_serializable(package="ooodist")
 class ClassToken(keras.layers.Layer):  # type: ignore[misc, unused-ignore]
     """Prepends one learned vector to a sequence.
 

@@ -65,7 +65,7 @@ def assert_validation_shared(one: Data, workers: list[Data]) -> None:
         assert all(worker.validation is None for worker in workers)
         return
     whole = joined(batches(one.validation))
-    assert len(whole[1]) == one.num_validation_samples
+    assert len(tf.nest.flatten(whole[1])[0]) == one.num_validation_samples
     for rank, worker in enumerate(workers):
         mine = joined(batches(worker.validation))
         assert_equal(mine, tf.nest.map_structure(lambda a, r=rank: a[r :: len(workers)], whole))

@@ -43,8 +43,9 @@ def source(config: DigitsConfig) -> IndexedSource:
             x = tf.image.resize(x, (size, size), "bilinear", antialias=size < ORIGINAL_SIZE)
         return tf.repeat(x, config.channels, axis=-1), tf.gather(labels, indices)
 
-    def augment(x: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-        return shifted(x, noise, furthest=max(1, size // ORIGINAL_SIZE))
+    def augment(pair: Pair, noise: tf.Tensor) -> Pair:
+        x, y = pair
+        return shifted(x, noise, furthest=max(1, size // ORIGINAL_SIZE)), y
 
     fraction = config.validation_fraction
     train, validation = split_indices(len(labels), fraction, config.split_seed, digits)

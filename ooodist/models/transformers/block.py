@@ -77,10 +77,19 @@ class BlockStyle:
 
 
 def transformer_block(
-    x: keras.KerasTensor, config: TransformerConfig, style: BlockStyle, name: str
+    x: keras.KerasTensor,
+    config: TransformerConfig,
+    style: BlockStyle,
+    name: str,
+    mask: keras.KerasTensor | None = None,
 ) -> keras.KerasTensor:
-    """Applies attention and an MLP, each added to its input (batch, length, width)."""
-    x = _residual(x, _attention(config, style, f"{name}_attention"), config, style)
+    """Applies attention and an MLP, each added to its input (batch, length, width).
+
+    Args:
+        mask: bool (batch, 1, length), false for positions that no other one looks at; None: all
+            are looked at.
+    """
+    x = _residual(x, _attention(config, style, f"{name}_attention", mask), config, style)
     return _residual(x, _mlp(config, style, f"{name}_mlp"), config, style)
 
 
@@ -115,7 +124,9 @@ def _residual(
     return x if style.normalize_first else normalize(x)
 
 
-def _attention(config: TransformerConfig, style: BlockStyle, name: str) -> _Branch:
+def _attention(
+    config: TransformerConfig, style: BlockStyle, name: str, mask: keras.KerasTensor | None
+) -> _Branch:
     attention = keras.layers.MultiHeadAttention(
         config.heads,
         config.width // config.heads,
@@ -123,7 +134,9 @@ def _attention(config: TransformerConfig, style: BlockStyle, name: str) -> _Bran
         kernel_initializer=initializer(style.stddev),
         name=name,
     )
-    return _Branch(name, lambda x: attention(x, x, use_causal_mask=style.causal))
+    return _Branch(
+        name, lambda x: attention(x, x, attention_mask=mask, use_causal_mask=style.causal)
+    )
 
 
 def _mlp(config: TransformerConfig, style: BlockStyle, name: str) -> _Branch:

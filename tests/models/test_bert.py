@@ -1,0 +1,157 @@
+"""BERT as published: its size, what padding does, and that it learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ooodist.config.keras_objects import PRETRAINING, make_loss, make_metrics
+from ooodist.config.named_arguments import NamedArguments
+from ooodist.errors import UserError
+from ooodist.models import MODELS, build
+from ooodist.models.metrics import NO_LABEL, LabeledAccuracy
+from ooodist.models.transformers.bert import Bert12Config
+
+from .samples import SMALL_BLOCKS, Description
+
+SHAPES = {"token_ids": 8, "segment_ids": 8, "is_token": 8, "chosen": 2}
+
+
+def description(length: int = 8, predictions: int = 2, vocabulary: int = 20) -> Description:
+    shapes = dict.fromkeys(("token_ids", "segment_ids", "is_token"), length) | {
+        "chosen": predictions
+    }
+    spec = {name: tf.TensorSpec((size,), tf.int32) for name, size in shapes.items()}
+    return Description(spec, "pretraining", vocabulary)
+
+
+def samples(count: int = 4, seed: int = 3) -> dict[str, np.ndarray]:
+    """Five tokens and three of padding."""
+    chance = np.random.default_rng(seed)
+    tokens = chance.integers(5, 20, (count, 8))
+    tokens[:, 5:] = 0
+    return {
+        "token_ids": tokens.astype(np.int32),
+        "segment_ids": np.tile(np.int32([0, 0, 0, 1, 1, 0, 0, 0]), (count, 1)),
+        "is_token": np.tile(np.int32([1, 1, 1, 1, 1, 0, 0, 0]), (count, 1)),
+        "chosen": np.tile(np.int32([1, 4]), (count, 1)),
+    }
+
+
+def small(**settings: Any) -> keras.Model:
+    keras.utils.set_random_seed(5)
+    return build(Bert12Config(**(SMALL_BLOCKS | settings)), description())
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "count"),
+    [
+        # Of the published checkpoints: encoder, pooler, both heads.
+        ("bert_12", 12, 110_106_428),
+        ("bert_24", 24, 336_226_108),
+        # 12 and 24 layers of 12 x 1024^2 + 13 x 1024 more.
+        ("bert_36", 36, 336_226_108 + 12 * 12_596_224),
+        ("bert_48", 48, 336_226_108 + 24 * 12_596_224),
+    ],
+)
+def test_size(name: str, layers: int, count: int) -> None:
+    config = MODELS[name].config
+    assert config().layers == layers
+    data = description(512, 76, 30_522)
+    one, two = (build(config(layers=number), data).count_params() for number in (1, 2))
+    keras.backend.clear_session()
+    assert one + (layers - 1) * (two - one) == count
+
+
+def test_nobody_looks_at_padding() -> None:
+    model, x = small(), samples()
+    padded = x | {"token_ids": np.where(x["is_token"] == 1, x["token_ids"], 7)}
+    for before, after in zip(model(x), model(padded), strict=True):
+        np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)
+    changed = x | {"token_ids": np.where(np.arange(8) == 3, 7, x["token_ids"])}
+    for before, after in zip(model(x), model(changed), strict=True):
+        assert not np.allclose(before, after)
+
+
+def test_segments_count() -> None:
+    model, x = small(), samples()
+    for before, after in zip(
+        model(x), model(x | {"segment_ids": 0 * x["segment_ids"]}), strict=True
+    ):
+        assert not np.allclose(before, after)
+
+
+def test_outputs_are_at_the_chosen_places() -> None:
+    model, x = small(), samples()
+    masked, follows = model(x)
+    assert masked.shape == (4, 2, 20)
+    assert follows.shape == (4, 2)
+    turned, _ = model(x | {"chosen": x["chosen"][:, ::-1]})
+    np.testing.assert_allclose(turned, masked[:, ::-1], rtol=1e-5)
+
+
+def compiled(model: keras.Model) -> keras.Model:
+    model.compile(
+        optimizer=keras.optimizers.Adam(3e-3),
+        loss=make_loss(None, PRETRAINING),
+        metrics=[[metric] for metric in make_metrics(None, PRETRAINING)],
+        jit_compile=False,
+    )
+    return model
+
+
+def test_loss_is_the_sum_of_both_means_over_what_has_a_label() -> None:
+    model, x = compiled(small()), samples()
+    labels = np.array([[5, NO_LABEL], [6, 7], [8, 9], [10, NO_LABEL]], np.int32)
+    follows = np.array([0, 1, 1, 0], np.int32)
+    logs = model.evaluate(x, (labels, follows), verbose=0, return_dict=True)
+    masked_logits, next_logits = (tf.nn.log_softmax(each).numpy() for each in model(x))
+    there = labels != NO_LABEL
+    masked = -np.mean(masked_logits[(*there.nonzero(), labels[there])])
+    following = -np.mean(next_logits[range(4), follows])
+    np.testing.assert_allclose(logs["masked_loss"], masked, rtol=1e-5)
+    np.testing.assert_allclose(logs["next_loss"], following, rtol=1e-5)
+    np.testing.assert_allclose(logs["loss"], masked + following, rtol=1e-5)
+    right = masked_logits.argmax(-1) == labels
+    np.testing.assert_allclose(logs["masked_accuracy"], right[there].mean(), rtol=1e-6)
+    assert "next_accuracy" in logs
+
+
+def test_it_learns() -> None:
+    """The first segment's token again in the second one's place."""
+    model, x = compiled(small()), samples(256)
+    labels = np.stack([x["token_ids"][:, 1], x["token_ids"][:, 4]], axis=1)
+    follows = (x["token_ids"][:, 2] > 12).astype(np.int32)
+    history = model.fit(x, (labels, follows), batch_size=32, epochs=30, verbose=0).history
+    assert history["masked_accuracy"][-1] > 0.9
+    assert history["next_accuracy"][-1] > 0.9
+
+
+def test_it_has_its_own_loss_and_metrics() -> None:
+    named = NamedArguments("mean_squared_error", {})
+    for make, given in ((make_loss, named), (make_metrics, (named,))):
+        with pytest.raises(UserError, match=r"is given, but data masked_text has .*leave it out"):
+            make(given, PRETRAINING)
+
+
+def test_other_models_refuse_its_data() -> None:
+    for name in ("gpt", "mlp", "lstm"):
+        with pytest.raises(
+            UserError, match=f"model {name} takes one input, but the data gives a dict"
+        ):
+            build(MODELS[name].config(), description())
+
+
+def test_accuracy_leaves_out_what_has_no_label() -> None:
+    metric = LabeledAccuracy()
+    logits = np.float32([[[0, 1], [1, 0], [1, 0]]])
+    metric.update_state(np.array([[1, NO_LABEL, 1]]), logits)
+    assert float(metric.result()) == 0.5
+    metric.update_state(np.array([[NO_LABEL, 0, 1]]), logits, np.float32([[1, 3, 0]]))
+    assert float(metric.result()) == pytest.approx((1 + 3) / (2 + 3))
+    copy = LabeledAccuracy.from_config(metric.get_config())
+    assert copy.name == metric.name
