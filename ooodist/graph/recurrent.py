@@ -147,11 +147,10 @@ def _lstm(layer: keras.layers.LSTM, inputs: tf.Tensor) -> tuple[tf.Tensor, Step,
     def step(inputs: tf.Tensor, states: States) -> tuple[tf.Tensor, States, States]:
         before, carry = states
         gates = inputs + tf.matmul(before, tf.stop_gradient(recurrent))
-        keep, forget, new, out = tf.split(gates, 4, axis=1)
-        carry = cell.recurrent_activation(forget) * carry + cell.recurrent_activation(
-            keep
-        ) * cell.activation(new)
-        output = cell.recurrent_activation(out) * cell.activation(carry)
+        input_gate, forget_gate, candidate, output_gate = tf.split(gates, 4, axis=1)
+        activate = cell.recurrent_activation
+        carry = activate(forget_gate) * carry + activate(input_gate) * cell.activation(candidate)
+        output = activate(output_gate) * cell.activation(carry)
         return output, [before], [output, carry]
 
     return _with_bias(inputs, cell.bias), step, _product
