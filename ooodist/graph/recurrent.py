@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -30,10 +30,25 @@ from ooodist.errors import UserError
 logger = logging.getLogger("ooodist")
 
 States = Sequence[tf.Tensor]
-# An iteration: the gates' inputs and the states -> the output, what the recurrent kernel was
-# multiplied with, and the new states.
-Step = Callable[[tf.Tensor, States], tuple[tf.Tensor, States, States]]
+LARGEST_LENGTH = 2**31 - 1
 RECURRENT = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
+
+
+class Formula(NamedTuple):
+    """How a layer computes.
+
+    Attributes:
+        inputs: what enters the gates besides the states: (time, batch, gates).
+        step: an iteration, from its part of ``inputs`` and the states; it returns the output, the
+            operands of the weights' gradients, and the new states, all (batch, units).
+        weights: used in the loop without a gradient.
+        gradients: theirs, from all operands (time, batch, units) and the slope of ``inputs``.
+    """
+
+    inputs: tf.Tensor
+    step: Callable[[tf.Tensor, States], tuple[tf.Tensor, States, States]]
+    weights: States
+    gradients: Callable[[States, tf.Tensor], States]
 
 
 def put_recurrent_gradients_after_loop(model: keras.Model) -> keras.Model:
@@ -107,40 +122,50 @@ def _inner_loop(
     if not training:
         return plain(sequences, initial_state, mask=mask, training=training)
     cell = layer.cell
+    # Time first: what enters the gates is up to four times as wide, and is not turned then.
+    sequences = _turned(sequences)
     if 0 < cell.dropout < 1:
-        sequences *= cell.get_dropout_mask(sequences[:, 0])[:, tf.newaxis]
+        sequences *= cell.get_dropout_mask(sequences[0])
     inputs = keras.ops.matmul(sequences, keras.ops.convert_to_tensor(cell.kernel))
-    gate_inputs, step, gradient = _FORMULAS[type(layer)](layer, inputs)
+    formula = _FORMULAS[type(layer)](layer, inputs)
     operands: list[tf.Tensor] = []  # known when the gradient is asked for
 
     @tf.custom_gradient
-    def gates(inputs: tf.Tensor, _recurrent: tf.Tensor) -> Any:
-        def slopes(slope: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return slope, gradient(operands, slope)
+    def gates(inputs: tf.Tensor, *_weights: tf.Tensor) -> Any:
+        def slopes(slope: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return slope, *formula.gradients(operands, slope)
 
         return tf.identity(inputs), slopes
 
     def iteration(inputs: tf.Tensor, states: States) -> tuple[Any, list[tf.Tensor]]:
-        output, multiplied, states = step(inputs, states)
-        return (output, *multiplied), list(states)
+        output, multiplied, states = formula.step(inputs, states)
+        return (output, *map(tf.stop_gradient, multiplied)), list(states)
 
-    recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
+    mask = mask[0] if isinstance(mask, list | tuple) else mask
     last, outputs, states = rnn(
         iteration,
-        gates(gate_inputs, recurrent),
+        gates(formula.inputs, *formula.weights),
         initial_state if isinstance(initial_state, list | tuple) else [initial_state],
         go_backwards=layer.go_backwards,
-        mask=mask[0] if isinstance(mask, list | tuple) else mask,
+        mask=None if mask is None else _turned(mask),
+        time_major=True,
+        # Keras would take the batch for the time. If it is not known, Keras counts.
+        input_length=formula.inputs.shape[0] or LARGEST_LENGTH,
         zero_output_for_mask=layer.zero_output_for_mask,
         # The gradient needs what each iteration has multiplied.
         return_all_outputs=True,
     )
     # Where a step is masked, dz is zero, so it does not matter what is there.
-    operands += [tf.reverse(each, [1]) if layer.go_backwards else each for each in outputs[1:]]
-    return last[0], outputs[0], states
+    operands += [tf.reverse(each, [0]) if layer.go_backwards else each for each in outputs[1:]]
+    return last[0], _turned(outputs[0]), states
 
 
-def _lstm(layer: keras.layers.LSTM, inputs: tf.Tensor) -> tuple[tf.Tensor, Step, Any]:
+def _turned(tensor: tf.Tensor) -> tf.Tensor:
+    """Swaps batch and time."""
+    return tf.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
+
+
+def _lstm(layer: keras.layers.LSTM, inputs: tf.Tensor) -> Formula:
     cell = layer.cell
     recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
 
@@ -153,10 +178,10 @@ def _lstm(layer: keras.layers.LSTM, inputs: tf.Tensor) -> tuple[tf.Tensor, Step,
         output = activate(output_gate) * cell.activation(carry)
         return output, [before], [output, carry]
 
-    return _with_bias(inputs, cell.bias), step, _product
+    return Formula(_with_bias(inputs, cell.bias), step, [recurrent], _product_with_inputs)
 
 
-def _simple(layer: keras.layers.SimpleRNN, inputs: tf.Tensor) -> tuple[tf.Tensor, Step, Any]:
+def _simple(layer: keras.layers.SimpleRNN, inputs: tf.Tensor) -> Formula:
     cell = layer.cell
     recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
 
@@ -165,61 +190,70 @@ def _simple(layer: keras.layers.SimpleRNN, inputs: tf.Tensor) -> tuple[tf.Tensor
         output = cell.activation(inputs + tf.matmul(before, tf.stop_gradient(recurrent)))
         return output, [before], [output]
 
-    return _with_bias(inputs, cell.bias), step, _product
+    return Formula(_with_bias(inputs, cell.bias), step, [recurrent], _product_with_inputs)
 
 
-def _gru(layer: keras.layers.GRU, inputs: tf.Tensor) -> tuple[tf.Tensor, Step, Any]:
-    """With ``reset_after``, what is reset also has a bias, and its gradient is not the input's.
+def _gru(layer: keras.layers.GRU, inputs: tf.Tensor) -> Formula:
+    return (
+        _gru_reset_after(layer, inputs) if layer.reset_after else _gru_reset_before(layer, inputs)
+    )
 
-    So the loop has it as one more input: columns update, reset, new, and the bias of what is reset.
-    """
-    cell, units = layer.cell, layer.units
+
+def _gru_reset_before(layer: keras.layers.GRU, inputs: tf.Tensor) -> Formula:
+    cell, two = layer.cell, 2 * layer.units  # columns: update and reset, then the candidate
     recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
-    bias = None if cell.bias is None else keras.ops.convert_to_tensor(cell.bias)
-    if layer.reset_after:
-        reset_bias = tf.zeros_like(inputs[..., :units])
-        if bias is not None:
-            inputs += tf.concat(
-                [bias[0, : 2 * units] + bias[1, : 2 * units], bias[0, 2 * units :]], 0
-            )
-            reset_bias += bias[1, 2 * units :]
-        inputs = tf.concat([inputs, reset_bias], 2)
-    else:
-        inputs = _with_bias(inputs, cell.bias)
 
     def step(inputs: tf.Tensor, states: States) -> tuple[tf.Tensor, States, States]:
-        (before,) = states
-        fixed = tf.stop_gradient(recurrent)
-        if layer.reset_after:
-            product = tf.matmul(before, fixed)
-            gates = inputs[:, : 2 * units] + product[:, : 2 * units]
-        else:
-            gates = inputs[:, : 2 * units] + tf.matmul(before, fixed[:, : 2 * units])
+        (before,), fixed = states, tf.stop_gradient(recurrent)
+        gates = inputs[:, :two] + tf.matmul(before, fixed[:, :two])
         update, reset = tf.split(cell.recurrent_activation(gates), 2, axis=1)
-        multiplied = [before]
-        if layer.reset_after:
-            new = reset * (product[:, 2 * units :] + inputs[:, 3 * units :])
-        else:
-            multiplied.append(reset * before)
-            new = tf.matmul(reset * before, fixed[:, 2 * units :])
-        new = cell.activation(inputs[:, 2 * units : 3 * units] + new)
-        output = update * before + (1 - update) * new
-        return output, multiplied, [output]
+        left = reset * before
+        candidate = cell.activation(inputs[:, two:] + tf.matmul(left, fixed[:, two:]))
+        output = update * before + (1 - update) * candidate
+        return output, [before, left], [output]
 
-    def gradient(operands: States, slope: tf.Tensor) -> tf.Tensor:
-        if layer.reset_after:
-            slope = tf.concat([slope[..., : 2 * units], slope[..., 3 * units :]], 2)
-            return _product(operands, slope)
-        before, after_reset = operands
-        return tf.concat(
-            [
-                _product([before], slope[..., : 2 * units]),
-                _product([after_reset], slope[..., 2 * units :]),
-            ],
-            1,
-        )
+    def gradients(operands: States, slope: tf.Tensor) -> States:
+        before, left = operands
+        parts = _product(before, slope[..., :two]), _product(left, slope[..., two:])
+        return [tf.concat(parts, 1)]
 
-    return inputs, step, gradient
+    return Formula(_with_bias(inputs, cell.bias), step, [recurrent], gradients)
+
+
+def _gru_reset_after(layer: keras.layers.GRU, inputs: tf.Tensor) -> Formula:
+    """The product with the states has a bias of its own, and is reset with it::
+
+    candidate = activation(inputs + reset * (before @ recurrent + bias))
+
+    So the slope of what is reset is that of the inputs times ``reset``.
+    """
+    cell, two = layer.cell, 2 * layer.units  # columns: update and reset, then the candidate
+    recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
+    weights = [recurrent]
+    if cell.bias is not None:
+        outer, inner = tf.unstack(keras.ops.convert_to_tensor(cell.bias))
+        inputs += tf.concat([outer[:two] + inner[:two], outer[two:]], 0)
+        weights.append(inner[two:])
+
+    def step(inputs: tf.Tensor, states: States) -> tuple[tf.Tensor, States, States]:
+        (before,), fixed = states, [tf.stop_gradient(weight) for weight in weights]
+        product = tf.matmul(before, fixed[0])
+        gates = cell.recurrent_activation(inputs[:, :two] + product[:, :two])
+        update, reset = tf.split(gates, 2, axis=1)
+        inner = product[:, two:]
+        if len(fixed) > 1:
+            inner += fixed[1]
+        candidate = cell.activation(inputs[:, two:] + reset * inner)
+        output = update * before + (1 - update) * candidate
+        return output, [before, reset], [output]
+
+    def gradients(operands: States, slope: tf.Tensor) -> States:
+        before, reset = operands
+        inner = slope[..., two:] * reset
+        of_kernel = _product(before, tf.concat([slope[..., :two], inner], 2))
+        return [of_kernel, tf.reduce_sum(inner, [0, 1])][: len(weights)]
+
+    return Formula(inputs, step, weights, gradients)
 
 
 _FORMULAS = {
@@ -233,8 +267,11 @@ def _with_bias(inputs: tf.Tensor, bias: keras.Variable | None) -> tf.Tensor:
     return inputs if bias is None else inputs + keras.ops.convert_to_tensor(bias)
 
 
-def _product(operands: States, slope: tf.Tensor) -> tf.Tensor:
-    """Returns dW (units, gates) from operands (batch, time, units), slope (batch, time, gates)."""
-    (operand,) = operands
+def _product_with_inputs(operands: States, slope: tf.Tensor) -> States:
+    return [_product(operands[0], slope)]
+
+
+def _product(operand: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
+    """Returns dW (units, gates) from operand (time, batch, units), slope (time, batch, gates)."""
     flat = [tf.reshape(each, [-1, each.shape[-1]]) for each in (operand, slope)]
     return tf.matmul(*flat, transpose_a=True)

@@ -159,6 +159,22 @@ def test_of_both_directions_with_given_and_returned_states(kind: str) -> None:
     )
 
 
+def test_of_an_unknown_length() -> None:
+    def build() -> keras.Model:
+        inputs = keras.Input(batch_shape=(BATCH, None, INPUTS))
+        return keras.Model(inputs, layers.LSTM(UNITS)(inputs))
+
+    model = put_recurrent_gradients_after_loop(built(build))
+
+    @tf.function(input_signature=[tf.TensorSpec((BATCH, None, INPUTS))], autograph=False)
+    def run(inputs: tf.Tensor) -> tf.Tensor:
+        return model(inputs, training=True)
+
+    for length in (1, 2 * TIME):
+        inputs = tf.constant(numbers(BATCH, length, INPUTS))
+        np.testing.assert_allclose(run(inputs), model(inputs), rtol=1e-5, atol=1e-6)
+
+
 def test_states_are_kept_between_batches() -> None:
     def build() -> keras.Model:
         return keras.Sequential(
