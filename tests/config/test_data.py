@@ -15,7 +15,8 @@ Y = FeatureConfig("y", dtype="int64")
 
 
 def test_names() -> None:
-    names = ["digits", "text", "synthetic", "npz", "images", "tfrecord", "tfds", "function"]
+    names = ["digits", "text", "masked_text", "synthetic"]
+    names += ["npz", "images", "tfrecord", "tfds", "function"]
     assert list(KINDS) == names
     assert all(kind.name == name for name, kind in KINDS.items())  # type: ignore[attr-defined]
 

@@ -100,7 +100,12 @@ def test_executed_order_is_the_imposed_one(
             assert max(e.end for e in runs[first]) <= runs[second][0].start, (first, second)
 
 
-@pytest.mark.parametrize("name", MODELS)
+# A loop of dX alone also computes the slope of the first state, which nobody waits for: it may run
+# beside the unit behind the loop.
+LOOSE = "recurrent_with_gradients_after_loop"
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != LOOSE])
 def test_executed_order_of_every_kind_of_model(name: str, tmp_path: Path) -> None:
     model, inputs, labels = MODELS[name]()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
