@@ -1,12 +1,12 @@
 """Times the steps of models on one device, in each of the ways of worker.py.
 
     python expr/one_device/run.py [--rows densenet_12:32 bert_12:8 ...] [--ways graph xla ...]
-        [--turns 5] [--steps 20] [--deterministic] [--output FOLDER]
+        [--turns 5] [--steps 20] [--ready-within 600] [--deterministic] [--output FOLDER]
 
 All processes start and compile side by side, each with one model, one batch and one way. When all
-are ready they take turns, one at a time, so that a change of the machine's speed meets all alike.
-Written: results.csv (seconds of a step, of each turn) and results.md (medians, ratios, and the
-step from which losses differ from those of ``graph``).
+are ready, or the time for that is over, they take turns, one at a time, so that a change of the
+machine's speed meets all alike. Written: results.csv (seconds of a step, of each turn) and
+results.md (medians, ratios, and the step from which losses differ from those of ``graph``).
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import argparse
 import csv
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -61,16 +64,25 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="in a turn")
+    parser.add_argument(
+        "--ready-within", type=float, default=600.0, metavar="SECONDS", help="or it is left out"
+    )
     parser.add_argument("--deterministic", action="store_true", help="of each op, one algorithm")
     parser.add_argument("--output", type=Path, default=Path("runs/one_device"))
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
 
+    began = time.monotonic()
     rows = [start(row, way, options) for row in options.rows for way in options.ways]
-    for row in rows:
+    for row in await_answers(rows, options.ready_within):
         row.losses = list(row.ask().get("losses", []))  # type: ignore[call-overload]
         if row.losses:
-            print(f"{row.subject} {row.batch} {row.way}: ready", flush=True)
+            seconds = time.monotonic() - began
+            print(f"{row.subject} {row.batch} {row.way}: ready after {seconds:.0f} s", flush=True)
+    for row in rows:
+        if not row.losses and not row.error:
+            row.error = f"not compiled within {options.ready_within:g} s"
+            row.process.kill()
     for _turn in range(options.turns):
         for row in rows:
             answer = row.ask(options.steps)
@@ -81,6 +93,15 @@ def main(arguments: list[str] | None = None) -> None:
         _pipe(row.process.stdin).close()
         row.process.wait()
     print(report(rows))
+
+
+def await_answers(rows: list[Row], seconds: float) -> Iterator[Row]:
+    """Yields each row as soon as it has answered, or ended; at most for so many seconds."""
+    until = time.monotonic() + seconds
+    waiting = {_pipe(row.process.stdout): row for row in rows}
+    while waiting and (left := until - time.monotonic()) > 0:
+        for pipe in select.select(list(waiting), [], [], left)[0]:
+            yield waiting.pop(pipe)
 
 
 def write(rows: list[Row], folder: Path) -> None:

@@ -13,6 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # XLA's flags must be known before TensorFlow is imported
+    import tensorflow as tf
+
+    from ooodist.graph.units import Unit
 
 WARM_UP = 12  # steps: cuDNN and XLA's command buffers settle in the first ones
 
@@ -25,11 +31,13 @@ class Way:
         xla: the step is compiled by XLA, as Keras does by default.
         flags: XLA's.
         lanes: logical devices that the device is divided into; dW runs on the last.
+        streams: XLA runs the matrix products and convolutions of dW on a second stream.
     """
 
     xla: bool = False
     flags: str = ""
     lanes: int = 1
+    streams: bool = False
 
 
 # XLA can record the kernels of a step as CUDA graphs ("command buffers") and launch them at once;
@@ -37,6 +45,12 @@ class Way:
 GRAPHS = (
     "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL "
     "--xla_gpu_graph_min_graph_size=1"
+)
+# The latency-hiding scheduler starts what has a stream of its own early and waits for it late. A
+# command buffer would put it back in line (openxla/xla, pull request 48900).
+STREAMS = (
+    "--xla_gpu_experimental_stream_annotation=true "
+    "--xla_gpu_enable_latency_hiding_scheduler=true --xla_gpu_enable_command_buffer="
 )
 WAYS = {
     "graph": Way(),
@@ -46,7 +60,9 @@ WAYS = {
     "xla_concurrent": Way(
         xla=True, flags=f"{GRAPHS} --xla_gpu_command_buffer_scheduling_mode=CONCURRENT"
     ),
+    "xla_streams": Way(xla=True, streams=True, flags=STREAMS),
 }
+HEAVY = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter", "MatMul", "BatchMatMulV2")
 
 
 @dataclass(frozen=True)
@@ -138,13 +154,13 @@ def prepare(
             loss = loss_of(y, model(x, training=True))
         seed = tf.ones_like(loss)
         gradients = tape.gradient(loss, weights, output_gradients=seed)
-        if len(lanes) > 1:
-            names = variable_names(model.trainable_variables)
-            for unit in find_backward_units([seed], gradients, names):
-                if unit.kind == "dW":
-                    for op in unit.ops:
-                        if not any(tensor.dtype == tf.resource for tensor in op.inputs):
-                            op._set_device(lanes[-1])  # noqa: SLF001
+        names = variable_names(model.trainable_variables)
+        units = find_backward_units([seed], gradients, names)
+        for unit in (unit for unit in units if unit.kind == "dW"):
+            if len(lanes) > 1:
+                put_on(lanes[-1], unit)
+            if way.streams:
+                gradients = streamed(unit, gradients)
         optimizer.apply(gradients, model.trainable_variables)
         return loss
 
@@ -157,6 +173,26 @@ def prepare(
         return (time.perf_counter() - began) / steps, value
 
     return run
+
+
+def put_on(device: str, unit: Unit) -> None:
+    import tensorflow as tf
+
+    for op in unit.ops:
+        if not any(tensor.dtype == tf.resource for tensor in op.inputs):
+            op._set_device(device)  # noqa: SLF001
+
+
+def streamed(unit: Unit, gradients: list[Any]) -> list[Any]:
+    """Puts a unit with a heavy operation on XLA's second stream; returns all gradients then."""
+    from streams import on_second_stream
+
+    if not any(op.type in HEAVY for op in unit.ops):
+        return gradients
+    mine = [i for i, each in enumerate(gradients) if getattr(each, "op", None) in unit.ops]
+    results = on_second_stream(unit.ops, [gradients[i] for i in mine])
+    moved = dict(zip(mine, results, strict=True))
+    return [moved.get(i, gradient) for i, gradient in enumerate(gradients)]
 
 
 @dataclass(frozen=True)

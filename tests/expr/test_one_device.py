@@ -7,7 +7,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.expr.scripts import load
 
@@ -27,7 +29,7 @@ def row(run: ModuleType, way: str, **changes: Any) -> Any:
 def test_each_way_has_its_turns(
     run: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ways = ["graph", "two_streams", "xla"]
+    ways = ["graph", "two_streams", "xla", "xla_streams"]
     rows = ["--rows", "mlp:8", "--ways", *ways]
     run.main([*rows, "--turns", "2", "--steps", "3", "--output", str(tmp_path)])
     with (tmp_path / "results.csv").open() as file:
@@ -41,6 +43,35 @@ def test_each_way_has_its_turns(
     lines = {way: next(line for line in table.splitlines() if f"| {way} |" in line) for way in ways}
     assert lines["two_streams"].endswith("| all 12 |")  # bit by bit
     assert " | 1.00x | " in lines["xla"]
+
+
+def test_one_that_is_not_ready_in_time_is_left_out(run: ModuleType, tmp_path: Path) -> None:
+    rows = ["--rows", "mlp:8", "--ways", "graph", "--ready-within", "0.1"]
+    run.main([*rows, "--turns", "1", "--steps", "1", "--output", str(tmp_path)])
+    (line,) = (tmp_path / "results.md").read_text().splitlines()[2:]
+    assert line == "| mlp | 8 | graph | failed: not compiled within 0.1 s | | | |"
+
+
+def test_xla_gets_a_call_with_its_stream() -> None:
+    streams = load("one_device", "streams")
+
+    @tf.function(jit_compile=True, autograph=False)
+    def step(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rows = tf.shape(x)[0]  # XLA must know it
+        product = tf.matmul(x, y, transpose_a=True)
+        result = tf.reshape(product, [rows, -1]) + 1.0
+        operations = [product.op, result.op.inputs[0].op, result.op]
+        (moved,) = streams.on_second_stream(operations, [result])
+        return moved, tf.nn.relu(x)
+
+    x, y = tf.random.normal((4, 8)), tf.random.normal((4, 6))
+    expected = tf.reshape(tf.matmul(x, y, transpose_a=True), (4, 12)) + 1.0
+    np.testing.assert_allclose(step(x, y)[0], expected, rtol=1e-6)
+    for stage in ("hlo", "optimized_hlo"):
+        lines = step.experimental_get_compiler_ir(x, y)(stage=stage).splitlines()
+        (call,) = [line for line in lines if " call(" in line]
+        assert 'frontend_attributes={_xla_stream_annotation="1",inlineable="false"}' in call
+        assert "f32[4,12]" in call.partition(" call(")[0]
 
 
 def test_what_cannot_run_is_named_and_the_others_go_on(
