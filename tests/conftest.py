@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,28 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+# On a GPU the same operation may be computed by several algorithms, one of which is picked by its
+# time, and products of float32 are rounded to 10 bits: what is compared bit by bit would differ.
+ON_A_GPU = {
+    "TF_DETERMINISTIC_OPS": "1",
+    "NVIDIA_TF32_OVERRIDE": "0",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # several tests share it
+    "OOODIST_COLLECTIVE": "ring",  # so do their workers
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu", action="store_true", help="train on this host's first GPU")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before anything imports TensorFlow, and for the processes that tests start.
+    if config.getoption("--gpu"):
+        os.environ.update(ON_A_GPU, CUDA_VISIBLE_DEVICES="0")
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 
 @pytest.fixture

@@ -32,6 +32,9 @@ class CollectiveEngine(Engine):
     On CPUs exchanges are independent of each other, in whatever order they start on each rank.
     NCCL needs the same order on all ranks: there they are chained in the order in which they are
     traced, together with the graph's other stateful ops.
+
+    NCCL refuses two ranks on one GPU. To try a job on a host with one, OOODIST_COLLECTIVE=ring
+    makes rings on GPUs too, which are slower.
     """
 
     name = "collective"
@@ -53,7 +56,11 @@ class CollectiveEngine(Engine):
                 "network that is closed to others; or take horovod or byteps"
             )
         self._on_gpu = bool(tf.config.get_visible_devices("GPU"))
-        self.max_credit = 1 if self._on_gpu else None
+        self._library = _library(self._on_gpu)
+        if self._on_gpu:
+            self.max_credit = 1
+            # TensorFlow keeps int32 in the host's memory, and refuses to sum it on a GPU.
+            self.wire_dtypes = dict.fromkeys((*SMALL_INTEGERS, tf.int32), tf.int64)
         self._numbers: dict[int, str] = {}
         # It must live as long as the process, but is never the current strategy.
         self._strategy = _connect_all_workers() if self.size > 1 else None
@@ -89,10 +96,6 @@ class CollectiveEngine(Engine):
             keep(result.op)
         return result
 
-    @property
-    def _library(self) -> str:
-        return "nccl" if self._on_gpu else "ring"
-
     def _instance_key(self, key: str) -> int:
         """Returns a number that identifies the exchange on all ranks, whenever each traces it."""
         number = int.from_bytes(digest(key)[:4], "big") >> 1
@@ -102,6 +105,22 @@ class CollectiveEngine(Engine):
 
     def _close(self) -> None:
         pass  # TensorFlow's server lives as long as the process
+
+
+def _library(on_gpu: bool) -> str:
+    """Returns what carries out the exchanges: "nccl" or "ring".
+
+    Raises:
+        UserError: OOODIST_COLLECTIVE names something else, or NCCL without a GPU.
+    """
+    allowed = ("nccl", "ring") if on_gpu else ("ring",)
+    chosen = os.environ.get("OOODIST_COLLECTIVE", allowed[0])
+    if chosen not in allowed:
+        raise UserError(
+            f"OOODIST_COLLECTIVE={chosen}: on {'GPUs' if on_gpu else 'CPUs'} it can be "
+            f"{' or '.join(allowed)}; leave it out for {allowed[0]}"
+        )
+    return chosen
 
 
 def _connect_all_workers() -> tf.distribute.MultiWorkerMirroredStrategy:

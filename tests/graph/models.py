@@ -144,8 +144,9 @@ def recurrent() -> Sample:
         [
             keras.Input((6,), dtype="int32"),
             layers.Embedding(11, 8),
-            layers.LSTM(8, return_sequences=True),
-            layers.Bidirectional(layers.GRU(8)),
+            # On a GPU, cuDNN's have no loop.
+            layers.LSTM(8, return_sequences=True, use_cudnn=False),
+            layers.Bidirectional(layers.GRU(8, use_cudnn=False)),
             layers.Dense(CLASSES),
         ]
     )

@@ -29,10 +29,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "zero where masked": {"masked": True, "zero_output_for_mask": True},
     "only the last, masked": {"masked": True, "return_sequences": False},
 }
+# Without cuDNN, whose layers have no loop.
 KINDS: dict[str, tuple[type[keras.layers.RNN], dict[str, Any]]] = {
-    "LSTM": (layers.LSTM, {}),
-    "GRU": (layers.GRU, {}),
-    "GRU, reset before": (layers.GRU, {"reset_after": False}),
+    "LSTM": (layers.LSTM, {"use_cudnn": False}),
+    "GRU": (layers.GRU, {"use_cudnn": False}),
+    "GRU, reset before": (layers.GRU, {"reset_after": False, "use_cudnn": False}),
     "SimpleRNN": (layers.SimpleRNN, {}),
 }
 
@@ -140,16 +141,16 @@ def test_of_any_shape(
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_of_both_directions_with_given_and_returned_states(kind: str) -> None:
-    layer, _ = KINDS[kind]
+    layer, own = KINDS[kind]
     number = 2 if kind == "LSTM" else 1
 
     def build() -> keras.Model:
         inputs = keras.Input((TIME, INPUTS))
         states = [keras.Input((UNITS,)) for _ in range(number)]
-        x, *last = layer(UNITS, return_sequences=True, return_state=True)(
+        x, *last = layer(UNITS, return_sequences=True, return_state=True, **own)(
             inputs, initial_state=states
         )
-        x = layers.Bidirectional(layer(4))(layers.Masking()(x))
+        x = layers.Bidirectional(layer(4, **own))(layers.Masking()(x))
         return keras.Model([inputs, *states], [x, *last])
 
     inputs = [sequences(), *(numbers(BATCH, UNITS, seed=at) for at in range(number))]
@@ -162,7 +163,7 @@ def test_of_both_directions_with_given_and_returned_states(kind: str) -> None:
 def test_of_an_unknown_length() -> None:
     def build() -> keras.Model:
         inputs = keras.Input(batch_shape=(BATCH, None, INPUTS))
-        return keras.Model(inputs, layers.LSTM(UNITS)(inputs))
+        return keras.Model(inputs, layers.LSTM(UNITS, use_cudnn=False)(inputs))
 
     model = put_recurrent_gradients_after_loop(built(build))
 
@@ -178,7 +179,10 @@ def test_of_an_unknown_length() -> None:
 def test_states_are_kept_between_batches() -> None:
     def build() -> keras.Model:
         return keras.Sequential(
-            [keras.Input(batch_shape=(BATCH, TIME, INPUTS)), layers.GRU(UNITS, stateful=True)]
+            [
+                keras.Input(batch_shape=(BATCH, TIME, INPUTS)),
+                layers.GRU(UNITS, stateful=True, use_cudnn=False),
+            ]
         )
 
     ours, theirs = put_recurrent_gradients_after_loop(built(build)), built(build)
@@ -273,7 +277,7 @@ def test_it_is_logged_with_what_stays(caplog: pytest.LogCaptureFixture) -> None:
     model = keras.Sequential(
         [
             keras.Input((TIME, INPUTS)),
-            layers.LSTM(4, return_sequences=True, name="changed"),
+            layers.LSTM(4, return_sequences=True, use_cudnn=False, name="changed"),
             layers.LSTM(4, return_sequences=True, unroll=True, name="unrolled"),
             layers.GRU(4, return_sequences=True, recurrent_dropout=0.2, name="dropped"),
             layers.GRU(4, return_sequences=True, implementation=1, name="divided"),
@@ -310,9 +314,10 @@ def test_it_is_refused_where_nothing_changes(above: list[keras.Layer], reason: s
 
 def test_cudnn_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _kind: ["GPU:0"])
+    model = keras.Sequential([keras.Input((TIME, INPUTS)), layers.LSTM(UNITS)])
     with pytest.raises(UserError, match=r"is computed by cuDNN .*use_cudnn=False"):
-        put_recurrent_gradients_after_loop(built(of_layer("LSTM")))
-    put_recurrent_gradients_after_loop(built(of_layer("LSTM", use_cudnn=False)))
+        put_recurrent_gradients_after_loop(model)
+    put_recurrent_gradients_after_loop(built(of_layer("LSTM")))
 
 
 def test_all_kinds_are_tested() -> None:
