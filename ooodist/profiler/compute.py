@@ -151,19 +151,20 @@ def _record(traced: StepToMeasure, num_calls: int) -> list[_RecordedCall]:
                 "recording before (TensorBoard's profile_batch), or profile before the training"
             ) from error
         try:
-            calls = [traced.run() for _ in range(num_calls)]
+            # One more, as the last may still be ending when the recording does (on GPUs it is).
+            calls = [traced.run() for _ in range(num_calls + 1)]
         finally:
             tf.profiler.experimental.stop()
         found = match_steps(read_op_events(Path(folder)), [traced.step])
-    if len(found) != num_calls:
+    if len(found) < num_calls:
         raise UserError(
-            f"TensorFlow's profiler has recorded {len(found)} of {num_calls} steps, so they "
+            f"TensorFlow's profiler has recorded {len(found)} of {num_calls + 1} steps, so they "
             "cannot be measured; profile while nothing else trains in this process"
         )
-    by_step = [seconds_by_owner(step.events, traced.owner_of) for step in found]
+    by_step = [seconds_by_owner(step.events, traced.owner_of) for step in found[:num_calls]]
     return [
         _RecordedCall(step, max(0.0, call - sum(step.values())))
-        for call, step in zip(calls, by_step, strict=True)
+        for call, step in zip(calls[:num_calls], by_step, strict=True)
     ]
 
 

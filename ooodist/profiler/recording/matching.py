@@ -110,30 +110,6 @@ def _executions(events: Sequence[OpEvent]) -> list[EventsOfOp]:
     """Returns the events of each function call, by op name; calls in the order of their start."""
     executions: dict[int, EventsOfOp] = {}
     for event in events:
-        if event.execution is not None:
-            name = _REWRITTEN.sub("", event.name)
-            executions.setdefault(event.execution, {}).setdefault(name, []).append(event)
-    kernels = [event for event in events if event.execution is None]
-    return _with_kernels(list(executions.values()), kernels)
-
-
-def _with_kernels(executions: Sequence[EventsOfOp], kernels: Sequence[OpEvent]) -> list[EventsOfOp]:
-    """Replaces an op's event on the host by its kernels on a GPU, where it has any.
-
-    On the host the op only launches them. A kernel belongs to the last call that launched its op.
-    """
-    result = [dict(events_of_op) for events_of_op in executions]
-    launches: dict[str, list[tuple[float, int]]] = {}
-    for index, events_of_op in enumerate(executions):
-        for name, on_host in events_of_op.items():
-            launches.setdefault(name, []).append((on_host[0].start, index))
-    replaced: set[tuple[int, str]] = set()
-    for kernel in kernels:
-        earlier = [at for at in launches.get(kernel.name, ()) if at[0] <= kernel.start]
-        if earlier:
-            _, index = max(earlier)
-            if (index, kernel.name) not in replaced:
-                replaced.add((index, kernel.name))
-                result[index][kernel.name] = []
-            result[index][kernel.name].append(kernel)
-    return result
+        name = _REWRITTEN.sub("", event.name)
+        executions.setdefault(event.execution, {}).setdefault(name, []).append(event)
+    return list(executions.values())

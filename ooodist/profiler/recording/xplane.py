@@ -10,8 +10,13 @@ The profiler writes one ``*.xplane.pb`` per recording: planes (the host's CPUs, 
     another                                                 |- ProcessAsync::Done (id 17) -|
 
 The id tells one call of a function from the next. An op that completes later, such as an exchange,
-runs from its Start to its Done. On ``/device:GPU:n`` an event is a kernel, and its statistic
-``tf_op`` names the op.
+runs from its Start to its Done. On ``/device:GPU:n`` an event is a kernel. Its statistic ``tf_op``
+names the op, which the host does not record then, but for the launches of its kernels; a kernel and
+its launch have the same ``correlation_id``::
+
+    /host:CPU      |-- ExecutorState::Process (id 17) --|
+                      |- gemm (correlation_id 5) -|
+    /device:GPU:0                    |- gemm (correlation_id 5, tf_op dense/MatMul:MatMul) -|
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ class OpEvent:
         type: the op's type; the fused op's type where TensorFlow has fused several into this one.
         start, end: seconds since the recording began.
         line: plane and thread, or stream.
-        execution: identifies the call of a function that the op ran in; None for GPU kernels.
+        execution: identifies the call of a function that the op ran in.
     """
 
     name: str
@@ -54,7 +59,7 @@ class OpEvent:
     start: float
     end: float
     line: str
-    execution: int | None
+    execution: int
 
     @property
     def duration(self) -> float:
@@ -101,15 +106,19 @@ def read_op_events(folder: Path) -> list[OpEvent]:
     planes = [p for p in space.planes if p.name == _HOST or p.name.startswith(_GPU)]
     # Some versions count from 1970: subtracted here, where numbers are still exact.
     origin = min((line.timestamp_ns for p in planes for line in p.lines), default=0)
-    found: list[OpEvent] = []
+    on_host, on_devices = [], []
     for plane in planes:
         events = [event for line in plane.lines for event in _events(plane, line, origin)]
         if plane.name == _HOST:
-            found += _host_ops(events)
-            found += _asynchronous_ops(events)
+            on_host += events
         else:
-            found += _device_ops(events)
-    return sorted(found, key=lambda event: event.start)
+            on_devices.append(events)
+    called = list(_in_calls(on_host))
+    kernels = [op for events in on_devices for op in _device_ops(events, called)]
+    by_kernels = {(op.execution, op.name) for op in kernels}
+    ops = [*_host_ops(called), *_asynchronous_ops(on_host)]
+    ops = [op for op in ops if (op.execution, op.name) not in by_kernels]
+    return sorted(ops + kernels, key=lambda event: event.start)
 
 
 class _Event(NamedTuple):
@@ -139,16 +148,21 @@ def _events(plane: Any, line: Any, origin: int) -> Iterator[_Event]:
         yield _Event(name, start / 1e12, (start + event.duration_ps) / 1e12, label, statistics)
 
 
-def _host_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
-    """Yields the ops that ran within an executor's Process events."""
+def _in_calls(events: Iterable[_Event]) -> Iterator[tuple[int, _Event]]:
+    """Yields the events within an executor's Process events, and the ids of these."""
     enclosing: list[_Event] = []
     for event in events:
         while enclosing and (enclosing[-1].line != event.line or enclosing[-1].end <= event.start):
             enclosing.pop()
         if event.name == _PROCESS and "id" in event.statistics:
             enclosing.append(event)
-        elif enclosing and (op := _OP.fullmatch(event.name)):
-            execution = int(enclosing[-1].statistics["id"])
+        elif enclosing:
+            yield int(enclosing[-1].statistics["id"]), event
+
+
+def _host_ops(called: Iterable[tuple[int, _Event]]) -> Iterator[OpEvent]:
+    for execution, event in called:
+        if op := _OP.fullmatch(event.name):
             yield OpEvent(op[1], op[2], event.start, event.end, event.line, execution)
 
 
@@ -168,8 +182,26 @@ def _asynchronous_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
             yield OpEvent(name, type_, first.start, last.start, first.line, execution)
 
 
-def _device_ops(events: Iterable[_Event]) -> Iterator[OpEvent]:
-    """Yields the kernels that belong to an op, which copies and the like do not."""
-    for event in events:
-        if op := _OP.fullmatch(str(event.statistics.get("tf_op"))):
-            yield OpEvent(op[1], op[2], event.start, event.end, event.line, None)
+def _device_ops(
+    kernels: Iterable[_Event], called: Iterable[tuple[int, _Event]]
+) -> Iterator[OpEvent]:
+    """Yields a GPU's kernels that belong to an op, which copies and the like do not.
+
+    The GPU has a clock of its own, by which a kernel may begin before its launch. So its times are
+    put off until none does.
+    """
+    launches = {
+        event.statistics["correlation_id"]: (execution, event.start)
+        for execution, event in called
+        if "correlation_id" in event.statistics
+    }
+    launched = [
+        (kernel, *launches[number])
+        for kernel in kernels
+        if (number := kernel.statistics.get("correlation_id")) in launches
+    ]
+    behind = max((at - kernel.start for kernel, _, at in launched), default=0.0)
+    for kernel, execution, _ in launched:
+        if op := _OP.fullmatch(str(kernel.statistics.get("tf_op"))):
+            start, end = kernel.start + behind, kernel.end + behind
+            yield OpEvent(op[1], op[2], start, end, kernel.line, execution)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from ooodist.graph.order import baseline_order, carries_edges, first_k_order
 from ooodist.graph.units import Unit
 from ooodist.profiler.recording.timeline import executed_order, make_timeline
-from ooodist.profiler.recording.xplane import OpEvent, read_op_events, start_recording
+from ooodist.profiler.recording.xplane import read_op_events, start_recording
 from ooodist.step import backward
 from tests.graph.models import MODELS
 from tests.report.recording import (
@@ -24,7 +24,6 @@ from tests.report.recording import (
     distribute,
     distributed,
     fit,
-    record,
     record_timeline,
     samples,
 )
@@ -191,23 +190,3 @@ def test_forward_runs_layer_by_layer(tmp_path: Path) -> None:
         # Reads of weights and the value of the loss, which run at any time, are not counted.
         assert max(run.end for run in forward) <= min(run.start for run in runs if run.kind != "F")
         assert all(a.end <= b.start for a, b in itertools.pairwise(forward))
-
-
-def test_kernels_take_the_place_of_the_host(tmp_path: Path) -> None:
-    model = distributed(dense_model)
-    events = record(model, 2, tmp_path)
-    steps = model.ooodist.strategy.inner.backward.steps
-    before = make_timeline(events, steps)
-    run = next(run for run in before.units if run.step == 1 and run.kind == "dW")
-    # As on a GPU: two kernels of this op of the second step, later than its launch.
-    host = run.events[0]
-    kernels = [
-        OpEvent(host.name, host.type, host.end + late, host.end + late + 0.25, "GPU", None)
-        for late in (1.0, 2.0)
-    ]
-    after = make_timeline([*events, *kernels], steps)
-    (changed,) = [r for r in after.units if (r.step, r.name) == (1, run.name)]
-    assert changed.end == pytest.approx(host.end + 2.25)
-    assert host not in changed.events
-    unchanged = [r for r in after.units if (r.step, r.name) == (0, run.name)]
-    assert unchanged == [r for r in before.units if (r.step, r.name) == (0, run.name)]

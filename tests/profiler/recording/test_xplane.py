@@ -1,9 +1,12 @@
-"""Reading the profiler's files: a real recording, damaged ones, and one as of a GPU."""
+"""Reading the profiler's files: real recordings, damaged ones, and one made by hand."""
 
 from __future__ import annotations
 
 import itertools
+import shutil
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -105,20 +108,85 @@ def test_newest_recording_counts(recording: Path, tmp_path: Path) -> None:
     assert read_op_events(tmp_path) == read_op_events(recording)
 
 
-def test_kernels_of_a_gpu(tmp_path: Path) -> None:
-    # Written by hand in the form that TensorFlow documents, as there is no GPU here.
+def test_a_recording_of_a_gpu(tmp_path: Path) -> None:
+    """Of four calls on an H200; the last had not ended yet. Each call::
+
+    y = sum(relu(x @ w)) + sum(conv2d(image, k)), and w and k minus 0.01 of their gradients
+    """
+    shutil.copy(Path(__file__).with_name("h200.xplane.pb"), tmp_path)
+    events = read_op_events(tmp_path)
+    calls = [list(call) for _, call in itertools.groupby(events, lambda event: event.execution)]
+    assert len(calls) == 3
+    for call in calls:
+        # A product is one kernel and another that adds its parts; a convolution also has some that
+        # turn its operands.
+        assert Counter(event.name for event in call if event.type != "Sum") == {
+            "Conv2D-0-TransposeNHWCToNCHW-LayoutOptimizer": 1,
+            "Conv2D": 5,
+            "MatMul": 2,
+            "Relu": 1,
+            "add": 1,
+            "gradient_tape/Conv2DBackpropFilter": 5,
+            "gradient_tape/ReluGrad": 1,
+            "gradient_tape/MatMul/MatMul": 1,
+            "mul": 1,
+            "mul_1": 1,
+            "AssignSubVariableOp": 1,
+            "AssignSubVariableOp_1": 1,
+        }
+        assert all(event.line.startswith("/device:GPU:0 Stream #13") for event in call)
+        assert all(first.end <= second.start for first, second in itertools.pairwise(call))
+        assert 20e-6 < sum(event.duration for event in call) < 60e-6
+
+
+def test_kernels_take_the_place_of_the_host(tmp_path: Path) -> None:
     space = new_space()
-    plane = space.planes.add(name="/device:GPU:0")
-    plane.event_metadata[1].name = "void gemm<float>(float*)"
-    for number, name in ((1, "tf_op"), (2, "dense/MatMul:MatMul"), (3, "memcpy")):
-        plane.stat_metadata[number].name = name
-    line = plane.lines.add(name="Stream #7", timestamp_ns=1_700_000_000_000_000_000)
-    for offset, op in ((1_000_000, 2), (5_000_000, 3)):
-        event = line.events.add(metadata_id=1, offset_ps=offset, duration_ps=2_000_000)
-        event.stats.add(metadata_id=1, ref_value=op)
+    host = Plane(space, "/host:CPU", "tf_Compute")
+    host.event("ExecutorState::Process", 10, 20, id=17)
+    host.event("dense/MatMul:MatMul", 11, 4)
+    host.event("gemm", 12, 1, correlation_id=5)
+    host.event("gemm", 13, 1, correlation_id=6)
+    host.event("dense/Shape:Shape", 16, 1)
+    host.event("copy", 18, 1, correlation_id=7)
+    host.event("gemm", 40, 1, correlation_id=8)  # in no call
+    device = Plane(space, "/device:GPU:0", "Stream #7")
+    device.event("gemm", 7, 2, correlation_id=5, tf_op="dense/MatMul:MatMul")
+    device.event("gemm", 9, 3, correlation_id=6, tf_op="dense/MatMul:MatMul")
+    device.event("copy", 13, 1, correlation_id=7, tf_op="")
+    device.event("gemm", 42, 1, correlation_id=8, tf_op="dense/MatMul:MatMul")
     (tmp_path / "gpu.xplane.pb").write_bytes(space.SerializeToString())
-    (kernel,) = read_op_events(tmp_path)
-    assert (kernel.name, kernel.type, kernel.execution) == ("dense/MatMul", "MatMul", None)
-    assert kernel.line == "/device:GPU:0 Stream #7"
-    assert kernel.start == pytest.approx(1e-6)
-    assert kernel.duration == pytest.approx(2e-6)
+    found = read_op_events(tmp_path)
+    # The GPU's clock is 5 us behind: the first kernel and the copy begin before their launches.
+    times = [(event.name, round(event.start * 1e6), round(event.end * 1e6)) for event in found]
+    assert times == [
+        ("dense/MatMul", 12, 14),
+        ("dense/MatMul", 14, 17),
+        ("dense/Shape", 16, 17),
+    ]
+    assert [event.line for event in found] == [
+        *["/device:GPU:0 Stream #7"] * 2,
+        "/host:CPU tf_Compute",
+    ]
+    assert {event.execution for event in found} == {17}
+
+
+class Plane:
+    """A plane of a recording that is made by hand, with one line; times in microseconds."""
+
+    def __init__(self, space: Any, name: str, line: str) -> None:
+        self._plane = space.planes.add(name=name)
+        self._line = self._plane.lines.add(name=line, timestamp_ns=1_700_000_000_000_000_000)
+
+    def event(self, name: str, start: int, duration: int, **statistics: int | str) -> None:
+        number = len(self._plane.event_metadata) + 1
+        self._plane.event_metadata[number].name = name
+        event = self._line.events.add(
+            metadata_id=number, offset_ps=start * 1_000_000, duration_ps=duration * 1_000_000
+        )
+        for key, value in statistics.items():
+            number = len(self._plane.stat_metadata) + 1
+            self._plane.stat_metadata[number].name = key
+            if isinstance(value, int):
+                event.stats.add(metadata_id=number, int64_value=value)
+            else:
+                event.stats.add(metadata_id=number, str_value=value)
