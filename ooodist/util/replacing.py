@@ -15,12 +15,15 @@ INCOMPLETE_PREFIX = ".incomplete-"
 
 
 @contextlib.contextmanager
-def replacing(file: Path, what: str | None = None) -> Iterator[Path]:
+def replacing(
+    file: Path, what: str | None = None, *, only_if_missing: bool = False
+) -> Iterator[Path]:
     """Yields a temporary path beside ``file`` that replaces it at the end, once it is on disk.
 
     Args:
         file: the file to replace; the temporary one has the same suffix.
         what: the kind of file, for the error; None to let an OSError through unchanged.
+        only_if_missing: leave the file that is there by then: the first of several writers wins.
 
     Raises:
         UserError: the file cannot be written.
@@ -29,7 +32,11 @@ def replacing(file: Path, what: str | None = None) -> Iterator[Path]:
     try:
         yield temporary
         flush_to_disk(temporary)
-        os.replace(temporary, file)
+        if only_if_missing:
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, file)  # unlike a rename, this replaces nothing
+        else:
+            os.replace(temporary, file)
         flush_to_disk(file.parent)
     except OSError as error:
         if what is None:

@@ -54,6 +54,18 @@ def test_an_error_leaves_the_old_one(tmp_path: Path) -> None:
     assert names(tmp_path) == ["model.keras"]
 
 
+def test_the_first_of_several_writers_wins_where_it_may_only_be_missing(tmp_path: Path) -> None:
+    file = tmp_path / "vocabulary"
+    with (
+        replacing(file, only_if_missing=True) as late,
+        replacing(file, only_if_missing=True) as first,
+    ):
+        first.write_text("first")
+        late.write_text("late")
+    assert file.read_text() == "first"
+    assert names(tmp_path) == ["vocabulary"]
+
+
 def test_two_writers_do_not_disturb_each_other(tmp_path: Path) -> None:
     file = tmp_path / "plan"
     with replacing(file, "plan") as one, replacing(file, "plan") as other:

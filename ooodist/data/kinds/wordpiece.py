@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ooodist.errors import UserError
-from ooodist.util.replacing import INCOMPLETE_PREFIX
+from ooodist.util.digest import hex_digest
+from ooodist.util.replacing import replacing
 
 logger = logging.getLogger("ooodist")
 
@@ -39,18 +37,18 @@ class WordPiece:
         file: a vocabulary in BERT's format, a token per line. If there is none, one is learned
             from the lines, and written there. Learning twice may number tokens in two ways, so of
             several ranks one writes it, and all read that.
-        lines: what to learn from, as often as asked for.
+        lines: what to learn from.
         size: how many tokens to learn, at most.
         lowercase: whether capital letters and accents do not count.
 
     Attributes:
-        vocabulary: its special tokens and its size.
+        vocabulary: what it has.
 
     Raises:
         UserError: the library is missing, or the file is no vocabulary or cannot be written.
     """
 
-    def __init__(self, file: Path, lines: Sequence[str], size: int, *, lowercase: bool) -> None:
+    def __init__(self, file: Path, lines: list[str], size: int, *, lowercase: bool) -> None:
         kind = _library().BertWordPieceTokenizer
         if not file.exists():
             learning = kind(lowercase=lowercase)
@@ -61,13 +59,13 @@ class WordPiece:
         numbers = _read(file)
         self._tokenizer = kind(numbers, lowercase=lowercase)
         pad, _, start, end, mask = (numbers[token] for token in SPECIAL)
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+        digest = hex_digest("\n".join(numbers), 8)
         self.vocabulary = Vocabulary(len(numbers), digest, pad, start, end, mask)
 
-    def numbers(self, lines: Sequence[str]) -> Iterable[np.ndarray]:
+    def numbers(self, lines: list[str]) -> Iterable[np.ndarray]:
         """Yields the token numbers of each line, int32, without special tokens."""
         for begin in range(0, len(lines), LINES_AT_A_TIME):
-            part = list(lines[begin : begin + LINES_AT_A_TIME])
+            part = lines[begin : begin + LINES_AT_A_TIME]
             for encoded in self._tokenizer.encode_batch(part, add_special_tokens=False):
                 yield np.array(encoded.ids, np.int32)
 
@@ -107,18 +105,13 @@ def _read(file: Path) -> dict[str, int]:
 
 def _write(file: Path, numbers: dict[str, int]) -> None:
     """Writes a vocabulary unless another rank was faster."""
-    temporary = file.with_name(f"{INCOMPLETE_PREFIX}{secrets.token_hex(8)}")
     tokens = sorted(numbers, key=numbers.__getitem__)
     try:
-        temporary.write_text("\n".join(tokens) + "\n", encoding="utf-8")
-        os.link(temporary, file)  # unlike a rename, this replaces nothing
-        logger.info("vocabulary of %d tokens, learned from the text: %s", len(tokens), file)
-    except FileExistsError:
-        pass
+        with replacing(file, only_if_missing=True) as temporary:
+            temporary.write_text("\n".join(tokens) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"data.vocabulary {file} cannot be written ({error.strerror}): give a place on a disk "
             "that can be written to and has hard links"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    logger.info("vocabulary of %d tokens, learned from the text: %s", len(tokens), file)
