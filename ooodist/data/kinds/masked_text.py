@@ -6,7 +6,8 @@ Source: Devlin et al. 2018, "BERT", section 3.1 and appendix A.2.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,19 @@ import tensorflow as tf
 
 from ooodist.config.data import MaskedTextConfig
 from ooodist.data.kinds.sentence_pairs import Document, sentence_pairs
+from ooodist.data.kinds.text import topics
 from ooodist.data.kinds.wordpiece import Vocabulary, WordPiece
 from ooodist.data.sources import IndexedSource, Meaning, Pair
 from ooodist.errors import UserError
+from ooodist.models.base import PRETRAINING
 from ooodist.models.metrics import NO_LABEL
+
+logger = logging.getLogger("ooodist")
 
 CHOSEN = 0.15  # of all tokens
 MASKED, RANDOM = 0.8, 0.1  # of the chosen ones; the others stay as they are
 MOST_TOKENS = 2**31 - 1
+MOST_ELSEWHERE = 0.75  # of all samples; half are wanted
 SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
 
 
@@ -33,32 +39,39 @@ def source(config: MaskedTextConfig) -> IndexedSource:
     predict. y is these tokens, int32 (predictions,), NO_LABEL where fewer are chosen, and whether
     B is from another document, int32 ().
     """
-    documents = list(_documents(config))
-    if len(documents) < 2:
-        raise UserError(
-            f"data.path {config.path} has {len(documents)} documents with text, and pairs need "
-            "two: give several files, or put empty lines between documents"
-        )
+    documents = [lines for lines in _documents(config) if lines]
+    _check_several(len(documents), config)  # before a vocabulary is made of them
     lines = [line for document in documents for line in document]
     pieces = WordPiece(
         Path(config.vocabulary), lines, config.vocabulary_size, lowercase=config.lowercase
     )
-    tokens, found = _tokenize(pieces, documents)
+    tokens, found = _joined(pieces.numbers(lines), documents)
+    _check_several(len(found), config)
     if len(tokens) > MOST_TOKENS:
         raise UserError(
             f"data.path {config.path} has {len(tokens):,} tokens, and a job takes {MOST_TOKENS:,} "
             "at most, as they are kept in memory: give a part of the files"
         )
     pairs = sentence_pairs(found, config.length - SPECIAL_TOKENS, config.seed)
+    elsewhere = pairs[:, -1].mean()
+    if elsewhere > MOST_ELSEWHERE:
+        logger.warning(
+            "data.path %s: in %.0f%% of the samples the second segment is from another document, "
+            "instead of 50%%, so next_accuracy will say little: put one sentence a line, or raise "
+            "data.length (%d tokens, which one line alone often fills)",
+            config.path,
+            100 * elsewhere,
+            config.length,
+        )
     num_train = len(pairs) - round(config.validation_fraction * len(pairs))
     samples = _Samples(tokens, pairs, pieces.vocabulary, config.length, config.predictions)
     meaning = Meaning(
         kind=config.name,
         description=(
-            f"two segments of {config.length} tokens together from {len(documents):,} documents, "
+            f"two segments of {config.length} tokens together from {len(found):,} documents, "
             f"{pieces.vocabulary.size:,} tokens (vocabulary {pieces.vocabulary.digest})"
         ),
-        task="pretraining",
+        task=PRETRAINING,
         num_classes=pieces.vocabulary.size,
     )
     return IndexedSource(
@@ -116,7 +129,7 @@ class _Samples:
             "segment_ids": tf.cast((place >= b_place) & (place <= end), tf.int32),
             "is_token": tf.cast(place <= end, tf.int32),
         }
-        return x, tf.cast(is_random, tf.int32)
+        return x, is_random
 
     def mask(self, sample: Pair, noise: tf.Tensor) -> Pair:
         """Masks some tokens of a sample, as an int32 ``noise`` decides."""
@@ -145,22 +158,31 @@ class _Samples:
         return x, (tf.where(is_chosen, kept, NO_LABEL), is_random)
 
 
+def _check_several(documents: int, config: MaskedTextConfig) -> None:
+    if documents < 2:
+        raise UserError(
+            f"data.path {config.path} has {documents} documents with text, and pairs need two: "
+            "give several files, or put empty lines between documents"
+        )
+
+
 def _documents(config: MaskedTextConfig) -> Iterator[list[str]]:
     """Yields the lines with text of each document."""
-    for text in _topics() if config.path == "topics" else _read(Path(config.path)):
-        for has_text, lines in itertools.groupby(
-            text.splitlines(), lambda line: bool(line.strip())
-        ):
+    if config.path == "topics":  # each is a document, whatever lines are empty
+        yield from (_with_text(text.splitlines()) for text in topics())
+        return
+    for text in _read(Path(config.path)):
+        for has_text, lines in itertools.groupby(text.splitlines(), _has_text):
             if has_text:
-                yield [line.strip() for line in lines]
+                yield _with_text(lines)
 
 
-def _topics() -> Iterator[str]:
-    from pydoc_data.topics import topics
+def _has_text(line: str) -> bool:
+    return bool(line.strip())
 
-    for name in sorted(topics):
-        # A topic is a document, whatever lines are empty.
-        yield "\n".join(line for line in topics[name].splitlines() if line.strip())
+
+def _with_text(lines: Iterable[str]) -> list[str]:
+    return [line.strip() for line in lines if _has_text(line)]
 
 
 def _read(path: Path) -> Iterator[str]:
@@ -177,10 +199,12 @@ def _read(path: Path) -> Iterator[str]:
             ) from error
 
 
-def _tokenize(pieces: WordPiece, documents: list[list[str]]) -> tuple[np.ndarray, list[Document]]:
-    """Returns all tokens, one behind the other, and where documents and their sentences are."""
-    lines = iter(pieces.numbers([line for document in documents for line in document]))
-    tokens: list[np.ndarray] = []
+def _joined(
+    lines: Iterable[np.ndarray], documents: list[list[str]]
+) -> tuple[np.ndarray, list[Document]]:
+    """Returns the tokens of all lines, joined, and where documents and their sentences are."""
+    lines = iter(lines)
+    tokens = [np.empty(0, np.int32)]
     found = []
     end = 0
     for document in documents:

@@ -19,7 +19,7 @@ def source(config: TextConfig) -> IndexedSource:
 
     The end of the text is for validation.
     """
-    text = _topics() if config.source == "topics" else _read(config.source)
+    text = "\n".join(topics()).encode() if config.source == "topics" else _read(config.source)
     length = config.sequence_length
     num_windows = (len(text) - 1) // length  # the last window needs a next byte
     if num_windows < 1:
@@ -50,10 +50,11 @@ def source(config: TextConfig) -> IndexedSource:
     )
 
 
-def _topics() -> bytes:
+def topics() -> list[str]:
+    """Returns the help texts that ship with Python, by their names."""
     from pydoc_data.topics import topics
 
-    return "\n".join(topics[name] for name in sorted(topics)).encode()
+    return [topics[name] for name in sorted(topics)]
 
 
 def _read(path: str) -> bytes:

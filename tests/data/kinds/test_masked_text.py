@@ -60,8 +60,7 @@ def test_what_a_sample_is(config: MaskedTextConfig) -> None:
         assert (tokens[length:] == PAD).all()
         ends = np.flatnonzero(tokens == END)
         assert tokens[0] == START
-        # A and B are there, and end with their [SEP]; a random token is never special here but
-        # by chance.
+        # A and B are there, and end with their [SEP].
         assert ends[-1] == length - 1
         first = np.flatnonzero(np.diff(segments))[0]
         assert tokens[first] == END
@@ -128,12 +127,29 @@ def test_the_text_that_ships_with_python(tmp_path: Path) -> None:
     assert labels.shape == (4, 5)
 
 
+@pytest.mark.parametrize(("words", "is_said"), [(4, False), (40, True)])
+def test_lines_that_fill_a_sample_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, words: int, is_said: bool
+) -> None:
+    """Then there is nothing of the same document that B could be."""
+    lines = [" ".join(["word"] * words) for _ in range(10)]
+    (tmp_path / "text.txt").write_text("\n\n".join(["\n".join(lines)] * 20))
+    load_one(MaskedTextConfig(str(tmp_path / "vocab"), str(tmp_path), length=32))
+    said = [text for text in caplog.messages if "is from another document" in text]
+    assert len(said) == is_said
+    if is_said:
+        assert "in 100% of the samples" in said[0]
+        assert "put one sentence a line, or raise data.length (32 tokens" in said[0]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "has no file \\*.txt"),
         (b"", "has 0 documents with text, and pairs need two"),
         (b"one\ndocument\n", "has 1 documents with text"),
+        (b"one\n\n\x01\x02\n", "has 1 documents with text"),  # of the other no token is left
+        (b"\x01\n\n\x02\n", "has 0 documents with text"),
         (b"\xff\xff", "cannot be read as UTF-8 text"),
     ],
 )
