@@ -17,6 +17,7 @@ import keras
 
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.errors import UserError
+from ooodist.models.base import PRETRAINING
 from ooodist.models.metrics import NO_LABEL, LabeledAccuracy
 from ooodist.util import yaml_dataclass
 from ooodist.util.yaml_dataclass import did_you_mean
@@ -24,7 +25,6 @@ from ooodist.util.yaml_dataclass import did_you_mean
 logger = logging.getLogger("ooodist")
 
 SCHEDULE = "schedule"
-PRETRAINING = "pretraining"  # the task of data masked_text
 Catalogue = Mapping[str, type]
 
 _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")

@@ -25,6 +25,6 @@ class Data:
     num_samples: int  # training samples of all workers together
     num_validation_samples: int  # of all workers together; 0 where validation is None
     description: str  # one line for people
-    task: str  # "classification", "language" or "regression"
+    task: str  # "classification", "language", "regression" or "pretraining"
     num_classes: int | None  # None: regression
     input_spec: Any  # structure of tf.TensorSpec of x, without the batch

@@ -22,7 +22,6 @@ from ooodist.compat.keras_deferred import made_without_values
 from ooodist.config import job as job_file
 from ooodist.config import keras_objects
 from ooodist.config.job import Config
-from ooodist.config.keras_objects import PRETRAINING
 from ooodist.data.result import Data
 from ooodist.data_parallel import planning
 from ooodist.engines.base import Engine
@@ -30,6 +29,7 @@ from ooodist.errors import UserError, brief
 from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
 from ooodist.job.distribute import distribute
 from ooodist.job.division import divided
+from ooodist.models.base import PRETRAINING
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.pipeline.layer_costs import ModelCosts
 from ooodist.trainer import resume
@@ -291,9 +291,10 @@ def _check_monitor(
         return  # a custom train_step may log anything
     monitor = config.early_stopping.monitor
     names = ["loss", *(metric.name for metric in metrics)]
-    if data.task == PRETRAINING:
-        outputs = model.output_names
-        names = ["loss", *(f"{each}_{what}" for each in outputs for what in ("loss", "accuracy"))]
+    if data.task == PRETRAINING:  # Keras says of which output
+        of_outputs = zip(model.output_names, metrics, strict=True)
+        names = ["loss"]
+        names += [f"{out}_{what}" for out, metric in of_outputs for what in ("loss", metric.name)]
     if data.validation is not None:
         names += [f"val_{name}" for name in names]
     if monitor not in names:

@@ -8,6 +8,7 @@ import keras
 from ooodist.errors import UserError
 
 IMAGENET = "imagenet"
+PRETRAINING = "pretraining"  # the task of data masked_text
 WEIGHT_FILES = (".keras", ".weights.h5")
 
 

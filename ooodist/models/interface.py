@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.errors import UserError
-from ooodist.models.base import DataDescription
+from ooodist.models.base import PRETRAINING, DataDescription
 
 
 def feature_input(model: str, data: DataDescription) -> keras.KerasTensor:
@@ -73,7 +73,7 @@ def num_outputs(model: str, data: DataDescription, tasks: tuple[str, ...]) -> in
 
 def vocabulary_size(model: str, data: DataDescription, configured: int | None) -> int:
     """Returns the number of token embeddings: ``model.vocabulary_size``, or the data's classes."""
-    if data.task not in ("language", "pretraining"):
+    if data.task not in ("language", PRETRAINING):
         if configured is None:
             raise UserError(
                 f"model {model} cannot know how many different tokens the data has, since the "

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ooodist.config.keras_objects import PRETRAINING, make_loss, make_metrics
+from ooodist.config.keras_objects import make_loss, make_metrics
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.errors import UserError
 from ooodist.models import MODELS, build
+from ooodist.models.base import PRETRAINING
 from ooodist.models.metrics import NO_LABEL, LabeledAccuracy
 from ooodist.models.transformers.bert import Bert12Config
 
 from .samples import SMALL_BLOCKS, Description
-
-SHAPES = {"token_ids": 8, "segment_ids": 8, "is_token": 8, "chosen": 2}
 
 
 def description(length: int = 8, predictions: int = 2, vocabulary: int = 20) -> Description:
@@ -26,7 +25,7 @@ def description(length: int = 8, predictions: int = 2, vocabulary: int = 20) -> 
         "chosen": predictions
     }
     spec = {name: tf.TensorSpec((size,), tf.int32) for name, size in shapes.items()}
-    return Description(spec, "pretraining", vocabulary)
+    return Description(spec, PRETRAINING, vocabulary)
 
 
 def samples(count: int = 4, seed: int = 3) -> dict[str, np.ndarray]:
@@ -69,6 +68,7 @@ def test_size(name: str, layers: int, count: int) -> None:
 
 def test_nobody_looks_at_padding() -> None:
     model, x = small(), samples()
+    assert model.output_names == ["masked", "next"]  # Keras's logs are named by them
     padded = x | {"token_ids": np.where(x["is_token"] == 1, x["token_ids"], 7)}
     for before, after in zip(model(x), model(padded), strict=True):
         np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)

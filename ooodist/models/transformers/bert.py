@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import keras
 
-from ooodist.models.base import DataDescription, finish, float32_logits
+from ooodist.models.base import PRETRAINING, DataDescription, finish, float32_logits
 from ooodist.models.interface import num_outputs, token_input, vocabulary_size
 from ooodist.models.layers import AtPositions, PositionEmbedding, TokenEmbedding
 from ooodist.models.transformers.block import (
@@ -77,10 +77,10 @@ def build_bert(config: Bert12Config, data: DataDescription) -> keras.Model:
     Logits are (batch, length, vocabulary) for the task "language", otherwise (batch, outputs),
     read from the first position. For "pretraining", see :func:`_build_for_pretraining`.
     """
-    if data.task == "pretraining":
+    if data.task == PRETRAINING:
         return _build_for_pretraining(config, data)
     inputs = token_input(config.name, data)
-    tasks = ("language", "classification", "regression", "pretraining")
+    tasks = ("language", "classification", "regression")
     outputs = num_outputs(config.name, data, tasks)
     tokens = _token_embedding(config, data)
     x = _encode(tokens(inputs), config)
@@ -127,7 +127,7 @@ def _token_embedding(config: Bert12Config, data: DataDescription) -> TokenEmbedd
     return TokenEmbedding(
         vocabulary_size(config.name, data, config.vocabulary_size),
         config.width,
-        reverse_bias=data.task in ("language", "pretraining") and config.tie_embeddings,
+        reverse_bias=data.task in ("language", PRETRAINING) and config.tie_embeddings,
         initializer=initializer(),
         name="tokens",
     )
