@@ -31,7 +31,6 @@ logger = logging.getLogger("ooodist")
 
 States = Sequence[tf.Tensor]
 LARGEST_LENGTH = 2**31 - 1
-RECURRENT = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
 
 
 class Formula(NamedTuple):
@@ -86,7 +85,7 @@ def put_recurrent_gradients_after_loop(model: keras.Model) -> keras.Model:
 
 def _why_not(layer: keras.layers.RNN) -> str | None:
     """Returns why a recurrent layer stays as it is; None if it need not."""
-    if type(layer) not in RECURRENT:
+    if type(layer) not in _FORMULAS:
         return f"is a {type(layer).__name__}, which is not one of Keras's own"
     if layer.unroll:
         return "is unrolled (unroll=True), so it has no loop"
@@ -103,7 +102,7 @@ def _inner_loop(
     layer: keras.layers.RNN,
     plain: Callable[..., Any],
     sequences: tf.Tensor,
-    initial_state: Any,
+    initial_state: States,
     mask: Any,
     training: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor, States]:
@@ -127,7 +126,8 @@ def _inner_loop(
     if 0 < cell.dropout < 1:
         sequences *= cell.get_dropout_mask(sequences[0])
     inputs = keras.ops.matmul(sequences, keras.ops.convert_to_tensor(cell.kernel))
-    formula = _FORMULAS[type(layer)](layer, inputs)
+    recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
+    formula = _FORMULAS[type(layer)](layer, inputs, recurrent)
     operands: list[tf.Tensor] = []  # known when the gradient is asked for
 
     @tf.custom_gradient
@@ -145,7 +145,7 @@ def _inner_loop(
     last, outputs, states = rnn(
         iteration,
         gates(formula.inputs, *formula.weights),
-        initial_state if isinstance(initial_state, list | tuple) else [initial_state],
+        initial_state,
         go_backwards=layer.go_backwards,
         mask=None if mask is None else _turned(mask),
         time_major=True,
@@ -165,9 +165,8 @@ def _turned(tensor: tf.Tensor) -> tf.Tensor:
     return tf.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
 
 
-def _lstm(layer: keras.layers.LSTM, inputs: tf.Tensor) -> Formula:
+def _lstm(layer: keras.layers.LSTM, inputs: tf.Tensor, recurrent: tf.Tensor) -> Formula:
     cell = layer.cell
-    recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
 
     def step(inputs: tf.Tensor, states: States) -> tuple[tf.Tensor, States, States]:
         before, carry = states
@@ -181,9 +180,8 @@ def _lstm(layer: keras.layers.LSTM, inputs: tf.Tensor) -> Formula:
     return Formula(_with_bias(inputs, cell.bias), step, [recurrent], _product_with_inputs)
 
 
-def _simple(layer: keras.layers.SimpleRNN, inputs: tf.Tensor) -> Formula:
+def _simple(layer: keras.layers.SimpleRNN, inputs: tf.Tensor, recurrent: tf.Tensor) -> Formula:
     cell = layer.cell
-    recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
 
     def step(inputs: tf.Tensor, states: States) -> tuple[tf.Tensor, States, States]:
         (before,) = states
@@ -193,15 +191,13 @@ def _simple(layer: keras.layers.SimpleRNN, inputs: tf.Tensor) -> Formula:
     return Formula(_with_bias(inputs, cell.bias), step, [recurrent], _product_with_inputs)
 
 
-def _gru(layer: keras.layers.GRU, inputs: tf.Tensor) -> Formula:
-    return (
-        _gru_reset_after(layer, inputs) if layer.reset_after else _gru_reset_before(layer, inputs)
-    )
+def _gru(layer: keras.layers.GRU, inputs: tf.Tensor, recurrent: tf.Tensor) -> Formula:
+    formula = _gru_reset_after if layer.reset_after else _gru_reset_before
+    return formula(layer, inputs, recurrent)
 
 
-def _gru_reset_before(layer: keras.layers.GRU, inputs: tf.Tensor) -> Formula:
+def _gru_reset_before(layer: keras.layers.GRU, inputs: tf.Tensor, recurrent: tf.Tensor) -> Formula:
     cell, two = layer.cell, 2 * layer.units  # columns: update and reset, then the candidate
-    recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
 
     def step(inputs: tf.Tensor, states: States) -> tuple[tf.Tensor, States, States]:
         (before,), fixed = states, tf.stop_gradient(recurrent)
@@ -220,7 +216,7 @@ def _gru_reset_before(layer: keras.layers.GRU, inputs: tf.Tensor) -> Formula:
     return Formula(_with_bias(inputs, cell.bias), step, [recurrent], gradients)
 
 
-def _gru_reset_after(layer: keras.layers.GRU, inputs: tf.Tensor) -> Formula:
+def _gru_reset_after(layer: keras.layers.GRU, inputs: tf.Tensor, recurrent: tf.Tensor) -> Formula:
     """The product with the states has a bias of its own, and is reset with it::
 
     candidate = activation(inputs + reset * (before @ recurrent + bias))
@@ -228,7 +224,6 @@ def _gru_reset_after(layer: keras.layers.GRU, inputs: tf.Tensor) -> Formula:
     So the slope of what is reset is that of the inputs times ``reset``.
     """
     cell, two = layer.cell, 2 * layer.units  # columns: update and reset, then the candidate
-    recurrent = keras.ops.convert_to_tensor(cell.recurrent_kernel)
     weights = [recurrent]
     if cell.bias is not None:
         outer, inner = tf.unstack(keras.ops.convert_to_tensor(cell.bias))

@@ -225,7 +225,7 @@ class Supervisor:
         self._selector.close()
 
     def _forward_the_rest(self) -> None:
-        """Shows what is left in the pipes, and lines that never got their line feed."""
+        """Shows what is left in the pipes, and lines without a line feed; then closes the pipes."""
         self._selector.unregister(self._signals.reader)
         for key, _ in self._selector.select(0):
             self._forward(key)

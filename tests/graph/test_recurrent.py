@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
-from ooodist.graph.recurrent import RECURRENT, put_recurrent_gradients_after_loop
+from ooodist.graph.recurrent import _FORMULAS, put_recurrent_gradients_after_loop
 from ooodist.graph.units import Unit, find_backward_units
 
 layers = keras.layers
@@ -321,4 +321,4 @@ def test_cudnn_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_kinds_are_tested() -> None:
-    assert {kind for kind, _ in KINDS.values()} == set(RECURRENT)
+    assert {kind for kind, _ in KINDS.values()} == set(_FORMULAS)
