@@ -50,7 +50,8 @@ pipeline() { # both stages on the first GPU
     --set 'parallel={pipeline: 2, microbatches: 4, schedule: zb_h1}'
 }
 workers() { # both on the first GPU
-  OOODIST_COLLECTIVE=ring CUDA_VISIBLE_DEVICES=0 "$PYTHON" launch/local.py -np 2 --engine collective \
+  OOODIST_COLLECTIVE=ring CUDA_VISIBLE_DEVICES=0 \
+    "$PYTHON" launch/local.py -np 2 --engine collective \
     --log-dir "$OUTPUT/workers_logs" -- "$PYTHON" -m ooodist.train \
     --config expr/quickstart/config.yaml --set epochs=1 --output "$OUTPUT/workers"
 }
@@ -62,7 +63,7 @@ one_device() {
   "$PYTHON" expr/one_device/run.py --output "$OUTPUT/one_device"
 }
 tests() {
-  "$PYTHON" -m pytest --gpu -q -n 8 -p no:cacheprovider --maxfail=60 --durations=5 \
+  "$PYTHON" -m pytest --gpu -v -n 8 -p no:cacheprovider --maxfail=60 --durations=5 \
     tests/graph tests/step tests/profiler tests/elastic/selection tests/engines/test_gpu.py \
     tests/trainer/test_fit.py tests/job/test_own_steps.py tests/pipeline/layers
 }

@@ -38,6 +38,18 @@ class Places:
     launcher: Host = MACHINE
 
 
+# What decides how ranks reach each other, and which GPUs they see.
+_SETTINGS = (
+    "NCCL_",
+    "OFI_NCCL_",
+    "FI_",
+    "UCX_",
+    "OMPI_MCA_",
+    "HOROVOD_",
+    "BYTEPS_",
+    "CUDA_VISIBLE_",
+)
+
 # Seconds until an engine gives up a host that is silent. The launcher, which can name the host,
 # loses its connection after 15 s.
 HOSTS_HEARTBEAT_SECONDS = "20"
@@ -80,6 +92,13 @@ class Process:
     def __str__(self) -> str:
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         return f"{self.name}: {shlex.join([*variables, *self.program])}"
+
+
+def inherited_settings() -> list[str]:
+    """Returns the launcher's own settings of networks and GPUs, which all processes inherit."""
+    return [
+        f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(_SETTINGS)
+    ]
 
 
 def process_on(

@@ -126,6 +126,8 @@ class _Launch:
             if options.dry_run:
                 for process in processes:
                     print(process)
+                if inherited := environment.inherited_settings():
+                    print(f"all: {shlex.join(inherited)}")
                 return Ended(0, "", 0.0)
             # Made once: a signal between two starts counts.
             self._signals = self._signals or Signals()

@@ -226,6 +226,18 @@ def test_wrong_use(launchers: Launchers, arguments: list[str], message: str) -> 
     assert not done.stdout
 
 
+def test_a_dry_run_shows_what_is_set_for_networks_and_gpus(launchers: Launchers) -> None:
+    launchers.environment |= {"NCCL_SOCKET_IFNAME": "eth0", "FI_PROVIDER": "efa", "OTHER": "7"}
+    launchers.environment["CUDA_VISIBLE_DEVICES"] = "0,1"
+    done = launchers.run("-np", "1", "--engine", "local", "--dry-run", "--", "true")
+    worker, inherited = done.stdout.splitlines()
+    assert worker.startswith("worker 0: ")
+    assert {"CUDA_VISIBLE_DEVICES=0,1", "FI_PROVIDER=efa", "NCCL_SOCKET_IFNAME=eth0"} <= set(
+        inherited.removeprefix("all: ").split()
+    )
+    assert "OTHER" not in done.stdout
+
+
 @pytest.mark.parametrize("engine", ["horovod", "byteps"])
 def test_an_engine_that_is_not_installed(launchers: Launchers, engine: str) -> None:
     launchers.stand_in(engine, __init__="raise ImportError('not here')")

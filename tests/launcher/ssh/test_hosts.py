@@ -248,16 +248,18 @@ def test_what_is_wrong_is_said_before_anything_starts(
 
 
 def test_dry_run_and_secrets(hosts: SshHosts, launchers: Launchers) -> None:
-    launchers.environment["SECRET_TOKEN"] = "s3cret value"
+    launchers.environment |= {"SECRET_TOKEN": "s3cret value", "NCCL_SOCKET_IFNAME": "eth0"}
     given = options(hosts, "collective", 2)
     dry = launchers.run(*given, "--dry-run", "--", "echo", "two words", "$HOME")
-    first, second = dry.stdout.splitlines()
+    first, second, inherited = dry.stdout.splitlines()
     assert first.startswith("worker 0 on host0: OOODIST_ENGINE=collective OOODIST_RANK=0")
     assert second.endswith("echo 'two words' '$HOME'")
+    assert inherited.startswith("all: ")
+    assert "NCCL_SOCKET_IFNAME=eth0" in inherited
     assert "s3cret" not in dry.stdout + dry.stderr
     # Words reach the program as they are, and the environment does, but in no command line.
-    show = "ps ax | grep -c '[s]3cret value'; echo \"$SECRET_TOKEN\""
+    show = "ps ax | grep -c '[s]3cret value'; echo \"$SECRET_TOKEN\" $NCCL_SOCKET_IFNAME"
     done = launchers.run(*given, "--", "sh", "-c", show)
     assert sorted(done.stdout.splitlines()) == [
-        *("[0] 0", "[0] s3cret value", "[1] 0", "[1] s3cret value")
+        *("[0] 0", "[0] s3cret value eth0", "[1] 0", "[1] s3cret value eth0")
     ], shlex.join([sys.executable, done.stderr])
