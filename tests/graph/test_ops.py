@@ -34,21 +34,21 @@ def test_an_added_edge_is_obeyed() -> None:
 
 def test_an_edge_that_is_there_already_is_not_added() -> None:
     with tf.Graph().as_default():
-        a = tf.constant(1.0) + tf.random.uniform([])
+        a = tf.constant(1.0) + tf.random.stateless_uniform([], [1, 2])
         b = a * 2.0
         assert add_control_edges(b.op, [a.op]) == 0
-        c = tf.random.uniform([])
+        c = tf.random.stateless_uniform([], [1, 2])
         assert add_control_edges(b.op, [c.op]) == 1
         assert add_control_edges(b.op, [c.op]) == 0
 
 
 def test_ancestors_come_in_an_order_in_which_they_can_run() -> None:
     with tf.Graph().as_default():
-        a = tf.random.uniform([])
-        b = tf.random.uniform([])
+        a = tf.random.stateless_uniform([], [1, 2])
+        b = tf.random.stateless_uniform([], [1, 2])
         with tf.control_dependencies([b]):
             c = tf.identity(a)
-        tf.random.uniform([])  # not an ancestor
+        tf.random.stateless_uniform([], [1, 2])  # not an ancestor
         found = ancestors([c.op])
     assert set(found) == {c.op, *(op for op in found if op is not c.op)}
     assert {a.op, b.op, c.op} <= set(found)
@@ -59,7 +59,7 @@ def test_ancestors_come_in_an_order_in_which_they_can_run() -> None:
 
 def test_ancestors_of_a_deep_graph_need_no_recursion() -> None:
     with tf.Graph().as_default():
-        x = tf.random.uniform([])
+        x = tf.random.stateless_uniform([], [1, 2])
         for _ in range(3000):
             x = x + 1.0
         assert len(ancestors([x.op])) > 3000
@@ -83,7 +83,7 @@ def test_topological_order_respects_edges_or_finds_the_cycle(pairs: list[tuple[i
 
 def test_groups_that_depend_on_each_other_are_refused() -> None:
     with tf.Graph().as_default():
-        a = tf.random.uniform([])
+        a = tf.random.stateless_uniform([], [1, 2])
         b = tf.identity(a)
         c = tf.identity(b)
         graph = Subgraph(ancestors([c.op]))
