@@ -30,13 +30,13 @@ def seconds_by_owner(
         seconds by owner; under None those of ops without an owner.
     """
     owner_of_name = {op.name: owner for op, owner in owner_of.items()}
-    # If there are GPU kernels, events on the host meanwhile only launch them.
-    on_device = any(event.execution is None for found in events.values() for event in found)
+    # If there are GPU kernels, the host meanwhile only prepares them.
+    on_gpu = any(event.is_kernel for found in events.values() for event in found)
     return share_out(
         (event.start, event.end, _owner(name, owner_of_name))
         for name, found in events.items()
         for event in found
-        if not on_device or event.execution is None
+        if not on_gpu or event.is_kernel
     )
 
 

@@ -66,6 +66,11 @@ class OpEvent:
         """How long the op ran, in seconds."""
         return self.end - self.start
 
+    @property
+    def is_kernel(self) -> bool:
+        """Whether a GPU ran it."""
+        return self.line.startswith(_GPU)
+
 
 def start_recording(folder: Path) -> None:
     """Starts TensorFlow's profiler; ``tf.profiler.experimental.stop()`` writes the recording.
