@@ -212,7 +212,10 @@ class Planner:
             return planned, planned
         pool += self._carrying([*pool, planned], settings, random.Random(seed))
         best = self._pick(pool, self._score(planned))
-        return replace(best, name="carried" if best.carried else "planned"), planned
+        if not best.carried:
+            planned = replace(best, name="planned")
+            return planned, planned
+        return replace(best, name="carried"), planned
 
     def _carrying(
         self, pool: list[Plan], settings: Mapping[int, Sequence[Settings]], rng: random.Random

@@ -15,9 +15,11 @@ from ooodist.errors import UserError
 from ooodist.planner.cluster import describe_network
 from ooodist.planner.costs import Network, SavedTensor, StepCosts, UnitCost, WeightCost
 from ooodist.planner.data_parallel import plan as plans
+from ooodist.planner.data_parallel.candidates import Family
 from ooodist.planner.data_parallel.named import CREDITS, baseline_plan, best_first_k, best_priority
 from ooodist.planner.data_parallel.orders import baseline_order, is_legal
 from ooodist.planner.data_parallel.plan import Plan, PlannedExchange
+from ooodist.planner.data_parallel.planner import Planner
 from ooodist.planner.data_parallel.search import (
     MOST_TRIED,
     TRIED,
@@ -343,6 +345,22 @@ def test_plans_to_try_are_the_best_and_those_that_may_well_be_as_fast() -> None:
     # None with a name that would be faster is left out.
     named = comparison(costs, network, limits=limits)
     assert times[0] <= min(map(seconds_of, named.values())) * 1.002
+
+
+def test_plans_to_try_are_told_apart_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the search for plans that carry finds the best one that carries nothing."""
+    costs = chain_costs([21, 5, 28], forward=5, output_gradient=4)
+    network = Network("any", 2, fixed=3, seconds_per_byte=0.3)
+    limits = Limits(steps_per_execution=1, evaluations=200)
+    best = make_plan(costs, network, limits=limits)
+    monkeypatch.setattr(Family, "improve", lambda _self, start, _steps, _score: start)
+    monkeypatch.setattr(Planner, "_walk", lambda *_: [])
+    worse = make_plan(costs, network, limits=limits)
+    assert seconds_of(best) < seconds_of(worse)
+    monkeypatch.setattr(Planner, "_carrying", lambda *_: [best])
+    tried = plans_to_try(costs, network, limits=replace(limits, carrying=True))
+    assert [plan.name for plan in tried].count("planned") == 1
+    assert seconds_of(tried[0]) == seconds_of(best)
 
 
 def test_what_carries_nothing_is_tried_beside_what_carries() -> None:
