@@ -8,45 +8,34 @@ themselves, and take part in the step as an XlaCallModule, which reaches XLA as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_call_module
+from tensorflow.compiler.xla.xla_data_pb2 import FrontendAttributes
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
+from ooodist.graph.subgraphs import Part, Subgraphs
+
 VERSION = 9  # of XlaCallModule
-ATTRIBUTES = {"_xla_stream_annotation": "1", "inlineable": "false"}
+ATTRIBUTES = FrontendAttributes(map={"_xla_stream_annotation": "1", "inlineable": "false"})
 
 
 def on_second_stream(
-    operations: Iterable[tf.Operation], outputs: Sequence[tf.Tensor]
+    subgraphs: Subgraphs, operations: Sequence[tf.Operation], outputs: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Puts operations of the step that is being traced on the second stream.
 
     Args:
-        operations: in an order in which they can run; none has a resource as an input.
+        subgraphs: of the graph that is being traced.
+        operations: none of them has a resource as an input.
         outputs: what is needed of them. What they computed so far is then computed by nobody.
 
     Returns:
         what takes the place of ``outputs``.
     """
-    inside = with_whole_numbers(operations)
-    made = {tensor.ref() for op in inside for tensor in op.outputs}
-    read = (tensor for op in inside for tensor in op.inputs)
-    inputs = list({each.ref(): each for each in read if each.ref() not in made}.values())
-
-    def alone(*arguments: tf.Tensor) -> list[tf.Tensor]:
-        known = {each.ref(): argument for each, argument in zip(inputs, arguments, strict=True)}
-        for op in inside:
-            copy = tf.compat.v1.get_default_graph().create_op(
-                op.type,
-                [known[each.ref()] for each in op.inputs],
-                [each.dtype for each in op.outputs],
-                attrs={key: op.node_def.attr[key] for key in op.node_def.attr if key[0] != "_"},
-            )
-            known |= {old.ref(): new for old, new in zip(op.outputs, copy.outputs, strict=True)}
-        return [known[each.ref()] for each in outputs]
-
+    inputs = feeds(operations)
+    alone = subgraphs.function(Part(inputs, outputs))
     with tf.init_scope():
         compiled = tf.function(alone, jit_compile=True, autograph=False)
         specs = [tf.TensorSpec(each.shape, each.dtype) for each in inputs]
@@ -59,32 +48,24 @@ def on_second_stream(
         Tout=[each.dtype for each in outputs],
         platforms=["CUDA" if tf.config.list_physical_devices("GPU") else "CPU"],
     )
-    attributes = AttrValue(s=frontend_attributes(ATTRIBUTES))
+    attributes = AttrValue(s=ATTRIBUTES.SerializeToString())
     results[0].op._set_attr("_XlaFrontendAttributes", attributes)  # noqa: SLF001
     return list(results)
 
 
-def with_whole_numbers(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
-    """Adds what computes shapes and axes, which XLA must know when it compiles."""
-    inside: dict[tf.Operation, None] = {}
+def feeds(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
+    """Returns what the operations need from outside.
 
-    def add(op: tf.Operation) -> None:
-        for tensor in op.inputs:
+    What computes shapes and axes is not outside, as XLA must know these when it compiles.
+    """
+    left, inside, found = list(operations), set(operations), {}
+    while left:
+        for tensor in left.pop().inputs:
+            if tensor.op in inside:
+                continue
             if tensor.dtype in (tf.int32, tf.int64) and tensor.op.type != "Placeholder":
-                add(tensor.op)
-        inside.setdefault(op)
-
-    for op in operations:
-        add(op)
-    return list(inside)
-
-
-def frontend_attributes(values: dict[str, str]) -> bytes:
-    """Returns a message xla.FrontendAttributes, whose only field, the first, is a map."""
-    return b"".join(_field(1, _field(1, key) + _field(2, value)) for key, value in values.items())
-
-
-def _field(number: int, content: str | bytes) -> bytes:
-    """A field of a protocol buffer of fewer than 128 bytes."""
-    data = content.encode() if isinstance(content, str) else content
-    return bytes([number << 3 | 2, len(data)]) + data
+                inside.add(tensor.op)
+                left.append(tensor.op)
+            else:
+                found[tensor.ref()] = tensor
+    return list(found.values())

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # XLA's flags must be known before TensorFlow is imported
     import tensorflow as tf
 
+    from ooodist.graph.subgraphs import Subgraphs
     from ooodist.graph.units import Unit
 
 WARM_UP = 12  # steps: cuDNN and XLA's command buffers settle in the first ones
@@ -124,6 +125,7 @@ def prepare(
     import numpy as np
     import tensorflow as tf
 
+    from ooodist.graph.subgraphs import Subgraphs
     from ooodist.graph.units import find_backward_units
     from ooodist.models import build, config_class
     from ooodist.step.backward import variable_names
@@ -156,11 +158,12 @@ def prepare(
         gradients = tape.gradient(loss, weights, output_gradients=seed)
         names = variable_names(model.trainable_variables)
         units = find_backward_units([seed], gradients, names)
+        subgraphs = Subgraphs(loss.graph) if way.streams else None
         for unit in (unit for unit in units if unit.kind == "dW"):
             if len(lanes) > 1:
                 put_on(lanes[-1], unit)
-            if way.streams:
-                gradients = streamed(unit, gradients)
+            if subgraphs is not None:
+                gradients = streamed(subgraphs, unit, gradients)
         optimizer.apply(gradients, model.trainable_variables)
         return loss
 
@@ -183,14 +186,14 @@ def put_on(device: str, unit: Unit) -> None:
             op._set_device(device)  # noqa: SLF001
 
 
-def streamed(unit: Unit, gradients: list[Any]) -> list[Any]:
+def streamed(subgraphs: Subgraphs, unit: Unit, gradients: list[Any]) -> list[Any]:
     """Puts a unit with a heavy operation on XLA's second stream; returns all gradients then."""
     from streams import on_second_stream
 
     if not any(op.type in HEAVY for op in unit.ops):
         return gradients
     mine = [i for i, each in enumerate(gradients) if getattr(each, "op", None) in unit.ops]
-    results = on_second_stream(unit.ops, [gradients[i] for i in mine])
+    results = on_second_stream(subgraphs, unit.ops, [gradients[i] for i in mine])
     moved = dict(zip(mine, results, strict=True))
     return [moved.get(i, gradient) for i, gradient in enumerate(gradients)]
 

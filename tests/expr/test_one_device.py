@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ooodist.graph.subgraphs import Subgraphs
 from tests.expr.scripts import load
 
 
@@ -61,7 +62,7 @@ def test_xla_gets_a_call_with_its_stream() -> None:
         product = tf.matmul(x, y, transpose_a=True)
         result = tf.reshape(product, [rows, -1]) + 1.0
         operations = [product.op, result.op.inputs[0].op, result.op]
-        (moved,) = streams.on_second_stream(operations, [result])
+        (moved,) = streams.on_second_stream(Subgraphs(x.graph), operations, [result])
         return moved, tf.nn.relu(x)
 
     x, y = tf.random.normal((4, 8)), tf.random.normal((4, 6))
