@@ -219,7 +219,7 @@ def _gru_reset_before(layer: keras.layers.GRU, inputs: tf.Tensor, recurrent: tf.
 def _gru_reset_after(layer: keras.layers.GRU, inputs: tf.Tensor, recurrent: tf.Tensor) -> Formula:
     """The product with the states has a bias of its own, and is reset with it::
 
-    candidate = activation(inputs + reset * (before @ recurrent + bias))
+        candidate = activation(inputs + reset * (before @ recurrent + bias))
 
     So the slope of what is reset is that of the inputs times ``reset``.
     """

@@ -109,9 +109,9 @@ def test_newest_recording_counts(recording: Path, tmp_path: Path) -> None:
 
 
 def test_a_recording_of_a_gpu(tmp_path: Path) -> None:
-    """Of four calls on an H200; the last had not ended yet. Each call::
+    """Of four calls on an H200, the last of which had not ended yet.
 
-    y = sum(relu(x @ w)) + sum(conv2d(image, k)), and w and k minus 0.01 of their gradients
+    Each computes the sums of relu(x @ w) and conv2d(image, k), and one step of gradient descent.
     """
     shutil.copy(Path(__file__).with_name("h200.xplane.pb"), tmp_path)
     events = read_op_events(tmp_path)
