@@ -4,6 +4,11 @@
 #
 #   scripts/install_engines.sh                         all three
 #   scripts/install_engines.sh [horovod] [byteps] [mpi]
+#   scripts/install_engines.sh --gpu [...]             Horovod and BytePS with NCCL
+#   scripts/install_engines.sh --cpu [...]             without, whatever the host has
+#
+# With neither, they get NCCL where the host has a GPU and TensorFlow is built for it. That needs
+# neither CUDA's compiler nor a driver: what there is of CUDA 12 in wheels, and clang, do.
 #
 # What is built is kept, and used again for the same versions and patches. A build takes two to
 # five minutes. As root, it installs missing system packages with apt-get; else it names them.
@@ -19,6 +24,8 @@ HOROVOD=0.28.1
 BYTEPS=0.2.5.post15
 MPI4PY=4.1.2
 CACHE=$(realpath -m "${OOODIST_WHEEL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ooodist/wheels}")
+CUDA=12.5.82      # the oldest that TensorFlow 2.20 and 2.21 want
+GPU=auto          # or yes or no
 CHECK_SECONDS=120 # a check takes about 10; it hangs if processes cannot reach each other
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
@@ -33,6 +40,8 @@ main() {
         show_help
         exit
         ;;
+      --gpu) GPU=yes ;;
+      --cpu) GPU=no ;;
       horovod | byteps | mpi) engines+=("$argument") ;;
       *)
         echo "install_engines.sh: unknown engine '$argument': give horovod, byteps or mpi" >&2
@@ -43,8 +52,9 @@ main() {
   if [ ${#engines[@]} = 0 ]; then engines=(horovod byteps mpi); fi
 
   [ "$(uname -s)" = Linux ] || fail "the engines run on Linux only, this is $(uname -s)"
-  [ -x "$VENV/bin/python" ] || make_environment cpu
+  [ -x "$VENV/bin/python" ] || make_environment "$([ $GPU = yes ] && echo gpu || echo cpu)"
   PYTHON=$VENV/bin/python
+  choose_gpu
   "$PYTHON" -m pip --version >/dev/null 2>&1 ||
     fail "$VENV has no pip: run '$PYTHON -m ensurepip', then this again"
   if ! mkdir -p "$CACHE/logs" 2>/dev/null || ! [ -w "$CACHE" ]; then
@@ -76,6 +86,19 @@ main() {
   [ ${#failed[@]} = 0 ] || fail "not installed: ${failed[*]}"
 }
 
+# Sets GPU to yes or no.
+choose_gpu() {
+  local for_gpus=no
+  if "$PYTHON" -c 'import sys, tensorflow as tf; sys.exit(not tf.test.is_built_with_cuda())' \
+    >/dev/null 2>&1; then for_gpus=yes; fi
+  if [ $GPU = yes ] && [ $for_gpus = no ]; then
+    fail "--gpu, but there is no TensorFlow for GPUs in $VENV:" \
+      "run '$PYTHON -m pip install -e ${ROOT}[gpu]', then this again"
+  elif [ $GPU = auto ]; then
+    if [ $for_gpus = yes ] && [ -e /proc/driver/nvidia/version ]; then GPU=yes; else GPU=no; fi
+  fi
+}
+
 stop() {
   echo "$ENGINE: $*" >&2
   exit 1
@@ -94,6 +117,9 @@ prepare_engine() {
   describe_engine
   : >"$LOG"
   install_system_packages
+  if [ ${#LIBRARIES[@]} != 0 ]; then
+    "$PYTHON" -m pip install "${LIBRARIES[@]}" >>"$LOG" 2>&1 || stop_with_log "pip failed"
+  fi
 }
 
 build_engine() {
@@ -119,6 +145,7 @@ describe_engine() {
     mpi) NAME=mpi4py VERSION=$MPI4PY ;;
   esac
   LOG=$CACHE/logs/$NAME-$VERSION.log
+  if [ $GPU = yes ] && [ "$ENGINE" != mpi ]; then LOG=${LOG%.log}-gpu.log; fi
   find_tensorflow
   set_build
   KEY=$NAME-$VERSION-$(
@@ -137,9 +164,10 @@ PYTHON
 }
 
 # PACKAGES: Debian packages and, for each, a command that fails if it is missing.
-# FLAGS: the environment of the build. NEEDS: what the engine imports.
+# FLAGS: the environment of the build. NEEDS: what the engine imports. LIBRARIES: the wheels whose
+# libraries it is linked to.
 set_build() {
-  PATCH=/dev/null FLAGS=()
+  PATCH=/dev/null FLAGS=() LIBRARIES=()
   NEEDS=(numpy)
   case $ENGINE in
     horovod)
@@ -153,8 +181,8 @@ set_build() {
       ;;
     byteps)
       PATCH=$ROOT/patches/byteps-$BYTEPS.patch
-      FLAGS=(BYTEPS_CPU_ONLY=1 BYTEPS_WITHOUT_RDMA=1 BYTEPS_WITH_TENSORFLOW=1
-        BYTEPS_WITHOUT_PYTORCH=1 BYTEPS_WITHOUT_MXNET=1
+      FLAGS=(BYTEPS_WITHOUT_RDMA=1 BYTEPS_WITH_TENSORFLOW=1 BYTEPS_WITHOUT_PYTORCH=1
+        BYTEPS_WITHOUT_MXNET=1
         CI=true) # makes its setup.py use pre_setup_local.py, which is in our patch
       NEEDS=(cloudpickle packaging)
       PACKAGES=("g++" "g++ --version" make "make --version" patch "patch --version"
@@ -163,6 +191,18 @@ set_build() {
     mpi) PACKAGES=(openmpi-bin "mpirun --version") ;;
   esac
   if [ "$ENGINE" != mpi ]; then PACKAGES+=(python3-dev has_python_header); fi
+  case $ENGINE-$GPU in
+    horovod-yes)
+      FLAGS+=(HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED)
+      if [ -z "${HOROVOD_CUDA_HOME:-}" ]; then PACKAGES+=(clang-19 "clang++-19 --version"); fi
+      ;;
+    byteps-yes) FLAGS+=(BYTEPS_NCCL_LINK=SHARED) ;;
+    byteps-no) FLAGS+=(BYTEPS_CPU_ONLY=1) ;;
+  esac
+  if [ $GPU = yes ] && [ "$ENGINE" != mpi ]; then
+    # TensorFlow asks for these too.
+    LIBRARIES=("nvidia-cuda-runtime-cu12>=$CUDA,<13" "nvidia-nccl-cu12>=2.27.7,<3")
+  fi
 }
 
 has_header() {
@@ -209,6 +249,7 @@ fingerprint() {
   {
     sed -n '/^diff/,$p' "$PATCH"
     echo "${FLAGS[@]}"
+    if [ ${#LIBRARIES[@]} != 0 ]; then sed -n '/^make_cuda/,/^}/p' "$ROOT/scripts/install_engines.sh"; fi
     env | grep -E '^HOROVOD_(GPU|NCCL|CUDA|ROCM)' | sort || true
   } | sha256sum | cut -c1-12
 }
@@ -236,19 +277,57 @@ build() {
     # may need another one.
     "$PYTHON" -m pip install --target "$WORK/tools" 'setuptools<70' wheel >>"$LOG" 2>&1 ||
       stop_with_log "pip cannot get setuptools"
-    local pip=(env PYTHONPATH="$WORK/tools" PATH="$VENV/bin:$PATH" "${FLAGS[@]}"
-      MAKEFLAGS="-j$(($(nproc) < 3 ? $(nproc) : 3))" "$PYTHON" -m pip)
-    "${pip[@]}" download --no-deps --no-build-isolation --no-binary "$NAME" --dest "$WORK" \
+    pip_for_build download --no-deps --no-build-isolation --no-binary "$NAME" --dest "$WORK" \
       "$NAME==$VERSION" >>"$LOG" 2>&1 || stop_with_log "pip cannot get $NAME $VERSION"
     tar -xzf "$WORK/$NAME-$VERSION.tar.gz" -C "$WORK" >>"$LOG" 2>&1 ||
       stop_with_log "cannot unpack $NAME-$VERSION.tar.gz"
     patch -d "$WORK/$NAME-$VERSION" -p1 <"$PATCH" >>"$LOG" 2>&1 ||
       stop_with_log "the patch does not fit"
-    "${pip[@]}" wheel --verbose --no-deps --no-build-isolation --wheel-dir "$WORK/wheel" \
+    if [ ${#LIBRARIES[@]} != 0 ]; then
+      make_cuda >>"$LOG" 2>&1 || stop_with_log "what CUDA's wheels have is not enough"
+    fi
+    pip_for_build wheel --verbose --no-deps --no-build-isolation --wheel-dir "$WORK/wheel" \
       "$WORK/$NAME-$VERSION" >>"$LOG" 2>&1 || stop_with_log "the build failed"
   fi
   # The key's folder appears at once and whole.
   mv "$WORK/wheel" "$CACHE/$KEY.$$" && mv -T "$CACHE/$KEY.$$" "$CACHE/$KEY"
+}
+
+pip_for_build() {
+  env PYTHONPATH="$WORK/tools" PATH="$VENV/bin:$PATH" "${FLAGS[@]}" \
+    MAKEFLAGS="-j$(($(nproc) < 3 ? $(nproc) : 3))" "$PYTHON" -m pip "$@"
+}
+
+# What an engine needs of CUDA and NCCL, as one folder, $WORK/cuda: headers and libraries, and, for
+# Horovod, its kernels compiled. No wheel for CUDA 12 has nvcc; clang needs ptxas and fatbinary
+# alone. HOROVOD_CUDA_HOME names a CUDA with nvcc, which is used instead.
+make_cuda() {
+  local cuda=$WORK/cuda wheels=$WORK/wheels/nvidia installed
+  mkdir -p "$cuda"/{bin,include,lib,nvvm}
+  "$PYTHON" -m pip install --no-deps --target "$WORK/wheels" nvidia-cuda-runtime-cu12=="$CUDA" \
+    nvidia-cuda-nvcc-cu12=="$CUDA" nvidia-nvfatbin-cu12=="$CUDA" \
+    nvidia-cuda-cccl-cu12==12.5.39.post1 || return
+  installed=$("$PYTHON" -c 'import nvidia.nccl as wheel; print(*wheel.__path__)') || return
+  cp -r "$wheels"/cuda_runtime/include/. "$wheels"/cuda_nvcc/include/. \
+    "$wheels"/cuda_cccl/include/nv "$installed"/include/. "$cuda/include/" || return
+  cp -r "$wheels/cuda_nvcc/nvvm/libdevice" "$cuda/nvvm/" || return
+  ln -s "$wheels/cuda_runtime/lib/libcudart.so.12" "$cuda/lib/libcudart.so"
+  ln -s "$installed/lib/libnccl.so.2" "$cuda/lib/libnccl.so"
+  if [ "$ENGINE" = byteps ]; then
+    FLAGS+=(BYTEPS_CUDA_HOME="$cuda" BYTEPS_NCCL_HOME="$cuda")
+    return
+  fi
+  FLAGS+=(HOROVOD_NCCL_HOME="$cuda")
+  if [ -n "${HOROVOD_CUDA_HOME:-}" ]; then return; fi
+  FLAGS+=(HOROVOD_CUDA_COMPILED="$cuda")
+  install -m 755 "$wheels/cuda_nvcc/bin/ptxas" "$cuda/bin/"
+  install -m 755 "$ROOT/scripts/fatbinary.py" "$cuda/bin/fatbinary"
+  touch "$cuda/include/curand_mtgp32_kernel.h" # clang includes it always; nothing here uses it
+  # What TensorFlow's own kernels are compiled for; later GPUs compile the last one's PTX.
+  NVFATBIN=$(echo "$wheels"/nvfatbin/lib/libnvfatbin.so.*) clang++-19 -x cuda \
+    --cuda-path="$cuda" --cuda-gpu-arch=sm_{60,70,80,89,90} --no-cuda-include-ptx=all \
+    --cuda-include-ptx=sm_90 -Wno-unknown-cuda-version -std=c++17 -O3 -fPIC \
+    -c "$WORK/$NAME-$VERSION/horovod/common/ops/cuda/cuda_kernels.cu" -o "$cuda/lib/cuda_kernels.o"
 }
 
 # Says the first line of the log that looks like the reason.
@@ -261,6 +340,7 @@ stop_with_log() {
 
 check_horovod() {
   local with
+  if [ $GPU = yes ]; then check_nccl; fi
   for with in gloo mpi; do
     check "$VENV/bin/horovodrun" -np 2 "--$with" "$PYTHON" "$ROOT/scripts/check_exchange.py" horovod
   done
@@ -268,6 +348,11 @@ check_horovod() {
 }
 
 check_byteps() {
+  if [ $GPU = yes ]; then check_nccl; fi
+  if [ $GPU = yes ] && [ ! -e /proc/driver/nvidia/version ]; then
+    echo "byteps $VERSION: built with NCCL (TensorFlow $TENSORFLOW); not tried, as no GPU is here"
+    return
+  fi
   check "$PYTHON" "$ROOT/launch/local.py" -np 2 --engine byteps -- \
     "$PYTHON" "$ROOT/scripts/check_exchange.py" byteps
   echo "byteps $VERSION: ready (TensorFlow $TENSORFLOW; two processes exchanged over one server)"
@@ -276,6 +361,11 @@ check_byteps() {
 check_mpi() {
   check mpirun -np 2 "$PYTHON" "$ROOT/scripts/check_exchange.py" mpi
   echo "mpi4py $VERSION: ready (two processes exchanged)"
+}
+
+check_nccl() {
+  "$PYTHON" -c "import $ENGINE.tensorflow as engine; assert engine.nccl_built()" >>"$LOG" 2>&1 ||
+    stop "it is installed, but it cannot be imported, or has no NCCL (log: $LOG)"
 }
 
 check() {

@@ -25,6 +25,7 @@ BASELINES = {  # by their names in the CSV file: in words, and how they are draw
     "baseline_tuned": ("tuned", "o-"),
     "priority_tuned": ("priority", "s--"),
 }
+PLANS = ("planned", "carried", "narrow")
 COLORS = ("#d1495b", "#2e86ab", "#3c8d40")  # of the bandwidths, slowest first
 
 # (model, engine, Gbit/s) -> workers -> plan -> seconds a step
@@ -44,17 +45,19 @@ def read(file: Path) -> Predictions:
 def table(file: Path, workers: int) -> str:
     """Markdown, one line for each model, engine and bandwidth."""
     lines = [
-        "| model | exchange | Gbit/s | as it comes | tuned | priority | planned | lower bound | "
-        "over as it comes | over tuned | over priority |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| model | exchange | Gbit/s | as it comes | tuned | priority | planned | carried | in 16 "
+        "bits | lower bound | planned over as it comes | over tuned | over priority | carried over "
+        "tuned |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (model, engine, bandwidth), cases in read(file).items():
         seconds = cases[workers]
         planned = seconds["planned"]
-        times = (*(seconds[name] for name in BASELINES), planned, seconds["lower_bound"])
+        times = [seconds[name] for name in (*BASELINES, *PLANS, "lower_bound")]
         cells = [MODELS[model], ENGINES[engine], f"{bandwidth:g}"]
         cells += [f"{1e3 * value:.0f} ms" for value in times]
         cells += [f"{seconds[name] / planned:.2f}x" for name in BASELINES]
+        cells.append(f"{seconds['baseline_tuned'] / seconds['carried']:.2f}x")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
 """Predicted step times of baseline, priority and planned exchange on clusters that nobody has here.
 
 For each model, engine, bandwidth and number of workers: the plan that ``python -m ooodist.plan``
-finds, the engine as it comes, the engine tuned, and strict priority with its settings tuned.
-Nothing is trained or measured.
+finds, that of ``--carried``, the best with all gradients in float16, the engine as it comes, the
+engine tuned, and strict priority with its settings tuned. Nothing is trained or measured.
 
     python expr/planning_at_scale/run.py
 
@@ -36,7 +36,7 @@ from ooodist.planner.data_parallel.named import (
 )
 from ooodist.planner.data_parallel.orders import baseline_order, num_deferred
 from ooodist.planner.data_parallel.plan import Plan
-from ooodist.planner.data_parallel.search import Limits, make_plan
+from ooodist.planner.data_parallel.search import WIRE_OF_PLANNED, Limits, comparison
 from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.util import yaml_dataclass
 
@@ -69,10 +69,13 @@ def predict(case: Case) -> list[dict[str, object]]:
     costs = yaml_dataclass.read_file(StepCosts, FOLDER / "costs" / f"{case.model}.yaml", "--costs")
     network = describe_network(case.engine, case.workers, case.bandwidth * 1e9, LATENCY)
     limits = LIMITS if network.by_urgency else RING_LIMITS
-    planned = make_plan(costs, network, limits=limits)
-    steps = planned.steps_per_execution
+    wider = replace(limits, carrying=True, wire=WIRE_OF_PLANNED)
+    found = comparison(costs, network, limits=wider)
+    steps = found["planned"].steps_per_execution
     plans = {
-        "planned": planned,
+        "planned": found["planned"],
+        "carried": found["carried"],
+        "narrow": found["narrow"],
         "baseline": baseline_plan(costs, network),
         "baseline_tuned": tuned_plan(
             costs, network, credits=limits.credits, partitions=limits.partitions
@@ -95,7 +98,8 @@ def predict(case: Case) -> list[dict[str, object]]:
                 "deferred": num_deferred(costs, plan.order),
             }
         )
-    bound = {"plan": "lower_bound", "step_seconds": f"{lower_bound(costs, network, steps):.6g}"}
+    shortest = lower_bound(costs, network, steps, carrying=True)
+    bound = {"plan": "lower_bound", "step_seconds": f"{shortest:.6g}"}
     return [*rows, rows[-1] | bound | {"exchanges": "", "deferred": ""}]
 
 
@@ -192,6 +196,8 @@ def _said(case: Case, rows: list[dict[str, object]]) -> str:
         f"tuned {milliseconds['baseline_tuned']:.1f} ms, "
         f"priority {milliseconds['priority_tuned']:.1f} ms, "
         f"planned {milliseconds['planned']:.1f} ms, "
+        f"carried {milliseconds['carried']:.1f} ms, "
+        f"in 16 bits {milliseconds['narrow']:.1f} ms, "
         f"bound {milliseconds['lower_bound']:.1f} ms"
     )
 

@@ -1,4 +1,4 @@
-"""BytePS's push-pull with a place (a priority), which our build adds (patches/)."""
+"""What our build of BytePS adds (patches/): places (priorities), and whether it has NCCL."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from byteps.tensorflow import ops
 def has_places() -> bool:
     """Returns whether the installed BytePS was built with this version's patches."""
     return "place" in inspect.signature(ops._push_pull).parameters
+
+
+def has_nccl() -> bool:
+    """Returns whether the installed BytePS was built for GPUs; without our patches, it was."""
+    return ops.nccl_built() if hasattr(ops, "nccl_built") else True
 
 
 def push_pull_sum(tensor: tf.Tensor, name: str, place: int) -> tf.Tensor:

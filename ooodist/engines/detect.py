@@ -53,12 +53,6 @@ def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tupl
             f"DMLC_ROLE={environ['DMLC_ROLE']}: this process is to be no worker; start it as "
             "python -c 'import byteps.server'"
         )
-    if name == "byteps" and environ.get("BYTEPS_LOCAL_SIZE", "1") != "1":
-        raise UserError(
-            f"BYTEPS_LOCAL_SIZE={environ['BYTEPS_LOCAL_SIZE']}: the BytePS built here runs one "
-            "process for each DMLC_WORKER_ID; give every process its own DMLC_WORKER_ID and "
-            "BYTEPS_LOCAL_SIZE=1, as launch/local.py does"
-        )
     if name not in found and name != "local" and (workers != 1 or name == "byteps"):
         others = "".join(f", but {why} (engine {other})" for other, (_, why) in found.items())
         raise UserError(
@@ -138,8 +132,12 @@ def _launched(environ: Mapping[str, str]) -> dict[str, tuple[int, str]]:
                 found["mpi"] = found["horovod"]  # comes second: only taken if it is asked for
             break
     if environ.get("DMLC_ROLE"):
-        size = _number(environ, "DMLC_NUM_WORKER")
-        found["byteps"] = (size, f"DMLC_ROLE={environ['DMLC_ROLE']}, DMLC_NUM_WORKER={size}")
+        workers = _number(environ, "DMLC_NUM_WORKER")
+        reason = f"DMLC_ROLE={environ['DMLC_ROLE']}, DMLC_NUM_WORKER={workers}"
+        local = _number(environ, "BYTEPS_LOCAL_SIZE") if "BYTEPS_LOCAL_SIZE" in environ else 1
+        if local != 1:
+            reason += f", BYTEPS_LOCAL_SIZE={local}"
+        found["byteps"] = (workers * local, reason)
     if workers := cluster(environ):
         found["collective"] = (len(workers[0]), f"TF_CONFIG with {len(workers[0])} workers")
     return found

@@ -40,6 +40,27 @@ def use_own_gpu(local_rank: int, local_size: int | None) -> None:
         ) from error
 
 
+def show_own_gpu_alone(local_rank: int, local_size: int | None) -> None:
+    """Hides the other GPUs from all libraries of this process, if it is one of several on its host.
+
+    For a library that takes the first GPU that it sees. Has to come before CUDA starts, so how many
+    GPUs there are is not known yet: see :func:`use_own_gpu`. Arguments as there.
+
+    Raises:
+        UserError: CUDA_VISIBLE_DEVICES names too few.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = None if named is None else named.split(",")
+    if local_size == 1 or (gpus is not None and len(gpus) == 1):
+        return  # all are its own, or the launcher has given it one
+    if gpus is not None and local_rank >= len(gpus):
+        raise UserError(
+            f"worker {local_rank} of this host (from 0), but CUDA_VISIBLE_DEVICES is {named}: name "
+            "a GPU for each worker, or start fewer"
+        )
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(local_rank) if gpus is None else gpus[local_rank]
+
+
 def wait_for_gpu() -> None:
     """Waits until the GPU has done all of its work; on CPUs a call ends when its work is done."""
     if tf.config.get_visible_devices("GPU"):

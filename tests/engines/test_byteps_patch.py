@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from .test_byteps_stress import pytestmark, run
 
 __all__ = ["pytestmark"]
@@ -123,6 +125,24 @@ def test_the_urgent_overtakes_what_was_handed_over_before() -> None:
     assert sorted(lines) == [
         f"[{rank}] done:{' first large placed large' * 2}" for rank in range(2)
     ]
+
+
+def test_several_ranks_as_one_worker_need_nccl() -> None:
+    environment = os.environ | {
+        "DMLC_ROLE": "worker",
+        "DMLC_NUM_WORKER": "1",
+        "BYTEPS_LOCAL_RANK": "0",
+        "BYTEPS_LOCAL_SIZE": "2",
+    }
+    program = "from byteps.tensorflow import ops; print(ops.nccl_built())\nimport ooodist"
+    program += "\nooodist.init('byteps')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
+    )
+    if done.stdout == "True\n":
+        pytest.skip("BytePS was built with NCCL")
+    assert "UserError: BYTEPS_LOCAL_SIZE=2" in done.stderr
+    assert "scripts/install_engines.sh --gpu byteps" in done.stderr
 
 
 ENDLESS_WORKER = """

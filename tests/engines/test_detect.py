@@ -128,7 +128,7 @@ def test_possible_choices(engine: str, environ: dict[str, str], workers: int | N
         ("local", TWO, ["one of 2 of engine collective"]),
         ("local", BYTEPS, ["one of 2 of engine byteps"]),
         ("auto", BYTEPS | {"DMLC_ROLE": "server"}, ["DMLC_ROLE=server", "import byteps.server"]),
-        ("auto", BYTEPS | {"BYTEPS_LOCAL_SIZE": "2"}, ["BYTEPS_LOCAL_SIZE=2", "=1, as launch"]),
+        ("local", BYTEPS | {"BYTEPS_LOCAL_SIZE": "4"}, ["one of 8 of", "BYTEPS_LOCAL_SIZE=4"]),
         ("auto", {"OOODIST_ENGINE": "horovod"}, ["OOODIST_ENGINE=horovod, but this process"]),
     ],
 )
