@@ -20,6 +20,7 @@ export OOODIST_VENV=$FOLDER/venv OOODIST_WHEEL_CACHE=$FOLDER/wheels
 source "$SCRIPTS/environment.sh"
 REPORT=$ROOT/patches/gpu_builds.txt
 
+rm -rf "$OOODIST_WHEEL_CACHE"
 make_environment gpu
 bash "$SCRIPTS/install_engines.sh" --gpu horovod byteps | tee "$FOLDER/said"
 
@@ -48,6 +49,6 @@ print(*Path(engine.__file__).parent.glob('*.so'))" 2>/dev/null
   for log in "$OOODIST_WHEEL_CACHE"/logs/*-gpu.log; do
     echo
     echo "$(basename "$log"):"
-    grep -E 'Successfully built|all sums are right|Found NCCL|HOROVOD_GPU|Successfully installed' "$log" | cut -c1-200
+    grep -E '^ *(-- Found NCCL|Successfully (built|installed))|all sums are right' "$log"
   done
 } | sed "s|$FOLDER|FOLDER|g" | tee "$REPORT"
