@@ -132,12 +132,12 @@ def _launched(environ: Mapping[str, str]) -> dict[str, tuple[int, str]]:
                 found["mpi"] = found["horovod"]  # comes second: only taken if it is asked for
             break
     if environ.get("DMLC_ROLE"):
-        workers = _number(environ, "DMLC_NUM_WORKER")
-        reason = f"DMLC_ROLE={environ['DMLC_ROLE']}, DMLC_NUM_WORKER={workers}"
+        size = _number(environ, "DMLC_NUM_WORKER")
+        reason = f"DMLC_ROLE={environ['DMLC_ROLE']}, DMLC_NUM_WORKER={size}"
         local = _number(environ, "BYTEPS_LOCAL_SIZE") if "BYTEPS_LOCAL_SIZE" in environ else 1
         if local != 1:
             reason += f", BYTEPS_LOCAL_SIZE={local}"
-        found["byteps"] = (workers * local, reason)
+        found["byteps"] = (size * local, reason)
     if workers := cluster(environ):
         found["collective"] = (len(workers[0]), f"TF_CONFIG with {len(workers[0])} workers")
     return found

@@ -2,17 +2,20 @@
 
 All plans compute the same numbers, so no step is lost by trying one::
 
-    calls     | default     | planned     | default     | planned     | ... | the fastest ...
+    calls     | default     | planned     | planned     | default     | ... | the fastest ...
     measured  | - x x x x x | - x x x x x | - x x x x x | - x x x x x | ... |
 
 The first call of a turn is not measured, as it may be traced. Each rank measures, and the slowest
-counts, so that all decide alike. A plan that is far behind after a round gets no more turns.
+counts, so that all decide alike. Each turn is compared with the default's in the same round, as the
+speed of a machine changes from second to second: two turns of the same plan differ by 10 % where
+other programs share the cores. So rounds go on until it is clear whether a plan is faster.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 import statistics
 import time
 from collections import deque
@@ -29,8 +32,10 @@ from ooodist.step.launch import Batch, Run
 logger = logging.getLogger("ooodist")
 
 LAUNCHES = 6  # calls per turn
-ROUNDS = 4
-BEHIND = 0.1  # how much slower than the fastest, relatively, a candidate that goes on may be
+ROUNDS = 4  # at least
+MOST_ROUNDS = 12
+BEHIND = 0.5  # how much slower, relatively, a candidate may be in one turn, or in two by half of it
+ERRORS = 2.0  # standard errors from which on a difference is clear
 AS_PREDICTED = 0.05  # a smaller relative difference teaches nothing new
 GAIN = 0.01  # a smaller relative gain does not justify another order of the work
 
@@ -60,12 +65,13 @@ class Trial:
     Args:
         engine: what the ranks communicate with.
         candidates: the first is the default, which wins unless another is faster by more than
-            ``GAIN``.
+            ``GAIN``, and by more than a standard error.
 
     Attributes:
         steps: steps per call of the trial; a candidate with fewer per call runs several of its own.
         fastest: the winner; None until it is known.
-        seconds: seconds per step of each candidate, after a round.
+        seconds: seconds per step of each candidate, after a round: the default's median, and what
+            the others take in proportion to it.
     """
 
     def __init__(self, engine: Engine, candidates: Sequence[Candidate]) -> None:
@@ -74,10 +80,10 @@ class Trial:
         self.steps = max(candidate.steps for candidate in candidates)
         self.fastest: Candidate | None = None
         self.seconds: list[float] = []
-        self._measured: list[list[float]] = [[] for _ in candidates]
-        self._rounds = 0
-        self._turns: deque[tuple[int, bool]] = deque()
-        self._begin_round(range(len(candidates)))
+        # Of each candidate, per turn: the logarithm of its seconds per step over the default's.
+        self._ratios: list[list[float]] = [[] for _ in candidates]
+        self._default_seconds: list[float] = []
+        self._begin_round(range(len(self._candidates)))
 
     def __call__(self, batches: Sequence[Batch]) -> dict[str, Any]:
         """Trains on a call's batches, ``steps`` steps, with the candidate whose turn it is."""
@@ -89,25 +95,53 @@ class Trial:
             self._end_round()
         return logs
 
-    def _begin_round(self, candidates: Iterable[int]) -> None:
-        self._rounds += 1
-        self._turns.extend((at, number > 0) for at in candidates for number in range(LAUNCHES))
+    def _begin_round(self, candidates: Sequence[int]) -> None:
+        # Back and forth, so that a machine that becomes slower favors none.
+        backwards = len(self._default_seconds) % 2 == 1
+        self._measured: dict[int, list[float]] = {at: [] for at in candidates}
+        self._turns = deque(
+            (at, number > 0)
+            for at in (reversed(candidates) if backwards else candidates)
+            for number in range(LAUNCHES)
+        )
 
     def _end_round(self) -> None:
-        own = np.array([statistics.median(seconds) for seconds in self._measured])
-        self.seconds = self._engine.all_reduce(own, "max").tolist()
-        slowest = (1 + BEHIND) * min(self.seconds)
-        others = [at for at, took in enumerate(self.seconds) if at and took <= slowest]
-        if others and self._rounds < ROUNDS:
+        own = np.array([statistics.median(seconds) for seconds in self._measured.values()])
+        took = self._engine.all_reduce(own, "max").tolist()
+        self._default_seconds.append(took[0])
+        for at, seconds in zip(self._measured, took, strict=True):
+            self._ratios[at].append(math.log(seconds / took[0]))
+        default = statistics.median(self._default_seconds)
+        self.seconds = [default * self._ratio(at) for at in range(len(self._candidates))]
+        others = [at for at in self._measured if at and self._may_be_faster(at)]
+        if others and self._is_open(others):
             self._begin_round([0, *others])  # with the default, measured under the same conditions
         else:
-            self._decide()
+            self._decide(others)
 
-    def _decide(self) -> None:
-        at = int(np.argmin(self.seconds))
-        if self.seconds[at] >= (1 - GAIN) * self.seconds[0]:
-            at = 0
-        self.fastest = self._candidates[at]
+    def _may_be_faster(self, at: int) -> bool:
+        """Whether the candidate may yet turn out to be faster than the default."""
+        turns = len(self._ratios[at])
+        if turns < ROUNDS:
+            return self._ratio(at) <= 1 + BEHIND / turns
+        return self._ratio(at, -ERRORS) < 1 - GAIN
+
+    def _ratio(self, at: int, errors: float = 0) -> float:
+        """The candidate's seconds over the default's, with so many standard errors added."""
+        ratios = self._ratios[at]
+        error = statistics.stdev(ratios) / math.sqrt(len(ratios)) if errors else 0.0
+        return math.exp(statistics.mean(ratios) + errors * error)
+
+    def _is_open(self, others: Iterable[int]) -> bool:
+        """Whether another round may tell more about these candidates."""
+        rounds = len(self._default_seconds)
+        if rounds < ROUNDS:
+            return True
+        return rounds < MOST_ROUNDS and any(self._ratio(at, ERRORS) >= 1 - GAIN for at in others)
+
+    def _decide(self, others: Iterable[int]) -> None:
+        faster = [at for at in others if self._ratio(at, errors=1) < 1 - GAIN]
+        self.fastest = self._candidates[min(faster, key=self.seconds.__getitem__, default=0)]
         logger.info(
             "tried in training: %s; %s stays",
             ", ".join(map(_result, self._candidates, self.seconds)),

@@ -18,6 +18,7 @@ from ooodist.trainer.trial import (
     BEHIND,
     GAIN,
     LAUNCHES,
+    MOST_ROUNDS,
     ROUNDS,
     Candidate,
     Trial,
@@ -55,7 +56,7 @@ class Clock:
 def tried(candidates: Sequence[Candidate], engine: LocalEngine | None = None) -> str:
     """The name of the one that was found to be the fastest."""
     made = Trial(engine or LocalEngine(), candidates)
-    for _ in range(LAUNCHES * ROUNDS * len(candidates)):
+    for _ in range(LAUNCHES * MOST_ROUNDS * len(candidates)):
         if made.fastest is None:
             made([1] * made.steps)
     assert made.fastest is not None
@@ -69,19 +70,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_they_take_turns_and_then_the_fastest_is_known(clock: Clock) -> None:
     assert tried([clock.candidate("default", 2.0), clock.candidate("planned", 1.0)]) == "planned"
-    turn = ["default"] * LAUNCHES + ["planned"] * LAUNCHES
-    assert clock.ran == turn * ROUNDS
+    default, planned = ["default"] * LAUNCHES, ["planned"] * LAUNCHES
+    assert clock.ran == (default + planned + planned + default) * (ROUNDS // 2)
 
 
 def test_what_is_far_behind_has_no_more_turns(clock: Clock) -> None:
     candidates = [
         clock.candidate("default", 1.0),
         clock.candidate("planned", 1.01 * (1 + BEHIND)),
-        clock.candidate("first_k", 0.99 * (1 + BEHIND)),
+        clock.candidate("first_k", 1.01 * (1 + BEHIND / 2)),
+        clock.candidate("priority", 0.99 * (1 + BEHIND / (ROUNDS - 1))),
     ]
     assert tried(candidates) == "default"
     assert clock.ran.count("planned") == LAUNCHES
-    assert clock.ran.count("first_k") == clock.ran.count("default") == LAUNCHES * ROUNDS
+    assert clock.ran.count("first_k") == 2 * LAUNCHES
+    assert clock.ran.count("priority") == clock.ran.count("default") == LAUNCHES * ROUNDS
 
 
 def test_the_default_has_its_turns_as_long_as_there_is_another(clock: Clock) -> None:
@@ -92,6 +95,42 @@ def test_the_default_has_its_turns_as_long_as_there_is_another(clock: Clock) -> 
 def test_with_all_others_far_behind_a_round_is_enough(clock: Clock) -> None:
     assert tried([clock.candidate("default", 1.0), clock.candidate("planned", 2.0)]) == "default"
     assert len(clock.ran) == 2 * LAUNCHES
+
+
+def test_more_rounds_follow_as_long_as_it_is_not_clear_which_is_faster(clock: Clock) -> None:
+    # Each call takes 10 % more or less than another; the second is as fast, the third is not.
+    noise = (1.1, 0.9, 1.0)
+    turn = [factor for factor in noise for _ in range(LAUNCHES)]
+    candidates = [
+        clock.candidate("default", 1.0),
+        clock.candidate("planned", *turn),
+        clock.candidate("first_k", *(1.1 * seconds for seconds in turn)),
+    ]
+    assert tried(candidates) == "default"
+    assert clock.ran.count("planned") == clock.ran.count("default") == LAUNCHES * MOST_ROUNDS
+    assert clock.ran.count("first_k") < LAUNCHES * MOST_ROUNDS
+
+
+def test_a_machine_that_becomes_slower_favors_none(clock: Clock) -> None:
+    class Tired(Clock):
+        """Each call takes a thousandth longer than the one before it."""
+
+        def slower(self, name: str) -> Candidate:
+            def run(batches: Sequence[Any]) -> dict[str, tf.Tensor]:
+                self.ran.append(name)
+                self.now += 1.001 ** len(self.ran)
+                return {}
+
+            return Candidate(name, run)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        tired = Tired(monkeypatch)
+        candidates = [tired.slower(name) for name in ("default", "planned", "first_k")]
+        made = Trial(LocalEngine(), candidates)
+        while made.fastest is None:
+            made([1])
+    assert made.fastest.name == "default"
+    assert made.seconds == pytest.approx([made.seconds[0]] * 3, rel=2e-3)  # 1.2 % in one round
 
 
 def test_what_each_took_is_known_then(clock: Clock) -> None:
