@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from ooodist.config import job as config
@@ -92,3 +93,25 @@ def test_tables(script: ModuleType, tmp_path: Path) -> None:
     assert [line[0] for line in file.read_text().splitlines()[1:]] == [*"aaaab"]
     script.write(file, list(tried[0]), tried[:1])  # measured again: the old ones are gone
     assert [line[0] for line in file.read_text().splitlines()[1:]] == ["b", "a"]
+
+
+@pytest.fixture(scope="module")
+def noise() -> ModuleType:
+    return load("at_home", "noise")
+
+
+def test_without_noise_a_trial_measures_what_each_takes(noise: ModuleType) -> None:
+    calls = np.full(50, 0.02)
+    assert noise.row(calls, (0.95,), trials=3).startswith("| 0.95 | 0.950 | 0% | 0.0% | 0% |")
+    done = noise.replay(calls, (1.03, 0.97), begin=7)
+    assert done.stays == 0.97
+    assert done.measured == pytest.approx([1.03, 0.97])
+
+
+def test_with_noise_the_fastest_nearly_always_stays(noise: ModuleType) -> None:
+    generator = np.random.default_rng(0)
+    slow = np.repeat(generator.lognormal(0, 0.1, 100), 30)  # phases of the machine
+    calls = 0.02 * slow * generator.lognormal(0, 0.1, len(slow))
+    stays = [noise.replay(calls, (0.9, 1.1), begin).stays for begin in range(0, 3000, 60)]
+    assert stays.count(1.1) == 0
+    assert stays.count(0.9) > 40
