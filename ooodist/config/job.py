@@ -133,8 +133,9 @@ class Config:
     trains all tensors; ``warm_start``: null starts from fresh weights; ``steps_per_execution``:
     null is the plan's choice, or 1 without a plan; ``recurrent_gradients``: ``after_loop`` computes
     the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix product over all times,
-    which an order can put off, and which is rounded otherwise; ``timeout``: seconds without
-    progress after which the job ends."""
+    which an order can put off, and which is rounded otherwise; ``output``: the folder for what is
+    written, if not given ``runs/`` and the kind of the data; ``timeout``: seconds without progress
+    after which the job ends."""
 
     engine: Engine = "auto"
     workers: Annotated[int, Range(1)] | None = None
@@ -252,7 +253,7 @@ def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
 
     Raises UserError.
     """
-    return yaml_dataclass.read_dataclass(Config, DEFAULTS | _given(file, overrides), "")
+    return yaml_dataclass.read_dataclass(Config, _with_defaults(_given(file, overrides)), "")
 
 
 def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[ParallelConfig, float]:
@@ -276,7 +277,7 @@ def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[Par
 def loads(text: str) -> Config:
     """Reads a job from YAML text. Raises UserError."""
     settings = _group_of_keys(strict_yaml.parse(text, "the job"), "the job")
-    return yaml_dataclass.read_dataclass(Config, DEFAULTS | settings, "")
+    return yaml_dataclass.read_dataclass(Config, _with_defaults(settings), "")
 
 
 def to_yaml(config: Config) -> str:
@@ -287,6 +288,13 @@ def to_yaml(config: Config) -> str:
 def digest(config: Config) -> str:
     """Returns a digest of all keys of the job."""
     return hex_digest(to_yaml(config))
+
+
+def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
+    settings = DEFAULTS | given
+    data = settings["data"]
+    kind = data.get("name") if isinstance(data, dict) else data
+    return {"output": f"runs/{kind}"} | settings if isinstance(kind, str) else settings
 
 
 def _given(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:

@@ -40,6 +40,21 @@ checkpoint: {resume: runs/old/checkpoint-epoch-000003.keras}
 """
 
 
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [
+        ([], "runs/digits"),
+        (["data=text"], "runs/text"),
+        (["data={name: text, sequence_length: 8}"], "runs/text"),
+        (["data=text", "output=mine"], "mine"),
+    ],
+)
+def test_the_output_is_named_after_the_data(settings: list[str], folder: str) -> None:
+    config = job.load(None, settings)
+    assert config.output == folder
+    assert job.loads(job.to_yaml(config)) == config
+
+
 def test_the_default_job_is_digits_with_resnet20() -> None:
     config = job.load(None)
     assert (config.model.name, config.data.name) == ("resnet20", "digits")
