@@ -25,6 +25,9 @@ def horovod() -> tuple[int, int, Sum]:
     missing = [name for name in ("mpi", "gloo") if not getattr(hvd, f"{name}_built")()]
     if missing:
         sys.exit(f"Horovod was built without {' and '.join(missing)}")
+    # NCCL refuses two processes on one GPU: then they exchange what is in the host's memory.
+    gpus = tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(gpus[hvd.local_rank()] if len(gpus) > 1 else [], "GPU")
     return (
         hvd.rank(),
         hvd.size(),

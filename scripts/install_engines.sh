@@ -88,14 +88,17 @@ main() {
 
 # Sets GPU to yes or no.
 choose_gpu() {
-  local for_gpus=no
+  if [ $GPU = auto ] && [ ! -e /proc/driver/nvidia/version ]; then GPU=no; fi
+  if [ $GPU = no ]; then return; fi
   if "$PYTHON" -c 'import sys, tensorflow as tf; sys.exit(not tf.test.is_built_with_cuda())' \
-    >/dev/null 2>&1; then for_gpus=yes; fi
-  if [ $GPU = yes ] && [ $for_gpus = no ]; then
+    >/dev/null 2>&1; then
+    GPU=yes
+  elif [ $GPU = yes ]; then
     fail "--gpu, but there is no TensorFlow for GPUs in $VENV:" \
       "run '$PYTHON -m pip install -e ${ROOT}[gpu]', then this again"
-  elif [ $GPU = auto ]; then
-    if [ $for_gpus = yes ] && [ -e /proc/driver/nvidia/version ]; then GPU=yes; else GPU=no; fi
+  else
+    echo "TensorFlow in $VENV is not for GPUs, so the engines are built without NCCL"
+    GPU=no
   fi
 }
 
@@ -194,7 +197,7 @@ set_build() {
   case $ENGINE-$GPU in
     horovod-yes)
       FLAGS+=(HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED)
-      if [ -z "${HOROVOD_CUDA_HOME:-}" ]; then PACKAGES+=(clang-19 "clang++-19 --version"); fi
+      if [ -z "${HOROVOD_CUDA_HOME:-}" ]; then PACKAGES+=(clang-19 find_clang); fi
       ;;
     byteps-yes) FLAGS+=(BYTEPS_NCCL_LINK=SHARED) ;;
     byteps-no) FLAGS+=(BYTEPS_CPU_ONLY=1) ;;
@@ -203,6 +206,14 @@ set_build() {
     # TensorFlow asks for these too.
     LIBRARIES=("nvidia-cuda-runtime-cu12>=$CUDA,<13" "nvidia-nccl-cu12>=2.27.7,<3")
   fi
+}
+
+find_clang() {
+  local name
+  for name in clang++-{19,18,17} clang++; do
+    if command -v "$name"; then return; fi
+  done
+  return 1
 }
 
 has_header() {
@@ -239,7 +250,9 @@ install_system_packages() {
     missing=$(missing_packages | xargs)
   fi
   if [ -n "$missing" ]; then
-    stop "missing: $missing; run 'apt-get install $missing' as root (log: $LOG)"
+    stop "missing: $missing; run 'apt-get install $missing' as root$(
+      [ $GPU = no ] || echo ", or build without NCCL (--cpu)"
+    ) (log: $LOG)"
   fi
 }
 
@@ -324,7 +337,7 @@ make_cuda() {
   install -m 755 "$ROOT/scripts/fatbinary.py" "$cuda/bin/fatbinary"
   touch "$cuda/include/curand_mtgp32_kernel.h" # clang includes it always; nothing here uses it
   # What TensorFlow's own kernels are compiled for; later GPUs compile the last one's PTX.
-  NVFATBIN=$(echo "$wheels"/nvfatbin/lib/libnvfatbin.so.*) clang++-19 -x cuda \
+  NVFATBIN=$(echo "$wheels"/nvfatbin/lib/libnvfatbin.so.*) "$(find_clang)" -x cuda \
     --cuda-path="$cuda" --cuda-gpu-arch=sm_{60,70,80,89,90} --no-cuda-include-ptx=all \
     --cuda-include-ptx=sm_90 -Wno-unknown-cuda-version -std=c++17 -O3 -fPIC \
     -c "$WORK/$NAME-$VERSION/horovod/common/ops/cuda/cuda_kernels.cu" -o "$cuda/lib/cuda_kernels.o"

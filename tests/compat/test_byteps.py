@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,13 @@ def _places() -> None:
     assert byteps.has_places()
 
 
+def _nccl() -> None:
+    (library,) = Path(ops.__file__).parent.glob("c_lib*.so")
+    assert byteps.has_nccl() == (b"libnccl.so" in library.read_bytes())
+
+
 CONTRACTS = [
+    Contract("ops.nccl_built", "byteps", byteps.has_nccl, _nccl),
     Contract("ops._push_pull (place)", "byteps", byteps.has_places, _places),
     Contract("ops._push_pull", "byteps", byteps.push_pull_sum, _arguments),
 ]

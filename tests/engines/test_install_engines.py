@@ -60,3 +60,14 @@ def test_cache_that_cannot_be_written() -> None:
     done = install("mpi", path=os.environ["PATH"], cache=Path("/proc/nonexistent"))
     assert done.returncode == 1
     assert "cannot write to /proc/nonexistent" in done.stderr
+
+
+def test_nccl_needs_a_tensorflow_for_gpus(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    if tf.test.is_built_with_cuda():
+        pytest.skip("this TensorFlow is for GPUs")
+    done = install("--gpu", "horovod", path=os.environ["PATH"], cache=tmp_path)
+    assert done.returncode == 1
+    assert "--gpu, but there is no TensorFlow for GPUs in" in done.stderr
+    assert "[gpu]', then this again" in done.stderr
