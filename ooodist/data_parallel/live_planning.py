@@ -215,9 +215,10 @@ class LivePlanning(LiveSearch[Found]):
         self._current = self._known[self._current.name]
         logger.info(
             "planned: searching beside the training; as its steps say, computing takes %.2f times "
-            "as long as was measured, and exchanges %.2f times",
+            "as long as was measured, exchanges %.2f times, and a call's start and end %.2f times",
             correction.compute,
             correction.exchange,
+            correction.compute * correction.call,
         )
         request = Request(self._costs, self._network, self._job.limits())
         self._begin_search(lambda: SearchProcess(request))

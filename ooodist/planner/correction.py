@@ -2,8 +2,8 @@
 
 A profile is measured piece by piece, which errs where workers share the cores of a machine: an
 exchange that waited for a busy core when it was measured is fast where it finds an idle one. Whole
-steps, trained with known plans, tell the error as two factors: of all that computes, and of all
-that is exchanged::
+steps, trained with known plans, tell the error as factors: of all that computes, of all that is
+exchanged, and of what a call costs besides its steps, which other workers fill with their work::
 
     measured   default 27 ms
     simulated  default 56 ms, planned 30 ms   as the profile says
@@ -25,9 +25,11 @@ from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 
 # Standard deviations of the factors' logarithms, for factors below and above 1. Computing was
-# measured with nothing else running, exchanges beside a computation that keeps all cores busy.
+# measured with nothing else running, exchanges beside a computation that keeps all cores busy. Time
+# between calls is no loss where a worker on the same cores computes meanwhile.
 COMPUTE_ERRORS = 0.1, 0.3
 EXCHANGE_ERRORS = 0.7, 0.2
+CALL_ERRORS = 0.7, 0.2
 GRID = 0.5  # in standard deviations
 STEP_ERROR = 0.03  # standard deviation of the logarithms of timed steps
 NETWORK_SECONDS = (
@@ -60,10 +62,12 @@ class Correction:
     Attributes:
         compute: factor of units, updates, and the start of a call.
         exchange: factor of exchanges, and of their CPU time.
+        call: a further factor of the start of a call.
     """
 
     compute: float = 1.0
     exchange: float = 1.0
+    call: float = 1.0
 
     def costs(self, costs: StepCosts) -> StepCosts:
         """Returns corrected costs, except for tracing, which is no part of steps."""
@@ -80,7 +84,7 @@ class Correction:
                 for weight in costs.weights
             ),
             middle_seconds=costs.middle_seconds * self.compute,
-            launch_seconds=costs.launch_seconds * self.compute,
+            launch_seconds=costs.launch_seconds * self.compute * self.call,
         )
 
     def network(self, network: Network) -> Network:
@@ -119,13 +123,15 @@ def correct(costs: StepCosts, network: Network, observed: Sequence[Observed]) ->
 
     # A plan's seconds have kinks, where one thing begins to hide another, so there are several
     # minima: the best point of a grid is near the lowest, which the Nelder-Mead search finds.
-    x, y = min(itertools.product(np.arange(-3, 3.1, GRID), repeat=2), key=surprise)
-    simplex = (x, y), (x + GRID, y), (x, y + GRID)
+    # What a call costs besides has none, so two of its values are enough.
+    deviations = np.arange(-3, 3.1, GRID)
+    begin = min(itertools.product(deviations, deviations, (-2, 0)), key=surprise)
+    simplex = begin + GRID * np.array([(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)])
     options = {"initial_simplex": simplex, "xatol": 1e-3, "fatol": 1e-3}
-    return correction(*minimize(surprise, (x, y), method="Nelder-Mead", options=options).x)
+    return correction(*minimize(surprise, begin, method="Nelder-Mead", options=options).x)
 
 
-def correction(compute: float, exchange: float) -> Correction:
-    """Returns the correction for deviations in standard deviations; 0 for both changes nothing."""
-    pairs = (compute, COMPUTE_ERRORS), (exchange, EXCHANGE_ERRORS)
+def correction(compute: float, exchange: float, call: float) -> Correction:
+    """Returns the correction for deviations in standard deviations; 0 for all changes nothing."""
+    pairs = (compute, COMPUTE_ERRORS), (exchange, EXCHANGE_ERRORS), (call, CALL_ERRORS)
     return Correction(*(math.exp(number * errors[int(number > 0)]) for number, errors in pairs))

@@ -217,8 +217,9 @@ def test_what_the_log_says(
     assert [record.getMessage() for record in caplog.records] == [
         "planned: measured in 0.0 s",
         "planned: searching beside the training; as its steps say, computing takes "
-        f"{corrected.compute:.2f} times as long as was measured, and exchanges "
-        f"{corrected.exchange:.2f} times",
+        f"{corrected.compute:.2f} times as long as was measured, exchanges "
+        f"{corrected.exchange:.2f} times, and a call's start and end "
+        f"{corrected.compute * corrected.call:.2f} times",
         f"tried in training: default {job.seconds['default'] * 1e3:.1f} ms a step (predicted "
         f"{default * 1e3:.1f}), planned {planned * 1e3:.1f} ms a step (predicted "
         f"{planned * 1e3:.1f}); planned stays",

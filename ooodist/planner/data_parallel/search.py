@@ -19,7 +19,7 @@ from ooodist.planner.progress import Progress
 __all__ = ["Limits", "comparison", "in_wire", "make_plan", "plans_to_try", "predicted"]
 
 WIRE_OF_PLANNED: Wire = "float16"  # all engines can sum it, and it rounds less than bfloat16
-TRIED = 0.5  # how much slower, relatively, a named plan may be in simulation to be tried
+TRIED = 0.25  # how much slower, relatively, a named plan may be in simulation to be tried
 MOST_TRIED = 3  # each must be traced, which takes seconds
 
 
