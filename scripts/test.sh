@@ -3,6 +3,9 @@
 #
 #   scripts/test.sh            everything
 #   scripts/test.sh ARGS...    pytest gets ARGS, for example: scripts/test.sh tests/graph -x
+#
+# In CI (CI=true), which ends after 90 minutes, tests that have not begun after 75 are skipped, and
+# those that run alone after 82; pytest says how many. Otherwise it takes the time that it takes.
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
@@ -46,13 +49,20 @@ git ls-files -z --cached --others --exclude-standard ':!ooodist' | xargs -0 cp -
 step tests
 cd "$copy"
 run_tests() { "$VENV/bin/python" -m pytest "$@" || failed=1; }
+allow_minutes() { # from the beginning of this script
+  if [ "${CI:-}" = true ]; then
+    export OOODIST_TESTS_UNTIL=$(($(date +%s) - SECONDS + 60 * $1))
+  fi
+}
 failed=0
 if [ $# -gt 0 ]; then
   run_tests "$@"
 else
   # Two at a time on two cores: jobs of several processes wait for each other half of the time.
+  allow_minutes 75
   run_tests --numprocesses 2 --dist worksteal -m "not alone"
   step tests that run alone
+  allow_minutes 82
   run_tests -m alone
 fi
 step newest TensorFlow and Keras # only warns
