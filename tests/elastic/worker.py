@@ -32,6 +32,7 @@ from ooodist.elastic.importance import Measured, Probe  # noqa: E402
 from ooodist.elastic.optimizer_state import OptimizerState  # noqa: E402
 from ooodist.engines.local import LocalEngine  # noqa: E402
 from ooodist.planner.costs import Network  # noqa: E402
+from ooodist.planner.data_parallel.plan import PlannedExchange  # noqa: E402
 from ooodist.profiler import storage  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
 from ooodist.step.carried import CarriedUpdates, Carrying, Left  # noqa: E402
@@ -231,11 +232,12 @@ def selections_carry_exchanges() -> None:
 
     def carrying(*arguments: Any) -> Planned:
         planned = plain_plan(*arguments)
-        first, *others = planned.plan.exchanges
-        names = {
-            name: None for each in others for name in each.weights if name not in first.weights
-        }
-        plan = replace(planned.plan, carried=tuple(names), steps_per_execution=1)
+        # Each by itself: what measured costs join may be all.
+        names = dict.fromkeys(name for each in planned.plan.exchanges for name in each.weights)
+        exchanges = tuple(PlannedExchange((name,)) for name in names)
+        plan = replace(
+            planned.plan, exchanges=exchanges, carried=tuple(names)[1:], steps_per_execution=1
+        )
         return replace(planned, plan=plan)
 
     def keep(self: Carrying, updates: CarriedUpdates, what: Left) -> None:
