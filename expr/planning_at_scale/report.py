@@ -53,11 +53,12 @@ def table(file: Path, workers: int) -> str:
     for (model, engine, bandwidth), cases in read(file).items():
         seconds = cases[workers]
         planned = seconds["planned"]
-        times = [seconds[name] for name in (*BASELINES, *PLANS, "lower_bound")]
+        times = [seconds.get(name) for name in (*BASELINES, *PLANS, "lower_bound")]
         cells = [MODELS[model], ENGINES[engine], f"{bandwidth:g}"]
-        cells += [f"{1e3 * value:.0f} ms" for value in times]
+        cells += ["-" if value is None else f"{1e3 * value:.0f} ms" for value in times]
         cells += [f"{seconds[name] / planned:.2f}x" for name in BASELINES]
-        cells.append(f"{seconds['baseline_tuned'] / seconds['carried']:.2f}x")
+        carried = seconds.get("carried")
+        cells.append(f"{seconds['baseline_tuned'] / carried:.2f}x" if carried else "-")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
