@@ -4,8 +4,8 @@
 #   scripts/test.sh            everything
 #   scripts/test.sh ARGS...    pytest gets ARGS, for example: scripts/test.sh tests/graph -x
 #
-# In CI (CI=true), which ends after 90 minutes, tests that have not begun after 75 are skipped, and
-# those that run alone after 82; pytest says how many. Otherwise it takes the time that it takes.
+# In CI (CI=true), which ends after 90 minutes, tests that have not begun after 70 are skipped, and
+# those that run alone after 78; pytest says how many. Otherwise it takes the time that it takes.
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
@@ -59,10 +59,10 @@ if [ $# -gt 0 ]; then
   run_tests "$@"
 else
   # Two at a time on two cores: jobs of several processes wait for each other half of the time.
-  allow_minutes 75
+  allow_minutes 70
   run_tests --numprocesses 2 --dist worksteal -m "not alone"
   step tests that run alone
-  allow_minutes 82
+  allow_minutes 78
   run_tests -m alone
 fi
 step newest TensorFlow and Keras # only warns
