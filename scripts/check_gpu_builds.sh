@@ -7,17 +7,15 @@
 #   scripts/check_gpu_builds.sh [FOLDER]     ten minutes and 5 GB, in FOLDER (default: a new one)
 set -euo pipefail
 
-case ${1:-} in
-  -h | --help)
-    sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
-    exit
-    ;;
-esac
 SCRIPTS=$(cd "$(dirname "$0")" && pwd)
-FOLDER=$(realpath -m "${1:-$(mktemp -d)}")
+FOLDER=$(realpath -m -- "${1:-$(mktemp -d)}")
 export OOODIST_VENV=$FOLDER/venv OOODIST_WHEEL_CACHE=$FOLDER/wheels
 # shellcheck source=scripts/environment.sh
 source "$SCRIPTS/environment.sh"
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
+  show_help
+  exit
+fi
 REPORT=$ROOT/patches/gpu_builds.txt
 
 rm -rf "$OOODIST_WHEEL_CACHE"

@@ -24,7 +24,7 @@ KINDS = {1: "compute", 2: "sm"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-64", action="store_true", dest="wide")  # clang says it always
     parser.add_argument("--create", type=Path, metavar="OUT")
