@@ -150,7 +150,7 @@ def test_only_what_is_needed_is_narrow(layers: int, ratio: float, rng: object) -
 
 def test_a_trial_has_the_plans_of_both_widths() -> None:
     costs = chain_costs([LAYER] * 6)
-    network = network_of(costs, 1.3)
+    network = network_of(costs, 1.05)  # where the exact plan is not much slower
     first, *others = plans_to_try(costs, network, limits=PLANNED)
     assert first.narrow
     assert any(not plan.narrow for plan in others)

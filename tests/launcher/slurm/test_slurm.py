@@ -36,12 +36,11 @@ def train(cluster: Cluster, script: str, *more: str) -> tuple[str, str]:
 @pytest.mark.parametrize("engine", ["collective", "horovod", "byteps"])
 def test_engine_trains_on_all_hosts(cluster: Cluster, engine: str) -> None:
     needs_built(engine)
-    # A wrong rank of a peer, or each on its own, would be seen here: all must have ended well.
+    # A wrong rank of a peer, or each on its own, would be seen here: an exchange waits for all.
     state, output = train(cluster, engine)
     assert state == "COMPLETED:0", output
     assert f"4 (engine {engine}), batch" in output
     assert (cluster.folder / engine / "model.keras").exists()
-    assert "[3] " in output  # the rank of the last host
     assert not list(Path("/dev/shm").glob("BytePS_ShM_20*"))
 
 

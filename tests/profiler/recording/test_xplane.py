@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     multiply_twice(x)
     multiply_twice(x)
     outer(x)
+    # A call's results are there before its threads have left it, and what they have not left when
+    # the recording stops is not in it.
+    time.sleep(1)
     tf.profiler.experimental.stop()
     return folder
 
