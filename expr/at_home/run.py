@@ -1,22 +1,29 @@
 """Jobs as people run them on one machine: the default against ``order: planned``, in turns.
 
     python expr/at_home/run.py [--jobs NAME ...] [--repeats 2] [--no-trials] [--output DIR]
+    python expr/at_home/run.py --rounds 24 [--jobs NAME ...] [--output DIR]
 
 Three ways to run each job: ``default`` (order inorder), ``planned`` (order planned, and no other
 setting) and, once, ``tried`` (planned, and planning may take as long as it likes), which shows what
 the plans were predicted to take, and what they took. Whole jobs are timed, from the start of the
-launcher to its end. Writes jobs.csv and tried.csv, and prints both as tables.
+launcher to its end. Writes jobs.csv and tried.csv, and prints both as tables. With --rounds, a
+trial is so long that noise hides less of how good the predictions are (long_trials.py); a job ends
+with its first trial, and the file is rounds.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
+import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +32,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HOROVODRUN = str(Path(sys.executable).parent / "horovodrun")
 TRAIN = (sys.executable, "-m", "ooodist.train")
+LONG_TRIALS = "expr/at_home/long_trials.py"
 QUICKSTART = ("--config", "expr/quickstart/config.yaml", "--set", "steps_per_execution=null")
 TRIED_EPOCHS = 3  # times as many epochs, as there must be time for measuring and a search
+LONG_TRIAL_EPOCHS = 100
 MOST_SECONDS = 600
+ENDED = 143  # the code of a job that SIGTERM has ended
 
 
 @dataclass(frozen=True)
@@ -44,17 +54,20 @@ class Job:
     settings: tuple[str, ...] = ()
     epochs: int = 12
 
-    def command(self, way: str, folder: Path) -> list[str]:
-        """Of one way to run it, whose output goes into the folder."""
+    def command(self, way: str, folder: Path, rounds: int | None = None) -> list[str]:
+        """Of one way to run it, whose output goes into the folder; rounds are those of a trial."""
         order = "inorder" if way == "default" else "planned"
         if not self.settings:
             return [*self.launcher, sys.executable, "expr/at_home/script.py", order]
-        epochs = self.epochs * (TRIED_EPOCHS if way == "tried" else 1)
+        train = TRAIN if rounds is None else (sys.executable, LONG_TRIALS, str(rounds))
+        epochs = self.epochs
+        if way == "tried":
+            epochs *= TRIED_EPOCHS if rounds is None else LONG_TRIAL_EPOCHS
         settings = [f"order={{name: {order}}}", f"epochs={epochs}", "report.tensorboard=false"]
         settings += [f"planning.profiles={folder / 'profiles'}"]
         settings += ["planning.share=1000"] if way == "tried" else []
         more = [part for setting in settings for part in ("--set", setting)]
-        return [*self.launcher, *TRAIN, *self.settings, *more, "--output", str(folder / way)]
+        return [*self.launcher, *train, *self.settings, *more, "--output", str(folder / way)]
 
 
 def local(workers: int, engine: str) -> tuple[str, ...]:
@@ -147,6 +160,38 @@ def run(job: Job, way: str, folder: Path) -> tuple[float, str]:
     return time.monotonic() - began, done.stdout
 
 
+def first_trial(job: Job, rounds: int, folder: Path) -> str:
+    """The line of the first trial, behind which the job is asked to end; empty if none came."""
+    output = []
+    with subprocess.Popen(
+        job.command("tried", folder, rounds),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as started:
+
+        def end() -> None:  # all processes, as horovodrun leaves mpirun alone
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGTERM)
+
+        give_up = threading.Timer(MOST_SECONDS, end)
+        give_up.start()
+        assert started.stdout is not None
+        for line in started.stdout:
+            output.append(line)
+            if read_tried(line):
+                end()
+                break
+        output += started.stdout
+        give_up.cancel()
+    tried = next((line for line in output if read_tried(line)), "")
+    if not tried and started.returncode not in (0, ENDED):
+        sys.exit(f"{' '.join(job.command('tried', folder, rounds))}\n{''.join(output)[-4000:]}")
+    return tried
+
+
 def jobs_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Of jobs.csv: medians, and of each repeat's ratio the median."""
     lines = [
@@ -225,15 +270,17 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--repeats", type=int, default=2, help="0: what is tried alone")
     parser.add_argument("--no-trials", action="store_true", help="whole jobs alone")
+    parser.add_argument("--rounds", type=int, help="of a trial, whose first is all that is run")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
-    files = options.output / "jobs.csv", options.output / "tried.csv"
+    tried_file = "tried.csv" if options.rounds is None else "rounds.csv"
+    files = options.output / "jobs.csv", options.output / tried_file
     for name in options.jobs:
         job = JOBS[name]
         timed: list[dict[str, object]] = []
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            for repeat in range(options.repeats):
+            for repeat in range(options.repeats if options.rounds is None else 0):
                 for way in ("default", "planned")[:: 1 if repeat % 2 == 0 else -1]:
                     seconds, output = run(job, way, folder / str(repeat))
                     step = step_seconds(output)
@@ -245,7 +292,10 @@ def main() -> None:
             if timed:
                 write(files[0], ("job", "way", "repeat", "seconds", "step_seconds"), timed)
             if job.settings and not options.no_trials:
-                _, output = run(job, "tried", folder)
+                if options.rounds is None:
+                    _, output = run(job, "tried", folder)
+                else:
+                    output = first_trial(job, options.rounds, folder)
                 tried: list[dict[str, object]] = [
                     {"job": name, "trial": each.trial, "plan": each.name}
                     | {"predicted": each.predicted or ""}
@@ -255,7 +305,7 @@ def main() -> None:
                 print(f"{name}: {tried or 'nothing was tried'}", flush=True)
                 write(files[1], ("job", "trial", "plan", "predicted", "measured", "stays"), tried)
     for file, table in zip(files, (jobs_table, tried_table), strict=True):
-        if file.exists():
+        if file.exists() and (options.rounds is None or file == files[1]):
             with file.open(newline="", encoding="utf-8") as stream:
                 print(f"\n{table(list(csv.DictReader(stream)))}")
 

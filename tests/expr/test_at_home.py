@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -58,6 +60,26 @@ def test_every_job_is_one_that_ooodist_takes(script: ModuleType, tmp_path: Path)
             made = config.load(None if file is None else ROOT / file, given)
             assert made.order.name == ("inorder" if way == "default" else "planned")
             assert made.planning.share == (1000 if way == "tried" else 0.02)
+
+
+def test_a_job_with_a_long_trial_ends_with_it(script: ModuleType, tmp_path: Path) -> None:
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(
+        "import subprocess, sys\n"
+        "print(sys.argv[1:], flush=True)\n"
+        f"print({PRINTED!r}, flush=True)\n"
+        "subprocess.run(['sleep', '100'])  # a process of its own, with the same output\n"
+    )
+    job = script.Job((sys.executable, str(launcher)), ("--set", "batch=8"))
+    began = time.monotonic()
+    assert script.first_trial(job, 24, tmp_path) == PRINTED.splitlines(keepends=True)[0]
+    assert time.monotonic() - began < 50
+    train, rounds, *given = job.command("tried", tmp_path, 24)[3:]
+    assert (ROOT / train).is_file()
+    assert (rounds, given[:2]) == ("24", ["--set", "batch=8"])
+    launcher.write_text("raise SystemExit('no such engine')")
+    with pytest.raises(SystemExit, match="no such engine"):
+        script.first_trial(job, 24, tmp_path)
 
 
 def test_tables(script: ModuleType, tmp_path: Path) -> None:
