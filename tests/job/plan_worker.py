@@ -22,6 +22,7 @@ import keras  # noqa: E402
 
 from ooodist import engines  # noqa: E402
 from ooodist.config.sections import PlanningConfig  # noqa: E402
+from ooodist.data_parallel import live_strategy, planning  # noqa: E402
 from ooodist.graph.ops import ancestors, producers  # noqa: E402
 from ooodist.planner.data_parallel import plan as plans  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan, carried_exchanges  # noqa: E402
@@ -34,6 +35,10 @@ BATCH = 4
 # This is about what becomes of plans, not about good ones.
 measuring.REPEATS = 2
 measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
+limits_of = planning.limits_of
+planning.limits_of = live_strategy.limits_of = lambda *given, **named: replace(
+    limits_of(*given, **named), evaluations=200
+)
 PROFILES = tempfile.mkdtemp()  # removed with the job
 
 
@@ -132,9 +137,9 @@ def each_waits_until_the_last_is_handed_over() -> None:
 
 def planned_here_trains_as_baseline_does() -> None:
     baseline = trained(ooodist.distribute(model()))
-    planning = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, trial=False)
+    settings = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, trial=False)
     for order in ("planned", "priority", "first_k"):
-        made = ooodist.distribute(model(), order=order, planning=planning)
+        made = ooodist.distribute(model(), order=order, planning=settings)
         state = trained(made)
         planned = made.ooodist.strategy.inner.planned
         assert planned is not None
@@ -151,9 +156,9 @@ def planned_here_trains_as_baseline_does() -> None:
 
 
 def plans_in_16_bits_are_carried_out() -> None:
-    planning = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, trial=False)
+    settings = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, trial=False)
     for order, wire in (("planned", "float16"), ("priority", "bfloat16"), ("planned", "planned")):
-        made = ooodist.distribute(model(), order=order, wire=wire, planning=planning)
+        made = ooodist.distribute(model(), order=order, wire=wire, planning=settings)
         trained(made)
         inner = made.ooodist.strategy.inner
         plan = inner.planned.plan
@@ -181,8 +186,8 @@ def plans_are_found_and_tried_while_it_trains() -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(trial, "LAUNCHES", 3)
         monkeypatch.setattr(trial, "GAIN", 1.0)  # no plan is that fast
-        planning = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, share=1e9)
-        made = ooodist.distribute(model(), order="planned", planning=planning)
+        settings = PlanningConfig(profiles=PROFILES, max_steps_per_execution=2, share=1e9)
+        made = ooodist.distribute(model(), order="planned", planning=settings)
         fitted(made, 1)
         assert made.ooodist.strategy.is_trying
         epochs = 1
