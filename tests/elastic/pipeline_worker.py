@@ -1,6 +1,7 @@
 """Elastic training in a pipeline against one process: ``mpirun -np 2 pipeline_worker.py CASE...``.
 
-Each rank trains the whole model by itself afterwards, with the same selections and micro-batches.
+Rank 0 trains the whole model by itself afterwards, with the same selections and micro-batches; the
+other ranks must have what it has.
 """
 
 from __future__ import annotations
@@ -289,7 +290,7 @@ def main(name: str) -> None:
             plain_values = values_of(plain)
         assert plain_values.keys() == values.keys()
         for path, value in plain_values.items():
-            np.testing.assert_array_equal(value, values[path], path)
+            np.testing.assert_array_equal(value, values[path], str(path))
         plain.ooodist.strategy.close()
     print(f"held: {name}, rank {engine.rank}", flush=True)
 

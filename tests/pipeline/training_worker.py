@@ -430,7 +430,7 @@ def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches
         validated = expected.evaluate(x, y, samples, verbose=0, return_dict=True)
         close({key: history.history[f"val_{key}"][-1] for key in validated}, validated, case)
     with ooodist.whole(model):
-        compare(values_of(expected), values_of(model), case)
+        compare(*(in_any_optimizer(values_of(each)) for each in (expected, model)), case)
     ends_where_gradients_are_not_finite(model, x, y, size, class_weight=case.class_weight)
 
 
@@ -456,28 +456,42 @@ def ends_where_gradients_are_not_finite(model: keras.Model, *data: Any, **option
         assert int(optimizer.iterations.numpy()) == before + 1 + later
 
 
-def values_of(model: keras.Model | None) -> dict[str, np.ndarray]:
-    """Weights and optimizer state, which may be of an optimizer with another number."""
+def values_of(model: keras.Model | None) -> dict[tuple[str, str], np.ndarray]:
+    """Of a model and its optimizer, by kind and path."""
     if model is None:
         return {}
-    state = {v.path.partition("/")[2]: v.numpy() for v in model.optimizer.variables}
-    return {v.path: v.numpy() for v in model.variables} | {
-        f"optimizer/{path}": value for path, value in state.items()
+    kinds = {"weight": model.variables, "optimizer": model.optimizer.variables}
+    return {(kind, v.path): v.numpy() for kind, each in kinds.items() for v in each}
+
+
+def in_any_optimizer(
+    values: dict[tuple[str, str], np.ndarray],
+) -> dict[tuple[str, str], np.ndarray]:
+    """Without the optimizer's name, which has another number where it was made anew."""
+    short = {
+        (kind, path.partition("/")[2] if kind == "optimizer" else path): value
+        for (kind, path), value in values.items()
     }
+    assert len(short) == len(values)
+    return short
 
 
-def compare(expected: dict[str, np.ndarray], found: dict[str, np.ndarray], case: Case) -> None:
+def compare(
+    expected: dict[tuple[str, str], np.ndarray],
+    found: dict[tuple[str, str], np.ndarray],
+    case: Case,
+) -> None:
     """On rank 0, with what one process has; on the others, with rank 0."""
     every = b"".join(found[path].tobytes() for path in sorted(found))
     engines.current().check_equal("weights and optimizer state", every)
     if engines.current().rank:
         return
     assert expected.keys() == found.keys(), set(expected) ^ set(found)
-    for path, value in expected.items():
+    for (kind, path), value in expected.items():
         if "seed_generator" in path or value.size == 0:
             continue
         largest = np.abs(value).max(initial=0.1)
-        difference = np.abs(found[path] - value).max(initial=0)
+        difference = np.abs(found[kind, path] - value).max(initial=0)
         assert difference <= case.tolerance * largest, f"{path}: {difference / largest}"
 
 

@@ -52,6 +52,14 @@ def test_pipeline_trains_on_all_hosts(cluster: Cluster) -> None:
     assert (cluster.folder / "mpi" / "model.keras").exists()
 
 
+def test_each_host_has_a_rank(cluster: Cluster) -> None:
+    srun = ["srun", "--nodes=4", "python", "-m", "ooodist.launcher.slurm", "--engine", "collective"]
+    shown = "import os; print('rank', os.environ['OOODIST_RANK'])"
+    done = cluster.run(*srun, "--", "python", "-c", shown, seconds=30)
+    assert done.returncode == 0, done.stdout
+    assert {f"[{rank}] rank {rank}" for rank in range(4)} <= set(done.stdout.splitlines())
+
+
 def test_mistake_ends_the_job_on_all_hosts(cluster: Cluster) -> None:
     srun = ["srun", "--nodes=2", "--kill-on-bad-exit=1", "python", "-m", "ooodist.launcher.slurm"]
     begun = (
