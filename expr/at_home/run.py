@@ -162,9 +162,9 @@ def run(job: Job, way: str, folder: Path) -> tuple[float, str]:
 
 def first_trial(job: Job, rounds: int, folder: Path) -> str:
     """The line of the first trial, behind which the job is asked to end; empty if none came."""
-    output = []
+    command, output = job.command("tried", folder, rounds), []
     with subprocess.Popen(
-        job.command("tried", folder, rounds),
+        command,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -188,7 +188,7 @@ def first_trial(job: Job, rounds: int, folder: Path) -> str:
         give_up.cancel()
     tried = next((line for line in output if read_tried(line)), "")
     if not tried and started.returncode not in (0, ENDED):
-        sys.exit(f"{' '.join(job.command('tried', folder, rounds))}\n{''.join(output)[-4000:]}")
+        sys.exit(f"{' '.join(command)}\n{''.join(output)[-4000:]}")
     return tried
 
 
@@ -273,14 +273,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="of a trial, whose first is all that is run")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
-    tried_file = "tried.csv" if options.rounds is None else "rounds.csv"
+    tried_file = "tried.csv"
+    if options.rounds is not None:
+        tried_file, options.repeats = "rounds.csv", 0
     files = options.output / "jobs.csv", options.output / tried_file
     for name in options.jobs:
         job = JOBS[name]
         timed: list[dict[str, object]] = []
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            for repeat in range(options.repeats if options.rounds is None else 0):
+            for repeat in range(options.repeats):
                 for way in ("default", "planned")[:: 1 if repeat % 2 == 0 else -1]:
                     seconds, output = run(job, way, folder / str(repeat))
                     step = step_seconds(output)
@@ -305,7 +307,7 @@ def main() -> None:
                 print(f"{name}: {tried or 'nothing was tried'}", flush=True)
                 write(files[1], ("job", "trial", "plan", "predicted", "measured", "stays"), tried)
     for file, table in zip(files, (jobs_table, tried_table), strict=True):
-        if file.exists() and (options.rounds is None or file == files[1]):
+        if file.exists():
             with file.open(newline="", encoding="utf-8") as stream:
                 print(f"\n{table(list(csv.DictReader(stream)))}")
 
