@@ -29,15 +29,8 @@ from tests.elastic import decisions
 from tests.elastic.decisions import Decision, Notes, decided
 from tests.pipeline import measuring_worker
 from tests.pipeline.measuring_worker import BATCH, Witness
-from tests.pipeline.training_worker import (
-    EPOCHS,
-    STEPS,
-    Batches,
-    Case,
-    compare,
-    compiled,
-    values_of,
-)
+from tests.pipeline.training_cases import EPOCHS, STEPS, Batches, Case
+from tests.pipeline.training_worker import compare, compiled, values_of
 
 SHARE = "share"  # a case of its own
 BACK = {"I", "W", "B", "SEND_B", "RECV_B"}

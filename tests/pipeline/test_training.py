@@ -7,7 +7,8 @@ import re
 import pytest
 
 from tests.pipeline.jobs import run_mpi
-from tests.pipeline.training_worker import CASES, SWAPS
+from tests.pipeline.training_cases import CASES
+from tests.pipeline.training_worker import SWAPS
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
