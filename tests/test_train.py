@@ -298,10 +298,10 @@ def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> N
     output, _ = process.communicate(timeout=SECONDS_TO_END)
     assert time.monotonic() - start < SECONDS_TO_END
     # While a checkpoint is saved, the limit is ten times as long: TensorFlow, or the launcher after
-    # 5 s, notices first.
+    # 5 s, notices first. Where both notice at once, the code is either's.
+    is_killed = re.search(r"\[launch\] worker 1 \(process .* has been stopped \(by SIGSTOP", output)
     if process.returncode == 137:
-        assert "[launch] worker 1 (process " in output
-        assert "has been stopped (by SIGSTOP or Ctrl-Z)" in output
+        assert is_killed
     else:
         assert process.returncode == 1, output
         # (The stopped rank may find the same of itself when the launcher lets it go on to end it.)
@@ -309,7 +309,8 @@ def test_a_rank_that_hangs_ends_the_job(programs: Programs, tmp_path: Path) -> N
         no_progress = r"rank 0 \(engine collective\) has made no progress for .*raise timeout \(3 s"
         no_heartbeat = "rank 0 ends, as rank 1 has been silent"
         assert re.search(f"{no_progress}|{no_heartbeat}", error)
-        assert "[launch] worker 1 is stopped (by SIGSTOP, Ctrl-Z or a debugger)" in output
+        is_named = "[launch] worker 1 is stopped (by SIGSTOP, Ctrl-Z or a debugger)" in output
+        assert is_named or is_killed
     assert "Traceback" not in output
 
 
