@@ -6,6 +6,8 @@
 #
 # In CI (CI=true), which ends after 90 minutes, tests that have not begun after 70 are skipped, and
 # those that run alone after 78; pytest says how many. Otherwise it takes the time that it takes.
+# What fails is run once more, alone. If it passes then, that is no failure, but worth a look: both
+# results are in the output.
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 
@@ -48,7 +50,15 @@ git ls-files -z --cached --others --exclude-standard ':!ooodist' | xargs -0 cp -
 
 step tests
 cd "$copy"
-run_tests() { "$VENV/bin/python" -m pytest "$@" || failed=1; }
+# A job of several processes may be too slow for a limit of its test where others run beside it. So
+# what fails is run once more, with nothing beside it; the first that fails again is the end.
+run_tests() {
+  if ! "$VENV/bin/python" -m pytest "$@"; then
+    step "once more, alone: what has failed"
+    env -u OOODIST_TESTS_UNTIL "$VENV/bin/python" -m pytest --last-failed \
+      --last-failed-no-failures none --exitfirst -rA --show-capture no || failed=1
+  fi
+}
 allow_minutes() { # from the beginning of this script
   if [ "${CI:-}" = true ]; then
     export OOODIST_TESTS_UNTIL=$(($(date +%s) - SECONDS + 60 * $1))
