@@ -13,9 +13,10 @@ No rank has weights of other ranks' stages meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,11 +73,12 @@ def measure_stage_units(
                 ranges.append(range(at.start + each.start, at.start + each.stop))
     found = Measured()
 
-    def measure(number: int) -> None:
+    @contextlib.contextmanager
+    def traced_stage(number: int) -> Iterator[Callable[[], None]]:
         with traced_part(splitter, ranges, number) as (part, traced):
-            found.add(part, traced, ranges[number].start)
+            yield lambda: found.add(part, traced, ranges[number].start)
 
-    measure_in_turns(measure, measured_here, ranges, calls, engine)
+    measure_in_turns(traced_stage, measured_here, ranges, calls, engine)
     of_all = [engine.broadcast_text(found.as_text(), rank) for rank in range(engine.size)]
     text = ""
     with engine.agreed():

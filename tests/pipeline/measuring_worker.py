@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
+import time
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
@@ -14,11 +18,11 @@ import ooodist
 from ooodist import engines
 from ooodist.compat.keras_deferred import has_value, made_without_values, release
 from ooodist.errors import UserError
-from ooodist.pipeline.layers.in_parts import equal_ranges, measure_in_parts
+from ooodist.pipeline.layers.in_parts import equal_ranges, measure_in_parts, measure_in_turns
 from ooodist.pipeline.layers.measure import held_by_calls, measure_layers
 from ooodist.pipeline.stages import calls_of
 
-SAME, FAILS = "same", "fails"
+SAME, FAILS, TURNS = "same", "fails", "turns"
 PARTS, WIDTH = 2, 64
 BATCH = np.ones((8, WIDTH), np.float32), np.zeros(8, np.int32)
 
@@ -105,9 +109,41 @@ def fails() -> None:
     assert not any(map(has_value, model.variables))
 
 
+def turns() -> None:
+    """The first parts are traced at the same time, and no two parts are measured at once."""
+    engine, calls = engines.current(), calls_of(build())
+    ranges = [range(number, number + 1) for number in range(2 * PARTS)]
+    noted: dict[int, dict[str, float]] = {number: {} for number in range(len(ranges))}
+
+    @contextlib.contextmanager
+    def traced(number: int) -> Iterator[Callable[[], None]]:
+        def measure() -> None:
+            noted[number]["measure"] = time.monotonic()
+            time.sleep(0.1)
+            noted[number]["measured"] = time.monotonic()
+
+        noted[number]["trace"] = time.monotonic()
+        yield measure
+        noted[number]["thrown away"] = time.monotonic()
+
+    measure_in_turns(traced, [engine.rank, engine.rank + PARTS], ranges, calls, engine)
+    names = ("trace", "measure", "measured", "thrown away")
+    table = np.array([[of.get(name, 0.0) for name in names] for of in noted.values()])
+    table = engine.all_reduce(table, "sum")  # each part was of one rank
+    trace, begin, end, away = table.T
+    # Parts 0 and 2 are rank 0's, which comes first; parts 1 and 3 are rank 1's.
+    assert max(trace[:PARTS]) < begin[0], table
+    turn = [0, 2, 1, 3]
+    for one, other in itertools.pairwise(turn):
+        assert end[one] < begin[other], table
+    # No rank holds two parts.
+    assert away[0] < trace[2], table
+    assert away[1] < trace[3], table
+
+
 if __name__ == "__main__":
     ooodist.init("mpi")
     for name in sys.argv[1:]:
-        {SAME: same, FAILS: fails}[name]()
+        {SAME: same, FAILS: fails, TURNS: turns}[name]()
         print(f"held: {name}, rank {engines.current().rank}", flush=True)
     engines.shutdown()

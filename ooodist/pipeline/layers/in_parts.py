@@ -3,9 +3,13 @@
 ::
 
     layers        a b c d | e f | g h i        about equal by bytes of weights
-    rank 0        a b c d |     |              ranks of one host take turns, as they share its
-    rank 1                | e f |              cores; those of other hosts, and GPUs, do not wait
+    rank 0        a b c d |     |
+    rank 1                | e f |
     rank 2                |     | g h i
+
+    rank 0        trace | time |      |        ranks of one host take turns with what is timed,
+    rank 1        trace |      | time |        as they share its cores; those of other hosts,
+    rank 2        trace |      |      | time   and GPUs, do not wait
 
 What a layer saves is known from a trace of the whole model, which takes no memory for weights.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,13 +89,18 @@ def measure_in_parts(
         gc.collect()  # Keras models refer to themselves: their memory would stay
     table = np.zeros((len(calls), len(CallSeconds._fields)))
 
-    def measure(number: int) -> None:
-        table[ranges[number].start : ranges[number].stop] = measure_part(
-            splitter, ranges, number, steps
-        )
+    @contextlib.contextmanager
+    def traced(number: int) -> Iterator[Callable[[], None]]:
+        with traced_part(splitter, ranges, number) as (part, step):
+
+            def measure() -> None:
+                seconds = measure_part(part, step, len(ranges[number]), steps)
+                table[ranges[number].start : ranges[number].stop] = seconds
+
+            yield measure
 
     own = range(engine.rank, len(ranges), parts) if engine.rank < parts else range(0)
-    measure_in_turns(measure, own, ranges, calls, engine)
+    measure_in_turns(traced, own, ranges, calls, engine)
     table = engine.all_reduce(table, "sum")
     with engine.agreed():
         if engine.rank == 0:
@@ -101,8 +110,8 @@ def measure_in_parts(
 
 
 def measure_in_turns(
-    measure: Callable[[int], None],
-    own: Collection[int],
+    traced: Callable[[int], contextlib.AbstractContextManager[Callable[[], None]]],
+    own: Sequence[int],
     ranges: Sequence[range],
     calls: Sequence[Call],
     engine: Engine,
@@ -110,7 +119,8 @@ def measure_in_turns(
     """Measures parts, of which one runs on a host at a time; all ranks call it.
 
     Args:
-        measure: measures the part with this number.
+        traced: traces the part with this number, and gives what measures it, to be called once, in
+            the block. All ranks trace their first part at the same time.
         own: numbers of the parts that this rank measures.
         ranges: the calls of each part.
         calls: all calls of the model.
@@ -119,17 +129,31 @@ def measure_in_turns(
     Raises:
         UserError: on all ranks, if a part cannot be measured.
     """
+
+    def explained(part: int) -> contextlib.AbstractContextManager[None]:
+        at = ranges[part]
+        names = f"{calls[at.start].name} to {calls[at.stop - 1].name}"
+        return explaining_lack_of_memory(f"the layers {names} are measured")
+
     # Ranks of a host are numbered in the order of their ranks: those that measure come first.
     turn = 0 if tf.config.get_visible_devices("GPU") else engine.local_rank
     last_turn = int(engine.all_reduce(np.array(turn if own else 0), "max"))
-    for number in range(last_turn + 1):
+    with contextlib.ExitStack() as first:
         with engine.agreed():
-            for part in own if number == turn else ():
-                at = ranges[part]
-                names = f"{calls[at.start].name} to {calls[at.stop - 1].name}"
-                with explaining_lack_of_memory(f"the layers {names} are measured"):
-                    measure(part)
-                gc.collect()  # Keras models refer to themselves: their memory would stay
+            for part in own[:1]:
+                with explained(part):
+                    measure_first = first.enter_context(traced(part))
+        for number in range(last_turn + 1):
+            with engine.agreed():
+                for part in own if number == turn else ():
+                    with explained(part):
+                        if part == own[0]:
+                            measure_first()
+                            first.close()
+                        else:
+                            with traced(part) as measure:
+                                measure()
+                    gc.collect()  # Keras models refer to themselves: their memory would stay
 
 
 def fewest_parts(held: Sequence[Held]) -> int:
@@ -155,20 +179,17 @@ def equal_ranges(held: Sequence[Held], parts: int) -> tuple[range, ...]:
     return smallest_parts(layers, min(parts, len(layers)))
 
 
-def measure_part(
-    splitter: BatchSplitter, ranges: Sequence[range], number: int, steps: int
-) -> list[CallSeconds]:
+def measure_part(part: Part, traced: StepToMeasure, count: int, steps: int) -> list[CallSeconds]:
     """Measures the calls of a range, in order, in steps of these calls alone.
 
     Args:
-        splitter: knows the whole model and the data.
-        ranges: divide all calls of the model.
-        number: of the range.
+        part: the calls, from :func:`traced_part`.
+        traced: its step.
+        count: number of calls of the range.
         steps: steps that are recorded; some more are run.
     """
-    with traced_part(splitter, ranges, number) as (part, traced):
-        measured = seconds_of_calls(traced, part.model.name, part.calls, steps)
-    found = [CallSeconds()] * len(ranges[number])
+    measured = seconds_of_calls(traced, part.model.name, part.calls, steps)
+    found = [CallSeconds()] * count
     for at, seconds in zip(part.numbers, measured, strict=True):
         if at is not None:
             found[at] = seconds

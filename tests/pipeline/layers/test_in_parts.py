@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -21,6 +20,7 @@ from ooodist.pipeline.layers.in_parts import (
     fewest_parts,
     measure_in_parts,
     measure_part,
+    traced_part,
     traced_saved,
 )
 from ooodist.pipeline.layers.measure import (
@@ -30,10 +30,12 @@ from ooodist.pipeline.layers.measure import (
     layer_costs,
     measure_layers,
 )
+from ooodist.pipeline.layers.part import Part
 from ooodist.pipeline.stages import calls_of
 from ooodist.planner.pipeline.layer_costs import LayerCost
+from ooodist.profiler.step import StepToMeasure
 from tests.pipeline.jobs import run_mpi
-from tests.pipeline.measuring_worker import FAILS, SAME
+from tests.pipeline.measuring_worker import FAILS, SAME, TURNS
 from tests.pipeline.models import MODELS
 
 BYTES = ("base_bytes", "state_bytes", "input_bytes", "weight_bytes", "gradient_bytes", "sent_bytes")
@@ -78,11 +80,10 @@ def test_parts_of_a_model_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ooodist.pipeline.layers.in_parts.PART_BYTES", most)
     measured: list[range] = []
 
-    def measure(
-        splitter: BatchSplitter, ranges: Sequence[range], number: int, steps: int
-    ) -> list[CallSeconds]:
-        measured.append(ranges[number])
-        return [CallSeconds(1.0)] * len(ranges[number])
+    def measure(part: Part, traced: StepToMeasure, count: int, steps: int) -> list[CallSeconds]:
+        begin = sum(map(len, measured))
+        measured.append(range(begin, begin + count))
+        return [CallSeconds(1.0)] * count
 
     monkeypatch.setattr("ooodist.pipeline.layers.in_parts.measure_part", measure)
     model.optimizer.build(model.trainable_variables)
@@ -108,9 +109,10 @@ def in_parts(model: keras.Model, batch: object, parts: int) -> tuple[LayerCost, 
     """As measured by so many ranks, one after another."""
     splitter, calls = BatchSplitter(model, batch, 2), calls_of(model)
     ranges = equal_ranges(held_by_calls(model, calls), parts)
-    seconds = [
-        each for number in range(len(ranges)) for each in measure_part(splitter, ranges, number, 3)
-    ]
+    seconds: list[CallSeconds] = []
+    for number, each in enumerate(ranges):
+        with traced_part(splitter, ranges, number) as (part, traced):
+            seconds += measure_part(part, traced, len(each), 3)
     return layer_costs(model, calls, splitter, seconds, traced_saved(splitter))
 
 
@@ -151,9 +153,9 @@ def test_one_rank_measures_the_whole_model() -> None:
 
 
 def test_several_ranks_each_measure_a_part() -> None:
-    """Ranks without values have only those of their part, and only while they measure it."""
-    job = run_mpi(2, "measuring_worker.py", SAME, FAILS)
+    """Ranks without values have only those of their part, and only until it is measured."""
+    job = run_mpi(2, "measuring_worker.py", SAME, FAILS, TURNS)
     assert job.returncode == 0, job.stdout[-4000:]
-    for case in (SAME, FAILS):
+    for case in (SAME, FAILS, TURNS):
         for rank in range(2):
             assert f"held: {case}, rank {rank}" in job.stdout, job.stdout
