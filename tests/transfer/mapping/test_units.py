@@ -99,7 +99,7 @@ def test_a_space_of_the_same_size_is_the_same(size: int, kind: Any, averaged: bo
         ("output", (3, 4), [NOTHING] * 3),
         ("input", (5, 3), [0, 1, 2, NOTHING, NOTHING]),  # a larger vocabulary
         ("input", (2, 3), [0, 1]),
-        ("input", (3, 1), [0, 0, 0]),  # grey images, and now colors
+        ("input", (3, 1), [0, 0, 0]),  # gray images, and now colors
         ("fixed", (4, 3), [0, 1, 2, NOTHING]),
         ("fixed", (2, 3), [0, 1]),
     ],
@@ -345,8 +345,8 @@ def test_grey_images_that_become_colored_are_the_mean_of_colors() -> None:
 
     parent, child = randomize(build(1)), build(3)
     warm(child, parent, in_order)
-    grey = images(pixels=8, channels=1)
-    ours, theirs = outputs_of(child, np.repeat(grey, 3, axis=-1)), outputs_of(parent, grey)
+    gray = images(pixels=8, channels=1)
+    ours, theirs = outputs_of(child, np.repeat(gray, 3, axis=-1)), outputs_of(parent, gray)
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-4, atol=1e-5)
 
 
