@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,7 @@ MOST_STEPS_PER_EXECUTION = 4  # if nothing else is asked for: tracing a large mo
 LONG_STEP = 2.0  # seconds; of a shorter one it shows what another job has left in the caches
 
 
-def jobs_of(engine: str, ratio: float, late_pull: bool = True) -> Jobs:
+def jobs_of(engine: str, ratio: float | None, late_pull: bool = True) -> Jobs:
     """The jobs that take turns, with their variables and rows."""
     if engine == "collective":
         return COLLECTIVE_JOBS
@@ -134,13 +134,19 @@ def measure(
     model: str,
     engine: str,
     workers: int,
-    ratios: list[float],
+    ratios: Sequence[float | None],
+    rate: float | None,
     most_steps: int,
     repeats: int,
     late_pull: bool,
     out: Path,
 ) -> None:
-    """All rows of a model on an engine, with at most so many steps per execution."""
+    """All rows of a model on an engine, with at most so many steps per execution.
+
+    Args:
+        ratios: of exchange to compute; None for the one that ``rate`` makes.
+        rate: of the links, in bits a second; None for the one that makes a ratio.
+    """
     job = HERE / "jobs" / f"{model}.yaml"
     batch = job_file.load(job).batch * BATCHES[engine]
     scratch = Path(tempfile.mkdtemp(prefix="ooodist-data-par-"))
@@ -172,14 +178,17 @@ def measure(
         num_bytes = gradient_bytes(costs)
         say(f"gradients: {num_bytes / 1e6:.1f} MB")
         traced: dict[tuple[str, str], str] = {}
-        for ratio in ratios:
-            turns = {name: all_turns[name] for name in jobs_at(ratio)}
+        for wanted in ratios:
+            turns = {name: all_turns[name] for name in jobs_at(wanted)}
             costs |= {name: at_present_speed(turns[name], costs[name]) for name in turns}
-            on_wire = num_bytes * 2 * (workers - 1) / workers
-            rate = 8 * on_wire / (ratio * min(cost.compute_seconds for cost in costs.values()))
-            lab.set_rate(mbit(rate))
-            setting = Setting(model, engine, workers, batch, ratio, rate)
-            rows = plan_rows(jobs_at(ratio), turns, costs, setting, most_steps)
+            on_wire = 8 * num_bytes * 2 * (workers - 1) / workers  # bits
+            compute = min(cost.compute_seconds for cost in costs.values())
+            ratio = wanted or round(on_wire / (rate * compute), 2)
+            setting = Setting(
+                model, engine, workers, batch, ratio, rate or on_wire / (ratio * compute)
+            )
+            lab.set_rate(mbit(setting.rate))
+            rows = plan_rows(jobs_at(wanted), turns, costs, setting, most_steps)
             for row, (turn, plan, _) in rows.items():
                 baseline = row in ("baseline", "late_pull")  # the engine's own way of training
                 key = None if baseline else yaml_dataclass.dump(replace(plan, predicted=None))
@@ -388,7 +397,9 @@ def main() -> int:
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
-    parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS, help="0.5 1 2")
+    links = parser.add_mutually_exclusive_group()
+    links.add_argument("--ratios", nargs="+", type=float, default=RATIOS, help="0.5 1 2")
+    links.add_argument("--rate", type=float, help="of the links, in Mbit/s, instead of a ratio")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--most-steps", type=int, default=MOST_STEPS_PER_EXECUTION, help="that a launch may have"
@@ -406,7 +417,8 @@ def main() -> int:
                     model,
                     engine,
                     options.workers,
-                    list(options.ratios),
+                    [None] if options.rate else options.ratios,
+                    1e6 * options.rate if options.rate else None,
                     options.most_steps,
                     options.repeats,
                     not options.no_late_pull,
