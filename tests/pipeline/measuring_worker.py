@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import keras
@@ -115,9 +116,19 @@ def turns() -> None:
     ranges = [range(number, number + 1) for number in range(2 * PARTS)]
     noted: dict[int, dict[str, float]] = {number: {} for number in range(len(ranges))}
 
+    class Held:
+        """Stands for a traced part: nothing may keep it when the next one is traced."""
+
+    alive: weakref.WeakSet[Held] = weakref.WeakSet()
+
     @contextlib.contextmanager
     def traced(number: int) -> Iterator[Callable[[], None]]:
+        assert not alive
+        held = Held()
+        alive.add(held)
+
         def measure() -> None:
+            assert held in alive
             noted[number]["measure"] = time.monotonic()
             time.sleep(0.1)
             noted[number]["measured"] = time.monotonic()

@@ -139,20 +139,21 @@ def measure_in_turns(
     turn = 0 if tf.config.get_visible_devices("GPU") else engine.local_rank
     last_turn = int(engine.all_reduce(np.array(turn if own else 0), "max"))
     with contextlib.ExitStack() as first:
+        ahead: list[Callable[[], None]] = []  # popped, as it holds what it measures
         with engine.agreed():
             for part in own[:1]:
                 with explained(part):
-                    measure_first = first.enter_context(traced(part))
+                    ahead.append(first.enter_context(traced(part)))
         for number in range(last_turn + 1):
             with engine.agreed():
                 for part in own if number == turn else ():
                     with explained(part):
-                        if part == own[0]:
-                            measure_first()
+                        if ahead:
+                            ahead.pop()()
                             first.close()
                         else:
-                            with traced(part) as measure:
-                                measure()
+                            with contextlib.ExitStack() as block:
+                                block.enter_context(traced(part))()
                     gc.collect()  # Keras models refer to themselves: their memory would stay
 
 
