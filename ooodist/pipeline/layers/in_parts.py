@@ -138,22 +138,20 @@ def measure_in_turns(
     # Ranks of a host are numbered in the order of their ranks: those that measure come first.
     turn = 0 if tf.config.get_visible_devices("GPU") else engine.local_rank
     last_turn = int(engine.all_reduce(np.array(turn if own else 0), "max"))
-    with contextlib.ExitStack() as first:
-        ahead: list[Callable[[], None]] = []  # popped, as it holds what it measures
+    with contextlib.ExitStack() as block:
+        ready: list[Callable[[], None]] = []  # popped, as it holds what it measures
         with engine.agreed():
             for part in own[:1]:
                 with explained(part):
-                    ahead.append(first.enter_context(traced(part)))
+                    ready.append(block.enter_context(traced(part)))
         for number in range(last_turn + 1):
             with engine.agreed():
                 for part in own if number == turn else ():
                     with explained(part):
-                        if ahead:
-                            ahead.pop()()
-                            first.close()
-                        else:
-                            with contextlib.ExitStack() as block:
-                                block.enter_context(traced(part))()
+                        if not ready:
+                            ready.append(block.enter_context(traced(part)))
+                        ready.pop()()
+                        block.close()
                     gc.collect()  # Keras models refer to themselves: their memory would stay
 
 
