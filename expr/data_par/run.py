@@ -410,6 +410,8 @@ def main() -> int:
         "--output", type=Path, default=HERE / "results.csv", help="lines of other settings stay"
     )
     options = parser.parse_args()
+    if options.rate is not None and options.rate <= 0:
+        parser.error(f"--rate is {options.rate:g}, but must be above 0 Mbit/s")
     try:
         for model in options.models:
             for engine in options.engines:
