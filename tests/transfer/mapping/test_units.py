@@ -339,7 +339,7 @@ def test_more_input_channels_begin_with_those_that_were_there() -> None:
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-4, atol=1e-5)
 
 
-def test_grey_images_that_become_colored_are_the_mean_of_colors() -> None:
+def test_gray_images_that_become_colored_are_the_mean_of_colors() -> None:
     def build(channels: int) -> keras.Model:
         return chain(layers.Conv2D(4, 3, name="conv"), layers.Flatten(), shape=(8, 8, channels))
 
