@@ -64,7 +64,7 @@ one_device() {
 }
 tests() {
   "$PYTHON" -m pytest --gpu -v -n 8 -p no:cacheprovider --maxfail=60 --durations=5 \
-    tests/graph tests/step tests/profiler tests/elastic/selection tests/engines/test_gpu.py \
+    tests/graph tests/step tests/profiler tests/elastic/selection tests/engines/test_devices.py \
     tests/trainer/test_fit.py tests/job/test_own_steps.py tests/pipeline/layers
 }
 declare -A SECONDS_OF=([machine]=120 [train]=120 [equal]=240 [plan]=150 [pipeline]=150

@@ -135,7 +135,7 @@ def timed(
     launches: dict[float, Callable[[Any], Any]], batches: Any, engine: Any, rounds: int
 ) -> dict[float, list[float]]:
     """Seconds of a step of each launch, in turns."""
-    from ooodist.engines.gpu import wait_for_gpu
+    from ooodist.engines.devices import wait_for_gpu
 
     for launch in launches.values():
         for _ in range(WARM_UP):

@@ -1,17 +1,19 @@
 """Trains one model in one of the ways of WAYS, and answers how long a step takes.
 
 run.py starts one for each row. When the step is compiled and warm, it prints the losses so far;
-then, for each line ``N`` that it reads, it carries out N steps and prints the seconds of one.
+then, for each line ``N`` that it reads, it carries out at least N steps and prints the seconds of
+one, and how long the cores were busy in it, all added up.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +34,28 @@ class Way:
         xla: the step is compiled by XLA, as Keras does by default.
         flags: XLA's.
         lanes: logical devices that the device is divided into; dW runs on the last.
+        order: gives the order of the backward units, of which two may run at a time; None: any.
+        steps: in a call of the traced function.
         streams: XLA runs the matrix products and convolutions of dW on a second stream.
     """
 
     xla: bool = False
     flags: str = ""
     lanes: int = 1
+    order: Callable[[Sequence[Unit]], list[str]] | None = None
+    steps: int = 1
     streams: bool = False
+
+
+def inorder(units: Sequence[Unit]) -> list[str]:
+    """From the loss down, so that the dW of a layer is computed beside its dX."""
+    return [unit.name for unit in units]
+
+
+def late(units: Sequence[Unit]) -> list[str]:
+    """All dX first; dW, from the first layer up, may still run beside the next forward pass."""
+    path = [unit for unit in units if unit.kind == "dX"]
+    return [unit.name for unit in [*path, *(u for u in reversed(units) if u.kind == "dW")]]
 
 
 # XLA can record the kernels of a step as CUDA graphs ("command buffers") and launch them at once;
@@ -55,6 +72,10 @@ STREAMS = (
 )
 WAYS = {
     "graph": Way(),
+    "graph_4": Way(steps=4),
+    "two_lanes": Way(order=inorder),
+    "two_lanes_4": Way(order=inorder, steps=4),
+    "two_lanes_late_4": Way(order=late, steps=4),
     "two_streams": Way(lanes=2),
     "xla": Way(xla=True),
     "xla_graphs": Way(xla=True, flags=GRAPHS),
@@ -108,23 +129,35 @@ def main() -> None:
     # XLA reads them when TensorFlow is imported; those of the environment say where CUDA is.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {way.flags}".strip()
     run = prepare(SUBJECTS[options.subject], options.batch, way, options.deterministic)
-    losses = [run(1)[1] for _ in range(WARM_UP)]
+    losses = [loss for _ in range(WARM_UP // way.steps) for loss in run()]
     print(json.dumps({"ready": options.way, "losses": losses}), flush=True)
     for line in sys.stdin:
-        print(json.dumps({"seconds": run(int(line))[0]}), flush=True)
+        print(json.dumps(timed(run, calls=math.ceil(int(line) / way.steps), way=way)), flush=True)
+
+
+def timed(run: Callable[..., list[float]], calls: int, way: Way) -> dict[str, float]:
+    """Returns the seconds of a step, and those of all cores together (that wait, or compute)."""
+    began, busy = time.perf_counter(), time.process_time()
+    run(calls)
+    steps = calls * way.steps
+    return {
+        "seconds": (time.perf_counter() - began) / steps,
+        "core_seconds": (time.process_time() - busy) / steps,
+    }
 
 
 def prepare(
     subject: Subject, batch: int, way: Way, deterministic: bool
-) -> Callable[[int], tuple[float, float]]:
+) -> Callable[..., list[float]]:
     """Builds the model and its step.
 
-    Returns what carries out so many steps, and returns the seconds of one and the last one's loss.
+    Returns what carries out so many calls (by default 1), and returns the losses of the last one.
     """
     import keras
     import numpy as np
     import tensorflow as tf
 
+    from ooodist.graph.order import impose_order
     from ooodist.graph.subgraphs import Subgraphs
     from ooodist.graph.units import find_backward_units
     from ooodist.models import build, config_class
@@ -150,6 +183,9 @@ def prepare(
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     @tf.function(jit_compile=way.xla, autograph=False)
+    def call(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+        return [step(x, y) for _ in range(way.steps)]
+
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         weights = [variable.value for variable in model.trainable_variables]
         with tf.GradientTape() as tape:
@@ -158,6 +194,8 @@ def prepare(
         gradients = tape.gradient(loss, weights, output_gradients=seed)
         names = variable_names(model.trainable_variables)
         units = find_backward_units([seed], gradients, names)
+        if way.order is not None:
+            impose_order(units, way.order(units), at_a_time=2)
         subgraphs = Subgraphs(loss.graph) if way.streams else None
         for unit in (unit for unit in units if unit.kind == "dW"):
             if len(lanes) > 1:
@@ -167,13 +205,11 @@ def prepare(
         optimizer.apply(gradients, model.trainable_variables)
         return loss
 
-    def run(steps: int) -> tuple[float, float]:
-        # The steps follow each other without a wait, as in fit; then the device is waited for.
-        began = time.perf_counter()
-        for _ in range(steps):
-            loss = step(x, y)
-        value = float(loss)
-        return (time.perf_counter() - began) / steps, value
+    def run(calls: int = 1) -> list[float]:
+        # The calls follow each other without a wait, as in fit; then the device is waited for.
+        for _ in range(calls):
+            losses = call(x, y)
+        return [float(loss) for loss in losses]
 
     return run
 

@@ -26,7 +26,7 @@ from ooodist.elastic.controller import Mask
 from ooodist.elastic.cost_model import CostModel, OneWorker, SeveralWorkers
 from ooodist.elastic.importance import Probe
 from ooodist.elastic.optimizer_state import OptimizerState
-from ooodist.engines.gpu import seconds_of
+from ooodist.engines.devices import seconds_of
 from ooodist.planner.wire import narrowed
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors, trace_step

@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 
 from ooodist.elastic.selection.items import Item, Selectable
 from ooodist.engines.base import Engine
-from ooodist.engines.gpu import seconds_of
+from ooodist.engines.devices import seconds_of
 from ooodist.engines.local import LocalEngine
 from ooodist.graph.digest import model_digest
 from ooodist.graph.units import find_backward_units

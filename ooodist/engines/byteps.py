@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ooodist.compat import byteps
 from ooodist.engines.base import PIECE_SIZES, SMALL_INTEGERS, Engine, as_new_value, keep
-from ooodist.engines.gpu import show_own_gpu_alone, use_own_gpu
+from ooodist.engines.devices import show_own_gpu_alone, use_own_device
 from ooodist.engines.local_rank import LocalRank
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
@@ -47,7 +47,7 @@ class BytepsEngine(Engine):
         self._find_place()
         if byteps.has_nccl():
             self._leave_byteps_one_gpu()
-        use_own_gpu(self.local_rank, self.local_size)
+        use_own_device(self.local_rank, self.local_size)
         bps.init(lazy=False)  # lazily, it would wait for the others in the first exchange
         atexit.unregister(bps.shutdown)
         atexit.register(self._close_at_exit)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from ooodist.compat.tensorflow_runtime import set_heartbeat
 from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
 from ooodist.engines.detect import cluster
-from ooodist.engines.gpu import use_own_gpu
+from ooodist.engines.devices import use_own_device
 from ooodist.errors import UserError
 from ooodist.util.digest import digest
 
@@ -48,7 +48,7 @@ class CollectiveEngine(Engine):
         hosts = [address.rsplit(":", 1)[0] for address in addresses]
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         self.local_size = hosts.count(hosts[self.rank])
-        use_own_gpu(self.local_rank, self.local_size)
+        use_own_device(self.local_rank, self.local_size)
         if self.size > 1 and self.rank == 0 and "OOODIST_SIZE" not in os.environ:
             _log.warning(  # launch/local.py closes its network, and says so
                 "engine collective: TensorFlow's server listens on all networks of each host and "

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from ooodist.compat.horovod import all_reduce_sum
 from ooodist.engines.base import Engine, as_new_value, keep
-from ooodist.engines.gpu import use_own_gpu
+from ooodist.engines.devices import use_own_device
 from ooodist.engines.priority import let_come_first, threads
 
 # Horovod's key is the last part of the op's name. In a name scope of its own the op gets exactly
@@ -38,7 +38,7 @@ class HorovodEngine(Engine):
             let_come_first(threads() - before)
         self.rank, self.size = hvd.rank(), hvd.size()
         self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
-        use_own_gpu(self.local_rank, self.local_size)
+        use_own_device(self.local_rank, self.local_size)
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
         with tf.name_scope(SCOPE):

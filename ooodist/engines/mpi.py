@@ -7,7 +7,7 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.engines.base import Engine
-from ooodist.engines.gpu import use_own_gpu
+from ooodist.engines.devices import use_own_device
 from ooodist.engines.mpi_messages import wait
 
 
@@ -27,7 +27,7 @@ class MpiEngine(Engine):
         host = self.world.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = host.rank, host.size
         host.Free()
-        use_own_gpu(self.local_rank, self.local_size)
+        use_own_device(self.local_rank, self.local_size)
 
     def _sum_array(self, array: np.ndarray) -> np.ndarray:
         result = np.empty_like(array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from ooodist.checkpoint import folder as folders
@@ -39,7 +40,7 @@ def summary(
     model = f"{job.model.name}, {job.model.count_params():,} parameters"
     facts = [
         ("trained", f"{model}, on {job.data.description}"),
-        ("workers", f"{job.workers} (engine {engine.name}), batch {config.batch} each"),
+        ("workers", f"{job.workers} (engine {engine.name}), batch {config.batch}{_cores()} each"),
         _how(job),
         *_elastic(job),
         *_warm_start(job),
@@ -64,6 +65,14 @@ def summary(
         note = f"epoch {best.best_epoch + 1}, {best.monitor} {best.best:.4f}"
         facts.append(("best", f"{saved_best} ({note})"))
     return "\n".join(f"{name:<13}{value}" for name, value in facts)
+
+
+def _cores() -> str:
+    """Returns how many cores this worker has, if it may not use all of its machine's."""
+    cores = len(os.sched_getaffinity(0))
+    if cores == os.cpu_count():
+        return ""
+    return f" and {cores} core{'' if cores == 1 else 's'}"
 
 
 def _how(job: Job) -> tuple[str, str]:

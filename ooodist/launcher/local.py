@@ -39,6 +39,7 @@ from ooodist.launcher.ssh.listed import LOOPBACK, Listed, count_slots, first_wor
 from ooodist.launcher.ssh.places import Wanted, find_places
 from ooodist.launcher.ssh.preflight import Way
 from ooodist.launcher.supervise import Signals, Supervisor
+from ooodist.util.cores import shares
 
 RESTART = "OOODIST_RESTART"  # the number of the restart, for the workers
 DESCRIPTION = """\
@@ -234,14 +235,13 @@ def _close_network(output: Output, engine: str, *, share: bool) -> None:
 
 
 def _split_cores(num_workers: int) -> list[tuple[int, ...]]:
-    cores = sorted(os.sched_getaffinity(0))
+    cores = os.sched_getaffinity(0)
     if num_workers > len(cores):
         raise UserError(
             f"--bind with -np {num_workers}: there are only {len(cores)} cores; "
             "give each worker at least one, or leave out --bind"
         )
-    bounds = [rank * len(cores) // num_workers for rank in range(num_workers + 1)]
-    return [tuple(cores[bounds[rank] : bounds[rank + 1]]) for rank in range(num_workers)]
+    return shares(cores, num_workers)
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -314,7 +314,8 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bind",
         action="store_true",
-        help="give each worker its own equal share of the cores (default: all use all)",
+        help="give each worker its own equal share of the cores from the start (workers of ooodist "
+        "take theirs by themselves: see OOODIST_CORES; other programs use all)",
     )
     parser.add_argument(
         "--share-network",

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
-from ooodist.engines.gpu import seconds_of
+from ooodist.engines.devices import seconds_of
 from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.cutting import Cutter

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from ooodist.compat.keras_deferred import has_value
-from ooodist.engines.gpu import seconds_of, wait_for_gpu
+from ooodist.engines.devices import seconds_of, wait_for_gpu
 from ooodist.graph.ops import num_bytes
 from ooodist.pipeline.batches import BatchSplitter
 from ooodist.pipeline.layers.state import optimizer_bytes, state_bytes

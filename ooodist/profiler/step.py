@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from ooodist.compat.tensorflow_graph import capture, handle_of
-from ooodist.engines.gpu import seconds_of
+from ooodist.engines.devices import seconds_of
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest

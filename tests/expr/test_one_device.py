@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,8 +21,17 @@ def run() -> ModuleType:
     return load("one_device", "run")
 
 
+class Named(NamedTuple):
+    kind: str
+    layer: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:{self.layer}"
+
+
 def row(run: ModuleType, way: str, **changes: Any) -> Any:
-    made = run.Row("mlp", 8, way, process=None, log=Path("mlp.log"))
+    made = run.Row("mlp", 8, way, threads="", process=None, log=Path("mlp.log"))
     for name, value in changes.items():
         setattr(made, name, value)
     return made
@@ -30,7 +40,7 @@ def row(run: ModuleType, way: str, **changes: Any) -> Any:
 def test_each_way_has_its_turns(
     run: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ways = ["graph", "two_streams", "xla", "xla_streams"]
+    ways = ["graph", "two_streams", "two_lanes_late_4", "xla", "xla_streams"]
     rows = ["--rows", "mlp:8", "--ways", *ways]
     run.main([*rows, "--turns", "2", "--steps", "3", "--output", str(tmp_path)])
     with (tmp_path / "results.csv").open() as file:
@@ -39,18 +49,51 @@ def test_each_way_has_its_turns(
         (way, turn) for way in ways for turn in "01"
     ]
     assert all(0 < float(each["seconds"]) < 10 for each in results)
+    assert all(0 < float(each["core_seconds"]) < 20 for each in results)
     table = (tmp_path / "results.md").read_text()
     assert table in capsys.readouterr().out
     lines = {way: next(line for line in table.splitlines() if f"| {way} |" in line) for way in ways}
-    assert lines["two_streams"].endswith("| all 12 |")  # bit by bit
+    for way in ("two_streams", "two_lanes_late_4"):
+        assert lines[way].endswith("| all 12 |")  # bit by bit
     assert " | 1.00x | " in lines["xla"]
+
+
+@pytest.mark.parametrize("threads", ["2", "2/0", "2/1/1", "two/one", "/1"])
+def test_threads_that_are_none(
+    run: ModuleType, threads: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run.main(["--rows", "mlp:8", "--threads", threads])
+    assert f"'{threads}' is not OPS/THREADS, such as 2/1" in capsys.readouterr().err
+
+
+def test_the_worker_obeys_the_threads(
+    run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(run.subprocess, "Popen", lambda *_args, env, **_: started.append(env))
+    options = run.argparse.Namespace(output=tmp_path, deterministic=False)
+    run.start("mobilenet_v3_0.5:8", "graph", "2/1", options)
+    row = run.start("mobilenet_v3_0.5:8", "graph", "", options)
+    assert started[0]["TF_NUM_INTEROP_THREADS"] == "2"
+    assert started[0]["TF_NUM_INTRAOP_THREADS"] == "1"
+    assert started[1].get("TF_NUM_INTEROP_THREADS") == os.environ.get("TF_NUM_INTEROP_THREADS")
+    assert row.log.name == "mobilenet_v3_0.5_8_graph.log"
+    assert str(row) == "mobilenet_v3_0.5 8 graph"
+
+
+def test_two_lanes_overlap_dW_with_what_follows() -> None:
+    worker = load("one_device", "worker")
+    units = [Named(*each.split(":")) for each in ("dX:c", "dW:c", "dX:b", "dW:b", "dW:a")]
+    assert worker.inorder(units) == ["dX:c", "dW:c", "dX:b", "dW:b", "dW:a"]
+    assert worker.late(units) == ["dX:c", "dX:b", "dW:a", "dW:b", "dW:c"]
 
 
 def test_one_that_is_not_ready_in_time_is_left_out(run: ModuleType, tmp_path: Path) -> None:
     rows = ["--rows", "mlp:8", "--ways", "graph", "--ready-within", "0.1"]
     run.main([*rows, "--turns", "1", "--steps", "1", "--output", str(tmp_path)])
     (line,) = (tmp_path / "results.md").read_text().splitlines()[2:]
-    assert line == "| mlp | 8 | graph | failed: not compiled within 0.1 s | | | |"
+    assert line == "| mlp | 8 | graph |  | failed: not compiled within 0.1 s | | | | | |"
 
 
 def test_xla_gets_a_call_with_its_stream() -> None:
@@ -78,12 +121,13 @@ def test_xla_gets_a_call_with_its_stream() -> None:
 def test_what_cannot_run_is_named_and_the_others_go_on(
     run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(run.WAYS, "two_lanes", run.WAYS["two_streams"])  # unknown to the worker
-    rows = ["--rows", "mlp:8", "--ways", "graph", "two_lanes"]
+    monkeypatch.setitem(run.WAYS, "three_lanes", run.WAYS["two_lanes"])  # unknown to the worker
+    rows = ["--rows", "mlp:8", "--ways", "graph", "three_lanes", "--threads", "2/1"]
     run.main([*rows, "--turns", "1", "--steps", "1", "--output", str(tmp_path)])
     good, bad = (tmp_path / "results.md").read_text().splitlines()[-2:]
+    assert good.startswith("| mlp | 8 | graph | 2/1 | ")
     assert "failed" not in good
-    assert "two_lanes | failed: worker.py: error: argument way: invalid choice" in bad
+    assert "three_lanes | 2/1 | failed: worker.py: error: argument way: invalid choice" in bad
 
 
 @pytest.mark.parametrize("name", ["mlp", "mlp:", "mlp:many", "perceptron:8"])
@@ -93,15 +137,20 @@ def test_a_row_that_is_no_model_and_batch(run: ModuleType, tmp_path: Path, name:
 
 
 def test_ratios_are_of_medians(run: ModuleType) -> None:
+    times = {"core_seconds": [0.003, 0.004, 0.006]}
     rows = [
-        row(run, "graph", seconds=[0.001, 0.009, 0.002], losses=[1.0, 0.5]),
-        row(run, "xla", seconds=[0.004, 0.003, 0.001], losses=[1.0, 0.75]),
+        row(run, "graph", threads="1/1", seconds=[0.004, 0.004, 0.004], losses=[1.0, 0.5], **times),
+        row(run, "graph", threads="2/1", seconds=[0.001, 0.009, 0.002], losses=[1.0, 0.5], **times),
+        row(run, "xla", seconds=[0.004, 0.003, 0.001], losses=[1.0, 0.75], **times),
     ]
-    graph, xla = run.report(rows).splitlines()[2:]
-    assert graph == "| mlp | 8 | graph | 2.00 | 1.00 to 9.00 | 1.50x |  |"
-    assert xla == "| mlp | 8 | xla | 3.00 | 1.00 to 4.00 | 1.00x | until step 2: 5e-01 off |"
+    slow, graph, xla = run.report(rows).splitlines()[2:]
+    assert slow == "| mlp | 8 | graph | 1/1 | 4.00 | 4.00 to 4.00 | 1.00 | 0.75x | 0.50x |  |"
+    assert graph == "| mlp | 8 | graph | 2/1 | 2.00 | 1.00 to 9.00 | 2.00 | 1.50x | 1.00x | all 2 |"
+    different = "until step 2: 5e-01 off"
+    assert xla == f"| mlp | 8 | xla |  | 3.00 | 1.00 to 4.00 | 1.33 | 1.00x | 0.67x | {different} |"
 
 
 def test_without_one_to_compare_with_there_is_no_ratio(run: ModuleType) -> None:
-    (line,) = run.report([row(run, "xla_graphs", seconds=[0.002], losses=[1.0])]).splitlines()[2:]
-    assert line == "| mlp | 8 | xla_graphs | 2.00 | 2.00 to 2.00 |  |  |"
+    alone = row(run, "xla_graphs", seconds=[0.002], core_seconds=[0.002], losses=[1.0])
+    (line,) = run.report([alone]).splitlines()[2:]
+    assert line == "| mlp | 8 | xla_graphs |  | 2.00 | 2.00 to 2.00 | 1.00 |  |  |  |"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ooodist.engines.gpu import wait_for_gpu
+from ooodist.engines.devices import wait_for_gpu
 from ooodist.graph.ops import num_bytes
 from ooodist.pipeline.runtime.transport import takes_gpu_memory
 from ooodist.planner.pipeline.actions import FORWARD

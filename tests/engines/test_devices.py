@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from ooodist.engines.gpu import show_own_gpu_alone, use_own_gpu
+from ooodist.engines.devices import show_own_gpu_alone, use_own_device
 from ooodist.errors import UserError
 
 
@@ -26,12 +26,12 @@ def visible(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("local_size", [4, 3, None])
 def test_each_process_has_its_own(visible: list[Any], local_size: int | None) -> None:
     for local_rank in range(3):
-        use_own_gpu(local_rank, local_size)
+        use_own_device(local_rank, local_size)
     assert visible == ["GPU:0", "GPU:1", "GPU:2"]
 
 
 def test_one_process_alone_sees_all(visible: list[Any]) -> None:
-    use_own_gpu(0, 1)
+    use_own_device(0, 1)
     assert visible == []
 
 
@@ -40,7 +40,7 @@ def test_more_processes_than_gpus(
     visible: list[Any], local_rank: int, local_size: int | None
 ) -> None:
     with pytest.raises(UserError, match="5 workers on this host, but it has 4 GPUs"):
-        use_own_gpu(local_rank, local_size)
+        use_own_device(local_rank, local_size)
     assert visible == []
 
 

@@ -1,4 +1,4 @@
-"""Gives each process its own GPU, and waits for the GPU's work."""
+"""Gives each process its own GPU or share of the cores, and waits for the GPU's work."""
 
 import os
 import time
@@ -8,20 +8,27 @@ from typing import Any
 import tensorflow as tf
 
 from ooodist.errors import UserError
+from ooodist.util.cores import use_own_cores
 
 
-def use_own_gpu(local_rank: int, local_size: int | None) -> None:
+def use_own_device(local_rank: int, local_size: int | None) -> None:
     """Leaves only GPU number ``local_rank`` of this host visible to TensorFlow, if it has GPUs.
+
+    If it has none, this process gets its share of the cores: see ``util/cores.py``.
 
     Args:
         local_rank: number of this process among those of its host.
         local_size: their number; None: unknown.
 
     Raises:
-        UserError: the host has too few GPUs, or TensorFlow has already started on them.
+        UserError: the host has too few GPUs, or TensorFlow has already started on them; or the
+            variable OOODIST_CORES has no allowed value.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    if not gpus or local_size == 1:
+    if not gpus:
+        use_own_cores(local_rank, local_size)
+        return
+    if local_size == 1:
         return
     if len(gpus) == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
         return  # the launcher has given this process its own already
@@ -44,7 +51,7 @@ def show_own_gpu_alone(local_rank: int, local_size: int | None) -> None:
     """Hides the other GPUs from all libraries of this process, if it is one of several on its host.
 
     For a library that takes the first GPU that it sees. Has to come before CUDA starts, so how many
-    GPUs there are is not known yet: see :func:`use_own_gpu`. Arguments as there.
+    GPUs there are is not known yet: see :func:`use_own_device`. Arguments as there.
 
     Raises:
         UserError: CUDA_VISIBLE_DEVICES names too few.

@@ -1,0 +1,103 @@
+"""Divides the cores of a host among the workers that share it.
+
+By itself, TensorFlow has a thread for each core of the host in every worker, and a thread that has
+nothing to do spins for a while, so that workers take the cores from each other::
+
+    core 0   | worker 0           | spins    | worker 1           |
+    core 1   | worker 1 | spins   | worker 0 | spins   | worker 0 |
+
+Measured in ``expr/quickstart``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ooodist.errors import UserError
+
+logger = logging.getLogger("ooodist")
+
+VARIABLE = "OOODIST_CORES"
+_SYSTEM = Path("/sys/devices/system/cpu")
+
+
+def use_own_cores(local_rank: int, local_size: int | None) -> None:
+    """Leaves this process its share of the host's cores. Has to come before TensorFlow starts.
+
+    What a launcher or the user has chosen stays: cores, and numbers of threads. Where the cores
+    cannot be divided evenly, a worker may use all of them, but an operation has no more threads
+    than the share (rounded up).
+
+    Args:
+        local_rank: number of this process among those of its host.
+        local_size: their number; None: unknown.
+
+    Raises:
+        UserError: the variable OOODIST_CORES is neither ``own`` (the default) nor ``all``.
+    """
+    wanted = os.environ.get(VARIABLE, "own")
+    if wanted not in ("own", "all"):
+        raise UserError(
+            f"{VARIABLE} is {wanted!r}; it must be own (each worker of a host has its share of the "
+            "cores, the default) or all (each uses all)"
+        )
+    if wanted == "all" or local_size is None or local_size == 1 or not _may_use_all():
+        return
+    usable = os.sched_getaffinity(0)
+    share, left = divmod(len(usable), local_size)
+    if left:
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(share + 1))
+        has = f"{os.environ['TF_NUM_INTRAOP_THREADS']} thread(s) for an operation"
+    else:
+        own = shares(usable, local_size)[local_rank]
+        for thread in os.listdir("/proc/self/task"):  # libraries have started some already
+            os.sched_setaffinity(int(thread), own)
+        if share == 1:  # a second thread starts the exchanges: see engines/settings.py
+            os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+        has = f"core(s) {', '.join(map(str, own))}"
+    logger.info(
+        "%d workers share %d cores; this one has %s (%s=all: each uses all)",
+        local_size,
+        len(usable),
+        has,
+        VARIABLE,
+    )
+
+
+def _may_use_all() -> bool:
+    """Whether nobody has bound this process: it may use what the first one of its machine may."""
+    try:
+        return os.sched_getaffinity(0) == os.sched_getaffinity(1)
+    except OSError:  # in a sandbox that hides it
+        return False
+
+
+def shares(cores: Iterable[int], number: int) -> list[tuple[int, ...]]:
+    """Returns so many shares of the cores, which differ by one core at most.
+
+    What Linux calls a CPU is a core here. Those of one processor, and the two threads of one
+    physical core, stay together as far as possible.
+
+    Args:
+        cores: the numbers of the cores.
+        number: from 1 to the number of cores.
+    """
+    ordered = sorted(cores, key=_place)
+    bounds = [index * len(ordered) // number for index in range(number + 1)]
+    return [tuple(sorted(ordered[begin:end])) for begin, end in itertools.pairwise(bounds)]
+
+
+def _place(core: int) -> tuple[int, int, int]:
+    """Returns the numbers of a core's processor and physical core, and its own."""
+    topology = _SYSTEM / f"cpu{core}" / "topology"
+    try:
+        processor, physical = (
+            int((topology / name).read_text()) for name in ("physical_package_id", "core_id")
+        )
+    except (OSError, ValueError):  # an emulated machine may not say
+        return 0, core, core
+    return processor, physical, core
