@@ -40,7 +40,7 @@ def summary(
     model = f"{job.model.name}, {job.model.count_params():,} parameters"
     facts = [
         ("trained", f"{model}, on {job.data.description}"),
-        ("workers", f"{job.workers} (engine {engine.name}), batch {config.batch}{_cores()} each"),
+        ("workers", f"{job.workers} (engine {engine.name}), batch {config.batch} each{_cores()}"),
         _how(job),
         *_elastic(job),
         *_warm_start(job),
@@ -72,7 +72,7 @@ def _cores() -> str:
     cores = len(os.sched_getaffinity(0))
     if cores == os.cpu_count():
         return ""
-    return f" and {cores} core{'' if cores == 1 else 's'}"
+    return f", {cores} core{'' if cores == 1 else 's'} each"
 
 
 def _how(job: Job) -> tuple[str, str]:

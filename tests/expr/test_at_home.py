@@ -137,3 +137,25 @@ def test_with_noise_the_fastest_nearly_always_stays(noise: ModuleType) -> None:
     stays = [noise.replay(calls, (0.9, 1.1), begin).stays for begin in range(0, 3000, 60)]
     assert stays.count(1.1) == 0
     assert stays.count(0.9) > 40
+
+
+def test_variables_that_are_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Others have a run.py, too.
+    monkeypatch.setitem(sys.modules, "run", load("at_home", "run"))
+    variables = load("at_home", "variables")
+    assert list(variables.WAYS) == list(variables.USUAL)
+    asked: list[str | None] = []
+
+    def step(_job: str, given: dict[str, str]) -> float:
+        asked.append(given.get("OOODIST_CORES"))
+        return 20.0 + len(asked)
+
+    monkeypatch.setattr(variables, "step_milliseconds", step)
+    jobs = ["cores", "--jobs", "GPT, Horovod", "--repeats", "3"]
+    monkeypatch.setattr(sys, "argv", ["variables.py", *jobs])
+    variables.main()
+    assert asked == ["all", "own", "own", "all", "all", "own"]  # in turns, each first as often
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line == "| GPT, Horovod | 24.0 (21.0 to 25.0) | 23.0 (22.0 to 26.0) |"

@@ -1,9 +1,13 @@
-"""Horovod's settings for plans on a single host, where a job sets none: what they cost and bring.
+"""Environment variables that ooodist chooses on a single host: what they cost and bring.
 
-    python expr/at_home/horovod_settings.py [--jobs NAME ...] [--repeats 4]
+    python expr/at_home/variables.py cores [--jobs NAME ...] [--repeats 4]
+    python expr/at_home/variables.py horovod
 
-Each job runs with the default order and with three sets of environment variables, in turns: none,
-those that a job on several hosts gets for its plan, and these without the ones of Horovod's cycle.
+Each job runs with the default order and with each set of variables, in turns.
+
+cores: all workers use all cores (``OOODIST_CORES=all``), or each has its own share, as usual.
+horovod: none, those that a job on several hosts gets for its plan, and these without the ones of
+Horovod's cycle.
 """
 
 from __future__ import annotations
@@ -22,11 +26,17 @@ from ooodist.engines.settings import planned_settings
 
 PLANNED = planned_settings("horovod", environ={})  # no launcher's variables: several hosts
 WAYS = {
-    "none": {},
-    "for plans": PLANNED,
-    "without the cycle": {k: v for k, v in PLANNED.items() if "CYCLE" not in k},
+    "cores": {"all": {"OOODIST_CORES": "all"}, "own": {"OOODIST_CORES": "own"}},
+    "horovod": {
+        "none": {},
+        "for plans": PLANNED,
+        "without the cycle": {k: v for k, v in PLANNED.items() if "CYCLE" not in k},
+    },
 }
-USUAL = ("quick start, Horovod", "GPT, Horovod", "MLP, horovodrun")
+USUAL = {
+    "cores": [name for name, job in JOBS.items() if job.settings and "bit/s" not in name],
+    "horovod": ["quick start, Horovod", "GPT, Horovod", "MLP, horovodrun"],
+}
 
 
 def step_milliseconds(job: str, variables: dict[str, str]) -> float:
@@ -49,15 +59,17 @@ def step_milliseconds(job: str, variables: dict[str, str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=USUAL)
+    parser.add_argument("what", choices=WAYS)
+    parser.add_argument("--jobs", nargs="+", choices=JOBS)
     parser.add_argument("--repeats", type=int, default=4)
     options = parser.parse_args()
-    print(f"| job | {' | '.join(WAYS)} |\n|{'---|' * (1 + len(WAYS))}")
-    for job in options.jobs:
-        found: dict[str, list[float]] = {way: [] for way in WAYS}
+    ways = WAYS[options.what]
+    print(f"| job | {' | '.join(ways)} |\n|{'---|' * (1 + len(ways))}", flush=True)
+    for job in options.jobs or USUAL[options.what]:
+        found: dict[str, list[float]] = {way: [] for way in ways}
         for repeat in range(options.repeats):
-            for way in list(WAYS)[:: 1 if repeat % 2 == 0 else -1]:
-                found[way].append(step_milliseconds(job, WAYS[way]))
+            for way in list(ways)[:: 1 if repeat % 2 == 0 else -1]:
+                found[way].append(step_milliseconds(job, ways[way]))
         cells = [
             f"{statistics.median(those):.1f} ({min(those):.1f} to {max(those):.1f})"
             for those in found.values()
