@@ -54,8 +54,9 @@ def inorder(units: Sequence[Unit]) -> list[str]:
 
 def late(units: Sequence[Unit]) -> list[str]:
     """All dX first; dW, from the first layer up, may still run beside the next forward pass."""
-    path = [unit for unit in units if unit.kind == "dX"]
-    return [unit.name for unit in [*path, *(u for u in reversed(units) if u.kind == "dW")]]
+    # A part of a weight's dW that completes nothing stays where it is: others need it.
+    put_off = [unit for unit in units if unit.kind == "dW" and unit.variables]
+    return [u.name for u in [*(u for u in units if u not in put_off), *reversed(put_off)]]
 
 
 # XLA can record the kernels of a step as CUDA graphs ("command buffers") and launch them at once;

@@ -24,6 +24,7 @@ def run() -> ModuleType:
 class Named(NamedTuple):
     kind: str
     layer: str
+    variables: tuple[str, ...] = ("kernel",)
 
     @property
     def name(self) -> str:
@@ -87,6 +88,8 @@ def test_two_lanes_overlap_dW_with_what_follows() -> None:
     units = [Named(*each.split(":")) for each in ("dX:c", "dW:c", "dX:b", "dW:b", "dW:a")]
     assert worker.inorder(units) == ["dX:c", "dW:c", "dX:b", "dW:b", "dW:a"]
     assert worker.late(units) == ["dX:c", "dX:b", "dW:a", "dW:b", "dW:c"]
+    early = Named("dW", "a@1", variables=())  # a part that dW:a needs
+    assert worker.late([early, *units])[0] == "dW:a@1"
 
 
 def test_one_that_is_not_ready_in_time_is_left_out(run: ModuleType, tmp_path: Path) -> None:
