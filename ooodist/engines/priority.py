@@ -11,11 +11,6 @@ from ooodist.errors import UserError
 _log = logging.getLogger("ooodist")
 
 
-def threads() -> set[int]:
-    """Returns the ids of this process's threads."""
-    return {int(name) for name in os.listdir("/proc/self/task")}
-
-
 def let_come_first(those: set[int], usual: int | None = None) -> None:
     """Raises the priority of threads, if the job asks for it and the system allows it.
 

@@ -1,16 +1,13 @@
 """Divides the cores of a host among the workers that share it.
 
-By itself, TensorFlow has a thread for each core of the host in every worker, and a thread that has
-nothing to do spins for a while, so that workers take the cores from each other::
-
-    core 0   | worker 0           | spins    | worker 1           |
-    core 1   | worker 1 | spins   | worker 0 | spins   | worker 0 |
-
-Measured in ``expr/quickstart``.
+By itself, TensorFlow has a thread for each core of the host in every worker, so that workers take
+the cores from each other. Probably its threads also spin before they sleep, at the others' cost.
+Measured in ``expr/at_home``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -18,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ooodist.errors import UserError
+from ooodist.util.threads import threads
 
 logger = logging.getLogger("ooodist")
 
@@ -54,8 +52,9 @@ def use_own_cores(local_rank: int, local_size: int | None) -> None:
         has = f"{os.environ['TF_NUM_INTRAOP_THREADS']} thread(s) for an operation"
     else:
         own = shares(usable, local_size)[local_rank]
-        for thread in os.listdir("/proc/self/task"):  # libraries have started some already
-            os.sched_setaffinity(int(thread), own)
+        for thread in threads():  # libraries have started some already
+            with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
+                os.sched_setaffinity(thread, own)
         if share == 1:  # a second thread starts the exchanges: see engines/settings.py
             os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
         has = f"core(s) {', '.join(map(str, own))}"

@@ -13,6 +13,7 @@ import pytest
 from ooodist.engines import priority
 from ooodist.engines.settings import NICENESS
 from ooodist.errors import UserError
+from ooodist.util.threads import threads
 from tests.jobs import needs_built, run_job
 
 WORKER = Path(__file__).with_name("priority_worker.py")
@@ -68,7 +69,7 @@ def resting() -> Iterator[Resting]:
 
 
 def test_only_those_are_changed(resting: Resting, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resting.native_id in priority.threads()
+    assert resting.native_id in threads()
     monkeypatch.setenv(NICENESS, "5")  # less than usual: that everybody may
     priority.let_come_first({resting.native_id, 1 << 22})  # the other one has ended
     assert resting.niceness == 5

@@ -51,6 +51,21 @@ def test_all_threads_of_a_worker_are_on_its_cores(
     assert os.environ.get("TF_NUM_INTEROP_THREADS") == ("2" if len(own) == 1 else None)
 
 
+def test_a_thread_that_ends_meanwhile(
+    bound: dict[int, set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bind(thread: int, own: tuple[int, ...]) -> None:
+        if thread == 11:
+            raise ProcessLookupError
+        bound[thread] = set(own)
+
+    monkeypatch.setattr(cores, "threads", lambda: (10, 11, 12))
+    monkeypatch.setattr(os, "sched_setaffinity", bind)
+    use_own_cores(0, 2)
+    assert bound[10] == bound[12] == {0, 1, 2, 3}
+    assert 11 not in bound
+
+
 @pytest.mark.parametrize(("local_size", "threads"), [(3, "3"), (5, "2"), (9, "1"), (16, "1")])
 def test_what_cannot_be_divided_evenly(
     bound: dict[int, set[int]], local_size: int, threads: str
