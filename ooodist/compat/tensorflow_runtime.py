@@ -14,6 +14,30 @@ def is_deterministic() -> bool:
     return bool(config.is_op_determinism_enabled())
 
 
+def stop_spinning() -> bool:
+    """Lets TensorFlow's threads sleep as soon as they find nothing to do; usually they spin first.
+
+    ``Context._config`` of tensorflow.python.eager.context, from which the threads are made later.
+    The public ``tf.compat.v1.enable_eager_execution(config=...)`` refuses if there is a context
+    already, and ``tf.config.list_physical_devices`` makes one.
+
+    Returns:
+        False if TensorFlow has started its threads already.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    current = context.context()
+    if current._initialized:
+        return False
+    config = tf.compat.v1.ConfigProto()
+    if current._config is not None:
+        config.CopyFrom(current._config)
+    config.experimental.disable_thread_spinning = True
+    current._config = config
+    return True
+
+
 def set_heartbeat(workers: int, seconds: float) -> None:
     """Sets the heartbeat timeout after which a silent worker counts as dead.
 

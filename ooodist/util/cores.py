@@ -1,8 +1,8 @@
 """Divides the cores of a host among the workers that share it.
 
 By itself, TensorFlow has a thread for each core of the host in every worker, so that workers take
-the cores from each other. Probably its threads also spin before they sleep, at the others' cost.
-Measured in ``expr/at_home``.
+the cores from each other. Its threads also spin before they sleep, at the cost of those that
+compute. Measured in ``expr/at_home``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from ooodist.compat.tensorflow_runtime import stop_spinning
 from ooodist.errors import UserError
 from ooodist.util.threads import threads
 
@@ -24,7 +25,9 @@ _SYSTEM = Path("/sys/devices/system/cpu")
 
 
 def use_own_cores(local_rank: int, local_size: int | None) -> None:
-    """Leaves this process its share of the host's cores. Has to come before TensorFlow starts.
+    """Leaves this process its share of the host's cores, on which no idle thread of its spins.
+
+    Has to come before TensorFlow starts its threads.
 
     What a launcher or the user has chosen stays: cores, and numbers of threads. Where the cores
     cannot be divided evenly, a worker may use all of them, but an operation has no more threads
@@ -65,6 +68,10 @@ def use_own_cores(local_rank: int, local_size: int | None) -> None:
         has,
         VARIABLE,
     )
+    if not stop_spinning():
+        logger.info(
+            "TensorFlow started before ooodist.init: its idle threads spin, which slows others down"
+        )
 
 
 def _may_use_all() -> bool:

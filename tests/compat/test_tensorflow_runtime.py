@@ -10,13 +10,27 @@ import pytest
 from ooodist.compat import tensorflow_runtime
 from tests.compat.contract import Contract
 
-# Both change the whole process, so they are tried in one of their own.
+# All change the whole process, so they are tried in one of their own.
 _DETERMINISTIC = """
 import tensorflow as tf
 from ooodist.compat.tensorflow_runtime import is_deterministic
 before = is_deterministic()
 tf.config.experimental.enable_op_determinism()
 assert (before, is_deterministic()) == (False, True), (before, is_deterministic())
+"""
+_SPINNING = """
+import tensorflow as tf
+from tensorflow.python.eager import context
+from ooodist.compat.tensorflow_runtime import stop_spinning
+tf.config.threading.set_inter_op_parallelism_threads(3)
+tf.config.list_physical_devices()
+assert not context.context().config.experimental.disable_thread_spinning
+assert stop_spinning()
+made = context.context().config
+assert made.experimental.disable_thread_spinning, made
+assert made.inter_op_parallelism_threads == 3, made  # what the user has chosen stays
+assert tf.reduce_sum(tf.ones(3)) == 3
+assert not stop_spinning()  # it has started
 """
 _HEARTBEAT = """
 from tensorflow.python.eager import context
@@ -39,6 +53,12 @@ CONTRACTS = [
         "tensorflow-cpu",
         tensorflow_runtime.is_deterministic,
         lambda: _runs(_DETERMINISTIC),
+    ),
+    Contract(
+        "Context._config",
+        "tensorflow-cpu",
+        tensorflow_runtime.stop_spinning,
+        lambda: _runs(_SPINNING),
     ),
     Contract(
         "context.configure_coordination_service",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ooodist.errors import UserError
 from ooodist.util import cores
 from ooodist.util.cores import shares, use_own_cores
-from tests.jobs import run_job
+from tests.jobs import needs_built, run_job
 
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
@@ -27,6 +27,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, set[int]]]:
     for name in THREADS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cores, "_SYSTEM", Path("/nowhere"))
+    monkeypatch.setattr(cores, "stop_spinning", lambda: True)  # not in the process of the tests
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: places[process])
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda thread, own: places.__setitem__(thread, set(own))
@@ -151,6 +152,37 @@ def test_what_the_log_says(local_size: int, said: str, caplog: pytest.LogCapture
     assert caplog.messages[0].startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("local_size", "variable", "stopped"),
+    [
+        (2, "own", True),
+        (3, "own", True),
+        (1, "own", False),
+        (None, "own", False),
+        (2, "all", False),
+    ],
+)
+@pytest.mark.usefixtures("bound")
+def test_threads_spin_only_where_cores_are_not_shared(
+    monkeypatch: pytest.MonkeyPatch, local_size: int | None, variable: str, stopped: bool
+) -> None:
+    calls = []
+    monkeypatch.setattr(cores, "stop_spinning", lambda: calls.append("stop") or True)
+    monkeypatch.setenv("OOODIST_CORES", variable)
+    use_own_cores(0, local_size)
+    assert calls == ["stop"] * stopped
+
+
+@pytest.mark.usefixtures("bound")
+def test_the_log_says_if_tensorflow_has_started_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cores, "stop_spinning", lambda: False)
+    with caplog.at_level(logging.INFO, logger="ooodist"):
+        use_own_cores(0, 2)
+    assert "TensorFlow started before ooodist.init: its idle threads spin" in caplog.messages[-1]
+
+
 @given(st.sets(st.integers(0, 200), min_size=1), st.data())
 def test_shares_are_equal_and_hold_each_core_once(numbers: set[int], data: st.DataObject) -> None:
     number = data.draw(st.integers(1, len(numbers)))
@@ -182,6 +214,8 @@ import tensorflow as tf
 tf.random.normal((64, 64)) @ tf.random.normal((64, 64))  # TensorFlow starts
 places = {tuple(sorted(os.sched_getaffinity(int(t)))) for t in os.listdir("/proc/self/task")}
 print("places", ooodist.rank(), sorted(places))
+from tensorflow.python.eager import context
+print("spins", not context.context().config.experimental.disable_thread_spinning)
 """
 
 
@@ -189,8 +223,9 @@ print("places", ooodist.rank(), sorted(places))
     len(os.sched_getaffinity(0)) != 2 or os.sched_getaffinity(0) != os.sched_getaffinity(1),
     reason="for two workers that share the two cores of a machine",
 )
-@pytest.mark.parametrize("engine", ["collective", "horovod"])
+@pytest.mark.parametrize("engine", ["collective", "horovod", "byteps"])
 def test_two_workers_of_a_job_have_a_core_each(engine: str, tmp_path: Path) -> None:
+    needs_built(engine)
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     first, second = sorted(os.sched_getaffinity(0))
@@ -198,6 +233,7 @@ def test_two_workers_of_a_job_have_a_core_each(engine: str, tmp_path: Path) -> N
     assert job.returncode == 0, job.stdout
     assert f"places 0 [({first},)]" in job.stdout
     assert f"places 1 [({second},)]" in job.stdout
+    assert job.stdout.count("spins False") == 2
 
 
 def test_the_job_ends_with_a_message_if_the_variable_is_wrong(tmp_path: Path) -> None:
