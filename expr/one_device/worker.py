@@ -37,6 +37,7 @@ class Way:
         order: gives the order of the backward units, of which two may run at a time; None: any.
         steps: in a call of the traced function.
         streams: XLA runs the matrix products and convolutions of dW on a second stream.
+        spins: threads of the CPU that find nothing to do spin before they sleep.
     """
 
     xla: bool = False
@@ -45,6 +46,7 @@ class Way:
     order: Callable[[Sequence[Unit]], list[str]] | None = None
     steps: int = 1
     streams: bool = False
+    spins: bool = True
 
 
 def inorder(units: Sequence[Unit]) -> list[str]:
@@ -73,6 +75,7 @@ STREAMS = (
 )
 WAYS = {
     "graph": Way(),
+    "graph_no_spin": Way(spins=False),
     "graph_4": Way(steps=4),
     "two_lanes": Way(order=inorder),
     "two_lanes_4": Way(order=inorder, steps=4),
@@ -158,12 +161,15 @@ def prepare(
     import numpy as np
     import tensorflow as tf
 
+    from ooodist.compat.tensorflow_runtime import stop_spinning
     from ooodist.graph.order import impose_order
     from ooodist.graph.subgraphs import Subgraphs
     from ooodist.graph.units import find_backward_units
     from ooodist.models import build, config_class
     from ooodist.step.backward import variable_names
 
+    if not way.spins:
+        stop_spinning()
     keras.utils.set_random_seed(0)
     if deterministic:
         tf.config.experimental.enable_op_determinism()

@@ -1,8 +1,8 @@
 """Divides the cores of a host among the workers that share it.
 
 By itself, TensorFlow has a thread for each core of the host in every worker, so that workers take
-the cores from each other. Its threads also spin before they sleep, at the cost of those that
-compute. Measured in ``expr/at_home``.
+the cores from each other. Threads that find nothing to do also spin before they sleep, which takes
+the core from the one that computes where there is only one. Measured in ``expr/at_home``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ _SYSTEM = Path("/sys/devices/system/cpu")
 
 
 def use_own_cores(local_rank: int, local_size: int | None) -> None:
-    """Leaves this process its share of the host's cores, on which no idle thread of its spins.
-
-    Has to come before TensorFlow starts its threads.
+    """Leaves this process its share of the host's cores. Has to come before TensorFlow starts.
 
     What a launcher or the user has chosen stays: cores, and numbers of threads. Where the cores
     cannot be divided evenly, a worker may use all of them, but an operation has no more threads
-    than the share (rounded up).
+    than the share (rounded up). With one core or less, no idle thread spins; with more, spinning
+    may help.
 
     Args:
         local_rank: number of this process among those of its host.
@@ -46,8 +45,19 @@ def use_own_cores(local_rank: int, local_size: int | None) -> None:
             f"{VARIABLE} is {wanted!r}; it must be own (each worker of a host has its share of the "
             "cores, the default) or all (each uses all)"
         )
-    if wanted == "all" or local_size is None or local_size == 1 or not _may_use_all():
+    if wanted == "all":
         return
+    share = float(len(os.sched_getaffinity(0)))
+    if local_size is not None and local_size > 1 and _may_use_all():
+        share /= local_size
+        _take_share(local_rank, local_size)
+    if share <= 1 and not stop_spinning():
+        logger.info(
+            "TensorFlow started before ooodist.init: its idle threads spin, which slows others down"
+        )
+
+
+def _take_share(local_rank: int, local_size: int) -> None:
     usable = os.sched_getaffinity(0)
     share, left = divmod(len(usable), local_size)
     if left:
@@ -68,10 +78,6 @@ def use_own_cores(local_rank: int, local_size: int | None) -> None:
         has,
         VARIABLE,
     )
-    if not stop_spinning():
-        logger.info(
-            "TensorFlow started before ooodist.init: its idle threads spin, which slows others down"
-        )
 
 
 def _may_use_all() -> bool:

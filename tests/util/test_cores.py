@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -153,20 +153,30 @@ def test_what_the_log_says(local_size: int, said: str, caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize(
-    ("local_size", "variable", "stopped"),
+    ("cores_of_it", "local_size", "variable", "stopped"),
     [
-        (2, "own", True),
-        (3, "own", True),
-        (1, "own", False),
-        (None, "own", False),
-        (2, "all", False),
+        (range(8), 8, "own", True),  # a core each
+        (range(8), 9, "own", True),  # less than that
+        (range(8), 7, "own", False),  # two threads for an operation
+        (range(8), 2, "own", False),
+        (range(8), 1, "own", False),
+        (range(8), None, "own", False),
+        (range(8), 8, "all", False),
+        ({3}, 2, "own", True),  # the launcher's choice
+        ({3}, None, "own", True),
+        ({3, 4}, 8, "own", False),
     ],
 )
-@pytest.mark.usefixtures("bound")
-def test_threads_spin_only_where_cores_are_not_shared(
-    monkeypatch: pytest.MonkeyPatch, local_size: int | None, variable: str, stopped: bool
+def test_threads_spin_where_there_is_more_than_one_core(
+    bound: dict[int, set[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    cores_of_it: Iterable[int],
+    local_size: int | None,
+    variable: str,
+    stopped: bool,
 ) -> None:
     calls = []
+    bound[0] = set(cores_of_it)
     monkeypatch.setattr(cores, "stop_spinning", lambda: calls.append("stop") or True)
     monkeypatch.setenv("OOODIST_CORES", variable)
     use_own_cores(0, local_size)
@@ -179,7 +189,7 @@ def test_the_log_says_if_tensorflow_has_started_before(
 ) -> None:
     monkeypatch.setattr(cores, "stop_spinning", lambda: False)
     with caplog.at_level(logging.INFO, logger="ooodist"):
-        use_own_cores(0, 2)
+        use_own_cores(0, 8)
     assert "TensorFlow started before ooodist.init: its idle threads spin" in caplog.messages[-1]
 
 
