@@ -273,6 +273,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="of a trial, whose first is all that is run")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
     tried_file = "tried.csv"
     if options.rounds is not None:
         tried_file, options.repeats = "rounds.csv", 0
