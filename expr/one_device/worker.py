@@ -168,8 +168,8 @@ def prepare(
     from ooodist.models import build, config_class
     from ooodist.step.backward import variable_names
 
-    if not way.spins:
-        stop_spinning()
+    if not way.spins and not stop_spinning():
+        sys.exit("TensorFlow has started already: its threads spin")
     keras.utils.set_random_seed(0)
     if deterministic:
         tf.config.experimental.enable_op_determinism()

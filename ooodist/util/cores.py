@@ -47,18 +47,17 @@ def use_own_cores(local_rank: int, local_size: int | None) -> None:
         )
     if wanted == "all":
         return
-    share = float(len(os.sched_getaffinity(0)))
-    if local_size is not None and local_size > 1 and _may_use_all():
-        share /= local_size
-        _take_share(local_rank, local_size)
-    if share <= 1 and not stop_spinning():
+    usable = os.sched_getaffinity(0)
+    sharing = local_size if local_size is not None and _may_use_all() else 1
+    if sharing > 1:
+        _take_share(usable, local_rank, sharing)
+    if len(usable) <= sharing and not stop_spinning():
         logger.info(
             "TensorFlow started before ooodist.init: its idle threads spin, which slows others down"
         )
 
 
-def _take_share(local_rank: int, local_size: int) -> None:
-    usable = os.sched_getaffinity(0)
+def _take_share(usable: set[int], local_rank: int, local_size: int) -> None:
     share, left = divmod(len(usable), local_size)
     if left:
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(share + 1))
