@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
-from hypothesis import HealthCheck, settings
 
-# A machine that stands still for half a second is no reason for a test to fail.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
-
+from tests import slow, thorough
 
 # On a GPU the same operation may be computed by several algorithms, one of which is picked by its
 # time, and products of float32 are rounded to 10 bits: what is compared bit by bit would differ.
@@ -30,6 +23,7 @@ ON_A_GPU = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu", action="store_true", help="train on this host's first GPU")
+    parser.addoption("--thorough", action="store_true", help="1,000 examples of each property")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,13 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(ON_A_GPU, CUDA_VISIBLE_DEVICES="0")
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    # On a machine that is twice as slow, what there is time for is better than nothing.
-    until = os.environ.get("OOODIST_TESTS_UNTIL")
-    if until and time.time() > float(until):
-        pytest.skip("no time is left for it (OOODIST_TESTS_UNTIL)")
+    thorough.load_profile(thorough=config.getoption("--thorough"))
+    if not hasattr(config, "workerinput"):  # of pytest-xdist, which sends its reports to the first
+        config.pluginmanager.register(slow.Watch())
 
 
 @pytest.fixture

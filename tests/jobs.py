@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import fast_python
+
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("collective", "horovod", "byteps")
 
@@ -37,7 +39,7 @@ def run_job(
     """
     command = [sys.executable, str(ROOT / "launch/local.py"), "-np", str(size), "--engine", engine]
     return subprocess.run(
-        [*command, "--", sys.executable, str(script), *arguments],
+        [*command, "--", fast_python(), str(script), *arguments],
         cwd=ROOT,
         env={
             **os.environ,

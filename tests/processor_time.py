@@ -15,11 +15,16 @@ def fastest(call: Callable[[], object], runs: int = 1) -> float:
     A loop is timed before each run and after the last: where it takes longer than it did there,
     because the processor is slower or its other thread is in use, the runs count for less.
     """
-    loops, times = [_seconds(_loop)], []
+    loops, times = [loop_seconds()], []
     for _ in range(runs):
         times.append(_seconds(call))
-        loops.append(_seconds(_loop))
+        loops.append(loop_seconds())
     return min(times) / max(1.0, min(loops) / LOOP_SECONDS)
+
+
+def loop_seconds() -> float:
+    """Seconds of processor time that the loop takes now."""
+    return _seconds(_loop)
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -19,6 +19,7 @@ import keras
 import pytest
 
 from ooodist.checkpoint import folder as folders
+from tests.fork_server import fast_python
 from tests.jobs import ROOT, needs_built
 
 PROGRAM = [sys.executable, "-m", "ooodist.train"]
@@ -99,6 +100,11 @@ def launched(engine: str, *command: str, size: int = 2) -> list[str]:
     return [*launcher, "--timeout", "150", "--", *command]
 
 
+def forked() -> list[str]:
+    """``PROGRAM``, where its start is not what is tested."""
+    return [fast_python(), "-m", "ooodist.train"]
+
+
 def settings(*overrides: str) -> list[str]:
     return [part for override in overrides for part in ("--set", override)]
 
@@ -170,7 +176,7 @@ def test_a_port_that_is_taken_is_named(programs: Programs, tmp_path: Path) -> No
 
 
 def test_wrong_jobs_end_on_both_ranks_with_one_message(programs: Programs, tmp_path: Path) -> None:
-    script = [sys.executable, "-m", "tests.wrong_jobs", str(tmp_path)]
+    script = [fast_python(), "-m", "tests.wrong_jobs", str(tmp_path)]
     output = programs.run(*launched("collective", *script)).stdout
     expected = {
         "no data": "nowhere.npz does not exist",
@@ -210,7 +216,7 @@ def test_a_wrong_job_ends_the_program_on_every_rank(
 ) -> None:
     needs_built(engine)
     arguments = [*settings(SMALL, *overrides), "--output", str(tmp_path)]
-    result = programs.run(*launched(engine, *PROGRAM, *arguments))
+    result = programs.run(*launched(engine, *forked(), *arguments))
     assert result.returncode == 2, result.stdout
     (found,) = errors(result.stdout)  # which all ranks share
     assert message in found
@@ -222,7 +228,7 @@ def test_data_that_breaks_on_one_rank_ends_the_job_with_few_lines(
 ) -> None:
     data = "data={name: function, function: 'tests.wrong_jobs:breaks_on_rank_1', num_classes: 3}"
     arguments = [*settings(SMALL, data, "batch=8"), "--output", str(tmp_path)]
-    result = programs.run(*launched("collective", *PROGRAM, *arguments))
+    result = programs.run(*launched("collective", *forked(), *arguments))
     assert result.returncode == 2, result.stdout
     found = errors(result.stdout)
     first = "rank 1: data function: a batch cannot be read: ValueError: sample 333 is broken ("
@@ -253,7 +259,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("whole")
     programs = Programs()
     try:
-        program = launched("collective", *PROGRAM, *KILLED)
+        program = launched("collective", *forked(), *KILLED)
         job = programs.run(*program, "--output", str(folder))
         assert job.returncode == 0, job.stdout
         assert "[1] epoch" not in job.stdout
@@ -268,7 +274,7 @@ def test_a_killed_job_ends_and_its_resume_is_the_uninterrupted_run(
 ) -> None:
     needs_built(engine)
     parts = tmp_path / "parts"
-    program = launched(engine, *PROGRAM, *KILLED)
+    program = launched(engine, *forked(), *KILLED)
     second = programs.start(*program, "--output", str(parts))
     wait_for_checkpoints(parts, 3, second)
     victim = next(pid for pid in programs.processes() if is_rank_1(pid))
@@ -319,7 +325,7 @@ def test_horovod_names_what_a_rank_waits_for(programs: Programs, tmp_path: Path)
     needs_built("horovod")
     data = "data={name: function, function: 'tests.stuck_data:waits', num_classes: 3}"
     job = settings(SMALL, data, "epochs=2", "timeout=4", "batch=32", "report.tensorboard=false")
-    done = programs.run(*launched("horovod", *PROGRAM, *job, "--output", str(tmp_path)))
+    done = programs.run(*launched("horovod", *forked(), *job, "--output", str(tmp_path)))
     assert done.returncode == 1
     assert re.search(r"Missing ranks:\n\[0\] 1: \[exchange\S*", done.stdout), done.stdout
     for rank in (0, 1):
@@ -358,7 +364,7 @@ def test_bert_is_pretrained_by_two_workers_as_by_one(programs: Programs, tmp_pat
     for size in (1, 2):
         output = tmp_path / str(size)
         batch = settings(f"batch={16 // size}")
-        train = [*PROGRAM, *words, *batch, "--output", str(output)]
+        train = [*forked(), *words, *batch, "--output", str(output)]
         command = [*train, "--engine", "local"] if size == 1 else launched("collective", *train)
         done = programs.run(*command, CUDA_VISIBLE_DEVICES="-1")
         assert done.returncode == 0, done.stdout
@@ -374,7 +380,7 @@ def test_data_that_differ_end_the_job(programs: Programs, tmp_path: Path) -> Non
     """As where one host has fewer files, or a vocabulary of its own."""
     data = "data={name: function, function: 'tests.wrong_jobs:differs_by_rank', num_classes: 2}"
     words = settings(SMALL, data, "batch=8", "epochs=1")
-    done = programs.run(*launched("collective", *PROGRAM, *words, "--output", str(tmp_path)))
+    done = programs.run(*launched("collective", *forked(), *words, "--output", str(tmp_path)))
     assert done.returncode == 2, done.stdout
     (error,) = errors(done.stdout)
     assert "the data (its samples, classes or vocabulary) differs between ranks" in error

@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
@@ -36,7 +36,6 @@ def any_array(draw: st.DrawFn) -> np.ndarray:
     return array.T if draw(st.booleans()) else array
 
 
-@settings(max_examples=60, deadline=None)
 @given(written=st.lists(st.tuples(st.text(max_size=6), any_array()), max_size=4))
 def test_what_is_written_comes_back(
     tmp_path_factory: pytest.TempPathFactory, written: list[tuple[str, np.ndarray]]
@@ -53,7 +52,6 @@ def test_what_is_written_comes_back(
     reader.close()
 
 
-@settings(max_examples=40, deadline=None)
 @given(array=any_array().filter(lambda array: array.size > 0), data=st.data())
 def test_any_changed_bit_of_a_value_is_found(
     tmp_path_factory: pytest.TempPathFactory, array: np.ndarray, data: st.DataObject

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.checkpoint import folder as folders
 from ooodist.errors import UserError
 from ooodist.util.replacing import INCOMPLETE_PREFIX
+from tests.thorough import few
 
 
 def make(path: Path, content: str = "x") -> Path:
@@ -28,7 +29,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@settings(max_examples=25, deadline=None)
+@few(25)
 @given(
     kinds=st.dictionaries(st.integers(0, 3_000_000), st.booleans(), max_size=8),
     keep=st.integers(1, 5),

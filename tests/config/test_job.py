@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.config import job
@@ -20,6 +20,7 @@ from ooodist.config.job import Config
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.config.sections import EarlyStoppingConfig, OrderConfig, ParallelConfig, PlanningConfig
 from ooodist.errors import UserError
+from tests.thorough import few
 
 EXAMPLE = """
 engine: collective
@@ -189,7 +190,6 @@ optimizers = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     optimizers,
     st.sampled_from([[], ["model=mlp"], ["model=gpt"], ["data=text"], ["model=a.b:c"]]),
@@ -398,7 +398,7 @@ def test_a_pipeline_is_read_alone_and_without_keras(tmp_path: Path) -> None:
     assert result.stdout.strip() == f"{(parallel, 5.0)} False False"
 
 
-@settings(max_examples=20, deadline=None)
+@few(20)
 @given(
     st.builds(
         ParallelConfig,

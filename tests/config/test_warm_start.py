@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
@@ -55,7 +55,6 @@ def test_the_zoo_is_all_that_must_be_given() -> None:
     assert (found.required, found.register, found.probe_steps) == (False, True, 0)
 
 
-@settings(deadline=None, max_examples=100)
 @given(configs)
 def test_any_config_survives_yaml(config: WarmStartConfig) -> None:
     whole = replace(job.load(None), warm_start=config)

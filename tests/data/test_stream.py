@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.data.stream import Share, shuffled_elements, shuffled_indices
 from ooodist.errors import UserError
 from tests.data.laws import batches
+from tests.thorough import few
 
 Reader = Callable[[int, int, Share], tf.data.Dataset]
 
@@ -37,7 +38,7 @@ def jobs(draw: st.DrawFn) -> tuple[int, int, int, int, int, int]:
 
 @pytest.mark.parametrize("read", [by_number, in_order])
 @given(job=jobs())
-@settings(max_examples=12, deadline=None)
+@few(12)
 def test_workers_share_an_endless_stream_of_permutations(
     read: Reader, job: tuple[int, int, int, int, int, int]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
@@ -301,7 +301,6 @@ def test_a_rho_that_is_too_small_is_refused_with_the_reason() -> None:
     assert smallest_rho(message) == 0.556
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.floats(0.001, 10), min_size=3, max_size=3),
     st.floats(0, 50),

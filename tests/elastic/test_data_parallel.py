@@ -391,7 +391,7 @@ def test_a_rho_that_is_too_small_is_refused_before_the_first_step(profiles: str)
     assert state(model)[: len(before)] == before
 
 
-@pytest.mark.alone  # measured beside others, the forward pass may seem to take the whole step
+@pytest.mark.timing("measured beside others, the forward pass may seem to take the whole step")
 def test_planning_leaves_the_model_as_it_is(profiles: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # with the real calibration
     plain, model = ooodist.distribute(make(adamw())), elastic(make(adamw()), profiles)

@@ -21,6 +21,7 @@ import pytest
 
 from ooodist.checkpoint import convert
 from ooodist.checkpoint import folder as folders
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 from tests.pipeline.jobs import run_python
 
@@ -62,7 +63,7 @@ def run(
         return run_python(2, *command, seconds=300)
     launcher = [sys.executable, "launch/local.py", "-np", "2", "--engine", "collective"]
     return subprocess.run(
-        [*launcher, "--timeout", "280", "--", sys.executable, *command],
+        [*launcher, "--timeout", "280", "--", fast_python(), *command],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

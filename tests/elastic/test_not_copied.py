@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.elastic.controller import Controller
@@ -140,7 +140,6 @@ def items_of(controller: Controller) -> frozenset[int]:
     return controller.cost_model.choice.numbers(controller.mask.weights)
 
 
-@settings(deadline=None, max_examples=100)
 @given(started_with(), st.booleans())
 def test_as_many_as_fit_and_never_more_than_that(
     problem: tuple[Selectable, dict[str, float], frozenset[str], float], published: bool

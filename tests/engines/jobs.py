@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.fork_server import fast_python
 from tests.jobs import ROOT, needs_built
 
 HERE = Path(__file__).parent
@@ -30,4 +31,4 @@ def run_job(
 
 def script(name: str, *arguments: object) -> list[str]:
     """The command that runs a script of this folder."""
-    return [sys.executable, str(HERE / name), *map(str, arguments)]
+    return [fast_python(), str(HERE / name), *map(str, arguments)]

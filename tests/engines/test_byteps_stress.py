@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import fast_python
+
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "launch" / "local.py"
 WORKER = Path(__file__).with_name("byteps_stress_worker.py")
@@ -33,7 +35,7 @@ def run(
         [
             *(sys.executable, str(LAUNCHER), "--engine", "byteps"),
             *("-np", str(num_workers), "--servers", str(num_servers)),
-            *("--timeout", str(LIMIT_SECONDS), "--", sys.executable, *command),
+            *("--timeout", str(LIMIT_SECONDS), "--", fast_python(), *command),
         ],
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"} | dict(variables or {}),
         capture_output=True,

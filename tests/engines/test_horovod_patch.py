@@ -10,7 +10,7 @@ import pytest
 
 from tests.jobs import needs_built, run_job
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timing("exchanges of 1 ms take 25 where other programs have the cores")
 WORKER = Path(__file__).with_name("horovod_cycle_worker.py")
 EXCHANGES = 30
 CYCLE = 0.1  # seconds

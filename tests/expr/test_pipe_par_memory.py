@@ -10,7 +10,7 @@ import pytest
 
 from tests.expr.scripts import load
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timing("what is freed late, as a thread waits for a core, counts")
 FLAT = 0.1
 GROWTH = 2.0  # of what is kept, of three times as many; some 20 MB are kept whatever they are
 PREDICTED = 0.1

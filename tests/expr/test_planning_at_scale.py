@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ import tensorflow as tf
 from ooodist.graph.units import Unit
 from ooodist.planner.costs import StepCosts
 from ooodist.util import strict_yaml, yaml_dataclass
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 
 FOLDER = ROOT / "expr/planning_at_scale"
@@ -104,7 +104,7 @@ def test_elementwise_ops_are_fused_up_to_what_others_read(scripts: dict[str, Mod
 def test_the_sweep_predicts_a_case(tmp_path: Path) -> None:
     case = ["--models", "vgg16", "--workers", "16", "--bandwidths", "10", "--engines", "horovod"]
     job = subprocess.run(
-        [sys.executable, FOLDER / "run.py", *case, "--output", tmp_path],
+        [fast_python(), FOLDER / "run.py", *case, "--output", tmp_path],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,9 +1,8 @@
-"""How many examples a fuzz test has: few in CI; ``OOODIST_FUZZ=200`` for 200 of each."""
+"""Gives a fuzz test its examples."""
 
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -12,10 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis.strategies import SearchStrategy
 
-EXAMPLES = int(os.environ.get("OOODIST_FUZZ", "20"))
+from tests.thorough import few
+
 SECONDS = 20  # for one example: longer is a hang
 
 
@@ -23,12 +23,10 @@ def fuzzed(strategy: SearchStrategy[Any]) -> Callable[[Callable[..., None]], Cal
     """Gives a test mutated examples of this strategy."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        few = settings(
-            max_examples=EXAMPLES,
-            deadline=timedelta(seconds=SECONDS),
-            suppress_health_check=list(HealthCheck),
+        limit = timedelta(seconds=SECONDS)
+        return few(20, deadline=limit, suppress_health_check=list(HealthCheck))(
+            given(strategy)(test)
         )
-        return few(given(strategy)(test))
 
     return decorate
 

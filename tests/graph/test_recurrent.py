@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -114,7 +114,6 @@ def test_gradients_are_those_of_the_loop(kind: str, variant: str) -> None:
     units=st.integers(1, 5),
     backwards=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
 def test_of_any_shape(
     kind: str, batch: int, time: int, inputs: int, units: int, backwards: bool
 ) -> None:

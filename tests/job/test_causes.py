@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -16,6 +15,7 @@ import tensorflow as tf
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
 from ooodist.job import causes
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 
 
@@ -106,7 +106,7 @@ def limited(megabytes: int, code: str) -> str:
         f"try:\n    {code}\nexcept Exception as error:\n"
         "    print(causes.find(error, job.load(None, sys.argv[1:])))\n"
     )
-    command = [sys.executable, "-c", program, "parallel={pipeline: 2, microbatches: 4}"]
+    command = [fast_python(), "-c", program, "parallel={pipeline: 2, microbatches: 4}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return done.stdout
 

@@ -16,6 +16,7 @@ from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.parts import Parts
 from ooodist.job.termination import SECONDS_TO_END
 from ooodist.util.program import TERMINATED_CODE
+from tests.fork_server import fast_python
 from tests.jobs import ROOT, needs_built
 
 JOB = [
@@ -30,7 +31,7 @@ JOB = [
 
 def start(engine: str, output: Path, *more: str) -> subprocess.Popen[str]:
     given = [f"--set={each}" for each in (*JOB, f"output={output}", *more)]
-    program = [sys.executable, "-m", "ooodist.train", *given]
+    program = [fast_python(), "-m", "ooodist.train", *given]
     if engine == "mpi":
         launch = ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]
     else:
@@ -60,7 +61,9 @@ def ranks_of(process: subprocess.Popen[str], output: Path) -> list[int]:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if words[1:3] == ["-m", "ooodist.train"] and f"--set=output={output}" in words:
+        # python -m ooodist.train, or python -IS STUB -m ooodist.train
+        is_rank = ["-m", "ooodist.train"] in (words[1:3], words[3:5])
+        if is_rank and f"--set=output={output}" in words:
             found.append(int(folder.name))
     return found
 

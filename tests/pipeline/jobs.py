@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ def start_mpi(size: int, *arguments: object) -> subprocess.Popen[str]:
     """Starts Python with these arguments on so many ranks; what they print comes together."""
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
-    command = ["mpirun", "-np", str(size), "--oversubscribe", sys.executable]
+    command = ["mpirun", "-np", str(size), "--oversubscribe", fast_python()]
     return subprocess.Popen(
         [*command, *map(str, arguments)],
         cwd=ROOT,

@@ -7,14 +7,13 @@ import os
 import re
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ooodist import train
@@ -30,6 +29,7 @@ from ooodist.planner.pipeline.actions import COMPUTE_KINDS, FORWARD, INPUT_GRADI
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.simulate import Run, simulate_pipeline
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 from tests.pipeline.jobs import HERE, run_mpi
 from tests.planner.pipelines import pipelines
@@ -139,7 +139,6 @@ def recorded_at_random(
     return times, overheads
 
 
-@settings(deadline=None, max_examples=30)
 @given(pipelines(), st.integers(0, 1000))
 def test_what_was_recorded_is_told_apart(
     pipeline: tuple[Schedule, PipelineCosts], seed: int
@@ -171,7 +170,6 @@ def runs_of(
     )
 
 
-@settings(deadline=None)
 @given(pipelines(), st.integers(0, 64))
 def test_stretched_costs_take_so_much_longer(
     pipeline: tuple[Schedule, PipelineCosts], factor: int
@@ -185,7 +183,6 @@ def test_stretched_costs_take_so_much_longer(
     assert after.peak_bytes == before.peak_bytes
 
 
-@settings(deadline=None, max_examples=30)
 @given(pipelines(), st.floats(0.5, 2))
 def test_a_simulated_step_has_no_error(
     pipeline: tuple[Schedule, PipelineCosts], slower: float
@@ -350,7 +347,7 @@ def test_a_stall_ends_all_ranks(tmp_path: Path) -> None:
 def run_alone(options: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Without mpirun."""
     return subprocess.run(
-        [sys.executable, str(HERE / WORKER), "program", *options],
+        [fast_python(), str(HERE / WORKER), "program", *options],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

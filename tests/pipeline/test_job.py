@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -25,6 +24,7 @@ import pytest
 from ooodist.checkpoint import convert
 from ooodist.checkpoint import folder as folders
 from ooodist.checkpoint.parts import Parts, read_manifest
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 from tests.pipeline.jobs import VARIABLES, run_python, start_mpi
 
@@ -52,7 +52,7 @@ def arguments(folder: Path, *overrides: str) -> list[str]:
 
 def alone(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command],
+        [fast_python(), *command],
         cwd=ROOT,
         env=os.environ | VARIABLES,
         capture_output=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import Schedule
@@ -32,7 +32,6 @@ def longer(costs: PipelineCosts) -> PipelineCosts:
     )
 
 
-@settings(deadline=None, max_examples=30)
 @given(pipelines(), st.integers(0, 1000))
 def test_lateness_is_found_in_the_step_that_it_makes(
     pipeline: tuple[Schedule, PipelineCosts], seed: int
@@ -50,7 +49,6 @@ def test_lateness_is_found_in_the_step_that_it_makes(
     assert step.step_seconds >= simulate_pipeline(schedule, costs).step_seconds
 
 
-@settings(deadline=None, max_examples=30)
 @given(pipelines())
 def test_without_lateness_a_step_is_the_simulated_one(
     pipeline: tuple[Schedule, PipelineCosts],

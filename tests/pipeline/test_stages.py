@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.compat.keras_deferred import has_value, release
@@ -74,7 +74,6 @@ def test_stages_are_the_model(name: str) -> None:
             np.testing.assert_array_equal(np.asarray(one), np.asarray(other), err_msg=str(cuts))
 
 
-@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_what_crosses_is_what_is_needed_behind(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["concatenating", "unet", "encoder_decoder"]))

@@ -19,11 +19,11 @@ from ooodist.plan import __main__ as program
 from ooodist.planner.costs import SavedTensor, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.util import yaml_dataclass
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 from tests.plan.program import planned, table_rows
 from tests.planner.chains import chain_costs
 
-PROGRAM = [sys.executable, "-m", "ooodist.plan"]
 HOSTS = ["--hosts", "2", "--bandwidth", "1Gbit"]
 CLUSTER = ["--workers", "4", "--bandwidth", "1Gbit"]
 SMALL_JOB = """\
@@ -62,7 +62,7 @@ def run(
         launcher = [sys.executable, "launch/local.py", "-np", "2", "--engine", engine]
         launcher += ["--timeout", "150", "--"]
     return subprocess.run(
-        [*launcher, sys.executable, "-m", program, *arguments],
+        [*launcher, fast_python(), "-m", program, *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

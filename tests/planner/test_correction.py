@@ -7,7 +7,7 @@ import math
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.correction import (
@@ -110,7 +110,6 @@ def test_steps_as_predicted_correct_nothing(plan: Plan) -> None:
     assert (found.compute, found.exchange, found.call) == pytest.approx((1, 1, 1), abs=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.floats(0.7, 1.4), FACTORS)
 def test_what_was_seen_is_then_predicted(compute: float, exchange: float) -> None:
     seen = observed(Correction(compute, exchange), DEFAULT, STOCK, LATE)
@@ -119,7 +118,6 @@ def test_what_was_seen_is_then_predicted(compute: float, exchange: float) -> Non
         assert seconds(found, each.plan) == pytest.approx(each.seconds, rel=0.1)
 
 
-@settings(max_examples=40, deadline=None)
 @given(FACTORS, FACTORS)
 def test_no_other_correction_near_it_is_more_probable(compute: float, exchange: float) -> None:
     seen = observed(Correction(compute, exchange), DEFAULT, LATE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ooodist.errors import UserError
 from ooodist.planner.costs import Network, StepCosts
@@ -12,14 +12,12 @@ from tests.planner import instances
 from tests.planner.chains import chain_costs
 
 
-@settings(deadline=None, max_examples=50)
 @given(instances.step_costs(instances.ANY))
 def test_costs_survive_yaml(costs: StepCosts) -> None:
     text = yaml_dataclass.dump(costs)
     assert yaml_dataclass.read(StepCosts, strict_yaml.parse(text, "test")) == costs
 
 
-@settings(deadline=None, max_examples=50)
 @given(instances.networks(instances.ANY))
 def test_networks_survive_yaml(network: Network) -> None:
     text = yaml_dataclass.dump(network)

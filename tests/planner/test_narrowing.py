@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -26,6 +26,7 @@ from ooodist.planner.narrowing import LEAST_GAIN, TOLERANCE, all_narrow, narrow_
 from ooodist.planner.wire import at_least, narrowed
 from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
+from tests.thorough import few
 
 LIMITS = Limits(evaluations=400, carrying=True)
 PLANNED = in_wire(LIMITS, "planned")
@@ -55,7 +56,6 @@ def doubled(costs: StepCosts) -> StepCosts:
     return replace(costs, weights=weights)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_a_plan_that_narrows_all_is_one_of_narrowed_costs(data: DataObject) -> None:
     costs = data.draw(instances.step_costs())
@@ -71,7 +71,6 @@ def test_a_plan_that_narrows_all_is_one_of_narrowed_costs(data: DataObject) -> N
         assert peak == Simulator(costs, network).peak_bytes(narrow)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_no_plan_is_below_the_bound_whatever_it_narrows(data: DataObject) -> None:
     costs = data.draw(instances.step_costs())
@@ -126,7 +125,7 @@ def test_most_is_halved_where_exchanges_take_twice_as_long(layers: int, by_urgen
     assert seconds_of(some) < (1 - LEAST_GAIN) * seconds_of(exact)
 
 
-@settings(deadline=None, max_examples=12)
+@few(12)
 @given(st.integers(2, 7), st.floats(0.2, 4.0), st.randoms(use_true_random=False))
 def test_only_what_is_needed_is_narrow(layers: int, ratio: float, rng: object) -> None:
     """Exact where that is nearly as fast; else no more in full width would be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.profiler.fit import Beside, CpuCosts, LaneCosts, Timed, fit_cpu, fit_lanes
@@ -24,7 +24,6 @@ def timed(costs: LaneCosts, noise: float = 0.0) -> list[Timed]:
     return result
 
 
-@settings(deadline=None, max_examples=50)
 @given(seconds, seconds, per_byte, st.floats(0, 1))
 def test_exact_times(latency: float, fixed: float, push: float, share: float) -> None:
     costs = LaneCosts(latency, fixed, push, push * share)
@@ -45,7 +44,6 @@ def test_no_cost_is_negative() -> None:
     assert all(value >= 0 for value in found)
 
 
-@settings(deadline=None, max_examples=50)
 @given(seconds, per_byte)
 def test_cpu(per_exchange: float, byte: float) -> None:
     costs = CpuCosts(per_exchange, byte)

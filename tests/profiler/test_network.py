@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.engines.local import LocalEngine
@@ -58,7 +58,6 @@ class MadeUpTimer:
         return calls * self.step + count * num_bytes * self.per_byte
 
 
-@settings(deadline=None)
 @given(
     step=st.floats(1e-3, 10),
     each=st.floats(1e-4, 1),

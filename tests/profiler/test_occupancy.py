@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.profiler.occupancy import share_out
@@ -37,7 +37,6 @@ def test_nothing() -> None:
     assert share_out([]) == {}
 
 
-@settings(deadline=None)
 @given(events)
 def test_all_of_the_time_is_shared_out(found: list[Event]) -> None:
     seconds = share_out(found)
@@ -47,7 +46,6 @@ def test_all_of_the_time_is_shared_out(found: list[Event]) -> None:
     assert set(seconds) == {label for _, _, label in found}
 
 
-@settings(deadline=None)
 @given(events)
 def test_an_op_gets_no_more_than_it_ran_and_the_pause_before_it(found: list[Event]) -> None:
     for label, value in share_out(found).items():

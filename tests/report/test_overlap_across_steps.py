@@ -12,7 +12,7 @@ import pytest
 
 from tests.jobs import ENGINES, needs_built, run_job
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timing("where a rank waits for a core, nothing overlaps")
 WORKER = Path(__file__).with_name("overlap_worker.py")
 STEPS_PER_EXECUTION = 4
 

@@ -8,12 +8,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.data.stream import Share
 from ooodist.errors import UserError
 from ooodist.trainer import arrays
+from tests.thorough import few
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_an_empty_optional_is_no_weight() -> None:
     assert sample_weight is None
 
 
-@settings(max_examples=15, deadline=None)
+@few(15)
 @given(
     num=st.integers(4, 30), batch=st.integers(1, 3), size=st.integers(1, 3), shuffle=st.booleans()
 )

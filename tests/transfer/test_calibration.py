@@ -10,11 +10,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from keras import layers
 
 from ooodist.transfer.calibration import calibrate
+from tests.thorough import few
 from tests.transfer.models import values_of, warm
 from tests.zoo.starts import (
     SAME,
@@ -68,7 +69,7 @@ def test_the_child_trains_like_its_parent(source: keras.Model, width: int, block
     assert difference(outputs(child, X), outputs(source, X)) < SAME
 
 
-@settings(deadline=None, max_examples=10, phases=NO_SHRINKING)
+@few(10, phases=NO_SHRINKING)
 @given(st.floats(-3, 3), st.floats(0.1, 10), st.integers(2, 40), st.integers(0, 99))
 def test_whatever_comes_in(shift: float, scale: float, size: int, seed: int) -> None:
     """Also where the statistics of the parent's own batch norm are far from those of the batch."""

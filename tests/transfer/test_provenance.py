@@ -8,7 +8,7 @@ from typing import get_args
 
 import keras
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ooodist
@@ -44,7 +44,6 @@ starts = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(starts)
 def test_any_start_survives_a_checkpoint(start: WarmStart) -> None:
     model = keras.Model()
@@ -53,7 +52,6 @@ def test_any_start_survives_a_checkpoint(start: WarmStart) -> None:
     assert provenance.read(plain) == start
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.dictionaries(st.text(), st.sampled_from(get_args(Action))))
 def test_what_is_to_be_trained_first(actions: dict[str, Action]) -> None:
     tensors = tuple(TensorReport(name, action, 1) for name, action in actions.items())

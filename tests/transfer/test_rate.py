@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras.optimizers.schedules import CosineDecay, LearningRateSchedule, PiecewiseConstantDecay
 
@@ -47,7 +47,6 @@ def test_values_of_a_schedule() -> None:
         assert float(rate(step)) == pytest.approx(factor * float(cosine(step)), rel=1e-6, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.floats(1e-4, 10), st.floats(0.01, 1), st.integers(1, 1000), st.integers(0, 2000))
 def test_it_rises_from_the_first_to_the_last_and_stays(
     number: float, first: float, steps: int, step: int

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.transfer.graph.operators import Operator, Outline
@@ -28,6 +28,7 @@ from ooodist.zoo.clusters import (
 )
 from ooodist.zoo.entry import Meta
 from ooodist.zoo.index import Index, Row
+from tests.thorough import few
 
 KINDS = ("plain", "residual", "dense", "attention", "separable", "recurrent", "norm", "tanh")
 
@@ -120,7 +121,6 @@ def cost(table: np.ndarray, medoids: Collection[int]) -> float:
     return float(table[list(medoids)].min(axis=0).sum())
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(2, 30), st.integers(1, 5), st.integers(0, 999))
 def test_medoids_are_no_worse_than_random_ones(size: int, count: int, seed: int) -> None:
     count = min(count, size)
@@ -171,7 +171,7 @@ def test_medoids_of_many_models_are_looked_for_in_a_sample() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 99))
-@settings(max_examples=20, deadline=None)
+@few(20)
 def test_nearest_is_the_nearest(many: int, few: int, seed: int) -> None:
     """The smaller number of calls is made, whichever that is."""
     models = [prepare(outline) for outline in zoo_of(many, seed).values()]

@@ -20,6 +20,7 @@ from ooodist.util.program import USER_ERROR_CODE
 from ooodist.zoo import __main__ as program
 from ooodist.zoo.entry import Meta, read
 from ooodist.zoo.zoo import Zoo
+from tests.fork_server import fast_python
 from tests.zoo.entries import chain, write_plain
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +51,7 @@ def model_file(tmp_path: Path) -> Path:
 
 
 def start(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ooodist.zoo", *map(str, arguments)]
+    command = [fast_python(), "-m", "ooodist.zoo", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 

@@ -22,6 +22,7 @@ import pytest
 from ooodist.checkpoint import folder as folders
 from ooodist.zoo.service.server import Service, serve
 from ooodist.zoo.zoo import Row, Zoo
+from tests.fork_server import fast_python
 from tests.jobs import ROOT
 from tests.pipeline.jobs import VARIABLES, run_python
 from tests.zoo.starts import free_port
@@ -77,7 +78,7 @@ def run(folder: Path, layers: str, more: str, workers: int = 1) -> Ran:
         "--",
     ]
     job = subprocess.run(
-        [*(launcher if workers > 1 else []), sys.executable, *command],
+        [*(launcher if workers > 1 else []), fast_python(), *command],
         cwd=ROOT,
         env=os.environ | VARIABLES,
         stdout=subprocess.PIPE,
@@ -252,7 +253,7 @@ def test_from_a_service_on_the_command_line(zoo: Path, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     service = subprocess.Popen(
         [
-            *(sys.executable, "-m", "ooodist.zoo", "serve", "--zoo", str(zoo)),
+            *(fast_python(), "-m", "ooodist.zoo", "serve", "--zoo", str(zoo)),
             *("--address", address, "--tokens", str(tokens)),
         ],
         cwd=ROOT,

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -80,7 +80,6 @@ json_values = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_other_value_anywhere_is_a_graph_or_a_user_error(data: st.DataObject) -> None:
     value = plain = yaml_dataclass.plain(chain([3, 4, 2]))

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -71,7 +71,6 @@ instances = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(instances, st.integers(1, 150))
 def test_what_is_kept_is_the_best_of_all_subsets(
     models: list[tuple[int, float]], capacity: int
@@ -154,7 +153,6 @@ def test_a_new_model_that_is_worth_less_than_what_it_would_drive_out_is_refused(
 
 
 @given(st.lists(st.integers(1, 20), max_size=7), st.integers(1, 20), st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
 def test_what_stays_fits(sizes: list[int], new: int, capacity: int) -> None:
     rows = [row(f"m{number}", size, number / 10) for number, size in enumerate(sizes)]
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.data.kinds.sentence_pairs import Document, sentence_pairs
@@ -29,7 +29,6 @@ LENGTHS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_si
 
 
 @given(LENGTHS, st.integers(2, 40), st.integers(0, 2**32 - 1))
-@settings(max_examples=200, deadline=None)
 def test_laws(lengths: list[list[int]], most: int, seed: int) -> None:
     documents = documents_of(lengths)
     pairs = sentence_pairs(documents, most, seed)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
@@ -159,7 +159,6 @@ def problems(draw: st.DrawFn) -> tuple[Selectable, list[float], frozenset[int]]:
     return choice, importance, forced or frozenset(choice.head)
 
 
-@settings(deadline=None, max_examples=300)
 @given(problems(), st.floats(0, 1.2))
 def test_the_best_of_any_items_and_units(
     problem: tuple[Selectable, list[float], frozenset[int]], rho: float
@@ -175,7 +174,6 @@ def test_the_best_of_any_items_and_units(
     assert total(importance, found) >= best - 1e-9
 
 
-@settings(deadline=None, max_examples=300)
 @given(problems(), st.floats(0, 1), st.floats(0, 1))
 def test_more_time_is_never_worse(
     problem: tuple[Selectable, list[float], frozenset[int]], rho: float, more: float
@@ -188,7 +186,6 @@ def test_more_time_is_never_worse(
     assert total(importance, better) >= total(importance, found) - 1e-9
 
 
-@settings(deadline=None, max_examples=100)
 @given(problems())
 def test_all_if_there_is_time_for_all(
     problem: tuple[Selectable, list[float], frozenset[int]],
@@ -204,7 +201,6 @@ def scaled(choice: Selectable, factor: float) -> Selectable:
     return Selectable(items, path, choice.fixed_seconds * factor)
 
 
-@settings(deadline=None, max_examples=100)
 @given(problems(), st.floats(0, 1), st.integers(-60, 60))
 def test_the_unit_of_time_does_not_matter(
     problem: tuple[Selectable, list[float], frozenset[int]], rho: float, exponent: int

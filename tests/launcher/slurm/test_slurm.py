@@ -12,7 +12,7 @@ from tests.launcher.conftest import networks_of
 
 from .cluster import ROOT, Cluster, needs_slurm
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timing("daemons of four hosts have limits of their own")
 JOB = ("--set", "model={name: mlp}", "--set", "epochs=1", "--set", "report.tensorboard=false")
 PIPELINE = ("--set", "parallel={pipeline: 2, data: 2, microbatches: 4, schedule: 1f1b}")
 

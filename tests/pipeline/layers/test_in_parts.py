@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.compat.keras_deferred import release
@@ -41,7 +41,6 @@ from tests.pipeline.models import MODELS
 BYTES = ("base_bytes", "state_bytes", "input_bytes", "weight_bytes", "gradient_bytes", "sent_bytes")
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(1, 5))
 def test_ranges_are_about_equal(sizes: list[int], parts: int) -> None:
     ranges = equal_ranges([Held(size, size) for size in sizes], parts)
@@ -57,7 +56,6 @@ def test_ranges_are_about_equal(sizes: list[int], parts: int) -> None:
 SIZES = st.integers(0, PART_BYTES + PART_BYTES // 4)
 
 
-@settings(deadline=None)
 @given(st.lists(SIZES, min_size=1, max_size=12), st.integers(1, 5))
 def test_no_part_is_larger_than_allowed(sizes: list[int], ranks: int) -> None:
     """PART_BYTES, or the largest call, as a call is never divided."""

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -26,7 +26,6 @@ def family_of(costs: StepCosts, network: Network = NETWORK) -> Family:
     return Family(Simulator(costs, network), (None,), (1 << 20,), carrying=True)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.data(), st.booleans())
 def test_any_settings_make_a_legal_plan(data: DataObject, by_urgency: bool) -> None:
     costs = data.draw(instances.step_costs())

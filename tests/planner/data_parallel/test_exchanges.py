@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -49,7 +49,6 @@ def test_a_gradient_is_split_no_further_than_it_can_be() -> None:
     assert len(arrange(weights(200, dtype="int32"), ["w0"], chunk_bytes=10)) == 1
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data(), st.integers(0, 300), st.none() | st.integers(1, 300))
 def test_every_gradient_travels_once(
     data: DataObject, bucket_bytes: int, chunk_bytes: int | None
@@ -78,7 +77,6 @@ def test_the_order_for_a_sequence() -> None:
     assert OrderFor(costs).sequence(each_alone("w2", "w3", "w1")) == ("X3", "W2", "W3", "X2", "W1")
 
 
-@settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_no_other_order_lets_a_sequence_start_earlier(data: DataObject) -> None:
     costs = data.draw(instances.step_costs())

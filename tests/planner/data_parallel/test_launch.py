@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject, SearchStrategy
 
@@ -15,7 +15,6 @@ from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.data(), st.sampled_from([instances.EIGHTHS, instances.ANY]))
 def test_repeats_are_what_playing_yields(data: DataObject, seconds: SearchStrategy[float]) -> None:
     costs = data.draw(instances.step_costs(seconds))

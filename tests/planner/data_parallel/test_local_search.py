@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -19,7 +19,6 @@ from tests.planner import instances
 from tests.planner.chains import chain_costs, each_alone
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.data(), st.booleans(), st.integers(0, 1000))
 def test_every_change_is_legal(data: DataObject, carrying: bool, seed: int) -> None:
     costs = data.draw(instances.step_costs())

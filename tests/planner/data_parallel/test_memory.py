@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -49,7 +49,6 @@ def counted(costs: StepCosts, simulation: Simulation) -> list[tuple[float, int]]
     return levels
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_track_is_what_is_counted(data: DataObject) -> None:
     costs = data.draw(instances.step_costs())
@@ -103,7 +102,6 @@ def counted_peak(costs: StepCosts, plan: Plan) -> int:
     )
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_peak_is_what_is_counted_and_holds_for_any_network(data: DataObject) -> None:
     costs = data.draw(instances.step_costs())

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -176,7 +176,6 @@ def test_best_priority_has_the_best_credit() -> None:
     assert seconds(plan) == min(map(seconds, every)) < seconds(every[0])
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data(), st.booleans())
 def test_all_are_legal(data: DataObject, by_urgency: bool) -> None:
     costs = data.draw(instances.step_costs())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -62,7 +62,6 @@ def test_first_k_is_that_of_a_traced_graph(k: int) -> None:
     assert list(first_k_order(costs, k)) == traced_first_k_order(units, k)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_moves_keep_orders_legal(data: DataObject) -> None:
     costs = data.draw(instances.step_costs())

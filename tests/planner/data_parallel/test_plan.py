@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -70,7 +70,6 @@ any_plan = st.builds(
 ).flatmap(carrying)
 
 
-@settings(deadline=None, max_examples=50)
 @given(any_plan)
 def test_any_plan_survives_yaml(plan: Plan) -> None:
     again = from_yaml(dump(plan), "test")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
@@ -35,6 +35,7 @@ from ooodist.util import yaml_dataclass
 from tests.planner import instances
 from tests.planner.chains import chain_costs, uneven_costs
 from tests.processor_time import fastest
+from tests.thorough import few
 
 FEW = Limits(max_steps_per_execution=4, evaluations=60)
 MEGABYTE = 1 << 20
@@ -45,7 +46,7 @@ def seconds_of(plan: Plan) -> float:
     return plan.predicted.step_seconds
 
 
-@settings(deadline=None, max_examples=25)
+@few(25)
 @given(st.data(), st.booleans())
 def test_legal_and_never_worse_than_plans_with_a_name(data: DataObject, by_urgency: bool) -> None:
     costs = data.draw(instances.step_costs())
@@ -64,7 +65,7 @@ def test_legal_and_never_worse_than_plans_with_a_name(data: DataObject, by_urgen
             assert seconds_of(found) <= simulator.step_seconds(named) * (1 + 1e-8)
 
 
-@settings(deadline=None, max_examples=25)
+@few(25)
 @given(st.data(), st.booleans())
 def test_with_carrying_never_worse_than_without(data: DataObject, by_urgency: bool) -> None:
     costs = data.draw(instances.step_costs())
@@ -78,7 +79,7 @@ def test_with_carrying_never_worse_than_without(data: DataObject, by_urgency: bo
     assert plans.from_yaml(yaml_dataclass.dump(found), "text") == found
 
 
-@settings(deadline=None, max_examples=25)
+@few(25)
 @given(st.data(), st.booleans())
 def test_the_memory_limit_is_kept(data: DataObject, carrying: bool) -> None:
     costs = data.draw(instances.step_costs())
@@ -133,7 +134,7 @@ def every_plan(costs: StepCosts, plan: Plan) -> Iterator[Plan]:
 
 @example([1.122, 1.326, 0.381, 0.766, 0.969, 0.55, 1.122, 1.46, 1.767], [148] * 3, False, 3)
 @example([1.038, 1.538, 1.01, 0.851, 0.786, 0.926, 1.557, 0.455, 1.1], [4, 140, 264], False, 2)
-@settings(deadline=None, max_examples=12)
+@few(12)
 @given(
     st.lists(st.floats(0.1, 2), min_size=9, max_size=9),
     st.lists(st.integers(1, 100).map(lambda n: 4 * n), min_size=3, max_size=3),

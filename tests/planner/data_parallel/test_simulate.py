@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject, SearchStrategy
 
@@ -21,7 +21,6 @@ from tests.planner.reference import Reference
 from tests.processor_time import fastest
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.data(), st.sampled_from([instances.EIGHTHS, instances.ANY]))
 def test_agrees_with_the_reference(data: DataObject, seconds: SearchStrategy[float]) -> None:
     costs = data.draw(instances.step_costs(seconds))
@@ -142,7 +141,6 @@ def test_with_all_carried_the_first_layer_waits_for_its_exchange() -> None:
     assert launch(3, "w2") == pytest.approx(8 + 1 + 2 + (8 + 8 + 3) * 2 + 8)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data(), st.sampled_from([instances.EIGHTHS, instances.ANY]))
 def test_of_long_calls_it_matters_little_what_they_leave(
     data: DataObject, seconds: SearchStrategy[float]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -40,7 +40,6 @@ OF_PYTORCH = (
 )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 999), st.sampled_from((*COMPUTE_KINDS, *TRANSFER_KINDS)), st.integers(0, 999))
 def test_an_action_is_what_its_text_says(stage: int, kind: str, microbatch: int) -> None:
     action = Action(stage, kind, microbatch)
@@ -100,7 +99,6 @@ def dumps(draw: DrawFn) -> tuple[Schedule, str]:
     return schedule, "".join(f"{row}\r\n" for row in rows)
 
 
-@settings(deadline=None)
 @given(dumps())
 def test_dumps_of_pytorch_are_read_as_what_they_are(dump: tuple[Schedule, str]) -> None:
     schedule, text = dump
@@ -111,7 +109,6 @@ def test_dumps_of_pytorch_are_read_as_what_they_are(dump: tuple[Schedule, str]) 
         assert re.fullmatch(r"(\d+[FIWB]\d+)?", cell)
 
 
-@settings(deadline=None)
 @given(schedules())
 def test_the_letters_of_earlier_versions_are_refused(schedule: Schedule) -> None:
     text = to_csv(schedule).replace("B", "BW").replace("I", "B")
@@ -119,7 +116,6 @@ def test_the_letters_of_earlier_versions_are_refused(schedule: Schedule) -> None
         check(from_csv(text, "old.csv"))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 9), st.booleans())
 def test_csv_keeps_a_schedule(ranks: int, microbatches: int, transfers: bool) -> None:
     schedule = zero_bubble_v(ranks, microbatches)
@@ -175,7 +171,6 @@ def test_two_ranks_of_which_one_trains() -> None:
     assert (schedule.first_trained, schedule.microbatches, schedule.rank_of) == (1, 1, (0, 1))
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_stages_before_the_first_that_trains_only_run_forward(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -28,13 +28,11 @@ from tests.planner.pipelines import partly_trained, pipelines, schedules
 from tests.processor_time import fastest
 
 
-@settings(deadline=None)
 @given(schedules())
 def test_transfers_that_are_needed_are_right(schedule: Schedule) -> None:
     check(with_transfers(schedule))
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_the_first_stages_need_not_train(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],
@@ -49,7 +47,6 @@ def test_the_first_stages_need_not_train(
             check(schedule, replace(costs, memory_limit=most - 1))
 
 
-@settings(deadline=None)
 @given(partly_trained(), st.data())
 def test_a_missing_transfer_is_named(
     pipeline: tuple[Schedule, Schedule, PipelineCosts], data: st.DataObject
@@ -68,7 +65,6 @@ def test_a_missing_transfer_is_named(
         check(rest)
 
 
-@settings(deadline=None)
 @given(schedules(), st.data())
 def test_two_actions_in_the_other_order_block_or_do_not_matter(
     schedule: Schedule, data: st.DataObject
@@ -90,7 +86,6 @@ def test_two_actions_in_the_other_order_block_or_do_not_matter(
         check(changed)
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_the_memory_limit_is_checked_to_the_byte(pipeline: tuple[Schedule, PipelineCosts]) -> None:
     schedule, costs = pipeline
@@ -102,7 +97,6 @@ def test_the_memory_limit_is_checked_to_the_byte(pipeline: tuple[Schedule, Pipel
             check(schedule, replace(costs, memory_limit=most - 1))
 
 
-@settings(deadline=None)
 @given(partly_trained(), st.data())
 def test_the_message_says_what_is_lacking(
     pipeline: tuple[Schedule, Schedule, PipelineCosts], data: st.DataObject

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import (
@@ -43,7 +43,6 @@ def test_who_waits_for_an_action_is_who_needs_its_result(
         assert receiver_of(stage, kind, stages) == next(iter(others), None)
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_what_is_needed_last_is_made_last(pipeline: tuple[Schedule, PipelineCosts]) -> None:
     schedule, costs = pipeline
@@ -81,7 +80,6 @@ def test_one_rank_sends_nothing() -> None:
     assert with_transfers(alone) == alone
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_every_send_has_its_receive(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
     _, schedule, _ = pipeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import Schedule, trained_from
@@ -17,7 +17,6 @@ from ooodist.planner.pipeline.simulate import peak_bytes, pipeline_period, simul
 from tests.planner.pipelines import partly_trained, pipelines
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_the_fast_evaluation_says_what_the_simulation_says(
     pipeline: tuple[Schedule, PipelineCosts],
@@ -39,7 +38,6 @@ def test_the_fast_evaluation_says_what_the_simulation_says(
             assert again.fits(rank, order) == (peak <= limit)
 
 
-@settings(deadline=None)
 @given(pipelines(), st.floats(0.5, 1.5))
 def test_what_takes_too_long_may_be_given_up(
     pipeline: tuple[Schedule, PipelineCosts], share: float
@@ -65,7 +63,6 @@ def test_ranks_that_wait_for_each_other_never_end() -> None:
     assert evaluator.step_seconds(orders) == math.inf
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_so_it_does_where_the_first_stages_only_run_forward(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],
@@ -96,7 +93,6 @@ def test_the_update_of_a_rank_does_not_wait_for_a_way_back_that_ends_before_it()
     assert Evaluator(schedule.rank_of, 1, costs).least_seconds == 1
 
 
-@settings(deadline=None)
 @given(st.permutations(range(9)), st.data())
 def test_a_move_that_keeps_the_order_is_known(order: list[int], data: st.DataObject) -> None:
     """Of three micro-batches on one stage; only orders with F before I before W, and with the

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -48,7 +48,6 @@ SUMMED = (
 )
 
 
-@settings(deadline=None)
 @given(LAYERS, st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 1)]))
 def test_stages_have_all_that_layers_have(layers: list[LayerCost], size: tuple[int, int]) -> None:
     costs = ModelCosts(tuple(layers), Link(0.5, 0.25))
@@ -69,7 +68,6 @@ def test_stages_have_all_that_layers_have(layers: list[LayerCost], size: tuple[i
     assert stages[0].send_back_seconds == 0.0
 
 
-@settings(deadline=None)
 @given(LAYERS, st.data())
 def test_layers_that_are_merged_are_one_stage(layers: list[LayerCost], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(layers) - 1))
@@ -81,7 +79,6 @@ def test_layers_that_are_merged_are_one_stage(layers: list[LayerCost], data: st.
     assert stage_costs(one, [range(1), range(1, 2)]) == stage_costs(costs, parts)
 
 
-@settings(deadline=None)
 @given(LAYERS)
 def test_recomputing_keeps_what_was_received_and_runs_f_again(layers: list[LayerCost]) -> None:
     costs = ModelCosts(tuple(layers))
@@ -129,7 +126,6 @@ def test_the_gradients_of_one_micro_batch_are_counted() -> None:
     assert len(balanced_parts(ModelCosts(layers, memory_limit=119), 2, 1, 8)) == 1
 
 
-@settings(deadline=None)
 @given(LAYERS, st.integers(1, 5), st.sampled_from([None, Link(0.25, 0.5)]))
 def test_replicas_sum_the_gradients_of_each_stage(
     layers: list[LayerCost], replicas: int, between: Link | None
@@ -152,7 +148,6 @@ def test_replicas_sum_the_gradients_of_each_stage(
     assert alone == tuple(replace(stage, exchange=0.0) for stage in stages)
 
 
-@settings(deadline=None)
 @given(LAYERS, st.sampled_from([(0, 1, 2), (0, 1, 0, 1), (0, 1, 1, 0), (0, 1, 2, 0)]), st.data())
 def test_each_message_takes_its_own_link(
     layers: list[LayerCost], rank_of: tuple[int, ...], data: st.DataObject

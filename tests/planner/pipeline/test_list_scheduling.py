@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -27,7 +27,6 @@ RULES = st.builds(
 RANKS = st.sampled_from([(0,), (0, 1), (0, 1, 0, 1), (0, 1, 1, 0), (0, 1, 2), (0, 1, 2, 2, 1, 0)])
 
 
-@settings(deadline=None)
 @given(st.data(), RANKS, st.integers(1, 6), RULES)
 def test_every_rule_makes_a_schedule_that_can_run(
     data: st.DataObject, rank_of: tuple[int, ...], microbatches: int, rule: Rule
@@ -36,7 +35,6 @@ def test_every_rule_makes_a_schedule_that_can_run(
     check(list_schedule("x", rank_of, microbatches, costs, rule), costs)
 
 
-@settings(deadline=None)
 @given(st.data(), RANKS, st.integers(1, 6), RULES)
 def test_the_memory_limit_is_kept(
     data: st.DataObject, rank_of: tuple[int, ...], microbatches: int, rule: Rule
@@ -94,7 +92,6 @@ def test_w_fills_the_time_in_which_a_rank_would_wait() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 6))
 def test_one_rank_never_waits(data: st.DataObject, microbatches: int) -> None:
     costs = data.draw(stage_costs(3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -49,7 +49,6 @@ def most_bytes(layers: list[LayerCost], split: tuple[range, ...], in_flight: lis
     )
 
 
-@settings(deadline=None)
 @given(LAYERS, st.data())
 def test_no_split_is_faster_or_sends_less(layers: list[LayerCost], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(layers)))
@@ -61,7 +60,6 @@ def test_no_split_is_faster_or_sends_less(layers: list[LayerCost], data: st.Data
     assert (slowest(layers, found), sent(layers, found)) == best
 
 
-@settings(deadline=None)
 @given(LAYERS, st.data())
 def test_the_memory_limit_is_kept(layers: list[LayerCost], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(layers)))
@@ -87,7 +85,6 @@ def test_the_memory_limit_is_kept(layers: list[LayerCost], data: st.DataObject) 
     assert slowest(layers, found) == min(slowest(layers, split) for split in fitting)
 
 
-@settings(deadline=None)
 @given(LAYERS, st.data())
 def test_no_split_needs_less_memory(layers: list[LayerCost], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(layers)))

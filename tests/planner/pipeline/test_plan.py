@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -196,7 +196,6 @@ def most_kept(plan: PipelinePlan, layers: Sequence[LayerCost]) -> int:
     return most
 
 
-@settings(deadline=None, max_examples=60)
 @given(LAYERS, st.integers(1, 3), st.integers(1, 4), st.integers(0, 60))
 def test_what_is_planned_fits_and_what_is_refused_could_not(
     layers: list[LayerCost], ranks: int, microbatches: int, above: int

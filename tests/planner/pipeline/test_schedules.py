@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -120,7 +120,6 @@ def test_push_keeps_no_more_than_one_micro_batch_a_rank_in_flight() -> None:
         assert timeline.makespan <= 1.02 * run(modulo(4, m, 2)).makespan
 
 
-@settings(deadline=None)
 @given(schedules())
 def test_all_can_run(schedule: Schedule) -> None:
     check(schedule)
@@ -135,7 +134,6 @@ def test_interleaved_never_blocks(microbatches: int) -> None:
             check(interleaved(ranks, microbatches, chunks))
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 4), st.integers(1, 8), st.integers(1, 3))
 def test_those_that_follow_costs_can_run_with_any(
     data: st.DataObject, ranks: int, microbatches: int, chunks: int

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -38,6 +38,7 @@ from ooodist.planner.pipeline.simulate import (
 from tests.planner.exact import Exact
 from tests.planner.pipelines import EIGHTHS, stage_costs
 from tests.processor_time import fastest
+from tests.thorough import few
 
 PLACEMENTS = st.sampled_from([(0,), (0, 1), (0, 1, 2), (0, 1, 0, 1), (0, 1, 1, 0)])
 
@@ -63,7 +64,6 @@ def published(
             yield from zero_bubble.automatic(microbatches, costs)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.data(), PLACEMENTS, st.integers(1, 6))
 def test_none_with_a_name_that_fits_is_faster(
     data: st.DataObject, rank_of: tuple[int, ...], microbatches: int
@@ -86,7 +86,6 @@ def test_none_with_a_name_that_fits_is_faster(
             assert seconds <= simulate_pipeline(schedule, costs).step_seconds, schedule.name
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.data(), PLACEMENTS, st.integers(1, 6))
 def test_nor_is_one_whose_first_stages_only_run_forward(
     data: st.DataObject, rank_of: tuple[int, ...], microbatches: int
@@ -110,7 +109,7 @@ def test_nor_is_one_whose_first_stages_only_run_forward(
             assert seconds <= simulate_pipeline(schedule, unlimited).step_seconds
 
 
-@settings(deadline=None, max_examples=20)
+@few(20)
 @given(st.data(), PLACEMENTS, st.integers(1, 6), st.booleans())
 def test_without_barriers_none_that_fits_is_faster_among_many_steps(
     data: st.DataObject, rank_of: tuple[int, ...], microbatches: int, is_limited: bool
@@ -244,7 +243,6 @@ def small_stages(draw: st.DrawFn, number: int) -> tuple[StageCost, ...]:
     )
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.data(), st.sampled_from([(2, 2), (2, 3), (3, 2)]), st.sampled_from([None, 1, 2, 3]))
 def test_the_exact_solver_finds_what_trying_all_orders_finds(
     data: st.DataObject, size: tuple[int, int], limit: int | None
@@ -256,10 +254,12 @@ def test_the_exact_solver_finds_what_trying_all_orders_finds(
     assert not exact.is_any_faster(best)
 
 
-@pytest.mark.parametrize("microbatches", [2, 3, 4, 5])
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("limit", [None, 1, 2, 3])
-@pytest.mark.parametrize("seconds", [(1, 1, 1), (1, 1.5, 0.5), (2, 3, 2.5)])
+@given(
+    st.sampled_from([2, 3]),
+    st.sampled_from([2, 3, 4, 5]),
+    st.sampled_from([None, 1, 2, 3]),
+    st.sampled_from([(1, 1, 1), (1, 1.5, 0.5), (2, 3, 2.5)]),
+)
 def test_no_order_is_a_hundredth_faster(
     ranks: int, microbatches: int, limit: int | None, seconds: tuple[float, float, float]
 ) -> None:
@@ -306,13 +306,10 @@ def test_no_order_that_fits_into_memory_is_faster(number: int) -> None:
     assert not Exact(rank_of, microbatches, costs).is_any_faster(found / nearly)
 
 
-@pytest.mark.parametrize("number", range(200))
-def test_none_with_a_name_is_faster_in_large_pipelines(
-    number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@few(15)
+@given(st.integers(0, 1 << 32))
+def test_none_with_a_name_is_faster_in_large_pipelines(number: int) -> None:
     """Whatever the search has time for, it begins with them."""
-    monkeypatch.setattr(pipeline_search, "EVALUATED_ACTIONS", 20_000)
-    monkeypatch.setattr(pipeline_search, "SCHEDULED_ACTIONS", 20_000)
     draw = random.Random(number)
     ranks, microbatches = draw.randint(2, 16), draw.randint(1, 64)
     rank_of = draw.choice(
@@ -342,7 +339,10 @@ def test_none_with_a_name_is_faster_in_large_pipelines(
     # Under most limits some fit and some do not.
     limit = draw.choice([None, *(draw.randint(peaks[0], peak) for peak in peaks)])
     costs = replace(free, memory_limit=limit)
-    found = auto(rank_of, microbatches, costs)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pipeline_search, "EVALUATED_ACTIONS", 20_000)
+        patched.setattr(pipeline_search, "SCHEDULED_ACTIONS", 20_000)
+        found = auto(rank_of, microbatches, costs)
     check(found, costs)
     seconds = simulate_pipeline(found, costs).step_seconds
     for schedule in (*named, *published(rank_of, microbatches, costs)):
@@ -415,7 +415,6 @@ def test_too_little_memory() -> None:
         auto((0, 1), 4, replace(equal_stages(2), memory_limit=0))
 
 
-@settings(deadline=None, max_examples=50)
 @given(PLACEMENTS.flatmap(lambda rank_of: st.tuples(st.just(rank_of), stage_costs(len(rank_of)))))
 def test_the_best_known_is_as_fast_as_all_with_a_name(
     case: tuple[tuple[int, ...], PipelineCosts],

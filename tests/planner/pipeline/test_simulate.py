@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import (
@@ -36,7 +36,6 @@ from ooodist.planner.pipeline.simulate import (
 from tests.planner.pipelines import partly_trained, reference_ends, reference_step_seconds
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_is_as_the_slow_reference(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
     _, schedule, costs = pipeline
@@ -50,7 +49,6 @@ def test_is_as_the_slow_reference(pipeline: tuple[Schedule, Schedule, PipelineCo
         assert all(one.end <= other.start for one, other in itertools.pairwise(runs))
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_transfers_in_the_schedule_change_nothing(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],
@@ -59,7 +57,6 @@ def test_transfers_in_the_schedule_change_nothing(
     assert simulate_pipeline(with_transfers(schedule), costs) == simulate_pipeline(schedule, costs)
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_nothing_is_left_in_memory(pipeline: tuple[Schedule, Schedule, PipelineCosts]) -> None:
     """What each rank has kept in the end is what it keeps all the time."""
@@ -72,7 +69,6 @@ def test_nothing_is_left_in_memory(pipeline: tuple[Schedule, Schedule, PipelineC
         assert max(kept) == peaks[rank]
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_what_nobody_needs_takes_nothing(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],
@@ -92,7 +88,6 @@ def test_what_nobody_needs_takes_nothing(
         )
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_exchanges_follow_their_buckets_one_at_a_time(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],
@@ -290,7 +285,6 @@ def test_nothing_to_do_takes_no_time() -> None:
 # Steps that begin where others end
 
 
-@settings(deadline=None)
 @given(partly_trained())
 def test_a_period_is_between_the_busiest_rank_and_a_step_from_a_barrier_on(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],
@@ -303,7 +297,6 @@ def test_a_period_is_between_the_busiest_rank_and_a_step_from_a_barrier_on(
     assert period <= timeline.step_seconds * (1 + 1e-6)
 
 
-@settings(deadline=None, max_examples=50)
 @given(partly_trained())
 def test_a_period_is_that_of_steps_in_one_long_schedule(
     pipeline: tuple[Schedule, Schedule, PipelineCosts],

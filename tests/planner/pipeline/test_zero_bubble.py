@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -17,7 +17,6 @@ from ooodist.planner.pipeline.zero_bubble import automatic
 from tests.planner.pipelines import stage_costs
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 6), st.integers(1, 9))
 def test_all_can_run_and_keep_to_the_limit(
     data: st.DataObject, ranks: int, microbatches: int

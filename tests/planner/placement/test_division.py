@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
@@ -39,7 +39,6 @@ def test_each_way_uses_every_device_and_none_is_missed(devices: int) -> None:
     assert [ranks for ranks, _ in ways] == [n for n in range(devices, 0, -1) if devices % n == 0]
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from([1, 2, 3, 4, 6, 8]),
     st.integers(1, 3),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -17,6 +17,7 @@ from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import first_plan
 from ooodist.planner.placement.hosts import Hosts, Placement
 from ooodist.planner.placement.search import MOST_DIVISIONS, best_placement, placements
+from tests.thorough import few
 
 MICROBATCHES = 3
 
@@ -37,7 +38,7 @@ def seconds(placement: Placement, costs: ModelCosts, hosts: Hosts, chunks: int) 
     return first_plan(placed, len(placement.groups), MICROBATCHES, chunks).timeline.step_seconds
 
 
-@settings(deadline=None, max_examples=25)
+@few(25)
 @given(
     st.sampled_from([(4, 1, 2), (4, 2, 4), (4, 2, 2), (2, 2, 2), (6, 1, 3)]),
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=12, max_size=12),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.profiler.recording.intervals import (
@@ -32,7 +32,6 @@ def test_nothing() -> None:
     assert total_length([]) == 0
 
 
-@settings(deadline=None, max_examples=200)
 @given(some, some)
 def test_sets(first: list[Interval], second: list[Interval]) -> None:
     a, b = merge_intervals(first), merge_intervals(second)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.costs import Network
@@ -103,7 +103,6 @@ def test_cpu_time_of_exchanges_is_not_idle() -> None:
     assert (overlap.exchange, overlap.hidden) == (1.5, 1)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_without_cpu_time_all_gaps_are_idle(data: st.DataObject) -> None:
     costs = data.draw(instances.step_costs(instances.ANY))

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ooodist.planner.pipeline.actions import Action, Schedule, from_csv
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
@@ -15,7 +15,6 @@ from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_busy_and_idle_are_the_step(pipeline: tuple[Schedule, PipelineCosts]) -> None:
     simulated = simulated_of(pipeline)
@@ -29,7 +28,6 @@ def test_busy_and_idle_are_the_step(pipeline: tuple[Schedule, PipelineCosts]) ->
         assert busy + idle == pytest.approx(simulated.seconds)
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_each_kind_takes_what_it_costs(pipeline: tuple[Schedule, PipelineCosts]) -> None:
     schedule, costs = pipeline

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
@@ -22,6 +22,7 @@ from ooodist.report.data_parallel.figure import write
 from ooodist.report.pipeline.figure import Panel, draw
 from tests.planner.pipelines import pipelines
 from tests.report.pipeline_examples import equal_layers, simulate, simulated_of
+from tests.thorough import few
 
 F, B, W, UPDATE = "#56b4e9", "#e69f00", "#8fd0ae", "#777777"
 EXCHANGE = "#cc79a7"
@@ -70,7 +71,7 @@ def test_bars_have_the_lengths_of_the_simulation(name: str) -> None:
         )
 
 
-@settings(deadline=None, max_examples=20)
+@few(20)
 @given(pipelines())
 def test_busy_and_idle_are_the_makespan(pipeline: tuple[Schedule, PipelineCosts]) -> None:
     simulated = simulated_of(pipeline)

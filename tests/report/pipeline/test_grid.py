@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import Schedule
@@ -78,7 +78,6 @@ def test_numbers_of_two_digits_are_cut_where_there_is_no_room() -> None:
     assert narrow[1].endswith("0011")
 
 
-@settings(deadline=None)
 @given(pipelines(), st.integers(60, WIDTH))
 def test_columns_add_up(pipeline: tuple[Schedule, PipelineCosts], width: int) -> None:
     """On the line of each rank, and for each kind, to half a column for each end of a bar."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from PIL import Image
 
 from ooodist.planner.pipeline.actions import Schedule, from_csv
@@ -42,7 +42,6 @@ def test_by_hand() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_curves_begin_and_end_with_what_is_always_kept(
     pipeline: tuple[Schedule, PipelineCosts],

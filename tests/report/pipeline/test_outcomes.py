@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.actions import Schedule, to_csv
@@ -60,7 +60,6 @@ def test_bubble_of_spans_by_hand() -> None:
     assert simulated.timeline.bubble == pytest.approx(1 - 18 / 24)
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_a_span_is_no_longer_than_the_step(pipeline: tuple[Schedule, PipelineCosts]) -> None:
     simulated = simulated_of(pipeline)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.planner.pipeline.actions import parse_action
@@ -44,7 +44,6 @@ def test_what_another_rank_computes_hides_nothing() -> None:
     assert replica_overlap([without]).share == 1
 
 
-@settings(deadline=None)
 @given(SPANS, SPANS)
 def test_of_whole_seconds_it_is_their_number(
     runs: list[tuple[int, int]], sums: list[tuple[int, int]]

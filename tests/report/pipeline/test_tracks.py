@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from ooodist.planner.pipeline.actions import Schedule, parse_action
 from ooodist.planner.pipeline.costs import PipelineCosts
@@ -63,7 +63,6 @@ def test_a_track_a_rank() -> None:
     assert title == "my schedule"
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_slices_of_a_rank_do_not_overlap(pipeline: tuple[Schedule, PipelineCosts]) -> None:
     process = pipeline_process(simulated_of(pipeline), number=0, title="")
@@ -73,7 +72,6 @@ def test_slices_of_a_rank_do_not_overlap(pipeline: tuple[Schedule, PipelineCosts
     assert len(process.slices) >= sum(map(len, pipeline[0].actions))
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_an_arrow_for_whatever_is_sent(pipeline: tuple[Schedule, PipelineCosts]) -> None:
     schedule, _ = pipeline

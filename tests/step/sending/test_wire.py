@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.engines.local import LocalEngine
@@ -49,7 +49,6 @@ def summed(sent: list[np.ndarray]) -> np.ndarray:
 
 
 @given(wires, st.lists(st.lists(values, min_size=3, max_size=3), min_size=1, max_size=9))
-@settings(max_examples=60, deadline=None)
 def test_no_sum_of_finite_gradients_is_infinite(wire: str, gradients: list[list[float]]) -> None:
     ranks = Wire(Ranks(len(gradients)), wire, None)
     sent = [ranks.sent("w", tf.constant(each, tf.float32)).numpy() for each in gradients]
@@ -66,7 +65,6 @@ def test_nor_is_the_largest_of_many_ranks() -> None:
 
 
 @given(wires, st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=12), st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
 def test_what_is_lost_is_sent_later(wire: str, gradients: list[float], size: int) -> None:
     """What was sent so far, and what is kept, add up to the gradients so far.
 

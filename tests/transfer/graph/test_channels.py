@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.transfer.graph import channels
@@ -201,7 +201,6 @@ def test_a_grid_of_a_grid_is_fixed() -> None:
 # Numbers
 
 
-@settings(max_examples=50)
 @given(two_of_one_size())
 def test_the_numbers_of_spaces_are_those_of_units(sizes: tuple[list[int], list[int]]) -> None:
     one, other = map(layout_of, sizes)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.transfer.graph.operators import Operator, Outline
@@ -137,7 +137,6 @@ def test_finds_what_a_model_was_made_of(seed: int) -> None:
         assert len(one_to_one) == len({found for _, found in one_to_one})
 
 
-@settings(deadline=None, max_examples=300)
 @given(SEEDS, st.integers(0, 30))
 def test_any_graph_is_a_topological_order_of_all_operators(seed: int, size: int) -> None:
     outline = random_graph(random.Random(seed), size)
@@ -163,7 +162,6 @@ def test_any_graph_is_a_topological_order_of_all_operators(seed: int, size: int)
                 assert max(element.branches) < number
 
 
-@settings(deadline=None, max_examples=300)
 @given(SEEDS, st.integers(1, 16))
 def test_any_graph_is_the_same_however_it_is_numbered(seed: int, size: int) -> None:
     generator = random.Random(seed)

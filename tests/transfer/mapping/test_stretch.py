@@ -7,11 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from keras import layers
 
 from ooodist.transfer.graph.keras_graph import graph_of
+from tests.thorough import few
 from tests.transfer.models import (
     SAME,
     Family,
@@ -50,7 +51,7 @@ NORMS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.generate))
+@few(12, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(1, 9), st.integers(1, 14), st.sampled_from([*NORMS]), st.booleans())
 def test_any_larger_width_is_exact(width: int, more: int, norm: str, has_relu: bool) -> None:
     """However small the variance is: the epsilon stays where it was."""

@@ -9,12 +9,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import layers
 
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.mapping.transform import TensorReport, Transformed, transform
+from tests.thorough import few
 from tests.transfer.models import (
     CLASSES,
     SAME,
@@ -280,7 +281,7 @@ def test_models_that_have_little_in_common_do_no_harm(one: str, other: str) -> N
     assert all(np.isfinite(each).all() for each in outputs_of(child, images()))
 
 
-@settings(max_examples=15, deadline=None)
+@few(15)
 @given(st.integers(0, 10**6))
 def test_pairs_that_make_no_sense_do_no_harm(seed: int) -> None:
     """Operators are paired at random, if they are of one kind and in one order."""
@@ -333,7 +334,7 @@ def test_a_report_counts_what_was_carried() -> None:
 WIDTHS = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
+@few(25)
 @given(st.data(), WIDTHS, st.sampled_from(["relu", "tanh", "gelu"]), st.booleans())
 def test_random_mlps_of_any_larger_widths(
     data: st.DataObject, widths: list[int], activation: str, norm: bool
@@ -375,7 +376,7 @@ def random_cnn(plan: list[tuple[int, int, bool]], size: int) -> keras.Model:
     return keras.Model(inputs, layers.Dense(3)(layers.Flatten()(x)))
 
 
-@settings(max_examples=20, deadline=None)
+@few(20)
 @given(st.data(), stages(), st.sampled_from([(1, 3), (3, 3), (2, 3)]))
 def test_random_cnns_of_any_larger_widths_and_kernels(
     data: st.DataObject, plan: list[tuple[int, int, bool]], sizes: tuple[int, int]
@@ -390,7 +391,7 @@ def test_random_cnns_of_any_larger_widths_and_kernels(
     assert difference(child, parent, images(pixels=8, channels=2)) < SAME
 
 
-@settings(max_examples=15, deadline=None)
+@few(15)
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=3), st.integers(0, 3))
 def test_random_residual_nets_of_any_larger_depth(more: list[int], width: int) -> None:
     """Blocks between those that were there; all is as the zoo would match it."""

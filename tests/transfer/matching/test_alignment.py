@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.transfer.matching.alignment import aligned
@@ -33,7 +33,6 @@ def alignments(
     return found
 
 
-@settings(deadline=None, max_examples=300)
 @given(SEEDS, st.integers(0, 6), st.integers(0, 6), st.sampled_from([2, 3, 100]))
 def test_alignments_are_the_best_with_the_fewest_gaps(
     seed: int, ours: int, theirs: int, most: int

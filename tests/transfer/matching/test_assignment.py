@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.transfer.matching.assignment import MOST_LISTED, assignment, best_assignments
@@ -13,7 +13,6 @@ from ooodist.transfer.matching.assignment import MOST_LISTED, assignment, best_a
 SEEDS = st.integers(0, 10**6)
 
 
-@settings(deadline=None, max_examples=200)
 @given(SEEDS, st.integers(1, 6), st.integers(1, 6), st.integers(0, 5))
 def test_assignments_are_the_best_and_keep_the_order(
     seed: int, ours: int, theirs: int, count: int

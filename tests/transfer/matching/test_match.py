@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.transfer.graph.operators import Operator, Outline
@@ -111,7 +111,6 @@ def test_symmetric_and_the_same_however_it_is_numbered(size: int) -> None:
         assert sorted(new) == list(range(len(outline)))
 
 
-@settings(deadline=None, max_examples=200)
 @given(SEEDS, st.integers(0, 14), st.integers(0, 14))
 def test_any_graphs(seed: int, ours: int, theirs: int) -> None:
     """One to one, the same kinds, along each path in order; symmetric; within the bound."""

@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -83,7 +83,6 @@ def _is_message(content: bytes) -> bool:
 
 class TestHostileClients:
     @given(name=st.sampled_from(CALLS), asked=st.lists(st.binary(max_size=100), max_size=3))
-    @settings(max_examples=100, deadline=None)
     def test_random_messages_are_refused(
         self, one_service: Service, name: str, asked: list[bytes]
     ) -> None:
@@ -95,7 +94,6 @@ class TestHostileClients:
     @given(name=st.sampled_from(CALLS), number=st.integers(1, 9), value=st.one_of(
         st.integers(0, 2**64 - 1), st.floats(), st.text(max_size=40), st.binary(max_size=40),
     ))  # fmt: skip
-    @settings(max_examples=100, deadline=None)
     def test_random_fields_are_refused(
         self, one_service: Service, name: str, number: int, value: float | str | bytes
     ) -> None:
@@ -123,7 +121,6 @@ class TestHostileClients:
         assert refused(one_service, name, [b'{"id": "a"}'])[0] is Code.INVALID_ARGUMENT
 
     @given(model=st.text(max_size=40))
-    @settings(max_examples=50, deadline=None)
     def test_random_ids_are_refused(self, one_service: Service, model: str) -> None:
         assert refused(one_service, "Fetch", naming(model))[0] is Code.NOT_FOUND
 

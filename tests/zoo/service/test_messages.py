@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ooodist.errors import UserError
@@ -117,7 +117,6 @@ class TestMessages:
         assert messages.found_of(sent(messages.query_response(found))) == found
 
     @given(content=st.binary(max_size=200))
-    @settings(max_examples=300)
     def test_random_bytes_are_refused_or_a_message(self, content: bytes) -> None:
         for kind in KINDS:
             try:
@@ -209,7 +208,6 @@ class TestOutlines:
         assert outline_in(sent(query(outline))) == outline
 
     @given(outline=outlines(), data=st.data())
-    @settings(max_examples=200)
     def test_whatever_is_damaged_is_refused_or_an_outline(
         self, outline: Outline, data: st.DataObject
     ) -> None:

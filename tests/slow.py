@@ -1,0 +1,43 @@
+"""A pytest plugin: no case takes more than 20 s, and what passes only alone is named.
+
+A case that needs longer is marked ``long`` with the reason. The limit is that of the machine that
+``tests/processor_time.py`` was timed on; on a slower one it is as much higher.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import processor_time
+
+LIMIT_SECONDS = 20.0
+
+
+class Watch:
+    """Notes how long cases take.
+
+    Attributes:
+        limit: of a case's setup, call or teardown, in seconds on this machine.
+    """
+
+    def __init__(self) -> None:
+        loops = [processor_time.loop_seconds() for _ in range(20)]
+        self.limit = LIMIT_SECONDS * max(1.0, min(loops) / processor_time.LOOP_SECONDS)
+        self._too_long: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes one that takes too long; with pytest-xdist, in the first process."""
+        if report.duration > self.limit and "long" not in report.keywords:
+            self._too_long.append(f"{report.duration:.1f} s {report.when} {report.nodeid}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fails the run for it."""
+        if self._too_long and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Says which."""
+        if self._too_long:
+            terminalreporter.section(f"over {self.limit:.0f} s: shorten them, or mark them long")
+            terminalreporter.write_line("\n".join(self._too_long))
