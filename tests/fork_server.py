@@ -35,7 +35,13 @@ from typing import Any
 # With other values of these than the server's, a program is run by the real Python.
 _READ_AT_THE_START = ("PYTHON", "LD_", "XLA_", "TF_ENABLE_", "KERAS_", "MALLOC_", "COVERAGE_")
 _IMITATED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONSAFEPATH")
-_PRELOADED = ("tensorflow", "keras", "ooodist.train", "ooodist.plan.__main__")
+_PRELOADED = (  # nothing that imports mpi4py or an engine
+    "ooodist.plan.__main__",
+    "ooodist.job.run",
+    "ooodist.job.distribute",
+    "ooodist.zoo.start",
+    "tensorboard.summary.v2",
+)
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 _NAMESPACES = ("user", "net", "uts", "ipc", "mnt")
 _LENGTH = struct.Struct("!I")

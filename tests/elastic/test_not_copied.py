@@ -159,8 +159,10 @@ def test_as_many_as_fit_and_never_more_than_that(
     controller.renew([])
     budget = rho * choice.full_seconds
     found, first = items_of(controller), choice.numbers(not_copied)
-    assert choice.seconds(found) <= budget * (1 + 1e-6)
-    if not published:  # which rounds to tenths
+    # The published one rounds each of six times to the nearest thousandth of them all.
+    rounding = 6 * 0.5e-3 * choice.full_seconds if published else 0.0
+    assert choice.seconds(found) <= budget * (1 + 1e-6) + rounding
+    if not published:
         subsets = itertools.chain.from_iterable(
             itertools.combinations(first, size) for size in range(len(first) + 1)
         )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ooodist.compat.keras_deferred import made_without_values
 from ooodist.config.keras_objects import make_loss, make_metrics
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.errors import UserError
@@ -61,8 +62,11 @@ def test_size(name: str, layers: int, count: int) -> None:
     config = MODELS[name].config
     assert config().layers == layers
     data = description(512, 76, 30_522)
-    one, two = (build(config(layers=number), data).count_params() for number in (1, 2))
-    keras.backend.clear_session()
+    models = (
+        made_without_values(lambda number=number: build(config(layers=number), data))
+        for number in (1, 2)
+    )
+    one, two = (model.count_params() for model in models)
     assert one + (layers - 1) * (two - one) == count
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from ooodist.compat.keras_deferred import made_without_values
 from ooodist.models import MODELS, ModelConfig, build
 
 from .samples import Description, images, tokens
@@ -11,18 +12,18 @@ from .samples import Description, images, tokens
 IMAGENET = images(224, num_classes=1000)
 
 
+def _built(config: ModelConfig, data: Description) -> keras.Model:
+    """Without values, which take seconds and gigabytes to draw."""
+    return made_without_values(lambda: build(config, data))
+
+
 def _count(config: ModelConfig, data: Description) -> int:
-    count = build(config, data).count_params()
-    keras.backend.clear_session()  # Gives the memory back before the next big model.
-    return count
+    return _built(config, data).count_params()
 
 
 def _count_trainable(config: ModelConfig, data: Description) -> int:
     """Without the moving averages of batch normalization."""
-    model = build(config, data)
-    count = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-    keras.backend.clear_session()
-    return count
+    return sum(int(np.prod(v.shape)) for v in _built(config, data).trainable_variables)
 
 
 @pytest.mark.parametrize(
