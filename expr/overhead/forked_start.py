@@ -43,7 +43,7 @@ def seconds_to_the_first_epoch(way: str, workers: int, engine: str) -> float:
             START,
             str(workers),
             engine,
-            *shlex.split(JOB + " " + MORE),
+            *JOB,
         ]
         variables = {"PYTHONPATH": str(ROOT), "OOODIST_TESTS_FORK": WAYS[way]}
         began, seconds = time.monotonic(), None
