@@ -130,7 +130,7 @@ class Laws(Notes):
                 assert work.saved_bytes == (0, 0, 0)
             assert not work._saved
             assert not work._for_weights
-        trained = {variable.path for variable in assembly.gradients.variables}
+        trained = {*assembly.gradients.variables}
         buckets = [assembly.gradients.buckets[index] for index in assembly.gradients._sums]
         summed = {variable.path for bucket in buckets for variable in bucket.variables}
         assert summed <= trained <= mask.weights

@@ -98,7 +98,7 @@ def kept_for(model: keras.Model, names: Collection[str]) -> dict[str, np.ndarray
     """The optimizer state of some weights."""
     optimizer = model.optimizer
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    found = optimizer_state_of(optimizer, [w.path for w in model.trainable_variables])
+    found = optimizer_state_of(optimizer, {w.path: w for w in model.trainable_variables})
     return {variable.path: variable.numpy() for variable, weight in found if weight in names}
 
 
