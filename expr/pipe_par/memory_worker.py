@@ -67,7 +67,7 @@ def measure(microbatches: int) -> list[dict[str, float]]:
         peaks.append(status("VmHWM") - before)
     timeline, schedule_of = assembly.plan.timeline, assembly.plan.schedule
     # Weights, their optimizer state and summed gradients are there before the step.
-    base = sum(each.nbytes for each in (v.numpy() for v in assembly.gradients.variables))
+    base = sum(each.nbytes for each in (v.numpy() for v in assembly.gradients.variables.values()))
     stages = zip(schedule_of.rank_of, assembly.plan.costs.stages, strict=True)
     base += sum(cost.state_bytes for rank, cost in stages if rank == engine.rank)
     own = np.array([statistics.median(peaks[1:]), timeline.peak_bytes[engine.rank] - base], float)

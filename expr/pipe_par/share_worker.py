@@ -63,7 +63,7 @@ def main() -> None:
     model.fit(data, verbose=0)
     peak = status("VmHWM") - before
     own = [v for v in (*model.variables, *model.optimizer.variables) if has_value(v)]
-    sums = model.ooodist.strategy.assembly.gradients.variables
+    sums = model.ooodist.strategy.assembly.gradients.variables.values()
     sizes = [int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in (*own, *sums)]
     assembly = model.ooodist.strategy.assembly
     of_stages, process = assembly.plan.timeline.peak_bytes[engine.rank], assembly.process_bytes

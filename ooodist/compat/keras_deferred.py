@@ -111,7 +111,7 @@ def build_without_values(
 def train_those_with_values(
     optimizer: keras.optimizers.Optimizer,
     weights: Sequence[keras.Variable],
-    others: Collection[str] = (),
+    others: Collection[int] = (),
 ) -> None:
     """Makes a built optimizer train those of its weights that have values now, and no others.
 
@@ -122,7 +122,7 @@ def train_those_with_values(
     Args:
         optimizer: built for these weights, with :func:`build_without_values` or otherwise.
         weights: in the same order.
-        others: paths of weights that another rank trains, although they have values here.
+        others: ids of weights that another rank trains, although they have values here.
     """
     inner = getattr(optimizer, "inner_optimizer", None)  # of LossScaleOptimizer
     if inner is not None:
@@ -130,7 +130,7 @@ def train_those_with_values(
     places = {
         place: weight
         for place, weight in enumerate(weights)
-        if has_value(weight) and weight.path not in others
+        if has_value(weight) and id(weight) not in others
     }
     own = list(places.values())
     attributes = vars(optimizer)  # set past Keras, which would list the weights for saving

@@ -63,10 +63,10 @@ class OptimizerState:
         weight_of = dict(zip(names, weights, strict=True))
         self._variables: dict[str, list[tuple[keras.Variable, float | keras.Variable]]] = {}
         for optimizer in self._optimizers:
-            for variable, path in optimizer_state_of(optimizer, names):
-                if path and has_value(variable) and not variable.path.endswith(_AVERAGE):
-                    initial = _initial(optimizer, variable, weight_of[path])
-                    self._variables.setdefault(path, []).append((variable, initial))
+            for variable, name in optimizer_state_of(optimizer, weight_of):
+                if name and has_value(variable) and not variable.path.endswith(_AVERAGE):
+                    initial = _initial(optimizer, variable, weight_of[name])
+                    self._variables.setdefault(name, []).append((variable, initial))
 
     @property
     def variables(self) -> list[tf.Variable]:

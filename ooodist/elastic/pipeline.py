@@ -31,6 +31,7 @@ from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import PipelinePlan, reschedule
 from ooodist.profiler.state import preserved
+from ooodist.step.backward import names_by_id
 from ooodist.step.launch import Batch, Run
 
 logger = logging.getLogger("ooodist")
@@ -135,11 +136,13 @@ class SelectivePipeline:
     def synchronize(self) -> None:
         self.inner.synchronize()
         ranks, counts = self.inner.ranks, self._optimizer_state.counts
+        names = names_by_id(self.inner.model)
         for variable, holders in self.inner.holding.weights:
-            if variable.path in counts:  # for the checkpoint, all of them
-                counting = self.inner.holding.ranks_that_update(variable.path, holders)
+            name = names[id(variable)]
+            if name in counts:  # for the checkpoint, all of them
+                counting = self.inner.holding.ranks_that_update(variable, holders)
                 others = set(range(ranks.world.size)).difference(counting)
-                deliver(counts[variable.path], counting, others, ranks)
+                deliver(counts[name], counting, others, ranks)
 
 
 class _Probe:
@@ -167,18 +170,18 @@ class _Probe:
         own = assembly.gradients.updated
         # A weight that several ranks have is counted on one of them.
         owners = assembly.gradients.owners
-        counted = {v.path for v in own if owners[v.path][0] == assembly.ranks.position}
+        counted = {name for name in own if owners[name][0] == assembly.ranks.position}
         total = Totals(len(batches))
         for batch in batches:
             with preserved(variables):
                 self._optimizer_state.reset(list(self._optimizer_state.counts))
-                before = [tf.constant(variable.numpy()) for variable in own]
+                before = [tf.constant(variable.numpy()) for variable in own.values()]
                 sums = assembly.gradient_sums(batch)
                 assembly.update(sums)
                 gradients, steps = {}, {}
-                for variable, old, gradient in zip(own, before, sums, strict=True):
-                    if variable.path in counted:
-                        gradients[variable.path] = tf.cast(gradient, tf.float32)
-                        steps[variable.path] = tf.cast(variable.value - old, tf.float32)
+                for name, old, gradient in zip(own, before, sums, strict=True):
+                    if name in counted:
+                        gradients[name] = tf.cast(gradient, tf.float32)
+                        steps[name] = tf.cast(own[name].value - old, tf.float32)
                 total.add(gradients, steps)
         return total.measured()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from ooodist.engines.base import Engine
@@ -39,6 +40,7 @@ from ooodist.planner.costs import StepCosts, UnitCost
 from ooodist.profiler.compute import measure_owners, weight_costs
 from ooodist.profiler.owners import Owner
 from ooodist.profiler.step import StepToMeasure
+from ooodist.step.backward import named_variables, names_by_id
 from ooodist.util import yaml_dataclass
 
 
@@ -76,7 +78,7 @@ def measure_stage_units(
     @contextlib.contextmanager
     def traced_stage(number: int) -> Iterator[Callable[[], None]]:
         with traced_part(splitter, ranges, number) as (part, traced):
-            yield lambda: found.add(part, traced, ranges[number].start)
+            yield lambda: found.add(part, traced, ranges[number].start, splitter.model)
 
     measure_in_turns(traced_stage, measured_here, ranges, calls, engine)
     of_all = [engine.broadcast_text(found.as_text(), rank) for rank in range(engine.size)]
@@ -84,7 +86,8 @@ def measure_stage_units(
     with engine.agreed():
         if engine.rank == 0:
             with traced_whole(splitter) as (part, traced):
-                text = yaml_dataclass.dump(stage_units(part, traced, stages, merged(of_all)))
+                costs = stage_units(part, traced, stages, merged(of_all), splitter.model)
+                text = yaml_dataclass.dump(costs)
     return yaml_dataclass.read_text(StepCosts, engine.broadcast_text(text), "of rank 0")
 
 
@@ -94,13 +97,13 @@ class Measured:
 
     Attributes:
         units: for each call of the model, seconds by unit, as named in the step of a part.
-        updates: seconds of each weight's update.
+        updates: seconds of each weight's update, by its name in the model.
     """
 
     units: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     updates: dict[str, float] = field(default_factory=dict)
 
-    def add(self, part: Part, traced: StepToMeasure, first: int) -> None:
+    def add(self, part: Part, traced: StepToMeasure, first: int, model: keras.Model) -> None:
         """Measures a part whose first call is number ``first`` of the model."""
         call_of = _numbers(part, traced)
         owners: dict[tf.Operation, Owner] = {}
@@ -114,8 +117,9 @@ class Measured:
             if isinstance(owner, str):
                 unit, _, call = owner.rpartition("@")
                 self.units[int(call)][unit] = spent
+        names = names_in(model, part)
         for weight in weight_costs(traced, seconds):
-            self.updates[weight.name] = weight.update_seconds
+            self.updates[names[weight.name]] = weight.update_seconds
 
     def as_text(self) -> str:
         """Returns it as JSON; see :func:`merged`."""
@@ -138,7 +142,11 @@ def merged(texts: Sequence[str]) -> Measured:
 
 
 def stage_units(
-    whole: Part, traced: StepToMeasure, stages: Sequence[range], measured: Measured
+    whole: Part,
+    traced: StepToMeasure,
+    stages: Sequence[range],
+    measured: Measured,
+    model: keras.Model,
 ) -> StepCosts:
     """Returns the units of a step of the whole model, divided among stages, and what they cost.
 
@@ -147,8 +155,9 @@ def stage_units(
         traced: its step.
         stages: the calls of each stage.
         measured: each call was measured in the step of some part.
+        model: the whole model itself.
     """
-    call_of = _numbers(whole, traced)
+    call_of, names = _numbers(whole, traced), names_in(model, whole)
     stage_of_call = [stage for stage, part in enumerate(stages) for _ in part]
     ops: dict[int, Counter[str]] = defaultdict(Counter)
     for unit in (*traced.step.forward, *traced.step.backward):
@@ -165,15 +174,22 @@ def stage_units(
         of_unit = sorted({stage_of_call[call_of[op]] for op in unit.ops}, reverse=True)
         for stage in of_unit:
             name = unit_of_stage(unit.name, stage)
-            weights = unit.variables if stage == of_unit[-1] else ()
+            weights = tuple(names[n] for n in unit.variables) if stage == of_unit[-1] else ()
             backward.append(UnitCost(name, unit.kind, seconds.get(name, 0.0), needs, weights))
             needs = (name,)
         last[unit.name] = unit_of_stage(unit.name, of_unit[-1])
     updated = (
-        replace(weight, update_seconds=measured.updates.get(weight.name, 0.0))
+        replace(weight, name=name, update_seconds=measured.updates.get(name, 0.0))
         for weight in weight_costs(traced, {})
+        for name in (names[weight.name],)
     )
     return StepCosts(forward=(), backward=tuple(backward), weights=tuple(updated))
+
+
+def names_in(model: keras.Model, part: Part) -> dict[str, str]:
+    """Returns the name in a model of each variable of a part of it, by its name in the part."""
+    names = names_by_id(model)
+    return {name: names.get(id(v), name) for name, v in named_variables(part.model).items()}
 
 
 def assigned(measured: Mapping[str, float], units: Mapping[str, int]) -> dict[str, float]:

@@ -65,9 +65,9 @@ def put_recurrent_gradients_after_loop(model: keras.Model) -> keras.Model:
         UserError: there is no layer for which it can be done.
     """
     layers = [layer for layer in layers_of(model) if isinstance(layer, keras.layers.RNN)]
-    why_not = {layer.name: why for layer in layers if (why := _why_not(layer))}
-    reasons = "; ".join(f"{name} {why}" for name, why in why_not.items())
-    changed = [layer for layer in layers if layer.name not in why_not]
+    why_not = [(layer, _why_not(layer)) for layer in layers]
+    reasons = "; ".join(f"{layer.name} {why}" for layer, why in why_not if why)
+    changed = [layer for layer, why in why_not if not why]
     if not changed:
         raise UserError(
             f"no layer of model {model.name} can have its gradients computed after a loop over "

@@ -65,7 +65,7 @@ class Assembly:
         splitter: splits batches into micro-batches.
         gradients: gradient sums of this rank's weights.
         works: works of this rank's stages, by number.
-        updated_by: the only replica that updates a weight, by its path: see runtime/sharding.py.
+        updated_by: the only replica that updates a weight, by its name: see runtime/sharding.py.
         update: updates this rank's weights.
         runtime: carries out the schedule.
         process_bytes: what this process takes beside its variables; None: unknown.
@@ -101,7 +101,7 @@ class Assembly:
         All ranks pass the same ones, and then carry out a schedule that suits them.
 
         Args:
-            weights: paths; None for all.
+            weights: names; None for all.
             updating: context entered around the update while it is traced.
 
         Raises:
@@ -114,16 +114,16 @@ class Assembly:
             if number == len(self.stages) - 1 and work.on_outputs is None:
                 masks = self.stages[number].sent_masks
                 work.on_outputs = BatchMetrics(self.splitter.model, self.splitter, masks)
-        variables, share = self.gradients.updated, None
+        updated, share = self.gradients.updated, None
         if self.updated_by:
             changed = self.gradients.variables
             if without_scaling(self.splitter.model.optimizer).ema_overwrite_frequency:
-                changed = [*self.gradients.own.values()]  # also those that are not selected
+                changed = self.gradients.own  # also those that are not selected
             share = NewWeights(changed, self.updated_by, self.ranks, self.transport)
         self.update = Update(
             self.splitter.model.optimizer,
-            variables,
-            [self.gradients.owners[v.path][0] == self.ranks.position for v in variables],
+            updated,
+            [self.gradients.owners[name][0] == self.ranks.position for name in updated],
             self.ranks.world if self.updated_by else self.ranks.pipeline,
             updating,
             share,

@@ -26,7 +26,7 @@ class Cutter:
         splitter: knows the data.
         reads: for each of this rank's stages, by number, which inputs of the model it needs.
         boundaries: the boundary after each stage but the last.
-        accumulators: gradient sums by path of the weight; missing ones are added.
+        accumulators: gradient sums by name of the weight; missing ones are added.
         recompute: as in StageWork.
         buckets: divides the trained weights of a stage into those that are summed together, in the
             order of the model; None: W is not divided.
@@ -47,7 +47,7 @@ class Cutter:
         """Returns the works of this rank's stages, by number.
 
         Args:
-            selected: paths of the weights that are trained; None for all.
+            selected: names of the weights that are trained; None for all.
         """
         first = first_trained(self.stages, selected)
         return {number: self._work(number, selected, first) for number in self.reads}
@@ -57,9 +57,9 @@ class Cutter:
         trained = [
             variable
             for variable in stage.model.trainable_variables
-            if selected is None or variable.path in selected
+            if selected is None or stage.name_of(variable) in selected
         ]
-        names = frozenset(variable.path for variable in trained)
+        names = frozenset(map(stage.name_of, trained))
         key = number, names, (number > first) - (number < first)
         if key not in self._kept:
             inputs, targets = self.splitter.specs()
@@ -97,5 +97,5 @@ def first_trained(stages: Sequence[Stage], selected: Collection[str] | None) -> 
     return next(
         stage.number
         for stage in stages
-        if any(variable.path in selected for variable in stage.model.trainable_variables)
+        if any(stage.name_of(variable) in selected for variable in stage.model.trainable_variables)
     )

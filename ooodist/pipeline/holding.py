@@ -38,6 +38,7 @@ from ooodist.errors import UserError
 from ooodist.pipeline.ownership import Held, holders_of_variables, those_that_update
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
+from ooodist.step.backward import names_by_id
 from ooodist.step.optimizer import without_scaling
 from ooodist.step.replicas import broadcast_variables, is_random_state
 
@@ -89,6 +90,7 @@ class Holding:
         self._engine = engine
         self._ranks = ranks
         self._updated_by: Mapping[str, int] = {}
+        self._names: Mapping[int, str] = {}
         self._plain_set_weights = model.set_weights
         model.get_weights = self._get_weights
         model.set_weights = self._set_weights
@@ -145,14 +147,14 @@ class Holding:
         Args:
             stages: all stages of the model.
             rank_of: the position of each stage.
-            updated_by: the only replica that updates a weight, by its path.
+            updated_by: the only replica that updates a weight, by its name.
 
         Raises:
             UserError: on all ranks, for the reasons of :func:`holders_of_variables`.
         """
         ranks = self._ranks
         own, everywhere = ranks.world.rank, tuple(range(ranks.world.size))
-        self._updated_by = updated_by or {}
+        self._updated_by, self._names = updated_by or {}, names_by_id(self._model)
         before = {id(variable): holders for variable, holders in self._all()}
         with self._engine.agreed():
             found = holders_of_variables(
@@ -229,19 +231,20 @@ class Holding:
         shown = ";".join(f"{v.path} {v.dtype} {tuple(v.shape)} {has_value(v)}" for v in variables)
         self._engine.check_equal("the model (its variables)", shown)
 
-    def ranks_that_update(self, path: str, holders: tuple[int, ...]) -> tuple[int, ...]:
+    def ranks_that_update(self, weight: Any, holders: tuple[int, ...]) -> tuple[int, ...]:
         """Returns those of the ranks that have a weight which update it; see ownership.py."""
-        return those_that_update(path, holders, self._ranks.positions, self._updated_by)
+        name = self._names[id(weight)]
+        return those_that_update(name, holders, self._ranks.positions, self._updated_by)
 
     def _train_own(self) -> None:
         """Makes the optimizer train the weights that this rank updates; all in a whole model."""
         model, rank = self._model, self._ranks.world.rank
-        others: set[str] = set()
+        others: set[int] = set()
         if self._updated_by and not self._is_whole:
             others = {
-                variable.path
+                id(variable)
                 for variable, holders in self.weights
-                if rank not in self.ranks_that_update(variable.path, holders)
+                if rank not in self.ranks_that_update(variable, holders)
             }
         train_those_with_values(model.optimizer, model.trainable_variables, others)
         inner = without_scaling(model.optimizer)
@@ -258,7 +261,7 @@ class Holding:
         """Gives each weight's value on the replica that alone updates it to the others."""
         ranks = self._ranks
         for variable, holders in self.weights:
-            replica = self._updated_by.get(variable.path)
+            replica = self._updated_by.get(self._names[id(variable)])
             if replica is not None and ranks.world.rank in holders:
                 _broadcast(variable, ranks, replica)
 

@@ -126,14 +126,14 @@ def costs_of(
     last = max(works)  # trains if any stage of the rank does
     state, held = (
         state_bytes(model),
-        {variable.path for work in works.values() for variable in work.stage.model.variables},
+        {work.stage.name_of(v) for work in works.values() for v in work.stage.model.variables},
     )
-    held_bytes = sum(state[path] for path in held)
+    held_bytes = sum(state[name] for name in held)
     # What another replica keeps, where the optimizer is sharded.
-    if elsewhere := [path for path in held if not gradients.updates(path)]:
+    if elsewhere := [name for name in held if not gradients.updates(name)]:
         optimizer_state = optimizer_bytes(model)
-        held_bytes -= sum(optimizer_state[path] for path in elsewhere)
-    sums = sum(num_bytes(variable.value) for variable in gradients.variables)
+        held_bytes -= sum(optimizer_state[name] for name in elsewhere)
+    sums = sum(num_bytes(variable.value) for variable in gradients.variables.values())
     received, sent = [0], [0]
     for number, work in works.items():
         before, behind = _around(boundaries, number)

@@ -28,6 +28,7 @@ from ooodist.engines.mpi_messages import wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
+from ooodist.step.backward import names_by_id
 from ooodist.step.optimizer import optimizer_state_of
 from ooodist.step.replicas import checksum, reduce_together
 
@@ -52,7 +53,7 @@ def holders_of_variables(
         stages: all stages of the model.
         rank_of: the position of each stage.
         replicas: number of pipelines.
-        updated_by: by path, the only replica that updates a weight; all update the others.
+        updated_by: by name, the only replica that updates a weight; all update the others.
 
     Raises:
         UserError: several ranks update the statistics of a layer, or it is unknown for which
@@ -75,35 +76,36 @@ def holders_of_variables(
         return tuple(r * length + p for r in range(replicas) for p in sorted(positions))
 
     weights = [(variable, ranks_at(positions)) for variable, positions in positions_of]
-    of_path = {
-        variable.path: those_that_update(variable.path, ranks, length, updated_by or {})
+    names = names_by_id(model)
+    that_update = {
+        names[id(variable)]: those_that_update(names[id(variable)], ranks, length, updated_by or {})
         for variable, ranks in weights
     }
     optimizer_state = []
-    paths = [variable.path for variable in model.trainable_variables]
-    for variable, weight in optimizer_state_of(model.optimizer, paths):
+    trained = {names[id(weight)]: weight for weight in model.trainable_variables}
+    for variable, weight in optimizer_state_of(model.optimizer, trained):
         if not weight and len(variable.shape):
             raise UserError(
                 f"the optimizer {model.optimizer.name} keeps {variable.path}, of which nobody "
                 "knows for which weight it is; take another optimizer for a pipeline"
             )
-        ranks = of_path[weight] if weight else ranks_at(everywhere)
+        ranks = that_update[weight] if weight else ranks_at(everywhere)
         optimizer_state.append((variable, ranks))
     return weights, optimizer_state
 
 
 def those_that_update(
-    path: str, ranks: tuple[int, ...], length: int, updated_by: Mapping[str, int]
+    name: str, ranks: tuple[int, ...], length: int, updated_by: Mapping[str, int]
 ) -> tuple[int, ...]:
     """Returns those ranks that update a weight, and so have the optimizer state for it.
 
     Args:
-        path: of the weight.
+        name: of the weight.
         ranks: that have it.
         length: number of ranks of a pipeline.
-        updated_by: the only replica that updates a weight, by its path; all update the others.
+        updated_by: the only replica that updates a weight, by its name; all update the others.
     """
-    replica = updated_by.get(path)
+    replica = updated_by.get(name)
     return tuple(rank for rank in ranks if replica in (None, rank // length))
 
 

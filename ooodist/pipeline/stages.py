@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
@@ -27,6 +27,7 @@ import tensorflow as tf
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_graph import function_nodes, mask_of, set_mask
 from ooodist.errors import UserError
+from ooodist.step.backward import names_by_id
 from ooodist.util.yaml_dataclass import did_you_mean
 
 Symbol: TypeAlias = keras.KerasTensor
@@ -63,6 +64,7 @@ class Stage:
         needed, made: inputs and outputs of ``model``.
         received_masks, sent_masks: indices into ``received`` and ``sent`` of the tensors with
             masks.
+        names: those of the variables of the whole model, by id; see :func:`names_by_id`.
     """
 
     number: int
@@ -75,6 +77,11 @@ class Stage:
     made: tuple[Symbol, ...]
     received_masks: tuple[int, ...] = ()
     sent_masks: tuple[int, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict, repr=False)
+
+    def name_of(self, variable: keras.Variable) -> str:
+        """Returns what identifies a variable of the whole model, on all ranks."""
+        return self.names[id(variable)]
 
     def run(self, inputs: Sequence[tf.Tensor], *, training: bool) -> list[tf.Tensor]:
         """Returns the tensors that the stage sends, followed by their masks.
@@ -167,7 +174,7 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
             f"into parts that follow each other, none of them empty, from 0 to {len(calls)}"
         )
     last = len(parts) - 1
-    crossing = _crossing(model, calls, parts)
+    crossing, names = _crossing(model, calls, parts), names_by_id(model)
     stages = []
     for number, part in enumerate(parts):
         own = tuple(calls[part.start : part.stop])
@@ -179,7 +186,9 @@ def split(model: keras.Model, parts: Sequence[range]) -> list[Stage]:
         used = {id(symbol) for symbol in (*needed, *sent)}
         reads = tuple(symbol for symbol in model.inputs if id(symbol) in used)
         part_of_model = _model_of(own, needed, made, f"{model.name}_stage_{number}")
-        stages.append(Stage(number, own, part_of_model, reads, received, sent, needed, made))
+        stages.append(
+            Stage(number, own, part_of_model, reads, received, sent, needed, made, names=names)
+        )
     if any(mask_of(symbol) is not None for call in calls for symbol in call.outputs):
         return _with_masks(model, stages, training=True)
     return stages
@@ -306,15 +315,15 @@ def _symbol_bytes(symbol: Symbol, samples: int) -> int:
 
 
 def shared_variables(stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
-    """Returns the trained variables of several stages, by path, with the numbers of these stages.
+    """Returns the trained variables of several stages, by name, with the numbers of these stages.
 
     The gradient of such a variable is the sum of those of its stages.
     """
     numbers: dict[str, list[int]] = {}
     for stage in stages:
         for variable in stage.model.trainable_variables:
-            numbers.setdefault(variable.path, []).append(stage.number)
-    return {path: tuple(those) for path, those in numbers.items() if len(those) > 1}
+            numbers.setdefault(stage.name_of(variable), []).append(stage.number)
+    return {name: tuple(those) for name, those in numbers.items() if len(those) > 1}
 
 
 def _crossing(

@@ -225,12 +225,24 @@ def named_variables(model: Any) -> dict[str, Any]:
     return dict(zip(variable_names(variables), variables, strict=True))
 
 
+def names_by_id(model: Any) -> dict[int, str]:
+    """Returns the names of :func:`named_variables` by the id of the variable.
+
+    They identify a variable on all ranks. Paths do not: Keras gives the same one to the weights of
+    two models made by one function, once they are layers of another model.
+    """
+    return {id(variable): name for name, variable in named_variables(model).items()}
+
+
 def variable_names(variables: Sequence[Any]) -> list[str]:
     """Returns unique names: each variable's Keras path or TensorFlow name, numbered if need be."""
+    paths = [getattr(v, "path", None) or v.name.partition(":")[0] for v in variables]
     names: list[str] = []
-    used: dict[str, int] = {}
-    for variable in variables:
-        name = getattr(variable, "path", None) or variable.name.partition(":")[0]
-        used[name] = used.get(name, 0) + 1
-        names.append(name if used[name] == 1 else f"{name}#{used[name]}")
+    used = dict.fromkeys(paths, 0)
+    for path in paths:
+        used[path] += 1
+        name = path
+        while used[path] > 1 and (name := f"{path}#{used[path]}") in used:  # another one's path
+            used[path] += 1
+        names.append(name)
     return names

@@ -9,7 +9,8 @@ cross-replica context Keras leaves that out; the numbers are the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -119,20 +120,32 @@ def without_scaling(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
 
 
 def optimizer_state_of(
-    optimizer: keras.optimizers.Optimizer, paths: Iterable[str]
+    optimizer: keras.optimizers.Optimizer, weights: Mapping[str, keras.Variable]
 ) -> list[tuple[keras.Variable, str]]:
-    """Returns the optimizer's variables, each with the path of its weight; "" if it has none.
+    """Returns the optimizer's variables, each with the name of its weight; "" if it has none.
+
+    Keras names them after the paths of weights. Where several weights have one path, optimizers
+    make what they keep for each in the order of the weights.
 
     Args:
         optimizer: a built optimizer.
-        paths: the paths of the weights that it trains.
+        weights: the weights that it trains by unique name, in the order in which it was built.
     """
-    start_of = {path: state_prefix(path) for path in paths}
+    alike: dict[str, list[str]] = {}  # weights, by how the names of their state begin
+    for name, weight in weights.items():
+        alike.setdefault(state_prefix(weight.path), []).append(name)
+    seen: Counter[tuple[str, tuple[int, ...]]] = Counter()
     found = []
     for variable in optimizer.variables:
-        name = variable.path.rpartition("/")[2]
-        fitting = [path for path, start in start_of.items() if name.startswith(start)]
-        found.append((variable, max(fitting, key=len, default="")))
+        name, shape = variable.path.rpartition("/")[2], tuple(variable.shape)
+        start = max((each for each in alike if name.startswith(each)), key=len, default="")
+        fitting = alike.get(start, [""])
+        if len(fitting) > 1:
+            # By shape: an optimizer may keep some of its state for matrices alone.
+            fitting = [each for each in fitting if weights[each].shape == shape] or fitting
+            fitting = fitting[seen[name, shape] :] or [""]
+            seen[name, shape] += 1
+        found.append((variable, fitting[0]))
     return found
 
 

@@ -105,8 +105,9 @@ def state(model: keras.Model) -> list[bytes]:
 def trained(model: keras.Model) -> dict[str, dict[str, np.ndarray]]:
     """Each trained weight, with its optimizer state."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    found = {weight.path: {"": weight.numpy()} for weight in model.trainable_variables}
-    for variable, weight in optimizer_state_of(optimizer, list(found)):
+    weights = {weight.path: weight for weight in model.trainable_variables}
+    found = {path: {"": weight.numpy()} for path, weight in weights.items()}
+    for variable, weight in optimizer_state_of(optimizer, weights):
         if weight:
             found[weight][variable.path] = variable.numpy()
     return found

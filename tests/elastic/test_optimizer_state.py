@@ -14,10 +14,11 @@ import tensorflow as tf
 from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.engines.local import LocalEngine
 from ooodist.errors import UserError
-from ooodist.step.backward import OrderedBackward
+from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Launch
 from ooodist.step.optimizer import optimizer_state_of
+from tests.pipeline.models import MODELS
 from tests.profiler.models import batch, compiled, layers
 
 RATE = 1e-5  # so small that the gradients of some steps are nearly the same
@@ -98,7 +99,7 @@ def kept_for(model: keras.Model, names: Collection[str]) -> dict[str, np.ndarray
     """The optimizer state of some weights."""
     optimizer = model.optimizer
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    found = optimizer_state_of(optimizer, [w.path for w in model.trainable_variables])
+    found = optimizer_state_of(optimizer, {w.path: w for w in model.trainable_variables})
     return {variable.path: variable.numpy() for variable, weight in found if weight in names}
 
 
@@ -238,6 +239,21 @@ def test_averages_of_weights_are_left_alone() -> None:
     for path in averages:
         assert before[path].any()
         np.testing.assert_array_equal(before[path], after[path])
+
+
+def test_of_weights_of_one_path_only_the_selected_one_is_reset() -> None:
+    model, *_ = MODELS["twins"]()
+    model.compile(optimizers.SGD(momentum=0.9))
+    model.optimizer.build(model.trainable_variables)
+    optimizer_state, momentums = OptimizerState(model), model.optimizer.momentums
+    names = variable_names(model.trainable_variables)
+    assert {"one/kernel", "one/kernel#2"} <= {*names}
+    for reset in ("one/kernel", "one/kernel#2"):
+        for momentum in momentums:
+            momentum.assign(tf.ones(momentum.shape))
+        optimizer_state.reset([reset])
+        kept = [bool(momentum.numpy().any()) for momentum in momentums]
+        assert kept == [name != reset for name in names]
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -114,6 +114,21 @@ def one_layer_again_and_again() -> Sample:
     return keras.Model(image, layers.Dense(CLASSES)(x)), _numbers(8), _classes()
 
 
+def twins() -> Sample:
+    """Two models made by one function, so that their weights have the same paths: the first is used
+    twice."""
+
+    def block(name: str) -> keras.Model:
+        x = layers.Dense(8, activation="relu", name="one")(numbers := keras.Input((8,)))
+        return keras.Model(numbers, layers.Dense(8, name="other")(x), name=name)
+
+    left, right = keras.Input((8,)), keras.Input((8,))
+    encoder, decoder = block("encoder"), block("decoder")
+    x = layers.ReLU()(layers.Subtract()([encoder(left), encoder(right)]))
+    output = layers.Dense(CLASSES)(decoder(x))
+    return keras.Model([left, right], output), [_numbers(8), 0.5 * _numbers(8)], _classes()
+
+
 MODELS = models.MODELS | {
     make.__name__: make
     for make in (
@@ -125,6 +140,7 @@ MODELS = models.MODELS | {
         masked_to_the_end,
         inputs_by_name,
         one_layer_again_and_again,
+        twins,
     )
 }
 

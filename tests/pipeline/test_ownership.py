@@ -11,6 +11,7 @@ from ooodist.errors import UserError
 from ooodist.pipeline.ownership import Held, holders_of_variables
 from ooodist.pipeline.runtime.sharding import replicas_that_update
 from ooodist.pipeline.stages import Stage, calls_of, split
+from ooodist.step.backward import names_by_id
 from tests.pipeline.models import MODELS
 
 
@@ -70,6 +71,32 @@ def test_tied_weights_are_on_all_ranks_that_use_them() -> None:
     model = compiled("tied_and_shared_weights")
     weights, _ = holders_of_variables(model, halves(model), (0, 1))
     assert (0, 1) in by_path(weights).values()
+
+
+@pytest.mark.parametrize(("at", "replicas"), [(1, 1), (4, 2), (1, 2)])
+def test_weights_of_one_path_are_told_apart(at: int, replicas: int) -> None:
+    model = compiled("twins")
+    trained = model.trainable_variables
+    assert len({weight.path for weight in trained}) < len(trained)
+    stages = halves(model, at)
+    updated_by = replicas_that_update(model, stages, (0, 1), replicas)
+    assert len(updated_by) == len(trained)
+    weights, slots = holders_of_variables(model, stages, (0, 1), replicas, updated_by)
+    positions = {id(v): {rank % 2 for rank in holders} for v, holders in weights}
+    for stage in stages:
+        for variable in stage.model.variables:
+            assert stage.number in positions[id(variable)]
+    encoder, decoder = (model.get_layer(name) for name in ("encoder", "decoder"))
+    assert all(positions[id(v)] == ({0} if at == 4 else {0, 1}) for v in encoder.variables)
+    assert all(positions[id(v)] == {1} for v in decoder.variables)
+    of_slot = {id(v): holders for v, holders in slots}
+    names = names_by_id(model)
+    # Adam makes both moments of a weight, then those of the next one.
+    moments = [v for v in model.optimizer.variables if len(v.shape)]
+    for weight, moment in zip(trained, moments[::2], strict=True):
+        replica = updated_by[names[id(weight)]]
+        expected = tuple(2 * replica + position for position in sorted(positions[id(weight)]))
+        assert of_slot[id(moment)] == expected
 
 
 def test_statistics_of_one_layer_on_two_ranks_are_refused() -> None:

@@ -24,6 +24,7 @@ from ooodist.errors import UserError
 from ooodist.planner.pipeline import costs
 from ooodist.planner.pipeline.actions import BACKWARD, WEIGHT_GRADIENT
 from ooodist.planner.pipeline.costs import BUCKET_BYTES
+from ooodist.step.backward import names_by_id, variable_names
 from ooodist.step.optimizer import optimizer_state_of
 from tests.listening import listening_sockets
 from tests.pipeline.models import CLASSES
@@ -160,7 +161,8 @@ def knows_when_sums_ran(model: keras.Model) -> None:
         begins = sorted(each.start for each in sums if each.stage == stage)
         assert begins[0] > own[0].start, (sums, own)
         assert begins[-1] > own[-1].start, (sums, own)
-    shared = [b for b in gradients.buckets if len(gradients.owners[b.variables[0].path]) > 1]
+    names = names_by_id(model)
+    shared = [b for b in gradients.buckets if len(gradients.owners[names[id(b.variables[0])]]) > 1]
     assert len([each for each in sums if each.start > ran[-1].end]) == len(shared), (sums, ran)
 
 
@@ -168,8 +170,11 @@ def keeps_its_share(model: keras.Model) -> None:
     """The replicas of a stage have its weights each, and together one copy of their state."""
     strategy = model.ooodist.strategy
     weights, slots = strategy.holding.weights, strategy.holding.optimizer_state
-    own = {v.path: v for v, _ in weights if v.trainable and has_value(v)}
-    state = [(v, path) for v, path in optimizer_state_of(model.optimizer, own) if path]
+    trained = dict(
+        zip(variable_names(model.trainable_variables), model.trainable_variables, strict=True)
+    )
+    own = {name: weight for name, weight in trained.items() if has_value(weight)}
+    state = [(v, name) for v, name in optimizer_state_of(model.optimizer, trained) if name in own]
     assert state
     held = [math.prod(v.shape) for v, _ in state if has_value(v)]
     peers = strategy.ranks.peers
@@ -281,11 +286,15 @@ def ends_where_gradients_are_not_finite(model: keras.Model, *data: Any, **option
 
 
 def values_of(model: keras.Model | None) -> dict[tuple[str, str], np.ndarray]:
-    """Of a model and its optimizer, by kind and path."""
+    """Of a model and its optimizer, by kind and path, which is numbered where several have it."""
     if model is None:
         return {}
     kinds = {"weight": model.variables, "optimizer": model.optimizer.variables}
-    return {(kind, v.path): v.numpy() for kind, each in kinds.items() for v in each}
+    return {
+        (kind, name): variable.numpy()
+        for kind, each in kinds.items()
+        for name, variable in zip(variable_names(each), each, strict=True)
+    }
 
 
 def in_any_optimizer(

@@ -187,7 +187,7 @@ def measure_part(part: Part, traced: StepToMeasure, count: int, steps: int) -> l
         count: number of calls of the range.
         steps: steps that are recorded; some more are run.
     """
-    measured = seconds_of_calls(traced, part.model.name, part.calls, steps)
+    measured = seconds_of_calls(traced, part.model, part.calls, steps)
     found = [CallSeconds()] * count
     for at, seconds in zip(part.numbers, measured, strict=True):
         if at is not None:

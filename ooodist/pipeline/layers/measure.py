@@ -17,6 +17,7 @@ from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.profiler.compute import measure_owners
 from ooodist.profiler.owners import Owner
 from ooodist.profiler.step import StepToMeasure, trace_step
+from ooodist.step.backward import names_by_id
 
 LAYER_STEPS = 12
 FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured while they train
@@ -52,24 +53,24 @@ def measure_layers(
     calls = calls_of(model)
     splitter = BatchSplitter(model, batch, microbatches)
     traced = trace_step(model, splitter.first())
-    seconds = seconds_of_calls(traced, model.name, calls, steps)
+    seconds = seconds_of_calls(traced, model, calls, steps)
     return layer_costs(model, calls, splitter, seconds, saved_by_layer(traced, calls))
 
 
 def seconds_of_calls(
-    traced: StepToMeasure, model_name: str, calls: Sequence[Call], steps: int
+    traced: StepToMeasure, model: keras.Model, calls: Sequence[Call], steps: int
 ) -> list[CallSeconds]:
     """Runs a traced step and returns the seconds of each call.
 
     Args:
         traced: the step of a model.
-        model_name: the model's name.
+        model: the model.
         calls: the calls of the model, in the order in which it makes them.
         steps: steps that are recorded; some more are run.
     """
-    owners = by_call(traced, model_name, calls)
+    owners = by_call(traced, model.name, calls)
     seconds = measure_owners(replace(traced, owner_of=owners), steps=steps).seconds
-    updates = _updates(seconds)
+    updates, names = _updates(seconds), names_by_id(model)
     found = []
     for number, (call, is_first) in enumerate(zip(calls, _are_first(calls), strict=True)):
         weights = getattr(call.layer, "trainable_variables", []) if is_first else []
@@ -78,7 +79,7 @@ def seconds_of_calls(
                 seconds.get(owner_of("F", number), 0.0),
                 seconds.get(owner_of("dX", number), 0.0),
                 seconds.get(owner_of("dW", number), 0.0),
-                sum(updates.get(weight.path, 0.0) for weight in weights),
+                sum(updates.get(names[id(weight)], 0.0) for weight in weights),
             )
         )
     return found
@@ -146,16 +147,16 @@ class Held(NamedTuple):
 
 def held_by_calls(model: keras.Model, calls: Sequence[Call]) -> list[Held]:
     """Returns what each call of a model holds; a weight is held by the first call that has it."""
-    state, seen, found = state_bytes(model), set[str](), []
+    state, names, seen, found = state_bytes(model), names_by_id(model), set[int](), []
     for call in calls:
-        own = {variable.path: variable for variable in getattr(call.layer, "variables", [])}
-        new = [variable for path, variable in own.items() if path not in seen]
+        own = {id(variable): variable for variable in getattr(call.layer, "variables", [])}
+        new = [variable for key, variable in own.items() if key not in seen]
         seen |= own.keys()
         found.append(
             Held(
-                sum(state[variable.path] for variable in new),
+                sum(state[names[id(variable)]] for variable in new),
                 sum(size_of(variable) for variable in new if variable.trainable),
-                sum(state[variable.path] - size_of(variable) for variable in new),
+                sum(state[names[id(variable)]] - size_of(variable) for variable in new),
             )
         )
     return found

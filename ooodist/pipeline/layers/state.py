@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from ooodist.compat.keras_deferred import build_without_values
 from ooodist.compat.keras_optimizer import unbuilt_copy
+from ooodist.step.backward import named_variables, variable_names
 from ooodist.step.optimizer import optimizer_state_of
 
 
@@ -28,21 +29,22 @@ def summed_as(variable: Any) -> np.dtype:
 
 
 def state_bytes(model: keras.Model) -> dict[str, int]:
-    """Returns for each variable of a compiled model, by path, its bytes and those of its optimizer
+    """Returns for each variable of a compiled model, by name, its bytes and those of its optimizer
     state: momentum, moments, averages, whatever the optimizer keeps for it."""
     optimizer_state = optimizer_bytes(model)
-    return {v.path: size_of(v) + optimizer_state.get(v.path, 0) for v in model.variables}
+    return {n: size_of(v) + optimizer_state.get(n, 0) for n, v in named_variables(model).items()}
 
 
 def optimizer_bytes(model: keras.Model) -> dict[str, int]:
-    """Returns for each weight that a compiled model trains, by path, the bytes of its optimizer
+    """Returns for each weight that a compiled model trains, by name, the bytes of its optimizer
     state."""
     optimizer, weights = model.optimizer, model.trainable_variables
     if not optimizer.built:
         optimizer = unbuilt_copy(optimizer)
         build_without_values(optimizer, weights)
-    found = {weight.path: 0 for weight in weights}
-    for variable, path in optimizer_state_of(optimizer, [weight.path for weight in weights]):
-        if path:
-            found[path] += size_of(variable)
+    named = dict(zip(variable_names(weights), weights, strict=True))
+    found = dict.fromkeys(named, 0)
+    for variable, name in optimizer_state_of(optimizer, named):
+        if name:
+            found[name] += size_of(variable)
     return found

@@ -39,14 +39,14 @@ class Gradients:
         rank_of: the position of each stage.
         ranks: the position of this rank among all; all ranks make this object together.
         transport: moves the sums.
-        updated_by: the only replica that updates a weight, by its path; all update the others.
+        updated_by: the only replica that updates a weight, by its name; all update the others.
 
     Attributes:
-        accumulators: by path of the weight; stages add to them.
-        owners: the positions that have each weight of the model, by path.
-        own: all weights of this rank that can be trained, by path.
-        variables: those of them that are trained, in the order of the model.
-        updated: those of ``variables`` that this rank updates.
+        accumulators: by name of the weight; stages add to them.
+        owners: the positions that have each weight of the model, by name.
+        own: all weights of this rank that can be trained, by name.
+        variables: those of them that are trained, in the order of the model, by name.
+        updated: those of ``variables`` that this rank updates, by name.
         buckets: ``variables``, as they are summed.
         communicators: those that this object has made and this rank is in.
     """
@@ -69,15 +69,17 @@ class Gradients:
         for stage, position in zip(stages, rank_of, strict=True):
             if position == ranks.position:
                 for variable in stage.model.trainable_variables:
-                    own.setdefault(variable.path, variable)
-                    users[variable.path] = (*users.get(variable.path, ()), stage.number)
+                    name = stage.name_of(variable)
+                    own.setdefault(name, variable)
+                    users[name] = (*users.get(name, ()), stage.number)
         self.own = own
-        self.variables = list(own.values())
+        self._names = {id(variable): name for name, variable in own.items()}
+        self.variables = own
         self._users = users  # this rank's stages that have the weight
         # In the same order on all ranks, as MPI requires.
-        groups = sorted({self.owners[path] for path in self.owners})
+        groups = sorted(set(self.owners.values()))
         communicators = {group: ranks.those_at(group) for group in groups}
-        self._those = {path: communicators[self.owners[path]] for path in own}
+        self._those = {name: communicators[self.owners[name]] for name in own}
         self.communicators = [each for each in communicators.values() if each != MPI.COMM_NULL]
         self._left: dict[str, int] = {}
         self._sums: dict[int, Message] = {}  # by index of the bucket
@@ -88,38 +90,37 @@ class Gradients:
         """Sums only these weights from now on. All ranks pass the same ones.
 
         Args:
-            weights: paths; None for all.
+            weights: names; None for all.
         """
-        self.variables = [
-            variable for path, variable in self.own.items() if weights is None or path in weights
-        ]
-        self.updated = [variable for variable in self.variables if self.updates(variable.path)]
-        shared = sorted(  # in the same order on all ranks
-            (v for v in self.variables if len(self.owners[v.path]) > 1), key=lambda v: v.path
-        )
-        alone = [v for v in self.variables if len(self.owners[v.path]) == 1]
-        stages = {self._users[v.path] for v in alone}
+        trained = {n: v for n, v in self.own.items() if weights is None or n in weights}
+        self.variables = trained
+        self.updated = {name: each for name, each in trained.items() if self.updates(name)}
+        shared = sorted(name for name in trained if self._is_shared(name))  # alike on all ranks
+        alone = [name for name in trained if not self._is_shared(name)]
+        stages = {self._users[name] for name in alone}
         self.buckets = [
-            Bucket(tuple(group), self._updated_by.get(group[0].path))
+            Bucket(tuple(group), self._updated_by.get(self._name_of(group[0])))
             for users in sorted(stages)
-            for group in self._groups([v for v in alone if self._users[v.path] == users])
+            for group in self._groups([trained[n] for n in alone if self._users[n] == users])
         ]
         # Positions that share a weight need its sum each, in one replica: all ranks get it.
-        self.buckets += [Bucket((variable,)) for variable in shared]
+        self.buckets += [Bucket((trained[name],)) for name in shared]
         self._bucket_of = {
-            v.path: index for index, bucket in enumerate(self.buckets) for v in bucket.variables
+            name: index
+            for index, bucket in enumerate(self.buckets)
+            for name in self._names_of(bucket)
         }
         # One call for all: a call for each sum takes longer than the update of a small model.
         self._read_all = tf.function(self._read, autograph=False)
         self._clear_all = tf.function(self._clear, autograph=False)
 
-    def updates(self, path: str) -> bool:
+    def updates(self, name: str) -> bool:
         """Whether this rank's replica updates this weight."""
-        return self._updated_by.get(path) in (None, self._replica)
+        return self._updated_by.get(name) in (None, self._replica)
 
     def begin(self) -> None:
         """Begins a step."""
-        self._left = {path: len(users) for path, users in self._users.items()}
+        self._left = {name: len(users) for name, users in self._users.items()}
         self._sums.clear()
 
     def divided(self, variables: Sequence[keras.Variable]) -> list[list[keras.Variable]]:
@@ -130,10 +131,11 @@ class Gradients:
         shares a weight with another one of this rank: both add to one accumulator, in an order
         which would change.
         """
-        if self._replicas == 1 or any(len(self._users[v.path]) > 1 for v in variables):
+        names = [self._name_of(variable) for variable in variables]
+        if self._replicas == 1 or any(len(self._users[name]) > 1 for name in names):
             return []
-        shared = [v for v in variables if len(self.owners[v.path]) > 1]
-        alone = [v for v in variables if len(self.owners[v.path]) == 1]
+        shared = [self.own[name] for name in names if self._is_shared(name)]
+        alone = [self.own[name] for name in names if not self._is_shared(name)]
         first, *others = self._groups(alone) or [[]]
         return [[*first, *shared], *others] if others else []
 
@@ -141,7 +143,7 @@ class Gradients:
         """Divides weights that the same stages of this rank use, and no other rank's."""
         groups = divide(
             by_layer(variables),
-            lambda layer: (summed_as(layer[0]), self._updated_by.get(layer[0].path)),
+            lambda layer: (summed_as(layer[0]), self._updated_by.get(self._name_of(layer[0]))),
             lambda layer: sum(map(size_of, layer)),
             bucket_bytes(sum(map(size_of, variables))),
         )
@@ -150,13 +152,13 @@ class Gradients:
     def are_done(self, variables: Iterable[keras.Variable]) -> None:
         """Called when all micro-batches of a stage have added to these; starts complete sums."""
         done: list[int] = []
-        for variable in variables:
-            self._left[variable.path] -= 1
+        for name in map(self._name_of, variables):
+            self._left[name] -= 1
             # Ranks with other stages finish a shared weight in another order: its sum starts last.
-            if not self._left[variable.path] and len(self.owners[variable.path]) == 1:
-                done.append(self._bucket_of[variable.path])
+            if not self._left[name] and not self._is_shared(name):
+                done.append(self._bucket_of[name])
         for index in dict.fromkeys(done):
-            if not any(self._left[each.path] for each in self.buckets[index].variables):
+            if not any(self._left[name] for name in self._names_of(self.buckets[index])):
                 self._begin_sum(index)
 
     def begun_by(
@@ -170,8 +172,8 @@ class Gradients:
         begun: dict[int, list[Bucket]] = {}
         seen: set[int] = set()
         for number in sorted(variables):  # the first stage is the last to be done
-            paths = [v.path for v in variables[number] if len(self.owners[v.path]) == 1]
-            own = dict.fromkeys(self._bucket_of[path] for path in paths)
+            names = map(self._name_of, variables[number])
+            own = dict.fromkeys(self._bucket_of[n] for n in names if not self._is_shared(n))
             begun[number] = [self.buckets[index] for index in own if index not in seen]
             seen.update(own)
         return begun
@@ -191,7 +193,7 @@ class Gradients:
         """
         found = [
             Exchange(
-                self._users[self.buckets[index].variables[0].path][0],
+                self._users[self._names_of(self.buckets[index])[0]][0],
                 message.began - since,
                 message.ended - since,
             )
@@ -206,7 +208,7 @@ class Gradients:
             Stalled: another rank does not take part in time.
         """
         for index, bucket in enumerate(self.buckets):
-            if len(self.owners[bucket.variables[0].path]) > 1:
+            if self._is_shared(self._names_of(bucket)[0]):
                 self._begin_sum(index)
         self.wait_for_begun()
         totals = {
@@ -222,12 +224,10 @@ class Gradients:
         for index, bucket in enumerate(self.buckets):
             if str(index) in totals:
                 unpacked = bucket.unpack(totals[str(index)])
-                found |= {
-                    v.path: total for v, total in zip(bucket.variables, unpacked, strict=True)
-                }
+                found |= zip(self._names_of(bucket), unpacked, strict=True)
         return [
-            found[v.path] if v.path in found else self.accumulators[v.path].read_value()
-            for v in self.updated
+            found[name] if name in found else self.accumulators[name].read_value()
+            for name in self.updated
         ]
 
     def clear(self) -> None:
@@ -238,27 +238,37 @@ class Gradients:
         # The zero is an argument: TensorFlow would keep constant zeros beside the sums. And one
         # after the other, or all zeros would exist beside the sums for a moment.
         done: list[tf.Operation] = []
-        for variable in self.variables:
-            accumulator = self.accumulators[variable.path]
+        for name in self.variables:
+            accumulator = self.accumulators[name]
             with tf.control_dependencies(done):
                 zeros = tf.fill(accumulator.shape, tf.cast(zero, accumulator.dtype))
                 done = [accumulator.assign(zeros, read_value=False)]
 
     def _begin_sum(self, index: int) -> None:
-        paths = [variable.path for variable in self.buckets[index].variables]
-        communicator = self._those[paths[0]]
+        names = self._names_of(self.buckets[index])
+        communicator = self._those[names[0]]
         if communicator.size > 1:
             bucket = self.buckets[index]
-            flat = bucket.pack([self.accumulators[path].value() for path in paths])
-            what = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
-            name = f"the sum of {what}"
-            self._sums[index] = self._transport.sum(name, communicator, flat, bucket.root)
+            flat = bucket.pack([self.accumulators[name].value() for name in names])
+            what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+            shown = f"the sum of {what}"
+            self._sums[index] = self._transport.sum(shown, communicator, flat, bucket.root)
+
+    def _name_of(self, variable: keras.Variable) -> str:
+        return self._names[id(variable)]
+
+    def _names_of(self, bucket: Bucket) -> list[str]:
+        return [self._name_of(variable) for variable in bucket.variables]
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether several positions have this weight."""
+        return len(self.owners[name]) > 1
 
 
 def owners_of(stages: Sequence[Stage], rank_of: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Returns the positions that have each trained weight, by its path."""
+    """Returns the positions that have each trained weight, by its name."""
     owners: dict[str, set[int]] = {}
     for stage, position in zip(stages, rank_of, strict=True):
         for variable in stage.model.trainable_variables:
-            owners.setdefault(variable.path, set()).add(position)
-    return {path: tuple(sorted(positions)) for path, positions in owners.items()}
+            owners.setdefault(stage.name_of(variable), set()).add(position)
+    return {name: tuple(sorted(positions)) for name, positions in owners.items()}

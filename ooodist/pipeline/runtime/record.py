@@ -24,6 +24,7 @@ from mpi4py import MPI
 from ooodist.engines.mpi_messages import wait
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.transport import Transport
+from ooodist.step.backward import variable_names
 from ooodist.step.finiteness.finite import Checked
 
 _LOSS, _METRICS = 0, 1  # tags
@@ -69,9 +70,9 @@ class Record:
         self._names = sorted(model.get_metrics_result())  # which all ranks call together
         self._own = np.empty(0)  # the metrics of this pipeline, on its last rank
         self._sent: list[MPI.Request] = []
-        self.checked = [Checked(0, weight.path) for weight in reversed(model.trainable_variables)]
-        paths = (checked.weight for checked in self.checked)
-        self._codes: dict[str | None, int] = {path: code for code, path in enumerate(paths, 1)}
+        names = variable_names(model.trainable_variables)[::-1]
+        self.checked = [Checked(0, name) for name in names]
+        self._codes: dict[str | None, int] = {name: code for code, name in enumerate(names, 1)}
 
     def after_forward(self, loss: float) -> None:
         """Called when the last F of this rank is done; sends what is known then.
@@ -121,7 +122,7 @@ class Record:
         """Begins to tell all ranks whether this rank's gradients are finite.
 
         Args:
-            not_finite: the path of a weight whose gradient is not finite; None if all are.
+            not_finite: the name of a weight whose gradient is not finite; None if all are.
             notices: what else this rank tells them; see ``step/notices.py``.
 
         Returns:

@@ -33,22 +33,22 @@ def divided(weights: Iterable[tuple[str, int, tuple[int, ...]]], replicas: int) 
     """Divides weights among replicas: the largest first, to the replica with the fewest bytes.
 
     Args:
-        weights: the path of each, its bytes, and the positions that have it. All of these keep
+        weights: the name of each, its bytes, and the positions that have it. All of these keep
             state of a weight that they share, in the same replica.
         replicas: number of pipelines.
 
     Returns:
-        the replica that updates each weight, by path; the same for any order of the weights.
+        the replica that updates each weight, by name; the same for any order of the weights.
     """
     load: dict[tuple[int, int], int] = {}  # bytes, by position and replica
     found = {}
-    for path, size, positions in sorted(weights, key=lambda weight: (-weight[1], weight[0])):
+    for name, size, positions in sorted(weights, key=lambda weight: (-weight[1], weight[0])):
         # Of several positions, the one with the most decides, then that with the second most, …
         loads = [
             sorted((load.get((position, replica), 0) for position in positions), reverse=True)
             for replica in range(replicas)
         ]
-        found[path] = replica = loads.index(min(loads))
+        found[name] = replica = loads.index(min(loads))
         for position in positions:
             load[position, replica] = load.get((position, replica), 0) + size
     return found
@@ -57,7 +57,7 @@ def divided(weights: Iterable[tuple[str, int, tuple[int, ...]]], replicas: int) 
 def replicas_that_update(
     model: keras.Model, stages: Sequence[Stage], rank_of: Sequence[int], replicas: int
 ) -> dict[str, int]:
-    """Returns the replica that updates each trained weight, by its path; the same on all ranks.
+    """Returns the replica that updates each trained weight, by its name; the same on all ranks.
 
     Args:
         model: compiled; its weights need no values.
@@ -68,36 +68,36 @@ def replicas_that_update(
     sizes, owners = state_bytes(model), owners_of(stages, rank_of)
     # All of a layer goes to one replica: its gradients are computed together (see buckets.py).
     layers: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for path, positions in owners.items():
-        layers.setdefault((path.rpartition("/")[0], positions), []).append(path)
+    for name, positions in owners.items():
+        layers.setdefault((name.rpartition("/")[0], positions), []).append(name)
     found = divided(
         [
-            (paths[0], sum(sizes[path] for path in paths), positions)
-            for (_, positions), paths in layers.items()
+            (names[0], sum(sizes[name] for name in names), positions)
+            for (_, positions), names in layers.items()
         ],
         replicas,
     )
-    return {path: found[paths[0]] for paths in layers.values() for path in paths}
+    return {name: found[names[0]] for names in layers.values() for name in names}
 
 
 class NewWeights:
     """Gives all replicas the new values of weights that one of them has updated.
 
     Args:
-        weights: of this rank, in the same order on all its peers.
-        updated_by: the replica that updates each weight, by its path.
+        weights: of this rank, by name, in the same order on all its peers.
+        updated_by: the replica that updates each weight, by its name.
         ranks: the position of this rank among all.
         transport: moves the values.
     """
 
     def __init__(
         self,
-        weights: Sequence[keras.Variable],
+        weights: Mapping[str, keras.Variable],
         updated_by: Mapping[str, int],
         ranks: Ranks,
         transport: Transport,
     ) -> None:
-        self._weights = [(weight, updated_by[weight.path]) for weight in weights]
+        self._weights = [(weight, updated_by[name]) for name, weight in weights.items()]
         self._ranks = ranks
         self._transport = transport
 

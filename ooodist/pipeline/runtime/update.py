@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import keras
@@ -29,7 +29,7 @@ class Update:
 
     Args:
         optimizer: the model's; built for all weights.
-        variables: the weights that this rank updates.
+        weights: the weights that this rank updates, by name.
         counted: for each, whether this rank counts it in the norm; a weight that several ranks
             update is counted on one of them.
         others: communicator of the ranks that update the other weights.
@@ -41,7 +41,7 @@ class Update:
     Attributes:
         needs_all: whether the ranks must agree before they update.
         was_skipped: whether the last update was left out because of ``skips``.
-        not_finite: path of the first weight, in the order of the backward pass, whose gradient was
+        not_finite: name of the first weight, in the order of the backward pass, whose gradient was
             not finite in the last step; None if there is none, or the loss is scaled.
 
     Raises:
@@ -51,7 +51,7 @@ class Update:
     def __init__(
         self,
         optimizer: Optimizer,
-        variables: Sequence[keras.Variable],
+        weights: Mapping[str, keras.Variable],
         counted: Sequence[bool],
         others: MPI.Comm,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
@@ -69,7 +69,7 @@ class Update:
                 f"{self._inner.gradient_accumulation_steps}, but the micro-batches of a pipeline "
                 "accumulate; leave it out, and raise batch and parallel.microbatches"
             )
-        self._variables = list(variables)
+        self._names, self._variables = list(weights), list(weights.values())
         self._counted = list(counted)
         self._others = others
         self._share = share
@@ -132,7 +132,7 @@ class Update:
         """Applies gradients; returns the code of a non-finite one or 0, see ``finite.py``."""
         self._sums = GradientSums()
         if self._inner is self._optimizer:
-            self._sums.add(0, [variable.path for variable in self._variables], gradients)
+            self._sums.add(0, self._names, gradients)
         code = self._sums.code()
         if self._inner.global_clipnorm:
             gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]

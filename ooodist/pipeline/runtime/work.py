@@ -31,7 +31,7 @@ class StageWork:
         targets: specs of what the loss compares with; empty except for the last stage.
         loss: (outputs of the model, targets) -> the mean loss of a micro-batch, without what layers
             add to it; None except for the last stage.
-        accumulators: by variable path; missing ones are added.
+        accumulators: by name of the variable; missing ones are added.
         trained: the variables that are trained, in the order of the model; None for all.
         sends_gradients: whether the previous stage needs gradients.
         forward_only: neither I nor W will be called.
@@ -72,19 +72,20 @@ class StageWork:
         self.variables = stage.model.trainable_variables if trained is None else list(trained)
         self._sends_gradients = sends_gradients
         self._is_forward_only = forward_only
-        for variable in self.variables:
-            if variable.path not in accumulators:
+        names = [stage.name_of(variable) for variable in self.variables]
+        for name, variable in zip(names, self.variables, strict=True):
+            if name not in accumulators:
                 zeros = tf.zeros(variable.shape, variable.dtype)
-                accumulators[variable.path] = tf.Variable(zeros, trainable=False)
-        number_of = {variable.path: number for number, variable in enumerate(self.variables)}
+                accumulators[name] = tf.Variable(zeros, trainable=False)
+        number_of = {id(variable): number for number, variable in enumerate(self.variables)}
         self._cut = cut_stage(
             self._compute,
             [*reads, *received, *targets],
             [variable.value for variable in self.variables],
-            [accumulators[variable.path] for variable in self.variables],
+            [accumulators[name] for name in names],
             input_gradients=sends_gradients,
             recompute=recompute,
-            buckets=[[number_of[variable.path] for variable in bucket] for bucket in buckets],
+            buckets=[[number_of[id(variable)] for variable in bucket] for bucket in buckets],
         )
         self._buckets = buckets
         self._microbatches = 0

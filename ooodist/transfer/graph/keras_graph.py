@@ -20,7 +20,7 @@ from ooodist.compat.keras_layer import own_layers, own_variables, shapes_at_buil
 from ooodist.compat.keras_model import layers_of
 from ooodist.errors import UserError
 from ooodist.pipeline.stages import Call, calls_of_nodes, nodes_of
-from ooodist.step.backward import named_variables
+from ooodist.step.backward import names_by_id
 from ooodist.transfer.graph import channels
 from ooodist.transfer.graph.channels import Layout
 from ooodist.transfer.graph.graph import Axis, Graph, Node, Role, Weight
@@ -76,7 +76,7 @@ class Walker:
     """Builds the graph call by call, by the rules of keras_layers.py."""
 
     def __init__(self, model: keras.Model) -> None:
-        self._names = {id(variable): name for name, variable in named_variables(model).items()}
+        self._names = names_by_id(model)
         self._operators: list[_Operator] = []
         self._axes: dict[int, tuple[int, tuple[AxisOf, ...]]] = {}  # by id of variable: node, axes
         self._uses: dict[str, int] = {}

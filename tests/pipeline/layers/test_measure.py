@@ -72,3 +72,13 @@ def test_a_weight_of_several_layers_is_held_once() -> None:
     assert sum(each.state - each.gradients for each in held) == sum(sizes.values())
     uses = [v.path for call in calls for v in getattr(call.layer, "trainable_variables", [])]
     assert len(uses) > len(set(uses))
+
+
+def test_weights_of_one_path_are_held_by_their_own_calls() -> None:
+    model, _, _ = MODELS["twins"]()
+    model.compile(keras.optimizers.Adam())
+    calls = calls_of(model)
+    held = dict(zip((call.name for call in calls), held_by_calls(model, calls), strict=True))
+    size = sum(size_of(variable) for variable in model.get_layer("decoder").variables)
+    assert held["encoder"] == held["decoder"] == (3 * size, size, 2 * size)
+    assert held["encoder:2"] == (0, 0, 0)
