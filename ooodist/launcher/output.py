@@ -75,6 +75,7 @@ class Output:
         self.failure: OSError | None = None
         self._log_folder = log_folder
         self._logs: dict[str, BinaryIO] = {}
+        self._begun: set[str] = set()  # labels whose log goes on after a restart
         self._progress_on_screen = False
         self._errors: set[bytes] = set()
         self._last: dict[str, deque[bytes]] = {}  # lines, by label
@@ -96,12 +97,14 @@ class Output:
         """
         if self._log_folder is not None and label not in self._logs:
             path = self._log_folder / f"{label.replace(' ', '-')}.log"
-            self._logs[label] = path.open("wb", buffering=0)
+            self._logs[label] = path.open("ab" if label in self._begun else "wb", buffering=0)
+            self._begun.add(label)
 
     def close_logs(self) -> None:
         """Closes all log files."""
         for log in self._logs.values():
             log.close()
+        self._logs.clear()
 
     def show(self, descriptor: int, label: str, text: bytes, whole: bool) -> None:
         """Writes ``[label] text`` to file descriptor 1 or 2, and complete lines to the log."""

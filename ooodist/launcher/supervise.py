@@ -20,6 +20,7 @@ from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
 from ooodist.launcher.job import (
+    GRACE_AFTER_SAVING_SECONDS,
     GRACE_SECONDS,
     HELPERS_END_SECONDS,
     SAVING_SECONDS,
@@ -34,6 +35,9 @@ from ooodist.launcher.ssh.mpirun import rank_of
 READ_SIZE = 1 << 20  # at least the capacity of a pipe, so that one read empties it
 TIMEOUT_CODE = 124  # as timeout(1)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# timeout(1) sends its signal twice, to a process and its group, and systemd SIGHUP after SIGTERM:
+# only what comes so much later is somebody who insists.
+SECOND_SIGNAL_SECONDS = 0.2
 
 
 @dataclass
@@ -53,12 +57,15 @@ class Signals:
 
     Attributes:
         reader: can be read when a signal has come.
-        stopped_by: the last of STOP_SIGNALS that has come, as of the last ``look``.
+        stopped_by: the first of STOP_SIGNALS that has come, as of the last ``look``.
+        insists: whether another one has come since, so that all is to end at once.
     """
 
     def __init__(self) -> None:
         self.reader, self._writer = socket.socketpair()
         self.stopped_by: int | None = None
+        self.insists = False
+        self._stopped_at = math.inf
         for end in (self.reader, self._writer):
             end.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno())
@@ -71,8 +78,12 @@ class Signals:
         """Reads what has come, and returns ``stopped_by``."""
         with suppress(BlockingIOError):
             for number in self.reader.recv(4096):
-                if number in STOP_SIGNALS:
-                    self.stopped_by = number
+                if number not in STOP_SIGNALS:
+                    continue
+                if self.stopped_by is None:
+                    self.stopped_by, self._stopped_at = number, time.monotonic()
+                elif time.monotonic() >= self._stopped_at + SECOND_SIGNAL_SECONDS:
+                    self.insists = True
         return self.stopped_by
 
     def close(self) -> None:
@@ -134,7 +145,8 @@ class Supervisor:
         while (code := self._job.code()) is None:
             self._wait(deadline)
             if (number := self._signals.stopped_by) is not None:
-                self._output.say(f"{signal.Signals(number).name}: ending the job")
+                name = signal.Signals(number).name
+                self._output.say(f"{name}: ending the job (a second signal ends it at once)")
                 return 128 + number
             self._check_output()
             if deadline is not None and time.monotonic() >= deadline and self._job.code() is None:
@@ -197,7 +209,7 @@ class Supervisor:
 
     def _wait_for_ends(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._job.alive() and time.monotonic() < deadline:
+        while self._job.alive() and time.monotonic() < deadline and not self._signals.insists:
             self._wait(deadline)
 
     def _forward(self, key: selectors.SelectorKey) -> None:
@@ -215,11 +227,16 @@ class Supervisor:
 
     def _end(self) -> None:
         """Ends all processes that still run."""
-        may_save = self._signals.stopped_by == signal.SIGTERM and not self._job.failed()
-        if stubborn := self._job.end(self._wait_for_ends, may_save=may_save):
+        may_save = self._signals.stopped_by is not None and not self._job.failed()
+        if stubborn := self._job.end(
+            self._wait_for_ends, may_save=may_save, at_once=lambda: self._signals.insists
+        ):
             names = ", ".join(running.process.name for running in stubborn)
-            seconds = GRACE_SECONDS + (SAVING_SECONDS if may_save else 0)
-            self._output.say(f"still running {seconds:g} s after SIGTERM, killed: {names}")
+            seconds = SAVING_SECONDS + GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS
+            why = f"still running {seconds:g} s after SIGTERM"
+            if self._signals.insists:
+                why = "a second signal"
+            self._output.say(f"{why}, killed: {names}")
         self._forward_the_rest()
         self._output.close_logs()
         self._selector.close()
