@@ -29,6 +29,7 @@ from ooodist.launcher.arguments import (
     parse,
     reporting,
 )
+from ooodist.launcher.channel import open_closed_streams
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Places, Process
 from ooodist.launcher.host import Host
@@ -38,7 +39,7 @@ from ooodist.launcher.ssh import mpirun
 from ooodist.launcher.ssh.listed import LOOPBACK, Listed, count_slots, first_workers, read_hosts
 from ooodist.launcher.ssh.places import Wanted, find_places
 from ooodist.launcher.ssh.preflight import Way
-from ooodist.launcher.supervise import Signals, Supervisor
+from ooodist.launcher.supervise import Signals, Supervisor, finish
 from ooodist.util.cores import shares
 
 RESTART = "OOODIST_RESTART"  # the number of the restart, for the workers
@@ -92,6 +93,7 @@ LISTENING = ("collective", *mpirun.ENGINES)  # on all networks, whatever they ar
 
 def main(arguments: list[str]) -> int:
     """Runs one job and returns the exit code."""
+    open_closed_streams()
     options, command = _parse(arguments)
     return reporting(lambda: _launch(options, command))
 
@@ -139,8 +141,9 @@ class _Launch:
             return Ended(code, supervisor.failure, time.monotonic() - started)
 
     def close(self) -> None:
-        """Lets go of the signals."""
+        """Lets go of the signals, and gives what was said last some time to be read."""
         if self._signals:
+            finish(self.output, self._signals, time.monotonic())
             self._signals.close()
 
     def _places(self, is_restart: bool, cleaner: Cleaner, resources: ExitStack) -> Places:

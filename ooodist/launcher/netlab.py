@@ -48,6 +48,7 @@ from ooodist.launcher.arguments import (
     parse,
     reporting,
 )
+from ooodist.launcher.channel import open_closed_streams
 from ooodist.launcher.lab import Lab
 from ooodist.launcher.output import Output
 from ooodist.launcher.supervise import Signals, Supervisor
@@ -80,6 +81,7 @@ examples:
 
 def main(arguments: list[str]) -> int:
     """Runs one job and returns the exit code."""
+    open_closed_streams()
     options, command = _parse(arguments)
     return reporting(lambda: _launch(options, command))
 

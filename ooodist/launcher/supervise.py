@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
@@ -38,6 +39,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # timeout(1) sends its signal twice, to a process and its group, and systemd SIGHUP after SIGTERM:
 # only what comes so much later is somebody who insists.
 SECOND_SIGNAL_SECONDS = 0.2
+UNREAD_SECONDS = 1.0  # for the last lines of a job that is told to end, should nobody read them
 
 
 @dataclass
@@ -69,10 +71,11 @@ class Signals:
         for end in (self.reader, self._writer):
             end.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno())
+        self._before: dict[int, Any] = {}
         for number in (signal.SIGCHLD, *STOP_SIGNALS):
             # What is ignored already (nohup) stays ignored.
             if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)
+                self._before[number] = signal.signal(number, lambda *_: None)
 
     def look(self) -> int | None:
         """Reads what has come, and returns ``stopped_by``."""
@@ -87,10 +90,27 @@ class Signals:
         return self.stopped_by
 
     def close(self) -> None:
-        """Lets go of the sockets; signals do nothing from then on."""
+        """Lets go of the sockets; signals do what they did before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         signal.set_wakeup_fd(-1)
         self.reader.close()
         self._writer.close()
+
+
+def finish(output: Output, signals: Signals, deadline: float | None) -> None:
+    """Waits until what was shown has been read, or a signal or the deadline comes.
+
+    In any case there is some time, but little for a job that was told to end.
+    """
+    least = time.monotonic() + UNREAD_SECONDS
+    latest = math.inf if deadline is None else max(deadline, least)
+    while output.is_blocked:
+        left = (latest if signals.stopped_by is None else least) - time.monotonic()
+        if left <= 0:
+            return
+        output.wait(signals.reader, None if left == math.inf else left)
+        signals.look()
 
 
 class Supervisor:
@@ -125,6 +145,7 @@ class Supervisor:
             code = self._watch(deadline, timeout)
         finally:
             self._end()
+            finish(self._output, self._signals, deadline)
         self._check_output()
         return code
 
@@ -187,11 +208,15 @@ class Supervisor:
         """Waits for the next events, at most until ``deadline``, and handles them."""
         next_event = min(self._next_look, math.inf if deadline is None else deadline)
         limit = None if next_event == math.inf else max(0.0, next_event - time.monotonic())
-        ready = [key for key, _ in self._selector.select(limit)]
-        for key in ready:
-            if key.fileobj is not self._signals.reader:
-                self._forward(key)
-        if any(key.fileobj is self._signals.reader for key in ready):
+        if self._output.is_blocked:  # processes wait as well, or the memory would fill
+            has_signal = self._output.wait(self._signals.reader, limit)
+        else:
+            ready = [key for key, _ in self._selector.select(limit)]
+            has_signal = any(key.fileobj is self._signals.reader for key in ready)
+            for key in ready:
+                if key.fileobj is not self._signals.reader:
+                    self._forward(key)
+        if has_signal:
             self._signals.look()
             self._job.look()
             # One that is stopped raises SIGCHLD as well, but only once.

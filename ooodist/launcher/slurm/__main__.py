@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack, closing
 
 from ooodist.launcher.arguments import check_command, reporting
+from ooodist.launcher.channel import open_closed_streams
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.output import Output
 from ooodist.launcher.slurm.processes import ENGINES, processes
@@ -33,6 +34,7 @@ Pipelines, and Horovod over MPI, need none of it: mpirun asks Slurm for the host
 
 def main(arguments: list[str]) -> int:
     """Runs the rank of this task and returns its exit code."""
+    open_closed_streams()
     parser = argparse.ArgumentParser(
         prog="python -m ooodist.launcher.slurm",
         usage="srun … %(prog)s --engine ENGINE -- COMMAND ...",
