@@ -97,15 +97,13 @@ class Job:
     ) -> subprocess.Popen[bytes]:
         """Starts one of its processes. Raises UserError if that fails."""
         try:
-            popen = subprocess.Popen(
+            popen = self._cleaner.popen(
                 process.command,
                 env=os.environ | OUTPUT | ({} if process.orders else process.environment),
                 stdin=subprocess.PIPE if process.orders else subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
                 bufsize=0,
-                start_new_session=True,
-                preexec_fn=self._cleaner.add_own_group,
             )
         except OSError as error:
             raise UserError(f"cannot start {process.name}: {error}") from error

@@ -123,6 +123,7 @@ class Supervisor:
 
     def __init__(self, cleaner: Cleaner, output: Output, signals: Signals) -> None:
         self._job = Job(cleaner)
+        self._cleaner = cleaner
         self.failure = ""
         self._output = output
         self._signals = signals
@@ -219,6 +220,10 @@ class Supervisor:
         if has_signal:
             self._signals.look()
             self._job.look()
+            if self._cleaner.look():
+                self._output.say(
+                    "the process that cleans up after this job was ended; a new one is there"
+                )
             # One that is stopped raises SIGCHLD as well, but only once.
             self._next_look = min(self._next_look, time.monotonic())
         if time.monotonic() >= self._next_look:

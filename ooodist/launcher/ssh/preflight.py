@@ -130,14 +130,12 @@ def _start(
     address = socket.gethostbyname(listed.host)
     errors = resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
     line = way.line(listed, address, sockets)
-    popen = subprocess.Popen(
+    popen = cleaner.popen(
         [*line, f"{module_line(way.python, way.folder)}ooodist.launcher.ssh.keeper"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
         bufsize=0,
-        start_new_session=True,
-        preexec_fn=cleaner.add_own_group,
     )
     keeper = _Keeper(listed, address, line, popen, errors)
     resources.callback(_end, keeper, cleaner)
