@@ -16,7 +16,7 @@ from ooodist.launcher.ssh import stopped
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
-# In all, this stays below the 30 s that schedulers commonly give to the launcher itself.
+# In all, it stays below the 30 s that schedulers commonly give to the launcher itself.
 SAVING_SECONDS, GRACE_AFTER_SAVING_SECONDS = 26.0, 2.0
 POLL_SECONDS = 0.1  # between looks at whether they have
 INSIST_SECONDS = 0.5  # until a second SIGTERM, by which workers end without saving

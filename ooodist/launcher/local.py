@@ -17,13 +17,13 @@ import shlex
 import sys
 import time
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.launcher import environment, private_network, restarts
 from ooodist.launcher.arguments import (
     check_command,
     count,
+    current_folder,
     log_folder,
     new_parser,
     parse,
@@ -111,7 +111,7 @@ class _Launch:
         self._options = options
         self._command = command
         self._wanted = _wanted(options)
-        self._way = Way(tuple(shlex.split(options.ssh)), options.python, Path.cwd())
+        self._way = Way(tuple(shlex.split(options.ssh)), options.python, current_folder())
         if self._wanted is None:
             check_command(command)
         self.output = Output(log_folder(options.log_dir))
