@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections import namedtuple
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ooodist.launcher.environment import Process
 from ooodist.launcher.host import Host
 from ooodist.launcher.ssh import mpirun
 from ooodist.launcher.ssh.preflight import Way
+
+from ..conftest import Launchers
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -40,3 +43,16 @@ def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         process(4)
     monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
     process(4)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="apt-get install openmpi-bin")
+def test_ctrl_c_lets_ranks_save(launchers: Launchers) -> None:
+    save = "trap 'sleep 1.5; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    launcher = launchers.start("-np", "2", "--engine", "mpi", "--", "sh", "-c", save)
+    assert launcher.stdout is not None
+    for _ in range(2):
+        launcher.stdout.readline()
+    launcher.send_signal(signal.SIGINT)
+    stdout, stderr = launcher.communicate(timeout=30)
+    assert launcher.returncode == 130, stderr
+    assert sorted(stdout.splitlines()) == ["[0] saved", "[1] saved"]
