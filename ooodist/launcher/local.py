@@ -29,7 +29,6 @@ from ooodist.launcher.arguments import (
     parse,
     reporting,
 )
-from ooodist.launcher.channel import open_closed_streams
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Places, Process
 from ooodist.launcher.host import Host
@@ -40,6 +39,7 @@ from ooodist.launcher.ssh.listed import LOOPBACK, Listed, count_slots, first_wor
 from ooodist.launcher.ssh.places import Wanted, find_places
 from ooodist.launcher.ssh.preflight import Way
 from ooodist.launcher.supervise import Signals, Supervisor, finish
+from ooodist.util.channel import open_closed_streams
 from ooodist.util.cores import shares
 
 RESTART = "OOODIST_RESTART"  # the number of the restart, for the workers

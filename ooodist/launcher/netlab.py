@@ -48,10 +48,10 @@ from ooodist.launcher.arguments import (
     parse,
     reporting,
 )
-from ooodist.launcher.channel import open_closed_streams
 from ooodist.launcher.lab import Lab
 from ooodist.launcher.output import Output
 from ooodist.launcher.supervise import Signals, Supervisor
+from ooodist.util.channel import open_closed_streams
 
 DESCRIPTION = """\
 Start one training job on N hosts of an emulated network on this machine: worker i on host i, which

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from ooodist.launcher.channel import channels
+from ooodist.util.channel import channels
 
 # TensorFlow's C++ has two formats of log lines: these are notes (I) and warnings (W), not errors.
 # The last two are parts of such notes that begin differently.

@@ -8,12 +8,12 @@ import sys
 from contextlib import ExitStack, closing
 
 from ooodist.launcher.arguments import check_command, reporting
-from ooodist.launcher.channel import open_closed_streams
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.output import Output
 from ooodist.launcher.slurm.processes import ENGINES, processes
 from ooodist.launcher.slurm.task import task_of
 from ooodist.launcher.supervise import Signals, Supervisor
+from ooodist.util.channel import open_closed_streams
 
 DESCRIPTION = """\
 Start one rank of a training job in each task of a Slurm step. The ranks find each other by what

@@ -1,4 +1,4 @@
-"""Writes to the launcher's standard output and standard error, without waiting for who reads them.
+"""Writes to standard output and standard error, without waiting for who reads them.
 
 A terminal that is stopped (Ctrl-S) or a pipe that nobody reads would otherwise keep the launcher
 from seeing signals, the end of processes, and its timeout.
