@@ -35,6 +35,7 @@ from ooodist.util.yaml_dataclass import Range, did_you_mean
 
 Engine = Literal["auto", "local", "collective", "horovod", "byteps", "mpi"]
 LARGEST_SEED = 2**31 - 1  # leaves room for the seeds of the ranks, which NumPy limits to 32 bits
+MOST_CHARACTERS = 200_000  # of a job file, a hundred times a long one; to read more takes long
 LONGEST_STALL = 10**6  # seconds: 11 days
 
 DEFAULTS: dict[str, Any] = {
@@ -299,7 +300,9 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 
 def _given(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
     """Returns the settings in a file, changed by the overrides."""
-    value = None if file is None else strict_yaml.parse_file(file, "--config")
+    value = None
+    if file is not None:
+        value = strict_yaml.parse_file(file, "--config", most_characters=MOST_CHARACTERS)
     settings = _group_of_keys(value, str(file))
     for override in overrides:
         _override(settings, override)

@@ -13,14 +13,17 @@ _LAUNCH = {
     "mpi": "mpirun -np 2 python -m ooodist.train …",
 }
 # Variables that hold the number of processes: those of horovodrun (gloo), Open MPI, other MPIs.
-_HOROVOD_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_HOROVOD_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+_SLURM_SIZE = "SLURM_STEP_NUM_TASKS"
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # of Slurm: batch scripts, interactive shells
 
 
 def detect(environ: Mapping[str, str]) -> tuple[str, str]:
     """Returns the engine that the environment asks for, and why.
 
     Raises:
-        UserError: a variable has an invalid value.
+        UserError: a variable has an invalid value, or several processes were started that would
+            train without each other.
     """
     named = environ.get("OOODIST_ENGINE")
     if named is not None:
@@ -30,6 +33,7 @@ def detect(environ: Mapping[str, str]) -> tuple[str, str]:
         # HOROVOD_SIZE=1 means that somebody started one process on purpose.
         if size > 1 or reason.startswith(("HOROVOD", "DMLC")):
             return engine, reason
+    _refuse_strangers(environ)
     return "local", "no launcher has set its variables"
 
 
@@ -55,9 +59,10 @@ def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tupl
         )
     if name not in found and name != "local" and (workers != 1 or name == "byteps"):
         others = "".join(f", but {why} (engine {other})" for other, (_, why) in found.items())
+        start = _LAUNCH[name] if name == "mpi" or not _slurm_tasks(environ) else _slurm_launch(name)
         raise UserError(
             f"{reason}, but this process was not started by a launcher of {name}{others}; start "
-            f"it with: {_LAUNCH[name]}" + ("" if found else " (or take engine: local)")
+            f"it with: {start}" + ("" if found else " (or take engine: local)")
         )
     if name == "local":
         for other, (size, why) in found.items():
@@ -131,6 +136,9 @@ def _launched(environ: Mapping[str, str]) -> dict[str, tuple[int, str]]:
             if variable != _HOROVOD_SIZES[0]:
                 found["mpi"] = found["horovod"]  # comes second: only taken if it is asked for
             break
+    else:
+        if "PMIX_RANK" in environ and (tasks := _slurm_tasks(environ)):  # srun --mpi=pmix
+            found["horovod"] = found["mpi"] = (tasks, f"PMIX_RANK, {_SLURM_SIZE}={tasks}")
     if environ.get("DMLC_ROLE"):
         size = _number(environ, "DMLC_NUM_WORKER")
         reason = f"DMLC_ROLE={environ['DMLC_ROLE']}, DMLC_NUM_WORKER={size}"
@@ -141,6 +149,32 @@ def _launched(environ: Mapping[str, str]) -> dict[str, tuple[int, str]]:
     if workers := cluster(environ):
         found["collective"] = (len(workers[0]), f"TF_CONFIG with {len(workers[0])} workers")
     return found
+
+
+def _slurm_launch(engine: str) -> str:
+    return f"srun … python -m ooodist.launcher.slurm --engine {engine} -- python my_training.py"
+
+
+def _slurm_tasks(environ: Mapping[str, str]) -> int:
+    """Returns how many processes srun has started together with this one; 0 if it has not."""
+    step = environ.get("SLURM_STEP_ID", "")
+    if _SLURM_SIZE not in environ or (step.isdigit() and int(step) >= _FIRST_SPECIAL_STEP):
+        return 0  # the shell of salloc has the variables of its allocation alone
+    return _number(environ, _SLURM_SIZE)
+
+
+def _refuse_strangers(environ: Mapping[str, str]) -> None:
+    """Raises UserError if processes were started together that cannot find each other."""
+    size, why, start = _slurm_tasks(environ), f"srun ({_SLURM_SIZE})", _slurm_launch("collective")
+    if size < 2 and {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():
+        size = _number(environ, "WORLD_SIZE")
+        why, start = "torchrun (WORLD_SIZE)", _LAUNCH["collective"]
+    if size > 1:
+        raise UserError(
+            f"this process is one of {size} that were started by {why}, which does not join them: "
+            f"each would train on its own; start them with: {start}, or take engine: local, if "
+            "that is what you want"
+        )
 
 
 def _number(environ: Mapping[str, str], variable: str) -> int:

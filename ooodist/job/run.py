@@ -6,11 +6,12 @@ that rank at once, and the others in their next exchange.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from ooodist.checkpoint.parts import Parts
 from ooodist.checkpoint.state import State
 from ooodist.config.job import Config
 from ooodist.engines.base import Engine
+from ooodist.engines.rank_0 import on_rank_0
 from ooodist.engines.settings import BYTEPS_CREDIT
 from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
@@ -50,7 +52,7 @@ from ooodist.trainer.saving.copying import Copying
 from ooodist.trainer.saving.savers import SaveParts, SaveWhole
 from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog, place_in_training
 from ooodist.transfer import provenance
-from ooodist.util import yaml_dataclass
+from ooodist.util import folder_lock, yaml_dataclass
 from ooodist.util.program import (
     CRASH_CODE,
     INTERRUPTED_CODE,
@@ -63,6 +65,7 @@ from ooodist.util.replacing import INCOMPLETE_PREFIX
 
 logger = logging.getLogger("ooodist")
 
+PATIENCE, RESTART_PATIENCE = 1.0, 60.0  # seconds for another job to leave the output folder
 LINGER_SECONDS = 1.0  # before a rank ends, as others may still be receiving what it last sent
 
 
@@ -72,10 +75,23 @@ def run(config: Config) -> int:
 
     def work(engine: Engine) -> None:
         termination.started(engine.rank)
-        train(set_up(config, engine), started, termination)
+        with _holding_output(config, engine):
+            train(set_up(config, engine), started, termination)
 
     with termination.watching():
         return on_all_ranks(config, work)
+
+
+@contextlib.contextmanager
+def _holding_output(config: Config, engine: Engine) -> Iterator[None]:
+    """Keeps other jobs out of the output folder. Raises UserError, on all ranks."""
+    # What is started again, elsewhere perhaps, may meet the end of the one before.
+    patience = RESTART_PATIENCE if config.checkpoint.restart else PATIENCE
+    with contextlib.ExitStack() as stack:
+        lock = folder_lock.held(Path(config.output), "output", patience)
+        with engine.agreed():
+            on_rank_0(engine, lambda: stack.enter_context(lock))
+        yield
 
 
 def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:

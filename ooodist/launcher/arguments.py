@@ -94,6 +94,14 @@ def check_command(command: list[str]) -> None:
         )
 
 
+def current_folder() -> Path:
+    """Returns the current folder. Raises UserError if it is gone."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UserError("the current folder was removed; change to one that exists") from error
+
+
 def log_folder(folder: Path | None) -> Path | None:
     """Makes the folder of ``--log-dir``. Raises UserError if it cannot be written to."""
     if folder is None:

@@ -12,6 +12,7 @@ some 0.25 ms of delay, more if all cores are busy.
     cable.py HOST_DESCRIPTOR SWITCH_DESCRIPTOR SECONDS
 """
 
+import errno
 import fcntl
 import os
 import select
@@ -24,6 +25,8 @@ TUNSETIFF = 0x400454CA  # <linux/if_tun.h>, as all below
 IFF_TAP = 0x0002
 IFF_NO_PI = 0x1000
 LARGEST_PACKET = 1 << 16
+# Packets that a cable loses: its other end is down, or has no room.
+_LOST = (errno.EIO, errno.ENOBUFS, errno.ENOMEM)
 PRIORITY = -20  # it must not wait for a host's computation
 
 
@@ -48,14 +51,22 @@ def carry(host: int, switch: int, delay: float) -> None:
     while True:
         now = time.monotonic()
         while on_the_way and on_the_way[0][0] <= now:
-            os.write(switch, on_the_way.popleft()[1])
+            _send(switch, on_the_way.popleft()[1])
         timeout = max(0.0, on_the_way[0][0] - time.monotonic()) if on_the_way else None
         ready, _, _ = select.select([host, switch], [], [], timeout)
         if host in ready:
             packet = os.read(host, LARGEST_PACKET)
             on_the_way.append((time.monotonic() + delay, packet))
         if switch in ready:
-            os.write(host, os.read(switch, LARGEST_PACKET))
+            _send(host, os.read(switch, LARGEST_PACKET))
+
+
+def _send(end: int, packet: bytes) -> None:
+    try:
+        os.write(end, packet)
+    except OSError as error:
+        if error.errno not in _LOST:
+            raise
 
 
 if __name__ == "__main__":

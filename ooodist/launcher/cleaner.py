@@ -9,6 +9,8 @@ way the helper then kills the process groups, and then removes the networks, fol
 The pipe carries one JSON line per item: ``["group", 1234]``, ``["forget", 1234]`` (that group),
 ``["folder", "/tmp/…"]``, ``["files", "/dev/shm/name_"]`` (all files whose paths begin like this),
 ``["namespace", "name"]`` (of a network, with its processes and interfaces).
+
+The helper may be killed as well; the launcher then starts another one, and tells it the same.
 """
 
 import json
@@ -25,12 +27,19 @@ from pathlib import Path
 from typing import Any, Self
 
 GROUP_END_SECONDS = 2.0  # a killed process is gone at once, unless it is busy in the kernel
+FOLDER_SECONDS = 5.0  # daemons of Open MPI outlive their ranks, and clear folders of their own
 
 
 class Cleaner:
     """The launcher's end of the pipe: a context manager around the whole job."""
 
     def __enter__(self) -> Self:
+        self._groups: set[int] = set()
+        self._others: list[tuple[str, str]] = []
+        self._start()
+        return self
+
+    def _start(self) -> None:
         reader, self._pipe = os.pipe()
         # A session of its own, so that Ctrl-C in the terminal reaches only the launcher.
         self._process = subprocess.Popen(
@@ -40,11 +49,36 @@ class Cleaner:
             start_new_session=True,
         )
         os.close(reader)
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._pipe)
-        self._process.wait()
+        if self._process.wait() != 0:
+            _clean_up([("group", group) for group in self._groups] + self._others)
+
+    def look(self) -> bool:
+        """Starts another helper if something has ended it; returns whether that was so."""
+        if self._process.poll() is None:
+            return False
+        os.close(self._pipe)
+        self._start()
+        for group in self._groups:
+            self._tell("group", group)
+        for kind, value in self._others:
+            self._tell(kind, value)
+        return True
+
+    def popen(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Starts a process in a group of its own that is registered to be killed.
+
+        Args:
+            command: what it runs.
+            options: more of ``subprocess.Popen``.
+        """
+        process: subprocess.Popen[bytes] = subprocess.Popen(
+            command, start_new_session=True, preexec_fn=self.add_own_group, **options
+        )
+        self._groups.add(process.pid)
+        return process
 
     def fileno(self) -> int:
         """Returns the pipe; the helper also waits for the end of any child that inherits it."""
@@ -59,29 +93,35 @@ class Cleaner:
 
     def forget_group(self, group: int) -> None:
         """Unregisters a group; to be called before its id can be reused for somebody else's."""
+        self._groups.discard(group)
         self._tell("forget", group)
 
     def add_namespace(self, name: str) -> None:
         """Registers a network namespace of ``ip netns`` to be removed, with its processes."""
-        self._tell("namespace", name)
+        self._keep("namespace", name)
 
     def add_files(self, prefix: str) -> None:
         """Registers files to be removed: all whose absolute path begins with ``prefix``."""
-        self._tell("files", prefix)
+        self._keep("files", prefix)
 
     def add_folder(self, folder: Path) -> None:
         """Registers a folder to be removed, with its content."""
-        self._tell("folder", str(folder))
+        self._keep("folder", str(folder))
 
-    def new_folder(self) -> Path:
+    def new_folder(self, parent: Path | None = None) -> Path:
         """Makes a temporary folder that is removed, with its content, after the job."""
-        folder = Path(tempfile.gettempdir()) / f"ooodist-{secrets.token_hex(6)}"
+        folder = (parent or Path(tempfile.gettempdir())) / f"ooodist-{secrets.token_hex(6)}"
         self.add_folder(folder)
         folder.mkdir(mode=0o700)
         return folder
 
+    def _keep(self, kind: str, value: str) -> None:
+        self._others.append((kind, value))
+        self._tell(kind, value)
+
     def _tell(self, kind: str, value: str | int) -> None:
-        os.write(self._pipe, json.dumps([kind, value]).encode() + b"\n")
+        with suppress(BrokenPipeError):  # the next helper will be told
+            os.write(self._pipe, json.dumps([kind, value]).encode() + b"\n")
 
 
 def kill_groups(groups: set[int]) -> None:
@@ -132,7 +172,34 @@ def _remove_files(prefix: str) -> None:
     folder, name = os.path.split(prefix)
     for entry in os.listdir(folder):
         if entry.startswith(name):
-            os.unlink(os.path.join(folder, entry))
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, entry))
+
+
+def _remove_folder(folder: str) -> None:
+    # Others may remove files there at the same time, or add some: until it is gone.
+    deadline = time.monotonic() + FOLDER_SECONDS
+    while os.path.lexists(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        if time.monotonic() > deadline:
+            sys.stderr.write(f"ooodist: warning: {folder} cannot be removed\n")
+            return
+        time.sleep(0.01)
+
+
+def _clean_up(told: list[tuple[str, Any]]) -> None:
+    """Does what ``told`` asks for: first groups, then networks, files and folders."""
+
+    def of(kind: str) -> list[Any]:
+        return [value for its_kind, value in told if its_kind == kind]
+
+    kill_groups(set(of("group")))
+    for name in of("namespace"):
+        _remove_namespace(name)
+    for prefix in of("files"):
+        _remove_files(prefix)
+    for folder in of("folder"):
+        _remove_folder(folder)
 
 
 def main() -> None:
@@ -140,21 +207,14 @@ def main() -> None:
     # Signals that end a whole service also end the launcher; the helper must outlive it.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    items: dict[str, list[Any]] = {"group": [], "folder": [], "files": [], "namespace": []}
+    told: list[tuple[str, Any]] = []
     for line in sys.stdin:
         kind, value = json.loads(line)
         if kind == "forget":
-            items["group"].remove(value)
+            told = [each for each in told if each != ("group", value)]
         else:
-            items[kind].append(value)
-    kill_groups(set(items["group"]))
-    for name in items["namespace"]:
-        _remove_namespace(name)
-    for prefix in items["files"]:
-        _remove_files(prefix)
-    for folder in items["folder"]:
-        if os.path.exists(folder):
-            shutil.rmtree(folder)
+            told.append((kind, value))
+    _clean_up(told)
 
 
 if __name__ == "__main__":

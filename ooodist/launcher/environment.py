@@ -213,6 +213,7 @@ def start_rendezvous(own: Host, slots: list[Any], resources: ExitStack, port: in
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
+    own.bound_socket(port).close()  # says better what is wrong
     # Not RendezvousServer, which listens on every network of the machine.
     with own.inside():
         server = RendezvousHTTPServer((own.address, port), RendezvousHandler, 0)

@@ -1,6 +1,7 @@
 """A host on which processes of a job run: this machine, or one of an emulated network."""
 
 import ctypes
+import errno
 import fcntl
 import os
 import socket
@@ -10,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 
 CLONE_NEWNET = 0x40000000  # <sched.h>
@@ -84,8 +86,13 @@ class Host:
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.address, port))
-        except OSError:
+        except OSError as error:
             bound.close()
+            if error.errno == errno.EADDRNOTAVAIL and self.address == Host.address:
+                raise UserError(
+                    f"this machine has no address {self.address}, over which the processes of a "
+                    f"job meet; run: ip link set lo up; ip addr add {self.address}/8 dev lo"
+                ) from error
             raise
         return bound
 
@@ -123,6 +130,15 @@ def _enter(namespace: int) -> None:
 def each_once(hosts: Iterable[Host]) -> list[Host]:
     """Returns one host of each address."""
     return list({host.address: host for host in hosts}.values())
+
+
+def ipv4_address(name: str) -> str:
+    """Returns the IPv4 address of a host. Raises OSError if its name has none."""
+    try:
+        return socket.gethostbyname(name)
+    except UnicodeError as error:  # some names cannot even be asked for
+        reason = "between its dots a name has 1 to 63 letters"
+        raise OSError(errno.EINVAL, reason) from error
 
 
 def interface_with(address: str) -> str:

@@ -16,7 +16,8 @@ from ooodist.launcher.ssh import stopped
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # The same, where all is well but for a signal to the launcher: workers save a checkpoint first.
-SAVING_SECONDS = 30.0
+# In all, it stays below the 30 s that schedulers commonly give to the launcher itself.
+SAVING_SECONDS, GRACE_AFTER_SAVING_SECONDS = 26.0, 2.0
 POLL_SECONDS = 0.1  # between looks at whether they have
 INSIST_SECONDS = 0.5  # until a second SIGTERM, by which workers end without saving
 LOST_CODE = 255  # of ssh
@@ -96,15 +97,13 @@ class Job:
     ) -> subprocess.Popen[bytes]:
         """Starts one of its processes. Raises UserError if that fails."""
         try:
-            popen = subprocess.Popen(
+            popen = self._cleaner.popen(
                 process.command,
                 env=os.environ | OUTPUT | ({} if process.orders else process.environment),
                 stdin=subprocess.PIPE if process.orders else subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
                 bufsize=0,
-                start_new_session=True,
-                preexec_fn=self._cleaner.add_own_group,
             )
         except OSError as error:
             raise UserError(f"cannot start {process.name}: {error}") from error
@@ -169,13 +168,20 @@ class Job:
             for running in self.running:
                 running.signal(number)
 
-    def end(self, wait: Callable[[float], None], *, may_save: bool = False) -> list[Running]:
+    def end(
+        self,
+        wait: Callable[[float], None],
+        *,
+        may_save: bool = False,
+        at_once: Callable[[], bool] = lambda: False,
+    ) -> list[Running]:
         """Ends whatever still runs: SIGTERM to every group, SIGKILL after the grace period.
 
         Args:
             wait: waits until no process is alive, for at most this many seconds.
             may_save: whether workers have time to save a checkpoint together; if not, as one of
                 them has failed, they get a second SIGTERM.
+            at_once: tells whether nothing is to be waited for any more, nor by ``wait``.
 
         Returns:
             The processes that SIGTERM did not end.
@@ -183,13 +189,13 @@ class Job:
         if self._has_ended:
             return []
         if may_save:
-            self._let_save(wait)
+            self._let_save(wait, at_once)
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # in case it is stopped
         wait(INSIST_SECONDS)
         if self.alive():
             self.signal(signal.SIGTERM)
-        wait(GRACE_SECONDS - INSIST_SECONDS)
+        wait((GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS) - INSIST_SECONDS)
         stubborn = self.alive()
         kill_groups({running.popen.pid for running in self.running})
         self._has_ended = True
@@ -200,13 +206,15 @@ class Job:
                 running.popen.stdin.close()
         return stubborn
 
-    def _let_save(self, wait: Callable[[float], None]) -> None:
+    def _let_save(self, wait: Callable[[float], None], at_once: Callable[[], bool]) -> None:
         """Asks the workers to end, and gives them time; they may need servers for that."""
         workers = [running for running in self.running if running.process.is_worker]
         for running in workers:
             running.let_save()
         deadline = time.monotonic() + SAVING_SECONDS
         while any(running.code is None for running in workers) and time.monotonic() < deadline:
+            if at_once():
+                return
             wait(POLL_SECONDS)
 
 

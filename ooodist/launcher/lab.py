@@ -243,13 +243,8 @@ class Lab:
                 self._ip(place, "link", "set", interface, "mtu", str(MTU), "up")
             command = [sys.executable, "-I", "-S", cable.__file__, *map(str, ends), f"{delay:f}"]
             self._carriers.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=ends,
-                    start_new_session=True,
-                    preexec_fn=self.cleaner.add_own_group,
+                self.cleaner.popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=ends
                 )
             )
         except OSError as error:

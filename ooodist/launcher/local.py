@@ -17,13 +17,13 @@ import shlex
 import sys
 import time
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.launcher import environment, private_network, restarts
 from ooodist.launcher.arguments import (
     check_command,
     count,
+    current_folder,
     log_folder,
     new_parser,
     parse,
@@ -38,7 +38,8 @@ from ooodist.launcher.ssh import mpirun
 from ooodist.launcher.ssh.listed import LOOPBACK, Listed, count_slots, first_workers, read_hosts
 from ooodist.launcher.ssh.places import Wanted, find_places
 from ooodist.launcher.ssh.preflight import Way
-from ooodist.launcher.supervise import Signals, Supervisor
+from ooodist.launcher.supervise import Signals, Supervisor, finish
+from ooodist.util.channel import open_closed_streams
 from ooodist.util.cores import shares
 
 RESTART = "OOODIST_RESTART"  # the number of the restart, for the workers
@@ -92,6 +93,7 @@ LISTENING = ("collective", *mpirun.ENGINES)  # on all networks, whatever they ar
 
 def main(arguments: list[str]) -> int:
     """Runs one job and returns the exit code."""
+    open_closed_streams()
     options, command = _parse(arguments)
     return reporting(lambda: _launch(options, command))
 
@@ -109,7 +111,7 @@ class _Launch:
         self._options = options
         self._command = command
         self._wanted = _wanted(options)
-        self._way = Way(tuple(shlex.split(options.ssh)), options.python, Path.cwd())
+        self._way = Way(tuple(shlex.split(options.ssh)), options.python, current_folder())
         if self._wanted is None:
             check_command(command)
         self.output = Output(log_folder(options.log_dir))
@@ -139,8 +141,9 @@ class _Launch:
             return Ended(code, supervisor.failure, time.monotonic() - started)
 
     def close(self) -> None:
-        """Lets go of the signals."""
+        """Lets go of the signals, and gives what was said last some time to be read."""
         if self._signals:
+            finish(self.output, self._signals, time.monotonic())
             self._signals.close()
 
     def _places(self, is_restart: bool, cleaner: Cleaner, resources: ExitStack) -> Places:

@@ -51,6 +51,7 @@ from ooodist.launcher.arguments import (
 from ooodist.launcher.lab import Lab
 from ooodist.launcher.output import Output
 from ooodist.launcher.supervise import Signals, Supervisor
+from ooodist.util.channel import open_closed_streams
 
 DESCRIPTION = """\
 Start one training job on N hosts of an emulated network on this machine: worker i on host i, which
@@ -80,6 +81,7 @@ examples:
 
 def main(arguments: list[str]) -> int:
     """Runs one job and returns the exit code."""
+    open_closed_streams()
     options, command = _parse(arguments)
     return reporting(lambda: _launch(options, command))
 

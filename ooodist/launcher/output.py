@@ -7,10 +7,13 @@ screen; in a file or pipe only the last one before a line feed is useful, and on
 
 import os
 import re
+import select
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
+
+from ooodist.util.channel import channels
 
 # TensorFlow's C++ has two formats of log lines: these are notes (I) and warnings (W), not errors.
 # The last two are parts of such notes that begin differently.
@@ -62,6 +65,14 @@ class LineSplitter:
         self._rest = self._progress = b""
 
 
+class SupportsFileno(Protocol):
+    """What select takes."""
+
+    def fileno(self) -> int:
+        """Returns the descriptor."""
+        ...
+
+
 class Output:
     """Writes labeled lines to the launcher's own standard output and standard error.
 
@@ -74,7 +85,9 @@ class Output:
     def __init__(self, log_folder: Path | None) -> None:
         self.failure: OSError | None = None
         self._log_folder = log_folder
+        self._channels = channels()
         self._logs: dict[str, BinaryIO] = {}
+        self._begun: set[str] = set()  # labels whose log goes on after a restart
         self._progress_on_screen = False
         self._errors: set[bytes] = set()
         self._last: dict[str, deque[bytes]] = {}  # lines, by label
@@ -96,12 +109,14 @@ class Output:
         """
         if self._log_folder is not None and label not in self._logs:
             path = self._log_folder / f"{label.replace(' ', '-')}.log"
-            self._logs[label] = path.open("wb", buffering=0)
+            self._logs[label] = path.open("ab" if label in self._begun else "wb", buffering=0)
+            self._begun.add(label)
 
     def close_logs(self) -> None:
         """Closes all log files."""
         for log in self._logs.values():
             log.close()
+        self._logs.clear()
 
     def show(self, descriptor: int, label: str, text: bytes, whole: bool) -> None:
         """Writes ``[label] text`` to file descriptor 1 or 2, and complete lines to the log."""
@@ -127,6 +142,30 @@ class Output:
         return self._hidden is not None and self._hidden.match(text) is not None
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether lines wait for their reader; what is shown meanwhile waits as well."""
+        return any(channel.is_blocked for channel in self._channels.values())
+
+    def wait(self, other: SupportsFileno, seconds: float | None) -> bool:
+        """Waits until more can be written, and writes it, or until ``other`` can be read.
+
+        Args:
+            other: what else to wait for.
+            seconds: the longest time to wait; None: no limit.
+
+        Returns:
+            Whether ``other`` can be read.
+        """
+        blocked = {c.descriptor: c for c in self._channels.values() if c.is_blocked}
+        readable, writable, _ = select.select([other], list(blocked), [], seconds)
+        for descriptor in writable:
+            try:
+                blocked[descriptor].flush()
+            except OSError as error:
+                self.failure = error
+        return bool(readable)
+
+    @property
     def where(self) -> str:
         """The end of an error message: where the full output is, if anywhere."""
         return f"; all that was written: {self._log_folder}" if self._log_folder else ""
@@ -144,7 +183,4 @@ class Output:
             if self._progress_on_screen:
                 line = ERASE_LINE + line
             self._progress_on_screen = not whole
-        if whole:
-            line += b"\n"
-        while line:
-            line = line[os.write(descriptor, line) :]
+        self._channels[descriptor].write(line + b"\n" if whole else line)

@@ -15,11 +15,13 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.environment import Process
 from ooodist.launcher.job import (
+    GRACE_AFTER_SAVING_SECONDS,
     GRACE_SECONDS,
     HELPERS_END_SECONDS,
     SAVING_SECONDS,
@@ -34,6 +36,10 @@ from ooodist.launcher.ssh.mpirun import rank_of
 READ_SIZE = 1 << 20  # at least the capacity of a pipe, so that one read empties it
 TIMEOUT_CODE = 124  # as timeout(1)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# timeout(1) sends its signal twice, to a process and its group, and systemd SIGHUP after SIGTERM:
+# only what comes so much later is somebody who insists.
+SECOND_SIGNAL_SECONDS = 0.2
+UNREAD_SECONDS = 1.0  # for the last lines of a job that is told to end, should nobody read them
 
 
 @dataclass
@@ -53,33 +59,58 @@ class Signals:
 
     Attributes:
         reader: can be read when a signal has come.
-        stopped_by: the last of STOP_SIGNALS that has come, as of the last ``look``.
+        stopped_by: the first of STOP_SIGNALS that has come, as of the last ``look``.
+        insists: whether another one has come since, so that all is to end at once.
     """
 
     def __init__(self) -> None:
         self.reader, self._writer = socket.socketpair()
         self.stopped_by: int | None = None
+        self.insists = False
+        self._stopped_at = math.inf
         for end in (self.reader, self._writer):
             end.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno())
+        self._before: dict[int, Any] = {}
         for number in (signal.SIGCHLD, *STOP_SIGNALS):
             # What is ignored already (nohup) stays ignored.
             if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)
+                self._before[number] = signal.signal(number, lambda *_: None)
 
     def look(self) -> int | None:
         """Reads what has come, and returns ``stopped_by``."""
         with suppress(BlockingIOError):
             for number in self.reader.recv(4096):
-                if number in STOP_SIGNALS:
-                    self.stopped_by = number
+                if number not in STOP_SIGNALS:
+                    continue
+                if self.stopped_by is None:
+                    self.stopped_by, self._stopped_at = number, time.monotonic()
+                elif time.monotonic() >= self._stopped_at + SECOND_SIGNAL_SECONDS:
+                    self.insists = True
         return self.stopped_by
 
     def close(self) -> None:
-        """Lets go of the sockets; signals do nothing from then on."""
+        """Lets go of the sockets; signals do what they did before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         signal.set_wakeup_fd(-1)
         self.reader.close()
         self._writer.close()
+
+
+def finish(output: Output, signals: Signals, deadline: float | None) -> None:
+    """Waits until what was shown has been read, or a signal or the deadline comes.
+
+    In any case there is some time, but little for a job that was told to end.
+    """
+    least = time.monotonic() + UNREAD_SECONDS
+    latest = math.inf if deadline is None else max(deadline, least)
+    while output.is_blocked:
+        left = (latest if signals.stopped_by is None else least) - time.monotonic()
+        if left <= 0:
+            return
+        output.wait(signals.reader, None if left == math.inf else left)
+        signals.look()
 
 
 class Supervisor:
@@ -92,6 +123,7 @@ class Supervisor:
 
     def __init__(self, cleaner: Cleaner, output: Output, signals: Signals) -> None:
         self._job = Job(cleaner)
+        self._cleaner = cleaner
         self.failure = ""
         self._output = output
         self._signals = signals
@@ -114,6 +146,7 @@ class Supervisor:
             code = self._watch(deadline, timeout)
         finally:
             self._end()
+            finish(self._output, self._signals, deadline)
         self._check_output()
         return code
 
@@ -134,7 +167,8 @@ class Supervisor:
         while (code := self._job.code()) is None:
             self._wait(deadline)
             if (number := self._signals.stopped_by) is not None:
-                self._output.say(f"{signal.Signals(number).name}: ending the job")
+                name = signal.Signals(number).name
+                self._output.say(f"{name}: ending the job (a second signal ends it at once)")
                 return 128 + number
             self._check_output()
             if deadline is not None and time.monotonic() >= deadline and self._job.code() is None:
@@ -175,13 +209,21 @@ class Supervisor:
         """Waits for the next events, at most until ``deadline``, and handles them."""
         next_event = min(self._next_look, math.inf if deadline is None else deadline)
         limit = None if next_event == math.inf else max(0.0, next_event - time.monotonic())
-        ready = [key for key, _ in self._selector.select(limit)]
-        for key in ready:
-            if key.fileobj is not self._signals.reader:
-                self._forward(key)
-        if any(key.fileobj is self._signals.reader for key in ready):
+        if self._output.is_blocked:  # processes wait as well, or the memory would fill
+            has_signal = self._output.wait(self._signals.reader, limit)
+        else:
+            ready = [key for key, _ in self._selector.select(limit)]
+            has_signal = any(key.fileobj is self._signals.reader for key in ready)
+            for key in ready:
+                if key.fileobj is not self._signals.reader:
+                    self._forward(key)
+        if has_signal:
             self._signals.look()
             self._job.look()
+            if self._cleaner.look():
+                self._output.say(
+                    "the process that cleans up after this job was ended; a new one is there"
+                )
             # One that is stopped raises SIGCHLD as well, but only once.
             self._next_look = min(self._next_look, time.monotonic())
         if time.monotonic() >= self._next_look:
@@ -197,7 +239,7 @@ class Supervisor:
 
     def _wait_for_ends(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._job.alive() and time.monotonic() < deadline:
+        while self._job.alive() and time.monotonic() < deadline and not self._signals.insists:
             self._wait(deadline)
 
     def _forward(self, key: selectors.SelectorKey) -> None:
@@ -215,11 +257,16 @@ class Supervisor:
 
     def _end(self) -> None:
         """Ends all processes that still run."""
-        may_save = self._signals.stopped_by == signal.SIGTERM and not self._job.failed()
-        if stubborn := self._job.end(self._wait_for_ends, may_save=may_save):
+        may_save = self._signals.stopped_by is not None and not self._job.failed()
+        if stubborn := self._job.end(
+            self._wait_for_ends, may_save=may_save, at_once=lambda: self._signals.insists
+        ):
             names = ", ".join(running.process.name for running in stubborn)
-            seconds = GRACE_SECONDS + (SAVING_SECONDS if may_save else 0)
-            self._output.say(f"still running {seconds:g} s after SIGTERM, killed: {names}")
+            seconds = SAVING_SECONDS + GRACE_AFTER_SAVING_SECONDS if may_save else GRACE_SECONDS
+            why = f"still running {seconds:g} s after SIGTERM"
+            if self._signals.insists:
+                why = "a second signal"
+            self._output.say(f"{why}, killed: {names}")
         self._forward_the_rest()
         self._output.close_logs()
         self._selector.close()

@@ -35,12 +35,23 @@ def parse(text: str, source: str) -> Any:
         raise UserError(f"{source}: this is not valid YAML: {error}") from error
 
 
-def parse_file(file: Path, option: str) -> Any:
-    """Parses a YAML file that was given as this option. Raises UserError."""
+def parse_file(file: Path, option: str, *, most_characters: int | None = None) -> Any:
+    """Parses a YAML file that was given as this option. Raises UserError.
+
+    Args:
+        file: the file.
+        option: is named in errors.
+        most_characters: those that the file may have; None: any number.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{option} {file} cannot be read: {error}") from error
+    if most_characters is not None and len(text) > most_characters:
+        raise UserError(
+            f"{option} {file} has {len(text):,} characters; a file of this kind has "
+            f"{most_characters:,} at most: give another one"
+        )
     return parse(text, f"{option} {file}")
 
 

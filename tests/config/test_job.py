@@ -490,3 +490,12 @@ def test_what_planning_means_for_a_pipeline(
     with pytest.raises(UserError) as caught:
         planning.check_for_pipelines(schedule, elastic=elastic)
     assert message in str(caught.value)
+
+
+def test_a_job_file_that_is_far_too_long(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("".join(f"key_{number}: {number}\n" for number in range(100_000)))
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"job.yaml has [\d,]+ characters; .* 200,000 at most"):
+        job.load(file, [])
+    assert time.monotonic() - began < 5  # not half a minute

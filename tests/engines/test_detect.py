@@ -15,6 +15,9 @@ from ooodist.engines.detect import check_size, choose, cluster, detect
 from ooodist.errors import UserError
 
 MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"}
+_OF_LAUNCHERS = ("OOODIST_", "HOROVOD_", "DMLC_", "OMPI_", "PMI", "MV2_", "SLURM_", "TF_CONFIG")
+SRUN = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
 HOROVOD = {"HOROVOD_SIZE": "2", "HOROVOD_RANK": "0"}
 BYTEPS = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_WORKER_ID": "1"}
 
@@ -23,7 +26,7 @@ BYTEPS = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_WORKER_ID": "1"}
 def plain_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that no launcher has started and that has no engine yet."""
     for variable in list(os.environ):
-        if variable.startswith(("OOODIST_", "HOROVOD_", "DMLC_", "OMPI_", "PMI_", "TF_CONFIG")):
+        if variable.startswith(_OF_LAUNCHERS):
             monkeypatch.delenv(variable)
     monkeypatch.setattr(engines, "_current", None)
     monkeypatch.setattr(engines, "_was_shut_down", False)
@@ -49,6 +52,15 @@ ONE = _tf_config({"worker": ["a:1"]})
         (MPI, "horovod", "OMPI_COMM_WORLD_SIZE=4"),
         ({"OMPI_COMM_WORLD_SIZE": "1"}, "local", "no launcher"),
         ({"PMI_SIZE": "2"}, "horovod", "PMI_SIZE=2"),
+        ({"MV2_COMM_WORLD_SIZE": "2"}, "horovod", "MV2_COMM_WORLD_SIZE=2"),
+        (SRUN | {"PMIX_RANK": "1"}, "horovod", "PMIX_RANK, SLURM_STEP_NUM_TASKS=4"),
+        (SRUN | MPI, "horovod", "OMPI_COMM_WORLD_SIZE=4"),  # mpirun starts its daemons by srun
+        (SRUN | TWO, "collective", "TF_CONFIG with 2 workers"),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, "local", "no launcher"),
+        ({"SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, "local", "no launcher"),  # salloc's shell
+        (SRUN | {"SLURM_STEP_ID": "4294967290"}, "local", "no launcher"),  # the same, on a node
+        ({"WORLD_SIZE": "4"}, "local", "no launcher"),
+        (TORCHRUN | {"WORLD_SIZE": "1"}, "local", "no launcher"),
         (BYTEPS, "byteps", "DMLC_ROLE=worker, DMLC_NUM_WORKER=2"),
         (TWO, "collective", "TF_CONFIG with 2 workers"),
         (ONE, "local", "no launcher"),
@@ -104,6 +116,8 @@ def test_chief_is_the_first_worker() -> None:
         ("byteps", BYTEPS, None),
         ("mpi", MPI, None),  # asked for; what mpirun starts is otherwise Horovod's
         ("mpi", {"PMI_SIZE": "2"}, None),
+        ("mpi", SRUN | {"PMIX_RANK": "1"}, None),
+        ("local", SRUN, None),  # one that is asked for in each task
         ("mpi", {}, 1),
     ],
 )
@@ -123,6 +137,10 @@ def test_possible_choices(engine: str, environ: dict[str, str], workers: int | N
         ("collective", {}, ["launch/local.py -np 2 --engine collective"]),
         ("collective", HOROVOD, ["but HOROVOD_SIZE=2 (engine horovod)"]),
         ("byteps", {}, ["not started by a launcher of byteps", "--engine byteps"]),
+        ("auto", SRUN, ["one of 4", "srun (SLURM_STEP_NUM_TASKS)", "-m ooodist.launcher.slurm"]),
+        ("horovod", SRUN, ["not started by", "-m ooodist.launcher.slurm --engine horovod"]),
+        ("auto", TORCHRUN, ["one of 4", "torchrun (WORLD_SIZE)", "local.py -np 2 --engine coll"]),
+        ("local", {"OOODIST_ENGINE": "local"} | MPI, ["one of 4 of engine horovod"]),
         ("local", HOROVOD, ["one of 2 of engine horovod", "train on its own"]),
         ("local", MPI, ["one of 4 of engine horovod (OMPI_COMM_WORLD_SIZE=4)"]),
         ("local", TWO, ["one of 2 of engine collective"]),

@@ -25,9 +25,10 @@ from ooodist.config import job as job_file
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job.preparation import set_up
-from ooodist.job.run import train
+from ooodist.job.run import _holding_output, train
 from ooodist.step.sending.wire import ErrorFeedback
 from ooodist.trainer import resume
+from tests.util.test_folder_lock import another_job
 
 SMALL = ["model={name: mlp, layers: [8], dropout: 0.3}", "batch=128", "report.tensorboard=false"]
 
@@ -479,3 +480,16 @@ def test_checkpoints_come_by_the_clock_until_one_cannot_be_written(
     state = last_state(tmp_path / "gone")  # what was there is kept
     assert state.within is not None
     assert state.step == state.within.step
+
+
+def test_two_jobs_in_one_folder(engine: Engine, tmp_path: Path) -> None:
+    config = job_file.load(None, [*SMALL, f"output={tmp_path}"])
+    again = replace(config, checkpoint=replace(config.checkpoint, restart=True))
+    with another_job(tmp_path) as first:
+        with pytest.raises(UserError, match=f"another job writes .process {first.pid} on"):
+            _holding_output(config, engine).__enter__()
+        assert first.stdin is not None
+        threading.Timer(2.0, first.stdin.close).start()
+        with _holding_output(again, engine):  # the end of the job that is started again
+            assert first.wait(timeout=20) == 0
+    assert not list(tmp_path.iterdir())

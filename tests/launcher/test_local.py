@@ -67,6 +67,22 @@ def test_the_launcher_is_told_to_end(launchers: Launchers, number: signal.Signal
     check_no_shared_memory(port)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_job_at_once(launchers: Launchers, number: signal.Signals) -> None:
+    script = "trap '' TERM; echo ready; while :; do sleep 1; done"
+    launcher = launchers.start("-np", "1", "--engine", "local", "--", "sh", "-c", script)
+    assert launcher.stdout is not None
+    launcher.stdout.readline()
+    for _ in range(2):  # as timeout(1) does: this is one request, so the rank may save
+        launcher.send_signal(number)
+    with pytest.raises(subprocess.TimeoutExpired):
+        launcher.wait(timeout=1.5)
+    launcher.send_signal(number)
+    _, stderr = launcher.communicate(timeout=12)  # not the 28 s of a first one
+    assert launcher.returncode == 128 + number
+    assert "[launch] a second signal, killed: worker 0" in stderr
+
+
 def test_what_is_ignored_from_outside_stays_ignored(launchers: Launchers) -> None:
     script = "kill -HUP $PPID; sleep 0.5; echo goes on"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it

@@ -2,13 +2,16 @@
 
 import os
 import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ooodist.launcher import output
 
-from .conftest import Launchers, python
+from .conftest import LOCAL, Launchers, python
 
 WHOLE, PROGRESS = True, False
 
@@ -124,6 +127,43 @@ def test_the_job_ends_when_nobody_reads(launchers: Launchers) -> None:
     launcher.stdout.close()
     assert "ooodist: error: cannot write the output of the job" in launcher.stderr.read()
     assert launcher.wait(timeout=10) == 2
+
+
+def test_nobody_needs_to_read_for_a_job_to_end(launchers: Launchers) -> None:
+    reader, writer = os.pipe()  # a terminal after Ctrl-S is the same
+    job = ["-np", "1", "--engine", "local"]
+    timed = launchers.start(*job, "--timeout", "2", "--", "yes", stdout=writer)
+    told = launchers.start(*job, "--", "sh", "-c", "echo begun >&2; exec yes", stdout=writer)
+    assert told.stderr is not None
+    assert told.stderr.readline() == "[0] begun\n"
+    told.send_signal(signal.SIGTERM)
+    assert told.wait(timeout=12) == 143
+    assert "SIGTERM: ending the job" in told.stderr.read()
+    assert timed.wait(timeout=12) == 124
+    os.close(writer)
+    os.close(reader)
+
+
+def test_all_lines_of_a_job_wait_for_a_slow_reader(launchers: Launchers) -> None:
+    launcher = launchers.start("-np", "1", "--engine", "local", "--", "seq", "100000")
+    with pytest.raises(subprocess.TimeoutExpired):
+        launcher.wait(timeout=1.5)  # the pipe is full
+    stdout, _ = launcher.communicate(timeout=20)
+    assert stdout == "".join(f"[0] {number}\n" for number in range(1, 100_001))
+    assert launcher.returncode == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(launchers: Launchers, tmp_path: Path, closed: str) -> None:
+    job = (
+        f"{sys.executable} {LOCAL} -np 1 --engine local --log-dir {tmp_path} -- echo done {closed}"
+    )
+    done = subprocess.run(
+        ["sh", "-c", job], env=launchers.environment, capture_output=True, text=True, timeout=20
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("[0] done\n" if closed == "2>&-" else "")
+    assert (tmp_path / "0.log").read_text() == "done\n"
 
 
 class Shown:

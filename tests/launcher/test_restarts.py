@@ -150,5 +150,14 @@ def test_logs_go_on_after_a_restart(tmp_path: Path) -> None:
         output.begin_again()
         output.open_log("0")
         output.show(1, "0", line, whole=True)
-    output.close_logs()
+        output.close_logs()
     assert (tmp_path / "0.log").read_bytes() == b"first\nsecond\n"
+
+
+def test_a_restart_with_logs(launchers: Launchers, tmp_path: Path) -> None:
+    job = "echo start $OOODIST_RESTART; test $OOODIST_RESTART = 1 || exit 3"
+    options = ["-np", "1", "--engine", "local", "--restarts", "1", "--output", str(tmp_path)]
+    ended = launchers.run(*options, "--", "sh", "-c", job)
+    assert ended.returncode == 0, ended.stderr
+    assert "restart 1 of 1, as worker 0 exited with code 3" in ended.stderr
+    assert (tmp_path / "0.log").read_text() == "start 0\nstart 1\n"

@@ -13,6 +13,7 @@ from ooodist.launcher.output import Output
 from ooodist.launcher.slurm.processes import ENGINES, processes
 from ooodist.launcher.slurm.task import task_of
 from ooodist.launcher.supervise import Signals, Supervisor
+from ooodist.util.channel import open_closed_streams
 
 DESCRIPTION = """\
 Start one rank of a training job in each task of a Slurm step. The ranks find each other by what
@@ -33,6 +34,7 @@ Pipelines, and Horovod over MPI, need none of it: mpirun asks Slurm for the host
 
 def main(arguments: list[str]) -> int:
     """Runs the rank of this task and returns its exit code."""
+    open_closed_streams()
     parser = argparse.ArgumentParser(
         prog="python -m ooodist.launcher.slurm",
         usage="srun … %(prog)s --engine ENGINE -- COMMAND ...",

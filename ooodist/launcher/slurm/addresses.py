@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 
 from ooodist.errors import UserError
-from ooodist.launcher.host import Host, interface_with
+from ooodist.launcher.host import Host, interface_with, ipv4_address
 from ooodist.launcher.slurm.task import Task
 
 
@@ -31,10 +30,10 @@ def host_of(task: Task) -> Host:
 def address_of(name: str) -> str:
     """Returns the IPv4 address of a host. Raises UserError if its name has none."""
     try:
-        return socket.gethostbyname(name)
+        return ipv4_address(name)
     except OSError as error:
         raise UserError(
-            f"the host {name} of this Slurm job has no address here ({error}); add it to the "
+            f"the host {name} of this Slurm job has no IPv4 address here ({error}); add it to the "
             "network's names or to /etc/hosts of every host"
         ) from error
 

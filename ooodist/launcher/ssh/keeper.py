@@ -24,7 +24,7 @@ from pathlib import Path
 
 import ooodist
 from ooodist.launcher.cleaner import Cleaner
-from ooodist.launcher.host import Host, interface_with
+from ooodist.launcher.host import Host, interface_with, ipv4_address
 from ooodist.launcher.ssh import ranks
 from ooodist.util.digest import hex_digest
 
@@ -89,7 +89,7 @@ def facts(request: Request, ports: list[int], folder: Path) -> Facts:
     """Returns what is there on this host; ``ports`` and ``folder`` are the keeper's."""
     own_name, own_address = socket.gethostname(), ""
     with suppress(OSError):
-        own_address = socket.gethostbyname(own_name)
+        own_address = ipv4_address(own_name)
     return Facts(
         versions=_versions(request.engine),
         program=shutil.which(request.program, path=request.search_path) or "",

@@ -24,6 +24,11 @@ from ooodist.launcher.ssh.stopped import message, wait_until_stopped
 from ooodist.util.program import CRASH_CODE, print_error
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+# Where Open MPI 4 and 5 put it; a rank tells the others the path of its own.
+SHARED_MEMORY = (
+    "OMPI_MCA_btl_vader_backing_directory",
+    "OMPI_MCA_btl_sm_backing_directory",
+)
 
 
 def _die_with(parent: int) -> None:
@@ -61,6 +66,15 @@ def _kill_if_stopped(rank: int) -> None:
     os._exit(0)
 
 
+def _move_shared_memory(cleaner: Cleaner) -> None:
+    """Has Open MPI put its shared memory, which a killed rank leaves, where it is removed."""
+    if set(SHARED_MEMORY) & set(os.environ):
+        return
+    with suppress(OSError):  # there is none to write to
+        folder = cleaner.new_folder(Path("/dev/shm"))
+        os.environ.update(dict.fromkeys(SHARED_MEMORY, str(folder)))
+
+
 def main(keepers: str, command: list[str]) -> int:
     """Becomes the command; returns an exit code if that fails."""
     _die_with(os.getppid())
@@ -73,6 +87,7 @@ def main(keepers: str, command: list[str]) -> int:
         os.setpgid(0, 0)
     cleaner = Cleaner().__enter__()
     cleaner.add_own_group()
+    _move_shared_memory(cleaner)
     os.set_inheritable(cleaner.fileno(), True)
     try:
         os.execvp(command[0], command)

@@ -54,6 +54,11 @@ def read_hosts(text: str) -> list[Listed]:
 def _read(entries: list[str], where: str) -> list[Listed]:
     hosts: dict[str, Listed] = {}
     for entry in entries:
+        if entry.count(":") > 1:
+            raise UserError(
+                f"{where}: {entry!r} is an IPv6 address; the engines meet over IPv4: give an IPv4 "
+                "address, or a name that has one"
+            )
         found = _HOST.fullmatch(entry)
         slots = int(found["number"] or found["slots"] or 1) if found else 0
         if found is None or slots < 1:

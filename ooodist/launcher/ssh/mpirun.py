@@ -20,6 +20,7 @@ from ooodist.errors import UserError
 from ooodist.launcher.environment import OUTPUT, Process
 from ooodist.launcher.host import Host, each_once
 from ooodist.launcher.ssh.host import SshHost, passed_on
+from ooodist.launcher.ssh.leash import SHARED_MEMORY
 from ooodist.launcher.ssh.preflight import SSH_OPTIONS, Way
 
 ENGINES = {
@@ -31,6 +32,7 @@ ENGINES = {
         "HOROVOD_CPU_OPERATIONS": "mpi",
     },
 }
+SHARED_BYTES = 8 << 20  # of a rank; a segment has somewhat more than 4 MiB, and is never full
 # What --tag-output puts in front of a line: job, rank, stream.
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>:")
 
@@ -72,8 +74,12 @@ def process(
     if not is_here:  # A host that is gone is noticed within 15 seconds, as by ssh; seconds, number.
         keep_alive = {"time": "5", "intvl": "3", "probes": "3"}
         options |= {f"oob_tcp_keepalive_{name}": value for name, value in keep_alive.items()}
+    if any(not isinstance(host, SshHost) for host in workers):
+        _check_shared_memory(len(workers))
     start = [
         "mpirun",
+        # It refuses root otherwise, which a container usually is; horovodrun has the same.
+        *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
         *("-np", str(len(workers)), "-H", ",".join(f"{name}:{names[name]}" for name in names)),
         # As horovodrun has it: TensorFlow's threads may use all cores.
         *("--bind-to", "none", "--map-by", "slot", "--tag-output", "--wdir", str(way.folder)),
@@ -90,6 +96,20 @@ def process(
         ranks=len(workers),
         terminate_ranks=lambda mpirun: _terminate(workers, mpirun),
     )
+
+
+def _check_shared_memory(ranks: int) -> None:
+    """Raises UserError if Open MPI will find too little of it on this machine."""
+    if set(SHARED_MEMORY) & set(os.environ) or "OMPI_MCA_btl" in os.environ:
+        return
+    with suppress(OSError):  # there is none: Open MPI does without
+        free = shutil.disk_usage("/dev/shm").free
+        if free < ranks * SHARED_BYTES:
+            raise UserError(
+                f"/dev/shm has {free / 2**20:.1f} MiB free, and {ranks} ranks of mpirun need "
+                f"{ranks * SHARED_BYTES >> 20} MiB: make it larger (docker run --shm-size=1g), or "
+                "set OMPI_MCA_btl=self,tcp, which does without and is slower"
+            )
 
 
 def _terminate(workers: Sequence[Host], mpirun: int) -> None:

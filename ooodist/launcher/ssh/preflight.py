@@ -16,6 +16,7 @@ from typing import IO
 
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
+from ooodist.launcher.host import ipv4_address
 from ooodist.launcher.ssh.host import SshHost, module_line
 from ooodist.launcher.ssh.keeper import Facts, Request
 from ooodist.launcher.ssh.listed import Listed
@@ -102,7 +103,10 @@ def meet(
         try:
             keepers.append(_start(listed, way, sockets, cleaner, resources))
         except OSError as error:
-            out.append(f"host {listed.name}: its name does not resolve here ({error.strerror})")
+            out.append(
+                f"host {listed.name}: its name does not resolve here to an IPv4 address "
+                f"({error.strerror})"
+            )
     words = [part for word in command for part in {word, word.rpartition("=")[2]}]
     # os.path, as words may be too long for a path, which Path takes for an error.
     files = [word for word in words if os.path.isfile(way.folder / word)]
@@ -127,17 +131,15 @@ def meet(
 def _start(
     listed: Listed, way: Way, sockets: Path, cleaner: Cleaner, resources: ExitStack
 ) -> _Keeper:
-    address = socket.gethostbyname(listed.host)
+    address = ipv4_address(listed.host)
     errors = resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
     line = way.line(listed, address, sockets)
-    popen = subprocess.Popen(
+    popen = cleaner.popen(
         [*line, f"{module_line(way.python, way.folder)}ooodist.launcher.ssh.keeper"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
         bufsize=0,
-        start_new_session=True,
-        preexec_fn=cleaner.add_own_group,
     )
     keeper = _Keeper(listed, address, line, popen, errors)
     resources.callback(_end, keeper, cleaner)

@@ -49,12 +49,10 @@ def run(orders: Orders) -> int:
         Path(folder).mkdir(mode=0o700, exist_ok=True)
     with Cleaner() as cleaner:
         try:
-            process = subprocess.Popen(
+            process = cleaner.popen(
                 orders.command,
                 env=os.environ | orders.environment,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=cleaner.add_own_group,
             )
         except OSError as error:
             print_error(f"cannot start {orders.command[0]}: {error.strerror}")

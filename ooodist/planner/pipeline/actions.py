@@ -184,7 +184,7 @@ def from_csv(text: str, source: str) -> Schedule:
     """
     rank_of: dict[int, int] = {}
     lists: list[tuple[Action, ...]] = []
-    for rank, cells in enumerate(row for row in csv.reader(io.StringIO(text)) if row):
+    for rank, cells in enumerate(_rows(text, source)):
         actions: list[Action] = []
         for number, cell in enumerate(cells, 1):
             try:
@@ -214,6 +214,19 @@ def from_csv(text: str, source: str) -> Schedule:
         len(microbatches),
         tuple(lists),
     )
+
+
+def _rows(text: str, source: str) -> list[list[str]]:
+    """Returns the cells of each line, without what spreadsheets add: a mark, and an empty end."""
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text.removeprefix("\ufeff"))) if row]
+    except csv.Error as error:  # a cell of more than 131,072 letters, say
+        raise UserError(
+            f"schedule {source} is not a CSV file ({error}); write a line for each rank, as 0F0,0B0"
+        ) from error
+    while rows and not any(cell.strip() for cell in rows[-1]):
+        rows.pop()
+    return rows
 
 
 def _computed(cell: str) -> list[Action]:

@@ -46,6 +46,8 @@ def test_the_first_workers(hosts: list[Listed], data: st.DataObject) -> None:
         ("-oProxyCommand=x", "is not a host"),
         ("a;reboot", "is not a host"),
         ("a,,b", "'' is not a host"),
+        ("::1,b", "'::1' is an IPv6 address; .* IPv4"),
+        ("[fe80::1]:2,b", "'.fe80::1.:2' is an IPv6 address"),
         ("a:1,a:2", "a is named twice"),
         (",".join(["-"] * 999), "is not a host"),
         ("no/such/file", "there is no such file"),

@@ -203,3 +203,13 @@ def test_stages_that_do_not_train_cannot_be_made_to() -> None:
     assert nothing.first_trained == 2
     with pytest.raises(UserError, match="stage 1 cannot train"):
         trained_from(nothing, 1)
+
+
+def test_what_spreadsheets_add() -> None:
+    expected = from_csv("0F0,0B0\n1F0,1B0\n", "s")
+    assert from_csv("\ufeff0F0,0B0\r\n1F0,1B0\r\n,\r\n\r\n", "s") == expected
+
+
+def test_a_cell_that_is_too_long_for_csv() -> None:
+    with pytest.raises(UserError, match=r"schedule s is not a CSV file .field larger"):
+        from_csv("0F0," + "x" * 140_000, "s")
