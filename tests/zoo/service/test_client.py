@@ -264,7 +264,9 @@ class TestAddress:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        with ZooClient("./localhost:7077") as zoo:
+        with pytest.raises(UserError, match=r"there is no zoo \./localhost:7077"):
+            ZooClient("./localhost:7077")
+        with ZooClient("./localhost:7077", create=True) as zoo:
             assert zoo.list() == []
 
     def test_of_a_folder_whose_index_is_elsewhere(self, zoo: Zoo, tmp_path: Path) -> None:
