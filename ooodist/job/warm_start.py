@@ -62,7 +62,7 @@ def register(
     )
 
     def upload() -> str:
-        with client_of(settings) as client:
+        with client_of(settings, create=True) as client:
             return client.register(model, meta)
 
     found, error = None, None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ SAMPLES = 4
 SEED = 20
 MOST_NUMBERS = 2**22  # in all questions together, and in one output
 KEPT = 256  # numbers stored of each output
-UNKNOWN_SIZE = 32  # for an axis of unknown size
+UNKNOWN_SIZE, SHORT_SIZE = 32, 8  # for an axis of unknown size; where the first is too long
 DIGITS = 7  # significant digits of an answer
 SAME, SAME_IN_HALF = 1e-4, 3e-2
 """Rounding errors allowed, as shares of the largest answer: in general, with 16-bit layers."""
@@ -97,20 +97,37 @@ def ask(model: keras.Model, graph: Graph) -> Answers | None:
 
     The model runs in inference mode and is left as it is.
     """
-    try:
-        inputs = _inputs(model)
-        questions = tuple(_question(number, symbol, graph) for number, symbol in enumerate(inputs))
-        if sum(math.prod(each.shape) for each in questions) > MOST_NUMBERS:
-            return None
-        outputs = [
-            Answer(value.shape, tuple(float(f"{x:.{DIGITS}g}") for x in _picked(value)))
-            for value in _outputs(model, questions)
-        ]
-        answers = Answers(questions, tuple(outputs), computes_in_half(model))
-        check(answers)
-    except Exception as error:  # whatever a user's model does with such numbers
-        logger.debug("warm start: model %s was not asked: %s", model.name, error)
-        return None
+    for size in (UNKNOWN_SIZE, SHORT_SIZE):
+        for below in (0, 2):
+            try:
+                return _asked(model, graph, size, below)
+            except Exception as error:  # whatever a user's model does with such numbers
+                logger.debug("warm start: model %s was not asked: %s", model.name, error)
+    return None
+
+
+def _asked(model: keras.Model, graph: Graph, size: int, below: int) -> Answers:
+    """Returns a model's answers; raises whatever a user's model does.
+
+    Args:
+        model: the model.
+        graph: its graph.
+        size: size of axes of which it is unknown.
+        below: limit of the integers for inputs of which it is unknown; 0: no integers. Layers of
+            which nothing is known may look them up in a table.
+    """
+    questions = []
+    for number, symbol in enumerate(_inputs(model)):
+        each = _question(number, symbol, graph, size)
+        questions.append(each if each.below else replace(each, below=below))
+    if sum(math.prod(each.shape) for each in questions) > MOST_NUMBERS:
+        raise UserError(f"its inputs have more than {MOST_NUMBERS} numbers")
+    outputs = [
+        Answer(value.shape, tuple(float(f"{x:.{DIGITS}g}") for x in _picked(value)))
+        for value in _outputs(model, questions)
+    ]
+    answers = Answers(tuple(questions), tuple(outputs), computes_in_half(model))
+    check(answers)
     return answers
 
 
@@ -157,14 +174,30 @@ def _inputs(model: keras.Model) -> list[Any]:
     return list(keras.tree.flatten(functional.inputs))
 
 
-def _question(number: int, symbol: Any, graph: Graph) -> Question:
+def _question(number: int, symbol: Any, graph: Graph, unknown_size: int) -> Question:
     shape = (SAMPLES, *symbol.shape[1:])
     if symbol.shape[0] is not None:
         shape = tuple(symbol.shape)
-    shape = tuple(UNKNOWN_SIZE if size is None else int(size) for size in shape)
+    shape = tuple(unknown_size if size is None else int(size) for size in shape)
     if "float" in symbol.dtype:
-        return Question(shape)
+        return Question(shape, _below(graph, number))
     return Question(shape, _num_tokens(graph, number))
+
+
+def _below(graph: Graph, number: int) -> int:
+    """Returns the limit of whole numbers that an input of floats is for; 0 if it is for others.
+
+    So many are a table's rows, or what the first layers scale down: an image's 0 to 255.
+    """
+    from_there, limits = {number}, []
+    for at, node in enumerate(graph.nodes):
+        if from_there.intersection(node.inputs):
+            takes = (node.settings or {}).get("takes")
+            limits += [takes + 1] if isinstance(takes, int) else []
+            limits += [weight.axes[0].size for weight in _tables(node)]
+            if not node.weights and not takes:
+                from_there.add(at)
+    return min(limits, default=0)
 
 
 def _num_tokens(graph: Graph, number: int) -> int:

@@ -12,21 +12,23 @@ from fsspec.implementations.local import LocalFileSystem
 from ooodist.errors import UserError
 
 
-def open_address(address: str, what: str) -> tuple[Any, str]:
+def open_address(address: str, what: str, *, create: bool = True) -> tuple[Any, str]:
     """Returns the fsspec driver for an address, and the path that it uses.
 
     Args:
-        address: a folder, which is created if missing, or any address that fsspec knows.
+        address: a folder, or any address that fsspec knows.
         what: what is there, for errors.
+        create: whether a missing folder is created, and no error.
 
     Raises:
-        UserError: no driver is installed for the address, or the folder cannot be created.
+        UserError: no driver is installed for the address, or the folder is missing or cannot be
+            created.
     """
     try:
         files, root = fsspec.core.url_to_fs(address, skip_instance_cache=True)
         # A cached listing would hide what other machines and threads do.
         files.dircache.use_listings_cache = False
-        if is_local(files):
+        if is_local(files) and create:
             files.makedirs(root, exist_ok=True)
     except ImportError as error:
         raise UserError(
@@ -37,6 +39,8 @@ def open_address(address: str, what: str) -> tuple[Any, str]:
             f"{what} {address} cannot be used: {error}; give a folder, or an address as "
             "s3://bucket/folder"
         ) from error
+    if is_local(files) and not files.isdir(root):
+        raise UserError(f"there is no {what} {address}; check the path, or make the folder")
     return files, root.rstrip("/")
 
 

@@ -116,8 +116,7 @@ def _show(options: argparse.Namespace) -> None:
         with _client(options) as client:
             entry, _ = client.fetch(options.id)
     else:
-        _check_there(options.zoo)
-        with _zoo(options) as zoo:
+        with _zoo(options, create=False) as zoo:
             entry = zoo.entry(options.id)  # without the weights
     meta = entry.meta
     facts = {
@@ -181,29 +180,19 @@ def _client(options: argparse.Namespace) -> ZooClient:
     token = None
     if options.token_file is not None:
         token = read_token(options.token_file, f"--token-file {options.token_file}")
-    if not _is_service(options.zoo):
-        _check_there(options.zoo)
-    elif options.index is not None:
+    if _is_service(options.zoo) and options.index is not None:
         raise UserError("--index is given to the service, as it is started")
     certificate, index = options.certificate, options.index
     return ZooClient(options.zoo, token=token, certificate=certificate, index=index)
 
 
-def _zoo(options: argparse.Namespace) -> Zoo:
+def _zoo(options: argparse.Namespace, *, create: bool = True) -> Zoo:
     from ooodist.zoo.zoo import Zoo
 
     capacity = getattr(options, "capacity_bytes", None)
     if capacity is not None and capacity < 1:
         raise UserError(f"--capacity-bytes is {capacity}; it must be at least 1")
-    return Zoo(options.zoo, capacity_bytes=capacity, index=options.index)
-
-
-def _check_there(address: str) -> None:
-    """Raises UserError for a missing folder, which ``Zoo`` would create (a typo in the path)."""
-    if "://" not in address and not Path(address).is_dir():
-        raise UserError(
-            f"there is no zoo {address}; check the path, or make it: python -m ooodist.zoo add"
-        )
+    return Zoo(options.zoo, capacity_bytes=capacity, index=options.index, create=create)
 
 
 def _load(file: Path) -> keras.Model:

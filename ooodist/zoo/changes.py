@@ -8,7 +8,7 @@ import math
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline, outline_of
 from ooodist.zoo import entry as entries
-from ooodist.zoo.entry import ENDING, Entry
+from ooodist.zoo.entry import ENDING, Meta
 from ooodist.zoo.index import Index, Row
 from ooodist.zoo.storage import State, Storage
 
@@ -75,17 +75,19 @@ class Changes:
             logger.warning("zoo %s: %s%s is left out: %s", place, model, ENDING, error)
             self._damaged[model] = state
             return None
-        return unused_row(model, read, state.bytes, created), outline_of(read.graph)
+        outline = outline_of(read.graph)
+        return unused_row(model, read.meta, outline, state.bytes, created), outline
 
 
-def unused_row(model: str, read: Entry, size: int, created: float) -> Row:
+def unused_row(model: str, meta: Meta, outline: Outline, size: int, created: float) -> Row:
     """Returns the row of a model that was never used.
 
     Args:
         model: its id.
-        read: the entry read from its file.
+        meta: its metadata.
+        outline: its operators and the shapes of their weights.
         size: size of the file in bytes.
         created: when the file was written, in Unix seconds.
     """
-    shapes = [weight.shape for node in read.graph.nodes for weight in node.weights]
-    return Row(model, read.meta, size, sum(map(math.prod, shapes)), created, last_used=created)
+    shapes = [shape for operator in outline for shape in operator.shapes]
+    return Row(model, meta, size, sum(map(math.prod, shapes)), created, last_used=created)

@@ -37,9 +37,11 @@ from ooodist.errors import UserError
 from ooodist.transfer import answers as questioning
 from ooodist.transfer.answers import Answers
 from ooodist.transfer.graph.graph import Graph, Weight
+from ooodist.transfer.graph.operators import Outline, outline_of
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import file_digest, hex_digest
 from ooodist.util.replacing import replacing
+from ooodist.zoo import bounded_json
 from ooodist.zoo.full_disk import is_disk_full
 from ooodist.zoo.graph_json import read_graph
 from ooodist.zoo.hdf5_values import plain_dataset, values_of
@@ -104,6 +106,21 @@ class Entry:
     answers: Answers | None = None
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What a zoo needs of a whole model file.
+
+    Attributes:
+        meta: metadata of the model.
+        outline: its operators and the shapes of their weights.
+        digest: digest of the file, as :func:`digest` returns it.
+    """
+
+    meta: Meta
+    outline: Outline
+    digest: str
+
+
 def write(file: Path, model: keras.Model, meta: Meta, graph: Graph) -> None:
     """Writes a model to a file, which gets its name only once it is complete and on disk.
 
@@ -161,8 +178,8 @@ def read_with_weights(source: Path | BinaryIO) -> tuple[Entry, dict[str, np.ndar
         return entry, dict(_weights(archive, entry))
 
 
-def check(source: Path | BinaryIO) -> Entry:
-    """Reads the entry, like :func:`read`, and checks every byte; weights must be finite.
+def check(source: Path | BinaryIO) -> Checked:
+    """Checks every byte, and that weights are finite, and returns what a zoo needs to add it.
 
     Raises:
         UserError: any part is damaged or does not fit the graph, or a weight is not finite.
@@ -175,7 +192,7 @@ def check(source: Path | BinaryIO) -> Entry:
         for weight, array in _weights(archive, entry):
             if array.dtype.kind not in "iub" and not np.isfinite(array).all():
                 raise UserError(f"weight {weight} is not finite; train with a lower learning rate")
-        return entry
+    return Checked(entry.meta, outline_of(entry.graph), digest(source))
 
 
 def digest(source: Path | BinaryIO) -> str:
@@ -326,8 +343,11 @@ def _entry(archive: zipfile.ZipFile) -> Entry:
     graph = read_graph(content["graph"])
     places = content["places"]
     for weight in _weights_of(graph):
-        if not isinstance(places.get(weight.name), str):
-            raise UserError(f"weight {weight.name} has no place")
+        place = places.get(weight.name)
+        if not isinstance(place, str) or len(place) > MOST_TEXT:  # groups may contain themselves
+            raise UserError(
+                f"weight {weight.name} has no place, or one of over {MOST_TEXT} letters"
+            )
     answers = None
     if "answers" in content:
         answers = yaml_dataclass.read(Answers, content["answers"], "answers")
@@ -336,10 +356,13 @@ def _entry(archive: zipfile.ZipFile) -> Entry:
 
 
 def _json(archive: zipfile.ZipFile, member: str) -> Any:
-    size = archive.getinfo(member).file_size
-    if size > MOST_JSON_BYTES:
-        raise UserError(f"{member} has {size} bytes; it may have {MOST_JSON_BYTES}")
-    return json.loads(archive.read(member))
+    info = archive.getinfo(member)
+    most = min(MOST_JSON_BYTES, bounded_json.most_bytes(info.compress_size))
+    if info.file_size > most:
+        packed = f", packed into {info.compress_size}" if most < MOST_JSON_BYTES else ""
+        raise UserError(f"{member} has {info.file_size} bytes{packed}; it may have {most}")
+    with archive.open(info) as opened:  # read() without a size would unpack more than is declared
+        return bounded_json.loads(opened.read(info.file_size), member)
 
 
 def _numbered_anew(value: Any, numbers: dict[Any, int]) -> Any:

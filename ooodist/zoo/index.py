@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ooodist.errors import UserError
-from ooodist.transfer.graph.operators import Operator, Outline, plain_of
+from ooodist.transfer.graph.operators import Outline, outline_from, plain_of
 from ooodist.util import yaml_dataclass
 from ooodist.zoo import retention
 from ooodist.zoo.entry import Meta
@@ -289,10 +289,7 @@ def packed(outline: Outline) -> bytes:
 
 def unpacked(content: bytes) -> Outline:
     """Returns the outline that :func:`packed` packed."""
-    return tuple(
-        Operator(op, tuple(inputs), tuple(map(tuple, shapes)))
-        for op, inputs, shapes in json.loads(zlib.decompress(content))
-    )
+    return outline_from(json.loads(zlib.decompress(content)))
 
 
 def _row(values: tuple) -> Row:

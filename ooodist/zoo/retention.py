@@ -7,7 +7,8 @@ counts 1 at first, and half as much after each half-life::
     value(t) = (1/2 + accuracy) uses(t)                            unknown accuracy: 1/2
 
 The sum needs no list of uses: its value at the last use is stored (:func:`used`). The zoo keeps the
-models that fit the capacity and have the largest total value: a knapsack problem, solved exactly.
+models that fit the capacity and have the largest total value: a knapsack problem, which is solved
+exactly, to 15 digits, where that takes about a second. Else the log says how much value is lost.
 
 A model that is far less accurate than others of its task and data set is refused: its training went
 wrong, and its children would inherit that. Accuracies of different tasks are never compared.
@@ -15,19 +16,23 @@ wrong, and its children would inherit that. Accuracies of different tasks are ne
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import Bounds, LinearConstraint, milp
 
+from ooodist.elastic.selection.knapsack import MOST_TRIED, best_filling
 from ooodist.errors import UserError
 
 if TYPE_CHECKING:
     from ooodist.zoo.entry import Meta
     from ooodist.zoo.index import Row
 
+logger = logging.getLogger("ooodist")
+
+EXACT = 2**50
 HALF_LIFE = 30 * 24 * 3600.0  # seconds
 LEAST_OTHERS = 5  # the spread of fewer is meaningless
 LEAST_SCORE = -3.0
@@ -70,30 +75,23 @@ def keep(sizes: Sequence[int], values: Sequence[float], capacity: int) -> npt.ND
         capacity: most bytes of the set.
     """
     kept = np.zeros(len(sizes), bool)
-    single = np.array([number for number, size in enumerate(sizes) if size <= capacity], int)
-    if single.size == 0:
+    if kept.size == 0:
         return kept
-    worth = np.array(values, float)[single]
-    size = [sizes[number] for number in single]
-    # Scaled by the largest value, as the solver's tolerances are absolute.
-    scale = max(float(worth.max()), np.finfo(float).tiny)
-    rows = [np.array(size) / capacity]
-    limits = [1.0]
-    while True:
-        found = milp(
-            -worth / scale * 1000,
-            integrality=np.ones(single.size),
-            bounds=Bounds(0, 1),
-            constraints=LinearConstraint(np.array(rows), -np.inf, limits),
-            options={"mip_rel_gap": 0.0},
-        )
-        chosen = found.x > 0.5
-        if sum(each for each, is_in in zip(size, chosen, strict=True) if is_in) <= capacity:
-            kept[single[chosen]] = True
-            return kept
-        # Too large by less than the solver's tolerance: exclude this set.
-        rows.append(chosen.astype(float))
-        limits.append(float(chosen.sum() - 1))
+    # Whole numbers whose sum is exact in float64, too.
+    shares = np.array(values) / (max(values) or 1.0)
+    importance = np.maximum(1, np.rint(shares * (EXACT / kept.size)).astype(np.int64))
+    filling = best_filling(
+        np.array(sizes, np.int64),
+        importance,
+        np.array([[size <= capacity for size in sizes]]),
+        np.array([capacity], np.int64),
+        MOST_TRIED,
+    )
+    if filling.missing:
+        lost = filling.missing / importance.sum()
+        logger.info("zoo: at most %.2g of the value of all models is lost", lost)
+    kept[filling.items] = True
+    return kept
 
 
 def leaving(rows: Sequence[Row], new: Row, capacity: int, now: float) -> list[str]:

@@ -141,14 +141,16 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
-def client_of(config: WarmStartConfig) -> ZooClient:
-    """Opens the zoo that the settings name; raises UserError as :class:`ZooClient` does."""
+def client_of(config: WarmStartConfig, *, create: bool = False) -> ZooClient:
+    """Opens the zoo that the settings name, as :class:`ZooClient` does."""
     token = None
     if config.token_file is not None:
         said = f"warm_start.token_file is {config.token_file}, which"
         token = read_token(Path(config.token_file), said)
     certificate = None if config.certificate is None else Path(config.certificate)
-    return ZooClient(config.zoo, token=token, certificate=certificate, timeout=config.timeout)
+    return ZooClient(
+        config.zoo, token=token, certificate=certificate, timeout=config.timeout, create=create
+    )
 
 
 def _from_zoo(

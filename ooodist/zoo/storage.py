@@ -47,19 +47,21 @@ class Storage:
     """The folder or bucket at an address; every failure of its methods is an OSError.
 
     Args:
-        address: a folder, which is created if missing, or any address that fsspec knows.
+        address: a folder, or any address that fsspec knows.
+        create: whether a missing folder is created, and no error.
 
     Attributes:
         address: the address as given.
         is_local: whether it is a folder.
 
     Raises:
-        UserError: no driver is installed for the address, or the folder cannot be created.
+        UserError: no driver is installed for the address, or the folder is missing or cannot be
+            created.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, create: bool = True) -> None:
         self.address = address
-        self._files, self._root = open_address(address, "zoo")
+        self._files, self._root = open_address(address, "zoo", create=create)
         self.is_local = is_local(self._files)
 
     def index_files(self) -> list[Path]:

@@ -28,6 +28,7 @@ from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline, plain_of
 from ooodist.util import yaml_dataclass
 from ooodist.util.yaml_dataclass import Range
+from ooodist.zoo import bounded_json
 from ooodist.zoo.entry import check_meta
 from ooodist.zoo.index import Index, Row, unpacked
 from ooodist.zoo.outline_json import read_outline
@@ -37,6 +38,7 @@ logger = logging.getLogger("ooodist")
 
 VERSION = 1
 MOST_BYTES = 2**30  # unpacked
+MOST_HEAD_BYTES = 1000
 MOST_LINE_BYTES = 4 * 2**20
 LEAST_NEW = 32  # models missing from the index or summary that make using or writing it pay
 
@@ -152,7 +154,7 @@ def read(content: bytes, wanted: Mapping[str, State]) -> tuple[list[Line], int]:
     found: dict[str, Line] = {}
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-            head = yaml_dataclass.read(_Head, json.loads(packed.readline(MOST_LINE_BYTES)))
+            head = yaml_dataclass.read(_Head, json.loads(packed.readline(MOST_HEAD_BYTES)))
             for text in _lines(packed):
                 line = _line(text, wanted)
                 if line is not None:
@@ -182,7 +184,7 @@ def _lines(packed: gzip.GzipFile) -> Iterator[bytes]:
 def _line(text: bytes, wanted: Mapping[str, State]) -> Line | None:
     """Parses a line; None if it is invalid or describes another state of the file."""
     try:
-        said = json.loads(text)
+        said = bounded_json.loads(text, "a line")
         state = State(said["row"]["bytes"], said["version"])
         if wanted.get(said["row"]["id"]) != state:
             return None

@@ -17,6 +17,14 @@ def test_a_folder_is_made(tmp_path: Path) -> None:
     assert Path(root).is_dir()
 
 
+def test_a_folder_is_not_made_for_reading(tmp_path: Path) -> None:
+    for place in (f"{tmp_path}/none", f"file://{tmp_path}/none"):
+        with pytest.raises(UserError, match=f"there is no zoo {place}; check the path, or make"):
+            open_address(place, "zoo", create=False)
+    assert not (tmp_path / "none").exists()
+    assert open_address(str(tmp_path), "zoo", create=False)[1] == str(tmp_path)
+
+
 def test_memory_is_no_folder() -> None:
     files, root = open_address("memory://place", "copies")
     assert not is_local(files)

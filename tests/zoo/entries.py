@@ -46,6 +46,7 @@ def write_plain(
     store: Callable[[h5py.File], None] | None = None,
     members: dict[str, bytes] | None = None,
     content: Callable[[dict[str, Any]], None] | None = None,
+    compression: int = zipfile.ZIP_STORED,
 ) -> None:
     """A file as the zoo reads it, without Keras; thousands are written in seconds.
 
@@ -56,6 +57,7 @@ def write_plain(
         store: makes the HDF5 data sets; else they are of random numbers.
         members: others, or others' contents.
         content: changes what the JSON member has.
+        compression: of the archive.
     """
     weights = [weight for node in graph.nodes for weight in node.weights]
     hdf5 = io.BytesIO()
@@ -80,7 +82,7 @@ def write_plain(
         WEIGHTS_MEMBER: hdf5.getvalue(),
         MEMBER: json.dumps(said).encode(),
     } | (members or {})
-    with zipfile.ZipFile(file, "w") as archive:
+    with zipfile.ZipFile(file, "w", compression) as archive:
         for name, value in contents.items():
             archive.writestr(name, value)
 

@@ -302,6 +302,7 @@ def served(filled: tuple[Path, list[str]], tmp_path: Path) -> Iterator[tuple[str
     tokens.write_text(f"alice: {TOKEN}\nadmins: [alice]\n")
     tokens.chmod(0o600)
     token = tmp_path / "token"
+    token.touch(0o600)
     token.write_text(f"{TOKEN}\n")
     command = [sys.executable, "-m", "ooodist.zoo", "serve", "--zoo", str(filled[0])]
     command += ["--address", address, "--tokens", str(tokens)]
@@ -339,6 +340,7 @@ def test_a_wrong_token_is_a_user_error(
     served: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = tmp_path / "wrong"
+    wrong.touch(0o600)
     wrong.write_text("another-token-of-twenty")
     assert "token" in error_of(capsys, "list", "--zoo", served[0], "--token-file", wrong)
 

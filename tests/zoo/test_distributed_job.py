@@ -145,6 +145,7 @@ def test_two_workers_start_from_a_service(zoo: Path, tmp_path: Path) -> None:
     mine = tmp_path / "zoo"
     shutil.copytree(zoo, mine)
     token = tmp_path / "token"
+    token.touch(0o600)
     token.write_text(TOKEN + "\n")
     with served(mine) as service:
         asked = f"warm_start: {{zoo: '{service.address}', token_file: {token}, required: true}}\n"
@@ -264,6 +265,7 @@ def test_from_a_service_on_the_command_line(zoo: Path, tmp_path: Path) -> None:
     )
     try:
         wait_for(address, service)
+        (tmp_path / "token").touch(0o600)
         (tmp_path / "token").write_text(TOKEN)
         more = (
             f"warm_start: {{zoo: '{address}', token_file: {tmp_path / 'token'}, required: true, "

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
+import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +19,7 @@ import numpy as np
 import pytest
 
 from ooodist.errors import UserError
+from ooodist.zoo import bounded_json
 from ooodist.zoo import entry as module
 from ooodist.zoo.entry import MEMBER, WEIGHTS_MEMBER, check, read
 from tests.zoo.entries import chain, write_plain
@@ -22,6 +27,17 @@ from tests.zoo.entries import chain, write_plain
 
 def changed(**changes: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: content.update(changes)
+
+
+def without(text: bytes) -> Callable[[bytes], Any]:
+    """A parser of JSON that must not get this text."""
+    loads = json.loads
+
+    def parse(given: bytes) -> Any:
+        assert given != text
+        return loads(given)
+
+    return parse
 
 
 WRONG_JSON: list[tuple[Callable[[dict[str, Any]], None], str]] = [
@@ -138,6 +154,55 @@ def test_json_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="it may have 67108864"):
         read(tmp_path / "a.keras")
+
+
+@pytest.mark.parametrize("member", [MEMBER, "config.json"])
+def test_json_of_too_many_values_is_not_parsed(member: str, tmp_path: Path) -> None:
+    text = b"[" + b",".join([b"{}"] * 1_200_000) + b"]"
+    for file, compression, message in (
+        ("a.keras", zipfile.ZIP_STORED, "values; there may be 2000000"),
+        (
+            "b.keras",
+            zipfile.ZIP_BZIP2,
+            rf"{member} has 3600001 bytes, packed into \d+; it may have",
+        ),
+    ):
+        write_plain(tmp_path / file, chain([2, 3]), members={member: text}, compression=compression)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bounded_json, "FREE_BYTES", 2**20)
+            patch.setattr(json, "loads", without(text))
+            with pytest.raises(UserError, match=message):
+                check(tmp_path / file)
+
+
+def test_no_more_is_unpacked_than_is_declared(tmp_path: Path) -> None:
+    """A size that is too small, in the member and in the directory at the end."""
+    text = b" " * 2**26
+    write_plain(
+        tmp_path / "a.keras",
+        chain([2, 3]),
+        members={"config.json": text},
+        compression=zipfile.ZIP_DEFLATED,
+    )
+    content = (tmp_path / "a.keras").read_bytes()
+    sized = content.replace(struct.pack("<L", len(text)), struct.pack("<L", 100))
+    assert sized != content
+    tracemalloc.start()
+    with pytest.raises(UserError):
+        check(io.BytesIO(sized))
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+def test_places_of_thousands_of_groups_are_refused(tmp_path: Path) -> None:
+    def store(opened: h5py.File) -> None:
+        opened["a"] = opened["/"]  # which contains itself
+        opened["w"] = np.zeros((2, 3), np.float32)
+
+    far = {"layer1/kernel": "a/" * 100_000 + "w", "layer1/bias": "w"}
+    write_plain(tmp_path / "a.keras", chain([2, 3]), store=store, content=changed(places=far))
+    with pytest.raises(UserError, match="layer1/kernel has no place, or one of over 1000 letters"):
+        check(tmp_path / "a.keras")
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:

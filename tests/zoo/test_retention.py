@@ -104,17 +104,24 @@ def test_values_that_are_tiny_are_told_apart() -> None:
     assert keep([6, 6], [0.0, 1e-300], 10).tolist() == [False, True]
 
 
-def test_a_thousand_models_are_chosen_from_in_seconds() -> None:
+@pytest.mark.parametrize("kind", ["any", "equal values", "values like sizes", "few sizes"])
+def test_five_thousand_models_are_chosen_from_in_a_second(kind: str) -> None:
     generator = random.Random(0)
-    sizes = [generator.randrange(10**6, 10**9) for _ in range(1000)]
-    values = [generator.random() * generator.choice([1, 1, 10]) for _ in range(1000)]
+    sizes = [generator.randrange(10**6, 10**9) for _ in range(5000)]
+    if kind == "few sizes":
+        sizes = [sizes[each % 20] for each in range(5000)]
+    values = [generator.random() * generator.choice([1, 1, 10]) for _ in range(5000)]
+    if kind == "equal values":
+        values = [1.0] * 5000
+    elif kind == "values like sizes":
+        values = [size * 1e-8 for size in sizes]
     capacity = sum(sizes) // 2
     start = time.process_time()
     kept = keep(sizes, values, capacity)
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 3
     assert np.dot(kept, sizes) <= capacity
     # No better than what fits if the last may be cut; no worse than one by one.
-    order = sorted(range(1000), key=lambda each: -values[each] / sizes[each])
+    order = sorted(range(5000), key=lambda each: -values[each] / sizes[each])
     room, greedy, bound = capacity, 0.0, None
     for each in order:
         if sizes[each] <= room:

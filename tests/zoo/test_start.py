@@ -241,6 +241,7 @@ def test_from_a_service(
     parent: keras.Model, zoo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = tmp_path / "token"
+    token.touch(0o600)
     token.write_text(f"{TOKEN}\n")
     with Zoo(zoo) as models, serve(models, "127.0.0.1:0", tokens={TOKEN: "anna"}) as service:
         for given in ({"token_file": str(token)}, {}):

@@ -49,6 +49,10 @@ def empty_folder(folder: Path) -> dict[str, Any]:
     return {"zoo": str(folder)}
 
 
+def no_folder(folder: Path) -> dict[str, Any]:
+    return {"zoo": str(folder / "typo" / "zoo")}
+
+
 def unreachable(folder: Path) -> dict[str, Any]:
     return {"zoo": f"127.0.0.1:{free_port()}", "timeout": 5.0}
 
@@ -74,6 +78,7 @@ def no_token(folder: Path) -> dict[str, Any]:
 
 
 def token_of_bytes(folder: Path) -> dict[str, Any]:
+    (folder / "token").touch(0o600)
     (folder / "token").write_bytes(b"\xff\xfe")
     return {"zoo": zoo_of(folder, network()), "token_file": str(folder / "token")}
 
@@ -107,8 +112,9 @@ def gone(folder: Path) -> dict[str, Any]:
 
 COLD: dict[Callable[[Path], dict[str, Any]], str] = {
     empty_folder: "has no model that is similar",
+    no_folder: "there is no zoo ",
     unreachable: "cannot be reached",
-    below_a_file: "cannot be used",
+    below_a_file: "there is no zoo ",
     no_permission: "zoo",
     no_driver: "nosuch",
     no_token: "warm_start.token_file is ",
@@ -135,6 +141,7 @@ def test_cold_with_one_line(
     assert "\n" not in line
     assert_same(state(model), before)
     assert start_of(model) is None
+    assert not (tmp_path / "typo").exists()
     model.optimizer.learning_rate = 0.25  # it is no schedule
 
 

@@ -45,7 +45,11 @@ class Filling(NamedTuple):
 
 
 def best_filling(
-    weights: IntArray, importance: IntArray, available: BoolArray, capacities: IntArray
+    weights: IntArray,
+    importance: IntArray,
+    available: BoolArray,
+    capacities: IntArray,
+    most_tried: int | None = None,
 ) -> Filling:
     """Returns the most important filling of any of the knapsacks.
 
@@ -54,6 +58,7 @@ def best_filling(
         importance: the importance of each item, more than 0; the sum must be below 2^62.
         available: which items may go into each knapsack, of shape (knapsacks, items).
         capacities: the capacity of each knapsack, at least 0.
+        most_tried: the fillings of one knapsack after which its search is cut short; None: never.
     """
     with np.errstate(divide="ignore"):
         per_weight = importance / weights
@@ -81,7 +86,7 @@ def best_filling(
         core = _Core(
             own, weights[own], importance[own], own < splits[number], float(prices[number])
         )
-        better = core.search(int(left[number]), most - int(taken[number]))
+        better = core.search(int(left[number]), most - int(taken[number]), most_tried)
         missing = max(missing, better.bound + float(taken[number]))
         tried += better.tried
         if better.items is not None:
@@ -135,24 +140,29 @@ class _Core:
             )
         )
 
-    def search(self, left: int, least: int) -> _Better:
+    def search(self, left: int, least: int, most_tried: int | None = None) -> _Better:
         """Returns the filling that gains most, if it gains more than ``least``.
 
         Args:
             left: the capacity left beside the items before the split item.
             least: the importance to beat, relative to that of those items.
+            most_tried: the number of fillings after which it gives up; None: never.
         """
         best, best_at = least, None
         if least < 0:
             best, best_at = 0, (0, 0)
         weights = gains = np.zeros(1, dtype=np.int64)
         origins: list[IntArray] = []  # for each turn, the fillings it kept of those before it
-        limit, given_up = FEW_FILLINGS, -np.inf
+        limit, given_up, tried = FEW_FILLINGS, -np.inf, 0
         for turn, (loss, weight, gain) in enumerate(self._changes):
             bounds = gains + self._price * (left - weights)
             kept = np.flatnonzero(bounds - loss > best)
             if len(kept) == 0:
                 break
+            if most_tried is not None and tried > most_tried:
+                given_up = max(given_up, float(bounds[kept].max()))
+                break
+            tried += len(kept)
             if len(kept) > limit:
                 kept = _undominated(weights, gains, kept)
                 if len(kept) > MOST_FILLINGS:
@@ -170,7 +180,7 @@ class _Core:
             gains = np.concatenate([without_gains, with_gains])
             origins.append(kept)
         items = None if best_at is None else self._traced_back(origins, *best_at)
-        return _Better(best, items, given_up, sum(map(len, origins)))
+        return _Better(best, items, given_up, tried)
 
     def _traced_back(self, origins: list[IntArray], turns: int, at: int) -> IntArray:
         """Returns the items of filling number ``at`` after so many turns."""

@@ -91,6 +91,10 @@ class Walker:
         self._operators.append(_Operator(name, op, sources, [], settings))
         return len(self._operators) - 1
 
+    def note(self, **settings: Any) -> None:
+        """Adds settings to the newest operator."""
+        self._operators[-1].settings |= settings
+
     def weight(self, node: int, variable: Any, kind: str, *axes: AxisOf) -> None:
         """Adds a variable with these axes to an operator; None is ignored."""
         if variable is None:
@@ -125,7 +129,7 @@ class Walker:
         """Adds an operator of which nothing is known and returns its outputs."""
         for value in inputs:
             channels.freeze(value.layout)
-        node = self.operator(layer.name, type(layer).__name__, inputs)
+        node = self.operator(layer.name, type(layer).__name__, inputs, unknown=1)
         self._fixed(node, getattr(layer, "weights", ()))
         return [
             Value(tuple(shape), channels.new(shape[-1] if shape else None, "fixed"), node)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 from keras import layers
 
 from ooodist.compat.keras_layer import is_from_keras, own_layers
@@ -31,6 +32,8 @@ from ooodist.transfer.graph.keras_kinds import (
 )
 from ooodist.transfer.graph.keras_plain import Rule
 
+LEAST_RANGE, MOST_RANGE = 16, 2**16  # of whole numbers that stand for what an image has
+
 
 def apply(walker: Walker, call: Call, values: Mapping[int, Value]) -> list[Value]:
     """Adds a call and returns its outputs; ``values``: by symbol id. Masks are constants."""
@@ -44,8 +47,11 @@ def apply(walker: Walker, call: Call, values: Mapping[int, Value]) -> list[Value
         return walker.walk(inner, [values.get(id(symbol)) for symbol in call.inputs])
     rule = _rule(layer)
     if rule is None:
-        return walker.unknown(layer, given, shapes)
+        unknown = walker.unknown(layer, given, shapes)
+        walker.note(**_range(layer))
+        return unknown
     layout = rule(walker, layer, given, call)
+    walker.note(**_range(layer))
     if changes_nothing(layer):
         return [replace(given[0], shape=shapes[0], layout=layout)]
     node = walker.last
@@ -55,6 +61,21 @@ def apply(walker: Walker, call: Call, values: Mapping[int, Value]) -> list[Value
             layout = channels.new(shape[-1], "fixed")
     made = [Value(shape, layout, node) for shape in shapes]
     return _activated(walker, layer, made)
+
+
+def _range(layer: Any) -> dict[str, int]:
+    """Returns the largest number that a layer scales down, such as 255 of an image's, if large."""
+    largest = 0.0
+    if isinstance(layer, layers.Rescaling):
+        scale = np.asarray(layer.scale, float)
+        if (scale > 0).all():
+            largest = float(((1 - np.asarray(layer.offset)) / scale).max())
+    elif isinstance(layer, layers.Normalization) and not layer.invert:
+        mean, variance = layer.mean, layer.variance
+        if mean is not None and variance is not None:
+            mean, deviation = np.asarray(mean), np.sqrt(np.asarray(variance))
+            largest = float((mean + 2 * deviation).max()) if (mean > deviation).all() else 0.0
+    return {"takes": round(largest)} if LEAST_RANGE <= largest <= MOST_RANGE else {}
 
 
 def _is_composite(layer: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ooodist.transfer.graph.graph import Graph, Node
 
@@ -48,5 +49,12 @@ def _op(node: Node, graph: Graph) -> str:
 
 
 def plain_of(outline: Iterable[Operator]) -> list[list[object]]:
-    """Returns an outline as lists, for JSON; index.py and outline_json.py read it."""
+    """Returns an outline as lists, for JSON; outline_json.py reads it from those not trusted."""
     return [[each.op, list(each.inputs), [list(s) for s in each.shapes]] for each in outline]
+
+
+def outline_from(plain: Iterable[Any]) -> Outline:
+    """Returns the outline that :func:`plain_of` got."""
+    return tuple(
+        Operator(op, tuple(inputs), tuple(map(tuple, shapes))) for op, inputs, shapes in plain
+    )

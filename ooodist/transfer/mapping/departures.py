@@ -228,11 +228,12 @@ def _of_weights(
     for number, _, weight, other in common_weights(child, parent, pairs):
         node = child.nodes[number]
         if weight.name not in made:
-            found.append((number, f"{weight.name} does not fit that of the parent"))
+            because = _because_unknown(child, number, weight)
+            found.append((number, f"{weight.name} does not fit that of the parent{because}"))
             continue
         lost = _lost(weight, other, maps, child)
         if lost:
-            found.append((number, f"{weight.name} {lost}"))
+            found.append((number, f"{weight.name} {lost}{_because_unknown(child, number, weight)}"))
         elif node.op in AVERAGING and number not in kept_norms:
             unequal = _unequal(weight, other, maps)
             if unequal:
@@ -270,7 +271,29 @@ def _lost(mine: Weight, its: Weight, maps: UnitMaps, child: Graph) -> str:
         if "output" in kinds and one.role == "out" and (indices == NOTHING).any():
             return "makes outputs that the parent does not have"
         if "fixed" in kinds and (indices == NOTHING).any():
-            return "has units that are new to an operator of which nothing is known"
+            return "has units that the parent does not have"
+    return ""
+
+
+def _because_unknown(child: Graph, number: int, weight: Weight) -> str:
+    """Names the layer of which nothing is known that fixes the units of a weight, if one does.
+
+    That is the weight's own, the next one that reads its operator, or the last one before it.
+    """
+    kinds = {child.spaces[s.space].kind for axis in weight.axes for s in axis.segments}
+    if "fixed" not in kinds and any(axis.segments for axis in weight.axes):
+        return ""
+    after, before = {number}, {number}
+    for at, node in enumerate(child.nodes):
+        if after.intersection(node.inputs):
+            after.add(at)
+    for at in range(number, -1, -1):
+        if at in before:
+            before.update(child.nodes[at].inputs)
+    for at in (*sorted(after), *sorted(before, reverse=True)):
+        node = child.nodes[at]
+        if (node.settings or {}).get("unknown"):
+            return f", as nothing is known of layer {node.name} ({node.op})"
     return ""
 
 

@@ -1,8 +1,8 @@
 """Implements each call of zoo.proto, for callers that guard.py has admitted.
 
-An uploaded file stays outside the zoo until it is complete and its checksum matches; then
-:meth:`Zoo.add` checks its content. It is an unnamed temporary file, so neither a failed call nor a
-killed service leaves anything behind.
+An uploaded file stays outside the zoo until it is complete and its checksum matches; then its
+content is checked, in a process of its own (checking.py). It is an unnamed temporary file, so
+neither a failed call nor a killed service leaves anything behind.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import grpc
 
 from ooodist.errors import UserError
 from ooodist.zoo.entry import Entry
-from ooodist.zoo.service import messages, zoo_pb2, zoo_pb2_grpc
+from ooodist.zoo.service import checking, messages, zoo_pb2, zoo_pb2_grpc
 from ooodist.zoo.service.guard import Caller, RefusedError
-from ooodist.zoo.service.limits import Limits, Places
+from ooodist.zoo.service.limits import Limits, Places, Turns
 from ooodist.zoo.service.tokens import Tokens
 from ooodist.zoo.zoo import Zoo, may_use
 
@@ -42,21 +42,25 @@ class Calls(zoo_pb2_grpc.ZooServicer):
         self._tokens = tokens
         self._limits = limits
         self._uploads = Places("uploads", limits.uploads, limits.uploads_of_user)
+        self._turns = Turns()
 
     def Query(
         self, request_iterator: Iterator[zoo_pb2.QueryRequest], context: Caller
     ) -> Iterator[zoo_pb2.QueryResponse]:
         """Finds the models most similar to a new one."""
         request = context.next(request_iterator)
-        for found in self._zoo.query(*messages.query_of(request, context.user)):
-            yield messages.query_response(found)
+        with self._turns.of(context.user):
+            found = self._zoo.query(*messages.query_of(request, context.user))
+        yield from map(messages.query_response, found)
 
     def Fetch(
         self, request_iterator: Iterator[zoo_pb2.FetchRequest], context: Caller
     ) -> Iterator[zoo_pb2.FetchResponse]:
         """Sends the file of a model."""
         model = context.next(request_iterator).id
-        if not may_use(self._entry(model).meta, context.user):
+        with self._turns.of(context.user):
+            entry = self._entry(model)
+        if not may_use(entry.meta, context.user):
             raise _no_model(model)  # hides even that it exists
         with self._zoo.open(model) as file:
             size = self._zoo.size(model)
@@ -98,16 +102,17 @@ class Calls(zoo_pb2_grpc.ZooServicer):
                     f"the SHA-256 sum of what arrived is {found}, not {upload.sha256} as "
                     "declared; send it again"
                 )
-            return self._zoo.add(file)
+            return self._zoo.add(file, check=checking.check)
 
     def List(
         self, request_iterator: Iterator[zoo_pb2.ListRequest], context: Caller
     ) -> Iterator[zoo_pb2.ListResponse]:
         """Lists the models that the user may use, or all of them for an admin."""
         context.next(request_iterator)
-        for row in self._zoo.list():
-            if context.user in self._tokens.admins or may_use(row.meta, context.user):
-                yield messages.list_response(row)
+        is_admin = context.user in self._tokens.admins
+        with self._turns.of(context.user):
+            rows = [row for row in self._zoo.list() if is_admin or may_use(row.meta, context.user)]
+        yield from map(messages.list_response, rows)
 
     def Evict(
         self, request_iterator: Iterator[zoo_pb2.EvictRequest], context: Caller

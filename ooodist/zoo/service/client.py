@@ -49,6 +49,7 @@ class ZooClient:
             only a service on this machine is used, in plain text.
         timeout: seconds for the service to answer, or to send or receive up to 1 MiB.
         index: index file of a zoo that is used without a service; see :class:`Zoo`.
+        create: whether a folder that does not exist is created, to register models, and no error.
 
     Raises:
         UserError: an argument is invalid, or the extra that a service needs is not installed.
@@ -63,6 +64,7 @@ class ZooClient:
         certificate: Path | None = None,
         timeout: float = 30.0,
         index: Path | None = None,
+        create: bool = False,
     ) -> None:
         self._zoo: Zoo | Remote
         service = address.removeprefix(_SCHEME)
@@ -73,7 +75,7 @@ class ZooClient:
             token = token if token is not None else os.environ.get(TOKEN_VARIABLE)
             self._zoo = Remote(service, token, certificate, timeout)
         else:
-            self._zoo = Zoo(address, index=index)
+            self._zoo = Zoo(address, index=index, create=create)
 
     def find(self, model: Graph | Outline, wanted: Wanted, count: int = 1) -> list[Found]:
         """Returns the models most similar to this one, best first.

@@ -37,6 +37,8 @@ class Limits:
         uploads_of_user: most concurrent uploads of one user.
         file_bytes: largest file that may be registered, in bytes.
         timeout: seconds for a client to send or receive its next message of up to 1 MiB.
+        idle: seconds after which a connection without a call is closed, also one that has not yet
+            said that it speaks gRPC: each takes one of the service's open files, and no token.
     """
 
     calls: int = 256
@@ -45,6 +47,7 @@ class Limits:
     uploads_of_user: int = 4
     file_bytes: int = LARGEST_BYTES
     timeout: float = 30.0
+    idle: float = 10.0
 
 
 class BusyError(Exception):
@@ -87,3 +90,14 @@ class Places:
         finally:
             with self._lock:
                 self._taken -= Counter({user: 1})  # also drops users with no places
+
+
+class Turns:
+    """What takes the processor: each user has one turn at a time, so that others get theirs."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, threading.Lock] = {}  # as many as there are tokens
+
+    def of(self, user: str) -> threading.Lock:
+        """Returns what to hold while something is computed for a user; never for its network."""
+        return self._locks.setdefault(user, threading.Lock())

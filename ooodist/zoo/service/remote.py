@@ -30,6 +30,7 @@ from ooodist.zoo.zoo import Found, Row, Wanted
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
+_STARTING_SECONDS = 5.0  # of the process that checks an upload, on a busy machine
 _CHECKED_BYTES_PER_SECOND = 20 * 2**20  # rate at which a slow service checks an upload
 _UNREACHABLE = (
     grpc.StatusCode.UNAVAILABLE,
@@ -90,7 +91,7 @@ class Remote:
                 [zoo_pb2.RegisterRequest(upload=upload)],
                 (zoo_pb2.RegisterRequest(chunk=chunk) for chunk in messages.chunks(content, size)),
             )
-            seconds = size / _CHECKED_BYTES_PER_SECOND
+            seconds = _STARTING_SECONDS + size / _CHECKED_BYTES_PER_SECOND
             with closing(self._call(self._stub.Register, asked, seconds)) as answers:
                 return messages.checked_id(self._next(answers).id)
 

@@ -6,6 +6,7 @@ zoo.proto defines the calls, calls.py implements them, and guard.py decides who 
 from __future__ import annotations
 
 import getpass
+import resource
 import secrets
 import signal
 import ssl
@@ -24,7 +25,7 @@ from ooodist.zoo.service.addresses import host_of, is_loopback
 from ooodist.zoo.service.calls import Calls
 from ooodist.zoo.service.guard import Guard
 from ooodist.zoo.service.limits import MESSAGE_BYTES, Limits
-from ooodist.zoo.service.tokens import Tokens, check_tokens, read_tokens
+from ooodist.zoo.service.tokens import Tokens, check_private, check_tokens, read_tokens
 from ooodist.zoo.zoo import Zoo
 
 REFUSING = 16  # extra threads, which refuse calls above the limit
@@ -87,6 +88,8 @@ def serve(
             "listen on 127.0.0.1"
         )
     tls = _credentials(certificate, key) if certificate and key else None
+    if key is not None:
+        check_private(key, f"key {key}")
     limits = limits or Limits()
     known = Tokens(dict(tokens), frozenset(admins))
     pool = ThreadPoolExecutor(limits.calls + REFUSING, thread_name_prefix="ooodist-zoo")
@@ -96,6 +99,8 @@ def serve(
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES),
             ("grpc.max_concurrent_streams", 64),  # per connection
+            ("grpc.server_handshake_timeout_ms", round(1000 * limits.idle)),
+            ("grpc.max_connection_idle_ms", round(1000 * limits.idle)),
             ("grpc.so_reuseport", 0),  # so that a second service cannot share the port
         ],
         maximum_concurrent_rpcs=2 * limits.calls,  # some of them wait to be refused
@@ -133,6 +138,8 @@ def serve_forever(
     else:
         tokens = read_tokens(tokens_file)
     users, admins = tokens.users, tokens.admins
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes a file
     service = serve(zoo, address, tokens=users, admins=admins, certificate=certificate, key=key)
     ended: SimpleQueue[None] = SimpleQueue()  # a signal handler must not set an Event
     for number in (signal.SIGINT, signal.SIGTERM):

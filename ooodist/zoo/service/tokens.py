@@ -28,8 +28,22 @@ class Tokens:
     admins: frozenset[str] = frozenset()
 
 
+def check_private(file: Path, said: str) -> None:
+    """Raises UserError, beginning with ``said``, for a file that is not its owner's alone."""
+    try:
+        mode = file.stat().st_mode
+    except OSError as error:
+        raise UserError(f"{said} cannot be read: {error}") from error
+    if mode & 0o077:
+        raise UserError(
+            f"{said} can be read or written by others (mode {mode & 0o777:o}); "
+            f"protect it: chmod 600 {file}"
+        )
+
+
 def read_token(file: Path, said: str) -> str:
     """Returns the token in a file; raises UserError, which begins with ``said``."""
+    check_private(file, said)
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -44,15 +58,7 @@ def read_tokens(file: Path) -> Tokens:
     Raises:
         UserError: other users can access the file, or its content is invalid.
     """
-    try:
-        mode = file.stat().st_mode
-    except OSError as error:
-        raise UserError(f"tokens {file} cannot be read: {error}") from error
-    if mode & 0o077:
-        raise UserError(
-            f"tokens {file} can be read or written by others (mode {mode & 0o777:o}); "
-            f"protect it: chmod 600 {file}"
-        )
+    check_private(file, f"tokens {file}")
     content = strict_yaml.parse_file(file, "tokens")
     if not isinstance(content, dict):
         raise UserError(f"tokens {file}: it must have lines `user: token`")

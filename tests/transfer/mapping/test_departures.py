@@ -62,6 +62,20 @@ def inception(blocks: int) -> keras.Model:
     return keras.Model(inputs, head(x))
 
 
+class Scale(layers.Layer):
+    """Nothing is known of it."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=shape[-1:], initializer="random_normal")
+
+    def call(self, x: Any) -> Any:
+        return x * self.scale
+
+
+def scaled(width: int) -> Build:
+    return lambda: chain(layers.Dense(width), Scale(name="own"), layers.Dense(3), shape=(6,))
+
+
 LOST: dict[str, tuple[Build, Build, Any, str]] = {
     "a new tanh": (
         dense(8, activation="sigmoid"),
@@ -82,6 +96,12 @@ LOST: dict[str, tuple[Build, Build, Any, str]] = {
         lambda: chain(layers.Dense(8, "relu"), layers.Dense(4), shape=(6,)),
         vectors(),
         "does not fit that of the parent",
+    ),
+    "an unknown layer": (
+        scaled(8),
+        scaled(12),
+        vectors(),
+        "that the parent does not have, as nothing is known of layer own (Scale)",
     ),
     "a deeper LSTM": (
         lambda: lstm(layers=1),

@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +192,33 @@ class TestLimits:
                 each.cancel()
             never.set()
             wait_until(lambda: _is_answered(service, ANNA))
+
+    def test_a_user_with_many_queries_slows_others_by_one(self, zoo: Zoo, graph: Graph) -> None:
+        """Only one thread computes at a time, so all of them together would leave others little."""
+        running, most = 0, 0
+        query = zoo.query
+
+        def watched(*arguments: Any) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            time.sleep(0.1)
+            running -= 1
+            return query(*arguments)
+
+        asked = [messages.query_request(outline_of(graph), Wanted(), 1)]
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            _serving(zoo, Limits()) as service,
+            ThreadPoolExecutor(8) as pool,
+        ):
+            patch.setattr(zoo, "query", watched)
+            of_anna = [pool.submit(call, service, "Query", asked) for _ in range(8)]
+            wait_until(lambda: most > 0)
+            assert len(call(service, "Query", asked, BOB)) == 1
+            assert not all(each.done() for each in of_anna)
+            assert all(len(each.result()) == 1 for each in of_anna)
+        assert most <= 2  # one of each user
 
 
 def _is_answered(service: Service, token: str) -> bool:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import keras
 import numpy as np
@@ -20,6 +21,7 @@ from ooodist.step.backward import variable_names
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.graph.operators import Operator, outline_of
 from ooodist.zoo.entry import Meta
+from ooodist.zoo.service import remote
 from ooodist.zoo.service.client import ZooClient, ZooUnavailable
 from ooodist.zoo.service.server import Service, serve
 from ooodist.zoo.service.tokens import TOKEN_VARIABLE
@@ -50,7 +52,7 @@ def service(folder: Path) -> Iterator[Service]:
 def connect(request: pytest.FixtureRequest, folder: Path) -> Callable[[], ZooClient]:
     """Makes clients, of the folder itself or of a service for it."""
     if request.param == "folder":
-        return lambda: ZooClient(str(folder))
+        return lambda: ZooClient(str(folder), create=True)
     service: Service = request.getfixturevalue("service")
     return lambda: ZooClient(service.address, token=ROOT)
 
@@ -214,17 +216,19 @@ class TestService:
         """Once it has arrived, the service checks every byte before it answers."""
 
         class Thorough(Zoo):
-            def add(self, file: Path, *, replace: str | None = None) -> str:
+            def add(self, file: Path | BinaryIO, **options: Any) -> str:
                 time.sleep(1.5)
-                return super().add(file, replace=replace)
+                return super().add(file, **options)
 
         with (
             contextlib.closing(Thorough(str(folder))) as zoo,
             serve(zoo, "127.0.0.1:0", tokens=TOKENS) as service,
             ZooClient(service.address, token=ANNA, timeout=1.0) as client,
         ):
-            with pytest.raises(ZooUnavailable, match="did not go on for 1 s"):
-                client.register(make_model(), Meta("small"))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(remote, "_STARTING_SECONDS", 0.0)
+                with pytest.raises(ZooUnavailable, match="did not go on for 1 s"):
+                    client.register(make_model(), Meta("small"))
             client.register(make_model(1_000_000), Meta("large"))
 
 
@@ -264,7 +268,9 @@ class TestAddress:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        with ZooClient("./localhost:7077") as zoo:
+        with pytest.raises(UserError, match=r"there is no zoo \./localhost:7077"):
+            ZooClient("./localhost:7077")
+        with ZooClient("./localhost:7077", create=True) as zoo:
             assert zoo.list() == []
 
     def test_of_a_folder_whose_index_is_elsewhere(self, zoo: Zoo, tmp_path: Path) -> None:

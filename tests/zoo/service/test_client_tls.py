@@ -30,6 +30,7 @@ def serving_with_tls(
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     issued = authority.issue_cert(*names)
     issued.cert_chain_pems[0].write_to_path(certificate)
+    key.touch(0o600)
     issued.private_key_pem.write_to_path(key)
     authority.cert_pem.write_to_path(folder / "authority.pem")
     with serve(zoo, "127.0.0.1:0", tokens=TOKENS, certificate=certificate, key=key) as service:

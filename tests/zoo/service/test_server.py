@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import trustme
 
 from ooodist.errors import UserError
 from ooodist.zoo.service import zoo_pb2, zoo_pb2_grpc
-from ooodist.zoo.service.limits import CHUNK_BYTES
+from ooodist.zoo.service.limits import CHUNK_BYTES, Limits
 from ooodist.zoo.service.server import serve
 from ooodist.zoo.zoo import Zoo
 from tests.zoo.serving import ANNA, BOB, NOTHING, TOKENS, listed, part, refused, wait_until
@@ -67,6 +68,25 @@ class TestServe:
                 serve(zoo, "0.0.0.0:0", tokens=TOKENS, certificate=certificate, key=wrong)
         with pytest.raises(UserError, match="TLS needs both"):
             serve(zoo, "127.0.0.1:0", tokens=TOKENS, certificate=certificate)
+        one.private_key_pem.write_to_path(key)
+        key.chmod(0o644)
+        with pytest.raises(UserError, match=rf"key {key} can be read .*644\); .* chmod 600 {key}"):
+            serve(zoo, "127.0.0.1:0", tokens=TOKENS, certificate=certificate, key=key)
+
+    def test_connections_without_a_call_are_closed(self, zoo: Zoo) -> None:
+        """They need no token, and each takes a file of which a process may have few."""
+        with serve(zoo, "127.0.0.1:0", tokens=TOKENS, limits=Limits(idle=0.5)) as service:
+            host, port = service.address.split(":")
+            with socket.create_connection((host, int(port)), 20) as silent:
+                while silent.recv(4096):  # the settings that a server sends first
+                    pass
+            with socket.create_connection((host, int(port)), 20) as idle:
+                idle.sendall(
+                    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+                )
+                while idle.recv(4096):
+                    pass
+            assert listed(service) == {}
 
     def test_nothing_is_left_when_it_ends(
         self, zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.zoo.service.tokens import read_tokens
+from ooodist.zoo.service.tokens import read_token, read_tokens
 
 ANNA, BOB, ROOT = "anna's-token-0123", "bob's-token-01234", "root's-token-0123"
 
@@ -28,6 +28,8 @@ def test_is_for_nobody_else(tmp_path: Path, mode: int) -> None:
     file = write(tmp_path, f"anna: {ANNA}\n", mode)
     with pytest.raises(UserError, match=rf"by others \(mode {mode:o}\); .* chmod 600 {file}"):
         read_tokens(file)
+    with pytest.raises(UserError, match=rf"^--token-file can be read .* \(mode {mode:o}\)"):
+        read_token(file, "--token-file")
 
 
 @pytest.mark.parametrize(
