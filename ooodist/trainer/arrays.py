@@ -129,6 +129,66 @@ def training_stream(
     return untuned(stream.prefetch(tf.data.AUTOTUNE)), steps
 
 
+def training_batches(
+    batches: tf.data.Dataset, samples: int, rank: int, size: int
+) -> tuple[tf.data.Dataset, int | None] | None:
+    """Returns this rank's endless share of batches that all ranks have, and the steps per epoch.
+
+    Args:
+        batches: batches of (x, y, ...), the same on every rank.
+        samples: how many samples they have in all. The last batch is left out if it is smaller.
+        rank, size: which share, and of how many.
+
+    Returns:
+        None if their number is unknown; the steps are None if they have no end.
+
+    Raises:
+        UserError: there are too few of them.
+    """
+    number = int(batches.cardinality())
+    if number == tf.data.INFINITE_CARDINALITY:
+        return batches.shard(size, rank), None
+    if number < 0:
+        return None
+    batch = tf.nest.flatten(batches.element_spec)[0].shape[0]
+    if batch is None and number:
+        batch = int(tf.nest.flatten(next(iter(batches)))[0].shape[0])
+    if batch and number == -(-samples // batch):
+        number = samples // batch
+    steps = number // size
+    if not steps:
+        raise UserError(
+            f"{number} whole batches of {batch} samples for {size} workers: each needs at least "
+            "one; reduce batch_size"
+        )
+    return batches.take(steps * size).shard(size, rank).repeat(), steps
+
+
+def evaluation_batches(batches: Any, rank: int, size: int) -> Any:
+    """Returns this rank's share of batches that all ranks have; all where it cannot be told."""
+    if not isinstance(batches, tf.data.Dataset) or int(batches.cardinality()) < size:
+        return batches  # the mean over the ranks is the same
+    return batches.shard(size, rank)
+
+
+def prediction_batches(batches: Any, rank: int, size: int) -> Any:
+    """Returns this rank's share of batches that all ranks have: those of all follow each other.
+
+    Raises:
+        UserError: there are fewer batches than parts, or their number is unknown.
+    """
+    if size == 1:
+        return batches
+    number = int(batches.cardinality()) if isinstance(batches, tf.data.Dataset) else -1
+    if number < size:
+        raise UserError(
+            f"predict of the model makes {'an unknown number of' if number < 0 else number} "
+            f"batches for {size} pipelines: each needs at least one; give smaller batches"
+        )
+    first, last = rank * number // size, (rank + 1) * number // size
+    return batches.skip(first).take(last - first)
+
+
 def first_batch(given: Mapping[str, Any]) -> Any:
     """Returns the first batch of ``fit(**given)`` or ``evaluate``, without consuming the data.
 
