@@ -13,6 +13,7 @@ import tensorflow as tf
 from ooodist.data.reading import map_batches, untuned
 from ooodist.data.stream import Share, shuffled_indices
 from ooodist.errors import UserError
+from ooodist.trainer import sparse
 
 NAMES = ("x", "y", "sample_weight")  # arguments of fit and evaluate, in the order of a batch
 
@@ -47,7 +48,7 @@ def num_samples(x: Any) -> int:
 
 def take(arrays: Any, rows: Any) -> Any:
     """Returns the given rows (a slice) of every array; None stays None."""
-    return tf.nest.map_structure(lambda a: None if a is None else np.asarray(a)[rows], arrays)
+    return tf.nest.map_structure(lambda a: None if a is None else sparse.rows_of(a, rows), arrays)
 
 
 def validation_split(arrays: Any, fraction: float) -> tuple[Any, Any]:
@@ -120,10 +121,10 @@ def training_stream(
         numbers = tf.data.Dataset.range(total).repeat().batch(share.batch, drop_remainder=True)
         numbers = numbers.shard(share.size, share.rank)
     # Dataset.map would take a list for a single tensor.
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, keras.tree.lists_to_tuples(arrays))
+    readers = tf.nest.map_structure(sparse.reader, keras.tree.lists_to_tuples(arrays))
 
     def read(indices: tf.Tensor) -> Any:
-        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
+        return tf.nest.map_structure(lambda rows: rows(indices), readers)
 
     stream = map_batches(numbers, read)
     return untuned(stream.prefetch(tf.data.AUTOTUNE)), steps
@@ -203,7 +204,7 @@ def first_batch(given: Mapping[str, Any]) -> Any:
     elif is_arrays(x):
         data = present([given.get(name) for name in NAMES])
         rows = slice(0, given.get("batch_size") or 32)
-        batch = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[rows]), data)
+        batch = tf.nest.map_structure(sparse.as_tensor, take(data, rows))
     else:
         raise UserError(
             f"x is a {type(x).__name__}, which cannot be looked at without using it up, "

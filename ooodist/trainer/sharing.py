@@ -116,8 +116,8 @@ def _share_out_made(
         raise UserError(
             f"fit of {type(model).__name__} makes a {type(x).__name__}, of which nobody can tell "
             f"whether it is the same on all {engine.size} ranks; let it give arrays to Keras's "
-            "fit, or a tf.data.Dataset of known length that is made of arrays fit was given, or, if "
-            "each rank's is a part of its own, set model.ooodist.data_is_shared_out = True before fit"
+            "fit, or a tf.data.Dataset of known length made of arrays that fit was given, or, if "
+            "each rank's is a part of its own, set model.ooodist.data_is_shared_out = True before"
         )
 
 
