@@ -121,6 +121,6 @@ def test_what_data_was_made_of(given: Any, samples: int | None) -> None:
 
 def test_two_workers_share_out_the_data_of_overrides() -> None:
     worker = Path(__file__).with_name("arguments_worker.py")
-    job = run_job("collective", 2, worker, "all", seconds=120)
+    job = run_job("collective", 2, worker, "all", seconds=300)
     assert job.returncode == 0, job.stdout[-6000:]
     assert len(re.findall(r"passed \w+", job.stdout)) == worker.read_text().count("@check\n")
