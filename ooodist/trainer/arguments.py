@@ -98,9 +98,10 @@ class KerasMethod:
                 result = self._override(*args, **kwargs)
         finally:
             self._given = None
-        if not self._reached:
+        if not self._reached and self._name == "fit":
             logger.warning(
-                "%s of %s has not called Keras's own %s, so ooodist has done nothing in it",
+                "%s of %s has not called Keras's own %s, so ooodist has shared nothing out: what "
+                "trains in another way must have a part of its own on each rank",
                 self._name,
                 type(self._model).__name__,
                 self._name,

@@ -1,4 +1,4 @@
-"""Contracts: how Keras's fit, evaluate and predict can be reached in whatever way they are called."""
+"""Contracts: Keras's fit, evaluate and predict can be reached however they are called."""
 
 from __future__ import annotations
 
