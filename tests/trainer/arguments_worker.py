@@ -91,6 +91,24 @@ def sparse_model(kind: str) -> Any:
     return model
 
 
+class Summed(keras.layers.Layer):
+    """Embeds ragged numbers, and adds up those of a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = keras.layers.Embedding(7, 3)
+
+    def build(self, shape: Any) -> None:
+        self.table.build(shape)
+
+    def call(self, numbers: Any) -> Any:
+        dense = numbers.to_tensor() if isinstance(numbers, tf.RaggedTensor) else numbers
+        return tf.reduce_sum(self.table(dense), axis=1)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape[0], 3
+
+
 @check
 def sparse_and_ragged_arrays_are_shared_out() -> None:
     dense = np.random.default_rng(1).normal(size=(len(X), 6)).astype("float32")
@@ -112,9 +130,7 @@ def sparse_and_ragged_arrays_are_shared_out() -> None:
     def words() -> Any:
         keras.utils.set_random_seed(3)
         numbers = keras.Input((None,), dtype="int64", ragged=True)
-        table = keras.layers.Embedding(7, 1)
-        summed = keras.layers.Lambda(lambda ids: tf.reduce_sum(table(ids.to_tensor()), axis=1))
-        model = keras.Model(numbers, keras.layers.Dense(1)(summed(numbers)))
+        model = keras.Model(numbers, keras.layers.Dense(1)(Summed()(numbers)))
         model.compile("sgd", "mse")
         return model
 
