@@ -128,6 +128,7 @@ class BatchSplitter:
             )
         tensors = []
         for symbol, value in zip(symbols, given, strict=True):
+            check_dense(value, f"input {symbol.name} of model {self.model.name}")
             tensor = tf.cast(value, symbol.dtype)
             if not tf.TensorShape(symbol.shape).is_compatible_with(tensor.shape):
                 raise UserError(
@@ -143,9 +144,22 @@ def whole_microbatches(batch: Any, microbatches: int) -> Any:
 
     All of them if they are fewer than micro-batches.
     """
+    for tensor in tf.nest.flatten(batch):
+        check_dense(tensor, "a batch")
     samples = len(tf.nest.flatten(batch)[0])
     number = samples - samples % microbatches or samples
     return tf.nest.map_structure(lambda tensor: tensor[:number], batch)
+
+
+def check_dense(value: Any, what: str) -> None:
+    """Raises UserError if a value is sparse or ragged."""
+    if isinstance(value, tf.SparseTensor | tf.RaggedTensor):
+        method = "tf.sparse.to_dense(x)" if isinstance(value, tf.SparseTensor) else "x.to_tensor()"
+        raise UserError(
+            f"{what} is given a {type(value).__name__}, but batches of a pipeline are split into "
+            f"micro-batches, which must be dense; map the data set by {method}, or train with "
+            "ooodist.distribute, which takes it as it is"
+        )
 
 
 def input_structure(model: keras.Model) -> Any:

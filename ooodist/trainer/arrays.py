@@ -13,6 +13,7 @@ import tensorflow as tf
 from ooodist.data.reading import map_batches, untuned
 from ooodist.data.stream import Share, shuffled_indices
 from ooodist.errors import UserError
+from ooodist.trainer import sparse
 
 NAMES = ("x", "y", "sample_weight")  # arguments of fit and evaluate, in the order of a batch
 
@@ -47,7 +48,7 @@ def num_samples(x: Any) -> int:
 
 def take(arrays: Any, rows: Any) -> Any:
     """Returns the given rows (a slice) of every array; None stays None."""
-    return tf.nest.map_structure(lambda a: None if a is None else np.asarray(a)[rows], arrays)
+    return tf.nest.map_structure(lambda a: None if a is None else sparse.rows_of(a, rows), arrays)
 
 
 def validation_split(arrays: Any, fraction: float) -> tuple[Any, Any]:
@@ -120,13 +121,73 @@ def training_stream(
         numbers = tf.data.Dataset.range(total).repeat().batch(share.batch, drop_remainder=True)
         numbers = numbers.shard(share.size, share.rank)
     # Dataset.map would take a list for a single tensor.
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, keras.tree.lists_to_tuples(arrays))
+    readers = tf.nest.map_structure(sparse.reader, keras.tree.lists_to_tuples(arrays))
 
     def read(indices: tf.Tensor) -> Any:
-        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), tensors)
+        return tf.nest.map_structure(lambda rows: rows(indices), readers)
 
     stream = map_batches(numbers, read)
     return untuned(stream.prefetch(tf.data.AUTOTUNE)), steps
+
+
+def training_batches(
+    batches: tf.data.Dataset, samples: int, rank: int, size: int
+) -> tuple[tf.data.Dataset, int | None] | None:
+    """Returns this rank's endless share of batches that all ranks have, and the steps per epoch.
+
+    Args:
+        batches: batches of (x, y, ...), the same on every rank.
+        samples: how many samples they have in all. The last batch is left out if it is smaller.
+        rank, size: which share, and of how many.
+
+    Returns:
+        None if their number is unknown; the steps are None if they have no end.
+
+    Raises:
+        UserError: there are too few of them.
+    """
+    number = int(batches.cardinality())
+    if number == tf.data.INFINITE_CARDINALITY:
+        return batches.shard(size, rank), None
+    if number < 0:
+        return None
+    batch = tf.nest.flatten(batches.element_spec)[0].shape[0]
+    if batch is None and number:
+        batch = int(tf.nest.flatten(next(iter(batches)))[0].shape[0])
+    if batch and number == -(-samples // batch):
+        number = samples // batch
+    steps = number // size
+    if not steps:
+        raise UserError(
+            f"{number} whole batches of {batch} samples for {size} workers: each needs at least "
+            "one; reduce batch_size"
+        )
+    return batches.take(steps * size).shard(size, rank).repeat(), steps
+
+
+def evaluation_batches(batches: Any, rank: int, size: int) -> Any:
+    """Returns this rank's share of batches that all ranks have; all where it cannot be told."""
+    if not isinstance(batches, tf.data.Dataset) or int(batches.cardinality()) < size:
+        return batches  # the mean over the ranks is the same
+    return batches.shard(size, rank)
+
+
+def prediction_batches(batches: Any, rank: int, size: int) -> Any:
+    """Returns this rank's share of batches that all ranks have: those of all follow each other.
+
+    Raises:
+        UserError: there are fewer batches than parts, or their number is unknown.
+    """
+    if size == 1:
+        return batches
+    number = int(batches.cardinality()) if isinstance(batches, tf.data.Dataset) else -1
+    if number < size:
+        raise UserError(
+            f"predict of the model makes {'an unknown number of' if number < 0 else number} "
+            f"batches for {size} pipelines: each needs at least one; give smaller batches"
+        )
+    first, last = rank * number // size, (rank + 1) * number // size
+    return batches.skip(first).take(last - first)
 
 
 def first_batch(given: Mapping[str, Any]) -> Any:
@@ -143,7 +204,7 @@ def first_batch(given: Mapping[str, Any]) -> Any:
     elif is_arrays(x):
         data = present([given.get(name) for name in NAMES])
         rows = slice(0, given.get("batch_size") or 32)
-        batch = tf.nest.map_structure(lambda array: tf.convert_to_tensor(array[rows]), data)
+        batch = tf.nest.map_structure(sparse.as_tensor, take(data, rows))
     else:
         raise UserError(
             f"x is a {type(x).__name__}, which cannot be looked at without using it up, "

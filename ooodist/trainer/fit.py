@@ -16,7 +16,6 @@ What is replaced where a rank computes only a part of the model, in evaluations,
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
 from ooodist.step.launch import Batch
 from ooodist.trainer import arrays, writers
+from ooodist.trainer.arguments import KerasMethod
 from ooodist.trainer.epochs import EpochCare, StopTogether
 from ooodist.trainer.readers import may_read_weights, why_complete
 from ooodist.trainer.sharing import share_out
@@ -85,15 +85,13 @@ class DistributedFit:
         self._ahead: deque[Batch] = deque()  # read from the data, not trained on yet
         self._steps_per_call = strategy.steps_per_execution
         self._last_logs: dict[str, tf.Tensor] = {}
-        self._plain_fit = model.fit
+        self._plain_fit = KerasMethod(model, "fit", self._fit)
         self._plain_train_on_batch = model.train_on_batch
         self._staged = StagedMethods(self) if strategy.inner.evaluates_in_stages else None
-        self._plain_evaluate = model.evaluate
+        self._plain_evaluate = KerasMethod(model, "evaluate", self._evaluate)
         self._plain_metrics = model.get_metrics_result
         model.make_train_function = self._make_train_function
-        model.fit = self._fit
         model.train_on_batch = self._train_on_batch
-        model.evaluate = self._evaluate
         model.get_metrics_result = self._metrics_result
         model.ooodist = self
 
@@ -138,9 +136,10 @@ class DistributedFit:
         model, strategy = self._model, self.strategy
         if model.train_function is not None and not force:
             return
-        run = strategy.runner()
+        run = None if strategy.needs_plan else strategy.runner()
 
         def train_function(iterator: Iterator[Batch]) -> dict[str, tf.Tensor]:
+            nonlocal run
             self.call_has_trained, self.is_catching_up = False, self._calls_to_skip > 0
             if self.is_catching_up:
                 self._calls_to_skip -= 1
@@ -149,6 +148,10 @@ class DistributedFit:
                 self.steps_ahead = max(0, self.steps_ahead - self._steps_per_call)
                 return self._last_logs
             batches = self._next_batches(iterator)
+            if run is None:  # in train_on_batch, whose batch an override may have made
+                batch = arrays.present(batches[0])
+                strategy.plan(tf.nest.map_structure(tf.convert_to_tensor, batch))
+                run = strategy.runner()
             if not self._alike:
                 strategy.broadcast(batches[0])
                 self._alike = True
@@ -167,11 +170,15 @@ class DistributedFit:
 
         model.train_function = train_function
 
+    @property
+    def _reads_data(self) -> bool:
+        return self.strategy.reads_data or self.strategy.needs_plan
+
     def _look_ahead(self, iterator: Iterator[Batch], number: int) -> list[Batch]:
         """Returns up to ``number`` of the epoch's next batches, without consuming them."""
         if self.batches_left is not None:
             number = min(number, self.batches_left)
-            if not self.strategy.reads_data:
+            if not self._reads_data:
                 return [None] * number
         while len(self._ahead) < number:
             batch = next(iterator, None)
@@ -185,7 +192,7 @@ class DistributedFit:
         wanted = max(self.strategy.steps_per_execution, self._steps_per_call) * accumulate
         if self.batches_left is not None:
             wanted = min(wanted, self.batches_left)
-            if not self.strategy.reads_data:  # making them may take long
+            if not self._reads_data:  # making them may take long
                 self.batches_left -= wanted
                 if not wanted:
                     raise StopIteration
@@ -219,11 +226,17 @@ class DistributedFit:
         return batches
 
     def _fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        given = inspect.signature(self._plain_fit).bind(*args, **kwargs).arguments
+        given = self._plain_fit.bind(args, kwargs)
         engine = self.engine
         if engine.size > 1:
+            made = None if self.data_is_shared_out else self._plain_fit.made
             given = share_out(
-                given, self._model, engine, self.strategy.shard, say=not self.data_is_shared_out
+                given,
+                self._model,
+                engine,
+                self.strategy.shard,
+                say=not self.data_is_shared_out,
+                made=made,
             )
         if engine.rank:
             given["verbose"] = 0
@@ -263,26 +276,20 @@ class DistributedFit:
             raise
 
     def _train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(self._plain_train_on_batch).bind(*args, **kwargs).arguments
         strategy = self.strategy
         if strategy.accumulate > 1:
             raise UserError(
                 f"train_on_batch gives one batch, but accumulate is {strategy.accumulate}, which "
                 "makes one update of that many; use fit, or distribute the model with accumulate=1"
             )
-        data = tuple(given.get(name) for name in arrays.NAMES)
-        data = arrays.with_class_weight(data, given.pop("class_weight", None))
-        if strategy.begin_any_batch():
-            self._model.train_function = None
-        if strategy.needs_plan:
-            strategy.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
+        if strategy.begin_any_batch() or strategy.needs_plan:
+            self._model.train_function = None  # made anew
         epoch = self.batches_left, self._ahead, self.steps_ahead
         self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # no part of the epoch
         try:
-            given.update(zip(arrays.NAMES, data, strict=True))
             carrying = strategy.carrying
             with contextlib.nullcontext() if carrying is None else carrying.none():
-                result = self._plain_train_on_batch(**given)
+                result = self._plain_train_on_batch(*args, **kwargs)
             strategy.watch.look()  # there may be no call after this one
             return result
         finally:
@@ -333,8 +340,7 @@ class DistributedFit:
     # Evaluation and metrics
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(self._plain_evaluate).bind(*args, **kwargs).arguments
-        given.update(given.pop("kwargs", {}))
+        given = self._plain_evaluate.bind(args, kwargs)
         engine = self.engine
         inside_fit = is_inside_fit(given)
         if not inside_fit:  # fit has checked its own
@@ -349,6 +355,8 @@ class DistributedFit:
             data = tuple(given.get(name) for name in arrays.NAMES)
             part = arrays.evaluation_part(data, *self.strategy.shard)
             given.update(zip(arrays.NAMES, part, strict=True))
+        elif not inside_fit and self._plain_evaluate.made(given.get("x"), "x"):
+            given["x"] = arrays.evaluation_batches(given["x"], *self.strategy.shard)
         if self._staged is not None:
             self._staged.begin_evaluation(given, inside_fit=inside_fit)
         return self._plain_evaluate(**given)

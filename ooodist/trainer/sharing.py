@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,7 +12,9 @@ import tensorflow as tf
 
 from ooodist.data.stream import Share
 from ooodist.engines.base import Engine
+from ooodist.errors import UserError
 from ooodist.trainer import arrays
+from ooodist.trainer.arguments import Made
 
 logger = logging.getLogger("ooodist")
 
@@ -23,6 +26,7 @@ def share_out(
     place: tuple[int, int],
     *,
     say: bool,
+    made: Callable[[Any, str], Made | None] | None = None,
 ) -> dict[str, Any]:
     """Returns the arguments with this rank's part of the data; all ranks call it.
 
@@ -32,14 +36,18 @@ def share_out(
         engine: the engine of the job.
         place: which part of the data this rank uses, and of how many.
         say: whether to log what is used as it is.
+        made: tells of what an override of fit has made an argument; None: nothing was made.
 
     Raises:
-        UserError: there are too few samples, or arguments contradict each other.
+        UserError: there are too few samples, arguments contradict each other, or nobody knows
+            whether each rank's data is a part of its own.
     """
     given = dict(given)
     batch_size = given.get("batch_size") or 32
     if arrays.is_arrays(given.get("x")):
         _share_out_training(given, batch_size, model, engine, place)
+    elif (of := made and made(given.get("x"), "x")) is not None:
+        _share_out_made(given, of, model, engine, place)
     elif say:
         _say_used_as_is("x", given.get("x"), engine, place)
     validation = given.get("validation_data")
@@ -47,6 +55,8 @@ def share_out(
         part = arrays.evaluation_part(tuple(validation), *place)
         given["validation_data"] = arrays.present(part)
         given["validation_batch_size"] = given.get("validation_batch_size") or batch_size
+    elif made and made(validation, "validation_data"):
+        given["validation_data"] = arrays.evaluation_batches(validation, *place)
     elif validation is not None and say:
         _say_used_as_is("validation_data", validation, engine, place)
     return given
@@ -82,6 +92,33 @@ def _share_out_training(
     share = Share(batch_size, *place, _shuffle_seed(model, engine) if shuffle else 0)
     given["x"], steps = arrays.training_stream(arrays.present(data), share, shuffle)
     given["steps_per_epoch"] = given.get("steps_per_epoch") or steps
+
+
+def _share_out_made(
+    given: dict[str, Any], made: Made, model: keras.Model, engine: Engine, place: tuple[int, int]
+) -> None:
+    """Shares out batches that an override of fit has made, of the same arrays on every rank."""
+    x, parts = given["x"], place[1]
+    if made.samples is not None and isinstance(x, tf.data.Dataset):
+        found = arrays.training_batches(x, made.samples, *place)
+        if found is not None:
+            given["x"], steps = found
+            given["steps_per_epoch"] = given.get("steps_per_epoch") or steps
+            if engine.rank == 0:
+                logger.info(
+                    "fit: fit of %s makes a data set; each rank makes all of it, in the same order "
+                    "if it is shuffled with the same seed, and trains on every %d. batch",
+                    type(model).__name__,
+                    parts,
+                )
+            return
+    if parts > 1:
+        raise UserError(
+            f"fit of {type(model).__name__} makes a {type(x).__name__}, of which nobody can tell "
+            f"whether it is the same on all {engine.size} ranks; let it give arrays to Keras's "
+            "fit, or a tf.data.Dataset of known length made of arrays that fit was given, or, if "
+            "each rank's is a part of its own, set model.ooodist.data_is_shared_out = True before"
+        )
 
 
 def _shuffle_seed(model: keras.Model, engine: Engine) -> int:

@@ -12,7 +12,6 @@ instance:
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +21,7 @@ import keras
 from ooodist.errors import UserError
 from ooodist.step.launch import Batch
 from ooodist.trainer import arrays
+from ooodist.trainer.arguments import KerasMethod
 
 if TYPE_CHECKING:
     from ooodist.trainer.fit import DistributedFit
@@ -39,10 +39,9 @@ class StagedMethods:
         self._model = model = fit.strategy.model
         self._metrics: Iterator[dict[str, Any]] | None = None  # of the evaluation under way
         self._steps: int | None = None  # batches of the evaluation or prediction; None: all
-        self._plain_predict = model.predict
+        self._plain_predict = KerasMethod(model, "predict", self._predict)
         model.make_test_function = self._make_test_function
         model.make_predict_function = self._make_predict_function
-        model.predict = self._predict
         model.test_on_batch = _refused("test_on_batch", "evaluate")
         model.predict_on_batch = _refused("predict_on_batch", "predict")
 
@@ -84,7 +83,7 @@ class StagedMethods:
 
     def _predict(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the predictions in the order of the samples on rank 0, and None on others."""
-        given = inspect.signature(self._plain_predict).bind(*args, **kwargs).arguments
+        given = self._plain_predict.bind(args, kwargs)
         fit, model = self._fit, self._model
         _check_step(model, "predict_step")
         fit.check_callbacks(given.get("callbacks"))
@@ -92,6 +91,8 @@ class StagedMethods:
         evaluation = fit.strategy.inner.evaluation(None)
         if arrays.is_arrays(given["x"]):
             given["x"] = arrays.prediction_part(given["x"], *fit.strategy.shard)
+        elif self._plain_predict.made(given["x"], "x"):
+            given["x"] = arrays.prediction_batches(given["x"], *fit.strategy.shard)
         if fit.engine.rank:
             given["verbose"] = 0
         self._steps = given.get("steps")

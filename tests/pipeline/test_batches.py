@@ -105,6 +105,17 @@ def test_what_cannot_be_split(given: Any, microbatches: int, message: str) -> No
         BatchSplitter(two_inputs(), (x, y), microbatches)
 
 
+@pytest.mark.parametrize("convert", [tf.sparse.from_dense, tf.RaggedTensor.from_tensor])
+def test_sparse_and_ragged_inputs_are_named(convert: Any) -> None:
+    first, second, y = batch()
+    given = ((convert(first), second), y)
+    kind = "SparseTensor" if convert is tf.sparse.from_dense else "RaggedTensor"
+    with pytest.raises(UserError, match=f"input b of model .* is given a {kind}, but"):
+        BatchSplitter(two_inputs(), given, 2)
+    with pytest.raises(UserError, match=f"a batch is given a {kind}, but"):
+        whole_microbatches(given, 2)
+
+
 def test_a_smaller_batch_is_refused() -> None:
     first, second, y = batch()
     splitter = BatchSplitter(two_inputs(), ((first, second), y), 2)

@@ -37,6 +37,7 @@ from ooodist.compat.keras_deferred import has_value
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
+from ooodist.step.finiteness.overflows import Overflows
 from ooodist.step.finiteness.skipping import MOST_IN_A_ROW, OnNan, Skipping, summed
 from ooodist.step.notices import Notices
 from ooodist.step.optimizer import optimizers_of
@@ -121,6 +122,7 @@ class GradientWatch:
         self._nan_is_handled = False
         self._skipping: Skipping | None = None
         self._told = 0  # skipped steps that were logged
+        self._overflows = Overflows(model)
 
     @property
     def is_wanted(self) -> bool:
@@ -151,6 +153,7 @@ class GradientWatch:
         """Starts counting at the optimizer's step count, when training begins or resumes."""
         self._pending = None
         self._step = int(self._model.optimizer.iterations.numpy())
+        self._overflows.begin()
 
     def leave_loss_to(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Leaves a loss that is not finite to Keras's TerminateOnNaN, if that is a callback."""
@@ -173,6 +176,8 @@ class GradientWatch:
         """
         before, self._pending = self._pending, (codes, checked, self._step, logs.get("loss"))
         self._step += num_steps
+        if self._engine.rank == 0:
+            self._overflows.note(num_steps)
         if not self._waits and not callable(codes):
             self.look()
         elif before is not None:
