@@ -31,8 +31,9 @@ from ooodist.compat.keras_model import is_inside_fit
 from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
 from ooodist.step.launch import Batch
-from ooodist.trainer import arrays, writers
+from ooodist.trainer import arrays, callbacks_together, writers
 from ooodist.trainer.epochs import EpochCare, StopTogether
+from ooodist.trainer.meeting import meet, share_one_model
 from ooodist.trainer.readers import may_read_weights, why_complete
 from ooodist.trainer.sharing import share_out
 from ooodist.trainer.staged import StagedMethods
@@ -222,6 +223,7 @@ class DistributedFit:
         given = inspect.signature(self._plain_fit).bind(*args, **kwargs).arguments
         engine = self.engine
         if engine.size > 1:
+            meet(engine, "fit")
             given = share_out(
                 given, self._model, engine, self.strategy.shard, say=not self.data_is_shared_out
             )
@@ -274,6 +276,8 @@ class DistributedFit:
         data = arrays.with_class_weight(data, given.pop("class_weight", None))
         if strategy.begin_any_batch():
             self._model.train_function = None
+        if not self._alike:
+            meet(self.engine, "train_on_batch")
         if strategy.needs_plan:
             strategy.plan(tf.nest.map_structure(tf.convert_to_tensor, arrays.present(data)))
         epoch = self.batches_left, self._ahead, self.steps_ahead
@@ -309,14 +313,19 @@ class DistributedFit:
             )
 
     def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
-        if isinstance(given, keras.callbacks.CallbackList):
-            raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
-        callbacks = self.check_callbacks(given)
-        if not self.strategy.has_whole_model:
-            writers.check_saves_at_ends_of_epochs(callbacks)
+        with self.engine.agreed():
+            if isinstance(given, keras.callbacks.CallbackList):
+                raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
+            callbacks = self.check_callbacks(given)
+            if not self.strategy.has_whole_model:
+                writers.check_saves_at_ends_of_epochs(callbacks)
+        callbacks, following = callbacks_together.on_all_ranks(callbacks, self.strategy)
         callbacks = writers.on_this_rank(callbacks, self.strategy)
         self.strategy.watch.leave_loss_to(callbacks)
-        return [EpochCare(self), *callbacks, StopTogether(self)]
+        callbacks = [EpochCare(self), *callbacks]
+        if following is not None:
+            callbacks = [following.first, *callbacks, following.last]
+        return [*callbacks, StopTogether(self)]
 
     def check_callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
         """Returns the callbacks given to a method of the model, as a list.
@@ -338,9 +347,12 @@ class DistributedFit:
         engine = self.engine
         inside_fit = is_inside_fit(given)
         if not inside_fit:  # fit has checked its own
+            meet(engine, "evaluate")
             self.check_callbacks(given.get("callbacks"))
         self.strategy.watch.look()
         self.synchronize()
+        if not inside_fit and engine.size > 1:
+            share_one_model(self.strategy, given)
         if engine.size > 1:
             metric_states.refuse_what_does_not_add_up(self._model)
         if engine.rank:
@@ -381,6 +393,8 @@ def whole(model: keras.Model) -> AbstractContextManager[None]:
             "is whole as it is"
         )
     strategy: Strategy = model.ooodist.strategy
+    if not strategy.has_whole_model:
+        meet(strategy.engine, "ooodist.whole")
     return strategy.whole()
 
 
