@@ -140,6 +140,9 @@ class Elastic(Strategy):
     def check_replicas(self) -> None:
         self.inner.check_replicas()
 
+    def follow_rank_0(self, *, with_optimizer: bool = False) -> bool:
+        return self.inner.follow_rank_0(with_optimizer=with_optimizer)
+
     def whole(
         self, root: int | None = None, *, returns: bool = False
     ) -> AbstractContextManager[None]:

@@ -54,7 +54,8 @@ def init(
         workers: the number of workers that there must be; None: as many as were started.
         timeout: seconds to wait for the others before the process ends with exit code 1; they
             may still be importing TensorFlow, which takes minutes from a file system that many
-            hosts share.
+            hosts share. So long, too, a rank waits in ``fit`` or ``evaluate`` for ranks that have
+            not called it.
         stall_seconds: seconds after which a job that stands still is ended; an engine that can
             (Horovod) says before that which exchanges wait, and for which ranks. None: as the
             library has it.
@@ -135,4 +136,5 @@ def _make(name: str, timeout: float) -> Engine:
     )
     with ending_after(timeout, late):
         made: Engine = getattr(module, _CLASSES[name])()
+    made.timeout = timeout
     return made

@@ -5,9 +5,10 @@ have zero. So the bits of that rank arrive unchanged, whatever they mean, on any
 means are the engine's own, and the same to the last bit on every rank.
 """
 
+import itertools
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -29,10 +30,12 @@ class ArrayExchange(ABC):
 
     Attributes:
         rank, size: number of this process, from 0 to size - 1, and number of processes.
+        timeout: for how many seconds ranks wait in a method that others have not called.
     """
 
     rank: int = 0
     size: int = 1
+    timeout: float = 600.0
 
     @abstractmethod
     def _sum_array(self, array: np.ndarray) -> np.ndarray:
@@ -75,7 +78,7 @@ class ArrayExchange(ABC):
             RuntimeError: number, shapes or dtypes of the arrays differ between ranks.
         """
         kinds = str([(array.shape, str(array.dtype)) for array in arrays])
-        if different := self._ranks_that_differ(kinds.encode()):
+        if different := self.ranks_that_differ(kinds.encode()):
             raise RuntimeError(
                 f"broadcast: the arrays of ranks {different} have other shapes or dtypes than "
                 f"those of rank 0; here (rank {self.rank}) they are {kinds}"
@@ -100,6 +103,16 @@ class ArrayExchange(ABC):
         if self.rank != root:
             content = np.zeros(length, np.uint8)
         return self.broadcast([content], root)[0].tobytes().decode()
+
+    def gather_text(self, text: str) -> list[str]:
+        """Returns the texts of all ranks, by rank."""
+        content = np.frombuffer(text.encode(), np.uint8)
+        sizes = self.gather(np.array([content.size], np.int64))[:, 0]
+        own = np.zeros(int(sizes.max()), np.uint8)
+        own[: content.size] = content
+        return [
+            row[:size].tobytes().decode() for row, size in zip(self.gather(own), sizes, strict=True)
+        ]
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
@@ -155,13 +168,41 @@ class ArrayExchange(ABC):
             SharedError: on all ranks, if the values differ.
         """
         data = value.encode() if isinstance(value, str) else value
-        if different := self._ranks_that_differ(data):
+        if different := self.ranks_that_differ(data):
             raise SharedError(
                 f"{what} differs between ranks: ranks {different} (of {self.size}) do not have "
                 "what rank 0 has; start all ranks with the same program, files and arguments"
             )
 
-    def _ranks_that_differ(self, value: bytes) -> list[int]:
+    def check_each(self, what: str, values: Sequence[str], names: Sequence[str]) -> None:
+        """Checks that all ranks have the same values, in the same order.
+
+        Args:
+            what: what the message calls each value, such as "variable".
+            values: one line each.
+            names: for each value, what this rank calls it; ranks may call it differently.
+
+        Raises:
+            SharedError: on all ranks, if values differ; it names the first that does, on rank 0 and
+                on the first rank that has another.
+        """
+        different = self.ranks_that_differ("\n".join(values).encode())
+        if not different:
+            return
+        ranks = (0, different[0])
+        shown = [f"{name} {value}" for name, value in zip(names, values, strict=True)]
+        lines = [text.splitlines() for text in self.gather_text("\n".join(values))]
+        lines_shown = [text.splitlines() for text in self.gather_text("\n".join(shown))]
+        pairs = itertools.zip_longest(*(lines[rank] for rank in ranks))
+        at = next(number for number, (one, other) in enumerate(pairs) if one != other)
+        found = [[*lines_shown[rank], *["missing"] * (at + 1)][at] for rank in ranks]
+        raise SharedError(
+            f"the model differs between ranks: its {what} number {at + 1} is {found[0]} on rank 0, "
+            f"but {found[1]} on rank {different[0]}; ranks {different} (of {self.size}) do not "
+            "have what rank 0 has: build the same model on all ranks"
+        )
+
+    def ranks_that_differ(self, value: bytes) -> list[int]:
         """Returns the ranks whose value differs from rank 0's; the same list on all ranks."""
         digests = self.gather(np.frombuffer(digest(value), np.uint8))
         return [rank for rank in range(self.size) if (digests[rank] != digests[0]).any()]

@@ -26,8 +26,15 @@ def abort(code: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def ending_after(seconds: float, error: str) -> Iterator[None]:
-    """Ends the process with ``error`` and exit code 1 if the body takes longer than ``seconds``."""
+def ending_after(seconds: float, error: str, *, shows_stacks: bool = True) -> Iterator[None]:
+    """Ends the process with ``error`` and exit code 1 if the body takes longer than ``seconds``.
+
+    Args:
+        seconds: the limit.
+        error: the message.
+        shows_stacks: and where the process was, also while the body lets no Python thread run.
+            For this Python has a single timer, which the program may use itself.
+    """
 
     def give_up() -> None:
         print_error(error)
@@ -36,11 +43,13 @@ def ending_after(seconds: float, error: str) -> Iterator[None]:
     timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     timer.start()
-    # TensorFlow connects without letting other Python threads run; this timer needs no Python,
-    # and shows in which function the process was.
-    faulthandler.dump_traceback_later(seconds + 1, exit=True)
+    if shows_stacks:
+        # TensorFlow connects without letting other Python threads run; this timer needs no Python,
+        # and shows in which function the process was.
+        faulthandler.dump_traceback_later(seconds + 1, exit=True)
     try:
         yield
     finally:
         timer.cancel()
-        faulthandler.cancel_dump_traceback_later()
+        if shows_stacks:
+            faulthandler.cancel_dump_traceback_later()

@@ -62,10 +62,13 @@ def distribute(
     Batch-norm statistics are each rank's own while training and are averaged over the ranks at the
     end of each epoch and before an evaluation; with ``synchronized=True`` they, and the moments of
     each batch, are those of all ranks. Callbacks run on every rank and see the same logs; those
-    that write files run on rank 0 alone. A callback of your own that stops the training in the
-    middle of an epoch must decide alike on all ranks. One that runs after each batch may look at
-    the weights, and keeps plans from carrying exchanges into the next call, unless it has the
-    attribute ``ooodist_reads_no_weights = True``.
+    that write files or report (of Keras, Weights & Biases, MLflow and others), and your own with
+    the attribute ``ooodist_rank_0_only = True``, run on rank 0 alone. Where not all ranks were
+    given the same callbacks, rank 0's learning rate and weights count at the end of each epoch.
+    ``evaluate`` begins with rank 0's weights, as ``fit`` does. A callback of your own that stops
+    the training in the middle of an epoch must decide alike on all ranks. One that runs after each
+    batch may look at the weights, and keeps plans from carrying exchanges into the next call,
+    unless it has the attribute ``ooodist_reads_no_weights = True``.
 
     A Keras loss over masked tokens is divided by the number of tokens of all workers, and one with
     ``reduction="sum"`` is the sum over all workers. A loss of your own must be a mean over samples;

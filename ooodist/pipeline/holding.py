@@ -40,7 +40,7 @@ from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.stages import Stage
 from ooodist.step.backward import names_by_id
 from ooodist.step.optimizer import without_scaling
-from ooodist.step.replicas import broadcast_variables, is_random_state
+from ooodist.step.replicas import agree_on_names, broadcast_variables, is_random_state
 
 
 def build_model(function: Callable[[], Any]) -> keras.Model:
@@ -94,6 +94,9 @@ class Holding:
         self._plain_set_weights = model.set_weights
         model.get_weights = self._get_weights
         model.set_weights = self._set_weights
+        # How often each was called since there are stages: these set what this rank has.
+        self._set_by = dict.fromkeys(("set_weights", "load_weights"), 0)
+        model.load_weights = self._loading(model.load_weights)
         for name in ("save", "save_weights", "export"):
             setattr(model, name, self._saving(name, getattr(model, name)))
 
@@ -121,10 +124,16 @@ class Holding:
         model, ranks = self._model, self._ranks
         if not self.weights:
             known = [*model.variables, *model.optimizer.variables]
-            self._check_equal(known)
+            agree_on_names(self._engine, known)
+            # Rank 0 may have loaded a model that others have built.
+            have = self._engine.all_reduce(np.array([has_value(v) for v in known], np.int32), "max")
+            for variable, has in zip(known, have, strict=True):
+                if has and not has_value(variable):
+                    initialize(variable)
             values = [v for v in known if has_value(v) and not is_random_state(v)]
             broadcast_variables(self._engine, values)
             return
+        self.check_set_together()
         for variable, holders in self._all():
             if is_random_state(variable):
                 continue
@@ -187,7 +196,7 @@ class Holding:
             returns: after the block, the first pipeline and the ranks that alone have optimizer
                 state get what the root's variables are then.
         """
-        ranks = self._ranks
+        ranks, set_by = self._ranks, dict(self._set_by)
         wanted = range(ranks.world.size) if root is None else (root,)
         for variable, holders in self._all():
             deliver(variable, holders, set(wanted).difference(holders), ranks)
@@ -197,6 +206,7 @@ class Holding:
             yield
             if returns:
                 assert root is not None
+                self._set_by = set_by  # all get what was set
                 for variable, holders in self._all():
                     first = [rank for rank in holders if rank < ranks.positions]
                     deliver(variable, [root], set(first or holders).difference([root]), ranks)
@@ -206,6 +216,18 @@ class Holding:
                     self._release(variable, holders)
             if self.weights:
                 self._train_own()
+
+    def check_set_together(self) -> None:
+        """Raises UserError, on all ranks, if weights were set on some ranks alone."""
+        calls = self._engine.gather(np.array(list(self._set_by.values())))
+        for name, column in zip(self._set_by, calls.T, strict=True):
+            if (column != column[0]).any():
+                most = [rank for rank, count in enumerate(column) if count == column.max()]
+                raise UserError(
+                    f"model.{name} was called on ranks {most} alone (of {len(column)}), but each "
+                    "rank of a pipeline sets the weights of its own stages; call it on all ranks "
+                    "(with callbacks that do so, too, such as one that restores weights)"
+                )
 
     @contextlib.contextmanager
     def starting_on_rank_0(self) -> Iterator[None]:
@@ -219,17 +241,12 @@ class Holding:
                 yield
             self.agree()
             return
-        self._check_equal(weights)
+        agree_on_names(self._engine, weights)
         for variable in weights:
             if not has_value(variable) and (is_random_state(variable) or not ranks.world.rank):
                 initialize(variable)
         yield
         self.weights = [(v, (0,)) for v in weights if not is_random_state(v)]
-
-    def _check_equal(self, variables: Sequence[Any]) -> None:
-        """Raises UserError, on all ranks, if they are not the same on all."""
-        shown = ";".join(f"{v.path} {v.dtype} {tuple(v.shape)} {has_value(v)}" for v in variables)
-        self._engine.check_equal("the model (its variables)", shown)
 
     def ranks_that_update(self, weight: Any, holders: tuple[int, ...]) -> tuple[int, ...]:
         """Returns those of the ranks that have a weight which update it; see ownership.py."""
@@ -286,6 +303,7 @@ class Holding:
 
     def _set_weights(self, weights: Sequence[Any]) -> None:
         """Keras's, but what this rank does not have stays where it is: call it on all ranks."""
+        self._note("set_weights")
         if self._is_whole:
             self._plain_set_weights(weights)
             return
@@ -298,6 +316,17 @@ class Holding:
         for variable, value in zip(own, weights, strict=True):
             if has_value(variable):
                 variable.assign(value)
+
+    def _loading(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def load(*args: Any, **options: Any) -> Any:
+            self._note("load_weights")
+            return plain(*args, **options)
+
+        return load
+
+    def _note(self, name: str) -> None:
+        if self.weights:
+            self._set_by[name] += 1
 
     def _saving(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **options: Any) -> Any:

@@ -314,6 +314,11 @@ class Pipeline(Strategy):
         """Checks all copies of each weight, in other pipelines and in other stages."""
         check_copies(self.holding.weights, self.ranks)
 
+    def follow_rank_0(self, *, with_optimizer: bool = False) -> bool:
+        """Refuses weights that some ranks alone have set: rank 0 has those of its stages only."""
+        self.holding.check_set_together()
+        return False
+
     def whole(
         self, root: int | None = None, *, returns: bool = False
     ) -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from ooodist.compat.keras_variable import set_path
 from ooodist.engines.base import Engine
 from ooodist.step import metric_states
 from ooodist.step.optimizer import optimizers_of
@@ -19,9 +20,36 @@ def broadcast_weights(engine: Engine, model: keras.Model) -> None:
 
     The state of random generators (dropout) is left alone: ranks draw different numbers.
     """
-    found = [*model.variables, *(v for o in optimizers_of(model) for v in o.variables)]
-    variables = list({id(v): v for v in found if not is_random_state(v)}.values())
-    broadcast_variables(engine, variables)
+    broadcast_variables(engine, _alike_on_all(model))
+
+
+def follow_rank_0(engine: Engine, model: keras.Model, *, with_optimizer: bool) -> bool:
+    """Broadcasts those of rank 0's weights that are others on some rank; returns whether any is.
+
+    Args:
+        with_optimizer: and the optimizer's state.
+    """
+    if engine.size == 1:
+        return False
+    variables = _alike_on_all(model, with_optimizer=with_optimizer)
+    agree_on_names(engine, variables)
+    different = that_differ(engine, variables)
+    broadcast_variables(engine, different)
+    return bool(different)
+
+
+def _alike_on_all(model: keras.Model, *, with_optimizer: bool = True) -> list[Any]:
+    """Returns the variables that all ranks begin with: all but the state of random generators."""
+    optimizers = optimizers_of(model) if with_optimizer else []
+    found = [*model.variables, *(v for o in optimizers for v in o.variables)]
+    return list({id(v): v for v in found if not is_random_state(v)}.values())
+
+
+def that_differ(engine: Engine, variables: Sequence[Any]) -> list[Any]:
+    """Returns those of these variables that are not the same on all ranks."""
+    checksums = engine.gather(np.array([checksum(v) for v in variables], np.uint32))
+    differs = (checksums != checksums[0]).any(axis=0)
+    return [v for v, d in zip(variables, differs, strict=True) if d]
 
 
 def broadcast_variables(engine: Engine, variables: Sequence[Any], root: int = 0) -> None:
@@ -29,14 +57,43 @@ def broadcast_variables(engine: Engine, variables: Sequence[Any], root: int = 0)
 
     Args:
         variables: Keras or TensorFlow variables, the same ones in the same order on every rank.
+
+    Raises:
+        UserError: on all ranks, as :func:`agree_on_names` says.
     """
     if engine.size == 1:
         return
-    signature = ";".join(f"{v.dtype}{tuple(v.shape)}" for v in variables)
-    engine.check_equal("the model (kinds and shapes of its variables)", signature)
+    agree_on_names(engine, variables)
     values = [_numpy(v) for v in variables]
     for variable, value in zip(variables, engine.broadcast(values, root), strict=True):
         variable.assign(value)
+
+
+def agree_on_names(engine: Engine, variables: Sequence[Any]) -> None:
+    """Makes all ranks call each variable as rank 0 does; its place says which one it is.
+
+    Keras numbers the layers of a process, and a model that was loaded has other paths than one that
+    was built. So what is one weight may have as many names as there are ranks; exchanges, plans and
+    reports go by names, though.
+
+    Raises:
+        UserError: on all ranks, if variables have other shapes or dtypes, or names differ that
+            cannot be changed; it names the first.
+    """
+    names = [getattr(v, "path", None) or v.name for v in variables]
+    kinds = [
+        f"{getattr(v.dtype, 'name', v.dtype)} {tuple(v.shape)}"
+        + ("" if isinstance(v, keras.Variable) else f" {name}")  # whose name cannot be changed
+        for v, name in zip(variables, names, strict=True)
+    ]
+    engine.check_each("variable", kinds, names)
+    text = "\n".join(names)
+    if not engine.ranks_that_differ(text.encode()):
+        return
+    of_rank_0 = engine.broadcast_text(text).split("\n")
+    for variable, own, name in zip(variables, names, of_rank_0, strict=True):
+        if own != name:
+            set_path(variable, name)
 
 
 def average_statistics(engine: Engine, model: keras.Model) -> None:
@@ -50,10 +107,7 @@ def average_statistics(engine: Engine, model: keras.Model) -> None:
     if engine.size == 1:
         return
     fixed = [v for v in model.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
-    checksums = engine.gather(np.array([checksum(v) for v in fixed], np.uint32))
-    differs = (checksums != checksums[0]).any(axis=0)
-    different = [v for v, d in zip(fixed, differs, strict=True) if d]
-    reduce_together(different, lambda flat: engine.all_reduce(flat, "mean"))
+    reduce_together(that_differ(engine, fixed), lambda flat: engine.all_reduce(flat, "mean"))
 
 
 def check_replicas(engine: Engine, model: keras.Model) -> None:

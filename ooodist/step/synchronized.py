@@ -33,23 +33,26 @@ def synchronizing(model: keras.Model, engine: Engine) -> Iterator[None]:
     backward pass, which is then the gradient of the loss over all ranks.
     """
     layers = synchronized_layers(model) if engine.size > 1 else []
-    calls: Counter[str] = Counter()
+    calls: Counter[int] = Counter()
     with contextlib.ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(replaced_moments(layer, partial(_moments, layer, engine, calls)))
+        for place, layer in enumerate(layers):
+            moments = partial(_moments, layer, place, engine, calls)
+            stack.enter_context(replaced_moments(layer, moments))
         yield
 
 
 def _moments(
     layer: keras.layers.BatchNormalization,
+    place: int,
     engine: Engine,
-    calls: Counter[str],
+    calls: Counter[int],
     inputs: tf.Tensor,
     mask: tf.Tensor | None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns each channel's mean and variance over all ranks: (channels,), dtype of ``inputs``.
 
     Args:
+        place: which of the model's layers it is: ranks may have other names for it.
         calls: how often each layer was called in this step. Each call has a name of its own, so
             that calls do not wait for each other.
         mask: bool, true where an input counts; the shape of ``inputs`` without channels, or None.
@@ -64,8 +67,8 @@ def _moments(
     sums = [tf.reduce_sum(values, axes) for values in (wide, tf.square(wide), counts)]
     channels = int(inputs.shape[layer.axis])
     own = tf.reshape(tf.stack(sums), [3, channels])
-    name = f"moments.{layer.path}.{calls[layer.path]}.{channels}.{own.dtype.name}"
-    calls[layer.path] += 1
+    name = f"moments.{place}.{calls[place]}.{channels}.{own.dtype.name}"
+    calls[place] += 1
     total, squares, count = tf.unstack(_sum(engine, own, name))
     mean = tf.math.divide_no_nan(total, count)
     variance = tf.math.divide_no_nan(squares, count) - tf.square(mean)

@@ -30,9 +30,10 @@ from ooodist.compat.keras_model import is_inside_fit
 from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
 from ooodist.step.launch import Batch
-from ooodist.trainer import arrays, writers
+from ooodist.trainer import arrays, callbacks_together, writers
 from ooodist.trainer.arguments import KerasMethod
 from ooodist.trainer.epochs import EpochCare, StopTogether
+from ooodist.trainer.meeting import meet, share_one_model
 from ooodist.trainer.readers import may_read_weights, why_complete
 from ooodist.trainer.sharing import share_out
 from ooodist.trainer.staged import StagedMethods
@@ -229,6 +230,7 @@ class DistributedFit:
         given = self._plain_fit.bind(args, kwargs)
         engine = self.engine
         if engine.size > 1:
+            meet(engine, "fit")
             made = None if self.data_is_shared_out else self._plain_fit.made
             given = share_out(
                 given,
@@ -284,6 +286,8 @@ class DistributedFit:
             )
         if strategy.begin_any_batch() or strategy.needs_plan:
             self._model.train_function = None  # made anew
+        if not self._alike:
+            meet(self.engine, "train_on_batch")
         epoch = self.batches_left, self._ahead, self.steps_ahead
         self.batches_left, self._ahead, self.steps_ahead = 1, deque(), 0  # no part of the epoch
         try:
@@ -316,14 +320,19 @@ class DistributedFit:
             )
 
     def _callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
-        if isinstance(given, keras.callbacks.CallbackList):
-            raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
-        callbacks = self.check_callbacks(given)
-        if not self.strategy.has_whole_model:
-            writers.check_saves_at_ends_of_epochs(callbacks)
+        with self.engine.agreed():
+            if isinstance(given, keras.callbacks.CallbackList):
+                raise UserError("callbacks is a keras.callbacks.CallbackList; give a plain list")
+            callbacks = self.check_callbacks(given)
+            if not self.strategy.has_whole_model:
+                writers.check_saves_at_ends_of_epochs(callbacks)
+        callbacks, following = callbacks_together.on_all_ranks(callbacks, self.strategy)
         callbacks = writers.on_this_rank(callbacks, self.strategy)
         self.strategy.watch.leave_loss_to(callbacks)
-        return [EpochCare(self), *callbacks, StopTogether(self)]
+        callbacks = [EpochCare(self), *callbacks]
+        if following is not None:
+            callbacks = [following.first, *callbacks, following.last]
+        return [*callbacks, StopTogether(self)]
 
     def check_callbacks(self, given: Any) -> list[keras.callbacks.Callback]:
         """Returns the callbacks given to a method of the model, as a list.
@@ -344,9 +353,12 @@ class DistributedFit:
         engine = self.engine
         inside_fit = is_inside_fit(given)
         if not inside_fit:  # fit has checked its own
+            meet(engine, "evaluate")
             self.check_callbacks(given.get("callbacks"))
         self.strategy.watch.look()
         self.synchronize()
+        if not inside_fit and engine.size > 1:
+            share_one_model(self.strategy, given)
         if engine.size > 1:
             metric_states.refuse_what_does_not_add_up(self._model)
         if engine.rank:
@@ -389,6 +401,8 @@ def whole(model: keras.Model) -> AbstractContextManager[None]:
             "is whole as it is"
         )
     strategy: Strategy = model.ooodist.strategy
+    if not strategy.has_whole_model:
+        meet(strategy.engine, "ooodist.whole")
     return strategy.whole()
 
 

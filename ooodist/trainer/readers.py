@@ -33,7 +33,7 @@ def why_complete(readers: Sequence[str]) -> str:
 
 
 def _may_read(callback: keras.callbacks.Callback) -> bool:
-    if getattr(callback, READS_NOTHING, False) or not _runs_per_batch(callback):
+    if getattr(callback, READS_NOTHING, False) or not runs_per_batch(callback):
         return False
     package = type(callback).__module__.partition(".")[0]
     if package == "keras":  # of these, only what saves looks at weights, and what runs a function
@@ -42,7 +42,7 @@ def _may_read(callback: keras.callbacks.Callback) -> bool:
     return package != "ooodist"
 
 
-def _runs_per_batch(callback: keras.callbacks.Callback) -> bool:
+def runs_per_batch(callback: keras.callbacks.Callback) -> bool:
     """Whether the callback does anything before or after a batch."""
     for name in _PER_BATCH:
         method = getattr(callback, name)

@@ -22,6 +22,7 @@ from ooodist.errors import UserError
 from ooodist.step.launch import Batch
 from ooodist.trainer import arrays
 from ooodist.trainer.arguments import KerasMethod
+from ooodist.trainer.meeting import meet
 
 if TYPE_CHECKING:
     from ooodist.trainer.fit import DistributedFit
@@ -86,8 +87,10 @@ class StagedMethods:
         given = self._plain_predict.bind(args, kwargs)
         fit, model = self._fit, self._model
         _check_step(model, "predict_step")
+        meet(fit.engine, "predict")
         fit.check_callbacks(given.get("callbacks"))
         fit.synchronize()
+        fit.strategy.follow_rank_0()
         evaluation = fit.strategy.inner.evaluation(None)
         if arrays.is_arrays(given["x"]):
             given["x"] = arrays.prediction_part(given["x"], *fit.strategy.shard)

@@ -148,6 +148,13 @@ class Strategy(ABC):
         """Raises UserError, on all ranks, if trained weights are not the same on all replicas."""
         replicas.check_replicas(self.engine, self.model)
 
+    def follow_rank_0(self, *, with_optimizer: bool = False) -> bool:
+        """Gives all ranks the weights of rank 0 where they differ; returns whether any did.
+
+        Raises UserError, on all ranks, if what has changed on some ranks alone cannot be followed.
+        """
+        return replicas.follow_rank_0(self.engine, self.model, with_optimizer=with_optimizer)
+
     def whole(
         self, root: int | None = None, *, returns: bool = False
     ) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Selects which Keras callbacks run on a rank: those that write run on rank 0 alone.
+"""Selects which Keras callbacks run on a rank: those that write or report run on rank 0 alone.
 
 Where no rank has the whole model, rank 0 gets it while a callback saves.
 """
@@ -30,6 +30,48 @@ WRITERS = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
 )
+
+RANK_0_ONLY = "ooodist_rank_0_only"  # an attribute with which a callback says where it runs
+# Packages whose callbacks open a run, a file or a progress bar each.
+REPORTERS = frozenset(
+    [
+        "aim",
+        "clearml",
+        "comet_ml",
+        "dvclive",
+        "livelossplot",
+        "mlflow",
+        "neptune",
+        "neptune_tensorflow_keras",
+        "swanlab",
+        "tqdm",
+        "trackio",
+        "wandb",
+    ]
+)
+_DECIDE_ALIKE = ("keras", "ooodist")  # packages whose other callbacks belong on every rank
+_said: set[str] = set()  # what the log has
+
+
+def is_for_rank_0(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback runs on rank 0 alone: as it says itself, or if it writes or reports."""
+    said = getattr(callback, RANK_0_ONLY, None)
+    if isinstance(callback, SAVERS) or said is None:
+        packages = {kind.__module__.partition(".")[0] for kind in type(callback).__mro__}
+        return isinstance(callback, WRITERS) or not packages.isdisjoint(REPORTERS)
+    return bool(said)
+
+
+class OfRank0(keras.callbacks.Callback):
+    """Stands for one that only rank 0 has, and that saves; other ranks have a part in that.
+
+    Args:
+        restores: whether it restores, too.
+    """
+
+    def __init__(self, *, restores: bool) -> None:
+        super().__init__()
+        self.restores = restores
 
 
 class RestoreTogether(keras.callbacks.Callback):
@@ -102,22 +144,42 @@ def on_this_rank(
     """Returns the user's callbacks that this rank runs, in their order."""
     engine = strategy.engine
     own: list[keras.callbacks.Callback] = []
-    left_out: set[str] = set()
     for callback in callbacks:
-        restores = isinstance(callback, keras.callbacks.BackupAndRestore)
-        is_for_rank_0 = isinstance(callback, WRITERS)
-        if engine.rank and is_for_rank_0:
-            left_out.add(type(callback).__name__)
-        if isinstance(callback, SAVERS) and not strategy.has_whole_model:
+        stands_in = isinstance(callback, OfRank0)
+        saves = isinstance(callback, SAVERS) or stands_in
+        restores = isinstance(callback, keras.callbacks.BackupAndRestore) or (
+            isinstance(callback, OfRank0) and callback.restores
+        )
+        if saves and not strategy.has_whole_model:
             on_rank_0 = callback if engine.rank == 0 else None
             own.append(OnWholeModel(on_rank_0, strategy, restores=restores))
-        elif engine.rank == 0 or not is_for_rank_0:
+        elif engine.rank == 0 or not (stands_in or is_for_rank_0(callback)):
             own.append(callback)
         if restores and engine.size > 1:
             own.append(RestoreTogether(strategy))
-    if left_out:
-        logger.info("%s run on rank 0 alone", ", ".join(sorted(left_out)))
+    if engine.rank == 0 and engine.size > 1:
+        _say_where_they_run(callbacks)
     return own
+
+
+def _say_where_they_run(callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Logs once which callbacks run on rank 0 alone, and how to change that."""
+    alone = {type(each).__name__ for each in callbacks if is_for_rank_0(each)}
+    everywhere = {
+        type(each).__name__
+        for each in callbacks
+        if not is_for_rank_0(each) and type(each).__module__.partition(".")[0] not in _DECIDE_ALIKE
+    }
+    parts = [f"{', '.join(sorted(alone))} run on rank 0 alone"] if alone else []
+    if everywhere:
+        parts.append(
+            f"{', '.join(sorted(everywhere))} on every rank; with the attribute {RANK_0_ONLY} = "
+            "True on rank 0 alone, which is right for what writes or reports"
+        )
+    text = f"fit: callbacks: {'; '.join(parts)}"
+    if parts and text not in _said:
+        _said.add(text)
+        logger.info("%s", text)
 
 
 def check_saves_at_ends_of_epochs(callbacks: Sequence[keras.callbacks.Callback]) -> None:

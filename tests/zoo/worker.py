@@ -179,7 +179,7 @@ def a_model_that_is_another_one_on_some_rank_is_refused() -> None:
         ooodist.warm_start(network(6 + rank, seed=1), zoo)
     except UserError as error:
         message = str(error)
-    assert "the model (kinds and shapes of its variables) differs between ranks" in message
+    assert "the model differs between ranks: its variable number" in message
 
 
 @check
