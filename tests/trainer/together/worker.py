@@ -1,4 +1,4 @@
-"""A pipeline whose ranks are not given the same: ``mpirun -np 2 python together_worker.py FOLDER``.
+"""A pipeline whose ranks are not given the same: ``mpirun -np 2 python worker.py FOLDER``.
 
 What is one model on all ranks trains as plain Keras does on rank 0.
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.pipeline.jobs import run_python
 
-WORKER = Path(__file__).with_name("together_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 
 
 def test_ranks_of_a_pipeline_that_are_given_different_things(tmp_path: Path) -> None:
