@@ -30,14 +30,15 @@ from ooodist.compat.keras_model import is_inside_fit
 from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
 from ooodist.step.launch import Batch
-from ooodist.trainer import arrays, callbacks_together, writers
+from ooodist.trainer import arrays, writers
 from ooodist.trainer.arguments import KerasMethod
 from ooodist.trainer.epochs import EpochCare, StopTogether
-from ooodist.trainer.meeting import meet, share_one_model
 from ooodist.trainer.readers import may_read_weights, why_complete
 from ooodist.trainer.sharing import share_out
 from ooodist.trainer.staged import StagedMethods
 from ooodist.trainer.strategy import Strategy
+from ooodist.trainer.together.callbacks import on_all_ranks
+from ooodist.trainer.together.meeting import meet, share_one_model
 
 logger = logging.getLogger("ooodist")
 
@@ -326,7 +327,7 @@ class DistributedFit:
             callbacks = self.check_callbacks(given)
             if not self.strategy.has_whole_model:
                 writers.check_saves_at_ends_of_epochs(callbacks)
-        callbacks, following = callbacks_together.on_all_ranks(callbacks, self.strategy)
+        callbacks, following = on_all_ranks(callbacks, self.strategy)
         callbacks = writers.on_this_rank(callbacks, self.strategy)
         self.strategy.watch.leave_loss_to(callbacks)
         callbacks = [EpochCare(self), *callbacks]

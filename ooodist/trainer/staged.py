@@ -22,7 +22,7 @@ from ooodist.errors import UserError
 from ooodist.step.launch import Batch
 from ooodist.trainer import arrays
 from ooodist.trainer.arguments import KerasMethod
-from ooodist.trainer.meeting import meet
+from ooodist.trainer.together.meeting import meet
 
 if TYPE_CHECKING:
     from ooodist.trainer.fit import DistributedFit
