@@ -13,7 +13,7 @@ import tensorflow as tf
 from ooodist.data.reading import map_batches, untuned
 from ooodist.data.stream import Share, shuffled_indices
 from ooodist.errors import UserError
-from ooodist.trainer import sparse
+from ooodist.trainer.given import sparse
 
 NAMES = ("x", "y", "sample_weight")  # arguments of fit and evaluate, in the order of a batch
 

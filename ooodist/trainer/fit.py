@@ -31,8 +31,8 @@ from ooodist.errors import UserError
 from ooodist.step import metric_states, replicas
 from ooodist.step.launch import Batch
 from ooodist.trainer import arrays, writers
-from ooodist.trainer.arguments import KerasMethod
 from ooodist.trainer.epochs import EpochCare, StopTogether
+from ooodist.trainer.given.arguments import KerasMethod
 from ooodist.trainer.readers import may_read_weights, why_complete
 from ooodist.trainer.sharing import share_out
 from ooodist.trainer.staged import StagedMethods

@@ -14,7 +14,7 @@ from ooodist.data.stream import Share
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.trainer import arrays
-from ooodist.trainer.arguments import Made
+from ooodist.trainer.given.arguments import Made
 
 logger = logging.getLogger("ooodist")
 

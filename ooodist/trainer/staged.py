@@ -21,7 +21,7 @@ import keras
 from ooodist.errors import UserError
 from ooodist.step.launch import Batch
 from ooodist.trainer import arrays
-from ooodist.trainer.arguments import KerasMethod
+from ooodist.trainer.given.arguments import KerasMethod
 from ooodist.trainer.together.meeting import meet
 
 if TYPE_CHECKING:

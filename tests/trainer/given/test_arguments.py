@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 import ooodist
-from ooodist.trainer.arguments import KerasMethod
+from ooodist.trainer.given.arguments import KerasMethod
 from tests.jobs import run_job
-from tests.trainer.overrides import (
+from tests.trainer.given.overrides import (
     BATCH,
     Collects,
     Decorated,

@@ -18,8 +18,8 @@ import pytest  # noqa: E402
 import scipy.sparse  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from tests.trainer import overrides  # noqa: E402
-from tests.trainer.overrides import BATCH, data, made, with_lambda  # noqa: E402
+from tests.trainer.given import overrides  # noqa: E402
+from tests.trainer.given.overrides import BATCH, data, made, with_lambda  # noqa: E402
 from tests.workers import check, run  # noqa: E402
 
 rank, size = ooodist.rank(), ooodist.size()

@@ -1,0 +1,1 @@
+"""What a user gives to fit: arguments of overrides, and arrays of all kinds."""
