@@ -2,6 +2,7 @@
 #
 #   make_environment EXTRA...   creates .venv (OOODIST_VENV: elsewhere) with these extras of
 #                               pyproject.toml; does nothing if it is there and up to date.
+#   make_keras_hub              installs KerasHub, for the tests of its models.
 #   make_network_tools          installs what launch/netlab.py and the tests of hosts over ssh need
 #                               of the system, if it is root.
 #   make_slurm                  installs Slurm, for the tests of launch/slurm, if it is root.
@@ -65,6 +66,16 @@ make_environment() {
     fail "pip failed; see above"
   rm -f "$VENV"/.ooodist-*
   touch "$stamp"
+}
+
+# What tensorflow-text requires would put another TensorFlow beside tensorflow-cpu.
+make_keras_hub() {
+  local version
+  if "$VENV/bin/python" -m pip show --quiet keras-hub >/dev/null 2>&1; then return; fi
+  version=$("$VENV/bin/python" -m pip show tensorflow-cpu | sed -n 's/^Version: \([0-9]*\.[0-9]*\).*/\1/p')
+  echo "installing KerasHub"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+    keras-hub regex "tensorflow-text==$version.*" || fail "pip failed; see above"
 }
 
 make_network_tools() {

@@ -20,6 +20,7 @@ step() { echo "== $* ($SECONDS s)"; }
 
 step environment
 make_environment cpu,horovod,byteps,mpi,zoo,dev
+make_keras_hub
 step emulated network and Slurm
 make_network_tools
 make_slurm
