@@ -1,4 +1,4 @@
-"""Private state of Keras models, and of what they were compiled with."""
+"""Private state of Keras models, of their variables, and of what they were compiled with."""
 
 from __future__ import annotations
 
@@ -89,3 +89,12 @@ def is_inside_fit(arguments: dict[str, Any]) -> bool:
     there is no public way to tell.
     """
     return bool(arguments.get(_INSIDE_FIT, False))
+
+
+def set_path(variable: keras.Variable, path: str) -> None:
+    """Gives a variable this path: ``Variable._path``, which the public ``path`` returns.
+
+    Keras makes it of the numbers that layers have in this process; those of other processes may
+    differ. Files go by the places of layers, not by it.
+    """
+    variable._path = path

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ooodist.compat.keras_variable import set_path
+from ooodist.compat.keras_model import set_path
 from ooodist.engines.base import Engine
 from ooodist.step import metric_states
 from ooodist.step.optimizer import optimizers_of

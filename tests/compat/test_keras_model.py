@@ -102,7 +102,19 @@ def _inside_fit() -> None:
     assert seen == [True, False]
 
 
+def _path() -> None:
+    layer = keras.layers.Dense(2, name="dense_7")
+    layer.build((None, 3))
+    name = layer.kernel.name
+    keras_model.set_path(layer.kernel, "dense/kernel")
+    assert (layer.kernel.path, layer.kernel.name) == ("dense/kernel", name)
+    optimizer = keras.optimizers.Adam(name="adam")
+    optimizer.build([layer.kernel])
+    assert "adam/dense_kernel_momentum" in [each.path for each in optimizer.variables]
+
+
 CONTRACTS = [
+    Contract("Variable._path", "keras", keras_model.set_path, _path),
     Contract("Layer._flatten_layers", "keras", keras_model.layers_of, _layers),
     Contract("Trainer._symbolic_build", "keras", keras_model.build_with, _build),
     Contract("Trainer._compile_loss", "keras", keras_model.compiled_loss, _loss),
