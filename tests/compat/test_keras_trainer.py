@@ -37,12 +37,27 @@ def _redirected(name: str) -> None:
         getattr(model, name)(x=None)
 
 
+def _plain(name: str) -> None:
+    with pytest.raises(NOTHING_TO_DO):
+        keras_trainer.plain_method(keras.Model(), name)(x=None)
+
+
+def _redirectable(name: str) -> None:
+    wrapper = getattr(keras.Model, name)
+    keras_trainer._make_redirectable(name)
+    assert getattr(keras.Model, name) is wrapper
+    runs = [cell.cell_contents for cell in wrapper.__closure__]
+    assert [run.__wrapped__ for run in runs if callable(run)] == [wrapper.__wrapped__]
+
+
 CONTRACTS = [
     Contract(
-        f"the closure of Model.{name}",
-        "keras",
-        keras_trainer.redirected,
-        lambda name=name: _redirected(name),
+        f"{what} of Model.{name}", "keras", function, lambda check=check, name=name: check(name)
+    )
+    for what, function, check in (
+        ("the closure", keras_trainer.redirected, _redirected),
+        ("__wrapped__", keras_trainer.plain_method, _plain),
+        ("one function in the closure", keras_trainer._make_redirectable, _redirectable),
     )
     for name in ("fit", "evaluate", "predict")
 ]
