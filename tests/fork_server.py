@@ -321,6 +321,7 @@ def _run(arguments: list[str], path: list[str]) -> None:
     if first == "-m":
         sys.argv[:] = ["-m", *others[1:]]
         sys.path.insert(0, os.getcwd())
+        sys.modules.pop(f"{others[0]}.__main__", None)  # else runpy warns of it
         runpy._run_module_as_main(others[0])
         return
     main = types.ModuleType("__main__")

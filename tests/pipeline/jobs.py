@@ -32,11 +32,14 @@ def checks_in(worker: str | Path) -> list[str]:
     ]
 
 
-def start_mpi(size: int, *arguments: object) -> subprocess.Popen[str]:
-    """Starts Python with these arguments on so many ranks; what they print comes together."""
+def start_mpi(size: int, *arguments: object, python: str | None = None) -> subprocess.Popen[str]:
+    """Starts Python with these arguments on so many ranks; what they print comes together.
+
+    ``python``: in place of ``fast_python()``.
+    """
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
-    command = ["mpirun", "-np", str(size), "--oversubscribe", fast_python()]
+    command = ["mpirun", "-np", str(size), "--oversubscribe", python or fast_python()]
     return subprocess.Popen(
         [*command, *map(str, arguments)],
         cwd=ROOT,
@@ -47,9 +50,11 @@ def start_mpi(size: int, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def run_python(size: int, *arguments: object, seconds: float) -> subprocess.CompletedProcess[str]:
+def run_python(
+    size: int, *arguments: object, seconds: float, python: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs Python with these arguments on so many ranks, to its end."""
-    job = start_mpi(size, *arguments)
+    job = start_mpi(size, *arguments, python=python)
     try:
         output, _ = job.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -60,7 +65,7 @@ def run_python(size: int, *arguments: object, seconds: float) -> subprocess.Comp
 
 
 def run_mpi(
-    size: int, script: str, *arguments: object, seconds: float = 180
+    size: int, script: str, *arguments: object, seconds: float = 180, python: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script of this folder on so many ranks."""
-    return run_python(size, HERE / script, *arguments, seconds=seconds)
+    return run_python(size, HERE / script, *arguments, seconds=seconds, python=python)

@@ -7,6 +7,7 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -263,7 +264,7 @@ def write_job(
 def test_the_program_prints_what_it_measured(tmp_path: Path) -> None:
     """With a model that there is not: only ``parallel`` counts."""
     options = write_job(tmp_path, "{pipeline: 2, microbatches: 4, schedule: 1f1b}")
-    job = run_mpi(2, WORKER, "program", *options)
+    job = run_mpi(2, WORKER, "program", *options, python=sys.executable)
     assert job.returncode == 0, job.stdout[-4000:]
     assert job.stdout.count("imported: []") == 2
     assert job.stdout.count("this is an emulation of 2 devices") == 1

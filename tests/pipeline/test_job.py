@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -309,7 +310,7 @@ def test_a_killed_stage_ends_all_and_the_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_stage_that_stands_still_is_named(tmp_path: Path) -> None:
     command = arguments(tmp_path, "steps_per_epoch=100000", "timeout=3", "report.trace=0")
-    job = start_mpi(2, *command)
+    job = start_mpi(2, *command, python=sys.executable)
     assert job.stdout is not None
     lines = []
     for line in job.stdout:

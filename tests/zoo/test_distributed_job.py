@@ -100,6 +100,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the model of a job that has found it empty."""
     folder = tmp_path_factory.mktemp("warm_start")
     zoo = folder / "zoo"
+    zoo.mkdir()
     job = run(folder / "cold", PARENT, f"warm_start: {{zoo: {zoo}, tags: [a]}}\n")
     assert job.code == 0, job.text[-4000:]
     assert job.lines == [

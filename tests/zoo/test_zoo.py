@@ -17,7 +17,7 @@ from ooodist.errors import UserError
 from ooodist.transfer.graph.graph import Axis, Graph, Node, Segment, Space, Weight
 from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.graph.operators import outline_of
-from ooodist.zoo.entry import Meta, check, read_with_weights
+from ooodist.zoo.entry import Checked, Meta, check, digest, read_with_weights
 from ooodist.zoo.zoo import Wanted, Zoo, may_use
 from tests.zoo.entries import Adder, chain, ids, models_in, outline, write_plain
 
@@ -33,7 +33,8 @@ def test_what_is_added_is_there(zoo: Zoo, add: Adder, tmp_path: Path) -> None:
     assert (row.id, row.meta.accuracy, row.bytes) == (model, 0.9, file.stat().st_size)
     assert row.parameters == 4 * 8 + 8 + 8 * 3 + 3
     assert abs(row.created - time.time()) < 60
-    assert zoo.entry(model) == check(file)
+    entry = zoo.entry(model)
+    assert Checked(entry.meta, outline_of(entry.graph), digest(file)) == check(file)
     assert zoo.size(model) == file.stat().st_size
     with zoo.open(model) as opened:
         assert opened.read() == file.read_bytes()
