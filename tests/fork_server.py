@@ -334,7 +334,7 @@ def _run(arguments: list[str], path: list[str]) -> None:
     else:
         sys.argv[:] = [first, *others]
         sys.path.insert(0, os.path.dirname(os.path.realpath(first)))
-        main.__file__ = first
+        main.__file__ = os.path.abspath(first)
         with open(first, "rb") as file:
             source = file.read()
         exec(compile(source, first, "exec"), main.__dict__)
