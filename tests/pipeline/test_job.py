@@ -308,6 +308,7 @@ def test_a_killed_stage_ends_all_and_the_run_goes_on(tmp_path: Path) -> None:
     assert "resuming after epoch" in again.stdout
 
 
+@pytest.mark.timing("within 20 s, of which mpirun takes some to end")
 def test_a_stage_that_stands_still_is_named(tmp_path: Path) -> None:
     command = arguments(tmp_path, "steps_per_epoch=100000", "timeout=3", "report.trace=0")
     job = start_mpi(2, *command, python=sys.executable)

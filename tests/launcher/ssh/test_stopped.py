@@ -66,6 +66,9 @@ def said(stderr: str, name: str) -> bool:
     )
 
 
+@pytest.mark.timing(
+    "within 15 s, of which five are waited; the rest are starts and ends of processes"
+)
 def test_a_stopped_worker_ends_the_job_and_is_named(launchers: Launchers) -> None:
     script = f'test "$OOODIST_RANK" = 1 && {{ {STOPS_ITSELF}; }}; exec sleep 600'
     began = time.monotonic()
