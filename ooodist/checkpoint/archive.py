@@ -8,7 +8,7 @@ A file is an uncompressed zip archive::
     assets/               files of layers, if any
     ooodist.json          a State, if it is a checkpoint; it says which variable is where
     best_weights.npz      the weights at the best epoch, if they are kept
-    residuals.npz         what gradients have lost on a wire of 16 bits, by weight
+    residuals.npz         what gradients have lost on a wire of 16 bits, by weight and rank
 """
 
 from __future__ import annotations

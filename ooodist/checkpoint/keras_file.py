@@ -74,7 +74,8 @@ class Content:
         state: the variables and the fingerprint in it are replaced by the model's.
         best_weights: the model's weights at its best epoch, if they are to be restored when the
             training ends.
-        residuals: what gradients have lost on a wire of 16 bits, by weight (step/sending/wire.py).
+        residuals: what gradients have lost on a wire of 16 bits, by weight and then by rank
+            (step/sending/wire.py).
         copies: take copies of all values now, so that the model may be trained before and while
             they are written, by any thread. If false, one value at a time is in memory.
         checks: refuse weights that are not finite.
@@ -189,7 +190,10 @@ def read_best_weights(file: Path, model: keras.Model) -> list[np.ndarray] | None
 
 
 def read_residuals(file: Path) -> dict[str, np.ndarray]:
-    """Returns what gradients have lost on a wire of 16 bits, by weight; empty if nothing."""
+    """Returns what gradients have lost on a wire of 16 bits, by weight and then by rank.
+
+    It is empty if they have lost nothing.
+    """
     with zipfile.ZipFile(file) as saved:
         if RESIDUALS_MEMBER not in saved.namelist():
             return {}

@@ -187,14 +187,9 @@ class DataParallel(Strategy):
         return rows is not None and rows.begin_any()
 
     def synchronize(self) -> None:
-        """Completes the weights, and averages over the ranks what each has alone.
-
-        These are batch-norm statistics, and what gradients have lost on a wire of 16 bits.
-        """
+        """Completes the weights, and averages batch-norm statistics over the ranks."""
         self.flush()
         replicas.average_statistics(self.engine, self.model)
-        if self.feedback is not None:
-            self.feedback.average(self.engine)
 
     @property
     def feedback(self) -> ErrorFeedback | None:

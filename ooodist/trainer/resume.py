@@ -223,27 +223,17 @@ def _load(source: Source, model: keras.Model) -> list[np.ndarray] | None:
 def restore_feedback(engine: Engine, source: Source, feedback: ErrorFeedback | None) -> None:
     """Restores what gradients had lost on a wire of 16 bits, on every rank.
 
-    With another number of ranks, each takes its part of what all had lost together.
+    With another number of ranks, they have lost as much together.
     """
-    residuals: dict[str, np.ndarray] = {}
+    by_rank: dict[str, np.ndarray] = {}
     if engine.rank == 0 and not source.file.is_dir():
-        residuals = keras_file.read_residuals(source.file)
-    kinds = {name: (list(value.shape), str(value.dtype)) for name, value in residuals.items()}
-    kinds = json.loads(engine.broadcast_text(json.dumps(kinds)))
-    if not kinds:
-        return
-    if feedback is None:
+        by_rank = keras_file.read_residuals(source.file)
+    if feedback is not None:
+        feedback.restore(by_rank, engine)
+    elif by_rank:
         logger.warning(
             "resuming without what gradients had lost on a wire of 16 bits, as this job keeps none"
         )
-        return
-    if engine.rank:
-        residuals = {name: np.zeros(shape, dtype) for name, (shape, dtype) in kinds.items()}
-    values = engine.broadcast([residuals[name] for name in kinds])
-    share = source.state.size / engine.size
-    feedback.restore(
-        {name: value * value.dtype.type(share) for name, value in zip(kinds, values, strict=True)}
-    )
 
 
 def restore_own(

@@ -289,14 +289,14 @@ def test_ranks_share_what_gradients_had_lost(
     run(engine, tmp_path, "epochs=1")
     file, state = folders.latest(tmp_path)
     model = keras.models.load_model(file)
-    lost = {"a/kernel": np.float32([1, 2]), "b": np.float64(3)}
+    lost = {"a/kernel": np.float32([[1, 2], [0, -5], [0.5, 0]]), "b": np.float64([3, 4, 2])}
     keras_file.write(tmp_path / "lost.keras", model, state, residuals=lost)
     source = resume.Source(tmp_path / "lost.keras", replace(state, size=3))
     feedback = ErrorFeedback()
     resume.restore_feedback(engine, source, feedback)
     restored = feedback.values()
     assert {name: value.tolist() for name, value in restored.items()} == {
-        "a/kernel": [3, 6],
+        "a/kernel": [1.5, -3],
         "b": 9,
     }
     assert [value.dtype for value in restored.values()] == [np.float32, np.float64]

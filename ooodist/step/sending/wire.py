@@ -7,9 +7,9 @@ Each rank adds to its gradient what earlier steps have lost, and keeps what roun
     residual  wanted - sent                          added in the next step
 
 So nothing is lost, only put off; gradients too small for float16 add up until they are not. The
-residuals are state of a rank. Only their sum over the ranks matters for what follows, so whenever
-the ranks are synchronized (at the end of each epoch, as batch-norm statistics are) each takes their
-mean, and a checkpoint needs them once.
+residuals are state of a rank, which nothing but its steps changes: an average of the ranks' would
+round otherwise from then on. So a checkpoint has those of each rank, and no other exchange has any.
+With another number of ranks, a resumed job adds some up: their sum over the ranks is what counts.
 
 No sum becomes infinite: a value that is sent is kept within 2^15 / n in float16 (2^127 / n in
 bfloat16), with the number of ranks rounded up to a power of two as n, and the rest stays in the
@@ -22,6 +22,7 @@ SignSGD and other gradient compression schemes", ICML 2019.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 
@@ -83,15 +84,36 @@ class ErrorFeedback:
         found = {name: residual.numpy() for name, residual in self._residuals.items()}
         return {**self._restored, **found}
 
-    def restore(self, values: Mapping[str, np.ndarray]) -> None:
-        """Sets the residuals, before the first step."""
-        self._restored = dict(values)
+    def gathered(self, engine: Engine) -> dict[str, np.ndarray]:
+        """Returns the residuals of all ranks, by weight and then by rank; all ranks call it.
 
-    def average(self, engine: Engine) -> None:
-        """Gives each rank the mean of the ranks' residuals; all ranks call it."""
-        if engine.size > 1:
-            for residual in self._residuals.values():  # all ranks have traced the same steps
-                residual.assign(engine.all_reduce(residual.numpy(), "mean"))
+        Rank 0 alone has them: the others would need the memory.
+        """
+        found = {}
+        for name, own in self.values().items():  # all ranks have traced the same steps
+            by_rank = [own, *(engine.broadcast([own], root)[0] for root in range(1, engine.size))]
+            if engine.rank == 0:
+                found[name] = np.stack(by_rank)
+        return found
+
+    def restore(self, by_rank: Mapping[str, np.ndarray], engine: Engine) -> None:
+        """Sets the residuals to those that :meth:`gathered` has returned, before the first step.
+
+        With another number of ranks, they add up to what they were in all; all ranks call it.
+
+        Args:
+            by_rank: of rank 0; the others' does not count.
+            engine: connects the ranks.
+        """
+        kinds = {name: (list(value.shape), str(value.dtype)) for name, value in by_rank.items()}
+        for name, (shape, dtype) in json.loads(engine.broadcast_text(json.dumps(kinds))).items():
+            own = np.zeros(shape[1:], dtype)
+            for rank in range(shape[0]):
+                row = by_rank[name][rank] if engine.rank == 0 else own
+                (value,) = engine.broadcast([row])
+                if rank % engine.size == engine.rank:
+                    own = value if rank == engine.rank else own + value
+            self._restored[name] = own
 
     def _residual(self, weight: str, gradient: tf.Tensor) -> tf.Variable:
         if weight not in self._residuals:

@@ -130,12 +130,9 @@ class SaveWhole(Saver):
             *([self._folder / name] if wanted.is_due else []),
             *([self._folder / folders.BEST_NAME] if wanted.is_best else []),
         ]
-        _, step = wanted.state.place
-        if step and self._feedback is not None:  # the ranks' differ, but at the end of an epoch
-            self._feedback.average(self._engine)
+        residuals = None if self._feedback is None else self._feedback.gathered(self._engine)
         with self._engine.agreed():
             if self._engine.rank == 0:
-                residuals = None if self._feedback is None else self._feedback.values()
                 self._content = keras_file.Content(
                     model,
                     wanted.state,

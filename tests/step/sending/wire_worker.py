@@ -233,19 +233,39 @@ def job(output: Path, *overrides: str, resume: bool = False) -> keras.Model:
 
 
 @check
-def a_resumed_job_is_the_uninterrupted_one() -> None:
+def looking_at_the_model_changes_nothing() -> None:
+    """An evaluation in the middle of an epoch, and the exchanges of its weights."""
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            numbers = np.random.default_rng(5).normal(size=(8, 24)).astype(np.float32)
+            self.model.evaluate(numbers, np.zeros(8), batch_size=4, verbose=0)
+
+    alone = trained(model("sgd", wire="float16"))
+    assert_same(alone, trained(model("sgd", wire="float16"), callbacks=[Look()]))
+
+
+@check
+def checkpoints_change_nothing_and_a_resumed_job_is_the_uninterrupted_one() -> None:
+    """At the end of an epoch and in the middle of one; also after what was resumed is resumed."""
     folder = Path(tempfile.gettempdir()) / f"ooodist-wire-{os.getppid()}"
+    often = ("checkpoint.every_steps=3", "checkpoint.keep=9", "checkpoint.background=false")
     try:
-        whole = job(folder / "whole", "epochs=3")
-        job(folder / "parts", "epochs=2")
-        if engine.rank == 0:
-            (_, last) = folders.checkpoints(folder / "parts")[-1]
-            residuals = keras_file.read_residuals(last)
-            names = [weight.path for weight in whole.trainable_variables]
-            assert sorted(residuals) == sorted(names)
-            assert all(np.abs(value).max() > 0 for value in residuals.values())
-        resumed = job(folder / "parts", "epochs=3", resume=True)
+        whole = job(folder / "whole", "epochs=3", "checkpoint.every_epochs=0")
+        parts = job(folder / "parts", "epochs=2", *often)
+        kept = parts.ooodist.strategy.feedback.values()
+        by_rank = {name: engine.gather(value) for name, value in kept.items()}
+        _, last = folders.checkpoints(folder / "parts")[-1]
+        residuals = keras_file.read_residuals(last)
+        assert residuals.keys() == {weight.path for weight in whole.trainable_variables}
+        for name, value in residuals.items():
+            np.testing.assert_array_equal(value, by_rank[name])
+            assert (value[0] != value[1]).any()
+        resumed = job(folder / "parts", "epochs=3", *often, resume=True)
         assert_same(whole.get_weights(), resumed.get_weights())
+        within = folder / "parts" / folders.file_name(1, 2)
+        again = job(folder / "again", "epochs=3", *often, f"checkpoint.resume={within}")
+        assert_same(whole.get_weights(), again.get_weights())
         other = job(folder / "parts", "epochs=4", "exchange.wire=float32", resume=True)
         assert other.ooodist.strategy.feedback is None
     finally:
