@@ -136,7 +136,7 @@ class Config:
     the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix product over all times,
     which an order can put off, and which is rounded otherwise; ``output``: the folder for what is
     written, if not given ``runs/`` and the kind of the data; ``timeout``: seconds without progress
-    after which the job ends."""
+    after which the job ends; null: ten times the longest step so far, and 60 at least."""
 
     engine: Engine = "auto"
     workers: Annotated[int, Range(1)] | None = None
@@ -172,8 +172,8 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     early_stopping: EarlyStoppingConfig | None = None
     report: ReportConfig = ReportConfig()
-    timeout: Annotated[float, Range(1, LONGEST_STALL)] = field(
-        default=60.0, metadata={"was": "stall_limit"}
+    timeout: Annotated[float, Range(1, LONGEST_STALL)] | None = field(
+        default=None, metadata={"was": "stall_limit"}
     )
 
     def __post_init__(self) -> None:
@@ -257,7 +257,9 @@ def load(file: Path | None, overrides: Sequence[str] = ()) -> Config:
     return yaml_dataclass.read_dataclass(Config, _with_defaults(_given(file, overrides)), "")
 
 
-def load_parallel(file: Path | None, overrides: Sequence[str] = ()) -> tuple[ParallelConfig, float]:
+def load_parallel(
+    file: Path | None, overrides: Sequence[str] = ()
+) -> tuple[ParallelConfig, float | None]:
     """Reads only ``parallel`` and ``timeout`` of a job, and checks the names of the other keys.
 
     It imports neither TensorFlow nor Keras. Raises UserError, also if there is no ``parallel``.

@@ -16,6 +16,7 @@ import tensorflow as tf
 from ooodist.compat.tensorflow_graph import run_independently
 from ooodist.engines.arrays import ArrayExchange
 from ooodist.util.digest import hex_digest
+from ooodist.util.patience import moved
 
 # Arrays travel in pieces of these numbers of elements, because a name keeps its size forever.
 PIECE_SIZES = (1 << 8, 1 << 14, 1 << 20)
@@ -219,6 +220,7 @@ class Engine(ArrayExchange):
             piece[:left] = array[start : start + left]
             summed = self.sum_in_graph(tf.constant(piece), f"ooodist.{array.dtype}.{size}")
             result[start : start + left] = summed.numpy()[:left]
+            moved()
             start += left
         return result
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from ooodist.engines.base import Engine
+from ooodist.engines.base import PIECE_SIZES, Engine
 from ooodist.engines.devices import use_own_device
 from ooodist.engines.mpi_messages import wait
 
@@ -31,7 +31,9 @@ class MpiEngine(Engine):
 
     def _sum_array(self, array: np.ndarray) -> np.ndarray:
         result = np.empty_like(array)
-        wait(self.world.Iallreduce(array, result, op=MPI.SUM))
+        for start in range(0, array.size, PIECE_SIZES[-1]):  # each is progress
+            piece = slice(start, start + PIECE_SIZES[-1])
+            wait(self.world.Iallreduce(array[piece], result[piece], op=MPI.SUM))
         return result
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:

@@ -5,17 +5,18 @@ TensorFlow is not imported, as what emulates a pipeline does without it.
 
 from __future__ import annotations
 
-import math
 import time
 
 import numpy as np
 from mpi4py import MPI
 
 from ooodist.errors import UserError
+from ooodist.util.patience import Patience, moved
 
 # Open MPI keeps a core busy while it waits; a waiting rank leaves it to those that compute.
 SHORTEST_PAUSE, LONGEST_PAUSE = 50e-6, 2e-3  # seconds between two polls
-MOST_BYTES = 1 << 30  # of a message, as many versions of MPI count bytes with 32 bits
+# Of a message: each that has arrived is progress. (Many versions of MPI allow up to 2 GB.)
+MOST_BYTES = 1 << 24
 
 
 def messages_of(array: np.ndarray) -> list[np.ndarray]:
@@ -24,26 +25,27 @@ def messages_of(array: np.ndarray) -> list[np.ndarray]:
     return [content[at : at + MOST_BYTES] for at in range(0, content.size, MOST_BYTES)]
 
 
-def wait(request: MPI.Request, what: str = "", limit: float = math.inf) -> None:
+def wait(request: MPI.Request, what: str = "", patience: Patience | None = None) -> None:
     """Waits until the request is complete, without keeping the core busy.
 
     Args:
         request: a request for something that all ranks do together.
         what: what they do, for the message.
-        limit: timeout in seconds.
+        patience: for how long; None: without end.
 
     Raises:
-        UserError: it takes longer than ``limit``.
+        UserError: it takes longer than that.
     """
     pause = SHORTEST_PAUSE
     began = time.monotonic()
     while not request.Test():
         waited = time.monotonic() - began
-        if waited > limit:
+        if patience is not None and waited > patience.seconds:
             raise UserError(
                 f"rank {MPI.COMM_WORLD.rank} waits at {what} since {waited:.0f} s: not all ranks "
                 "have come to it; one may have died or be stuck. If a step may take that long, "
-                f"raise timeout ({limit:g} s)"
+                f"raise timeout ({patience})"
             )
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+    moved()

@@ -35,7 +35,7 @@ def pipelined(
     recompute: bool = False,
     memory_bytes: int | None = None,
     shard_optimizer: bool = False,
-    timeout: float = 60.0,
+    timeout: float | None = None,
     planning: PlanningConfig | None = None,
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
     on_nan: OnNan = "stop",
@@ -74,7 +74,8 @@ def pipelined(
             activations and messages of its stages, in bytes; None for no limit.
         shard_optimizer: keep the optimizer state of each weight in one of the ``data`` pipelines
             alone, which updates the weight for all (ZeRO stage 1).
-        timeout: seconds that a rank waits for a message.
+        timeout: seconds that a rank waits for a message; None: ten times the longest step so far,
+            and 60 at least.
         planning: for the schedule ``auto``: without ``trial`` it is found before the first step (as
             always with ``elastic``), and ``share`` is the largest share of the training's time that
             trying may take.

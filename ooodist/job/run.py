@@ -53,6 +53,7 @@ from ooodist.trainer.saving.savers import SaveParts, SaveWhole
 from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog, place_in_training
 from ooodist.transfer import provenance
 from ooodist.util import folder_lock, yaml_dataclass
+from ooodist.util.patience import LEAST_SECONDS, Patience
 from ooodist.util.program import (
     CRASH_CODE,
     INTERRUPTED_CODE,
@@ -106,11 +107,12 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
     """
     try:
         plan = _plan_of_file(config)
+        stall = config.timeout or LEAST_SECONDS
         engine = engines.init(
             config.engine if config.parallel is None else "mpi",
             workers=_wanted_size(config),
-            timeout=FIRST_TIME_FACTOR * config.timeout,
-            stall_seconds=config.timeout,
+            timeout=FIRST_TIME_FACTOR * stall,
+            stall_seconds=stall,
             planned=config.order.is_a_plan,
             partition_bytes=plan.partition_bytes if plan else None,
             pieces_in_flight=plan.credit if plan and plan.by_urgency else BYTEPS_CREDIT,
@@ -188,8 +190,9 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
     config, engine = job.config, job.engine
     timer = StepTimer()
     # A pipeline has its own timeout, with a better message: let that come first.
-    timeout = config.timeout * (1 if config.parallel is None else 2)
-    watchdog = Watchdog(timeout, engine.rank, engine.name, job.folder)
+    times = 1 if config.parallel is None else 2
+    patience = Patience(config.timeout)
+    watchdog = Watchdog(patience, engine.rank, engine.name, job.folder, times=times)
     best = _best(job)
     history = [] if job.source is None else job.source.state.history
     epoch_log = EpochLog(history, _file(job, CSV_NAME, wanted=config.report.csv))
@@ -238,7 +241,7 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
         watchdog.stop()
         if termination is not None:
             termination.trained()
-        saver.settle(config.timeout)
+        saver.settle(patience.seconds)
     registered = None
     job.model.ooodist.strategy.watch.check_weights()
     if config.warm_start is not None and config.warm_start.register:

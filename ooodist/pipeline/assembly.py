@@ -43,6 +43,7 @@ from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import auto, best_known
 from ooodist.planner.pipeline.search import split as split_backward
 from ooodist.step.optimizer import without_scaling
+from ooodist.util.patience import Patience
 
 logger = logging.getLogger("ooodist")
 
@@ -325,7 +326,7 @@ def assemble(
     parallel: ParallelConfig,
     ranks: Ranks,
     engine: Engine,
-    timeout: float,
+    patience: Patience,
     holding: Holding | None = None,
     *,
     is_live: bool = False,
@@ -339,7 +340,7 @@ def assemble(
         parallel: the job's settings.
         ranks: the position of this rank among all.
         engine: what the ranks agree with.
-        timeout: seconds that a rank waits for a message.
+        patience: for how long a rank waits for a message.
         holding: gives each rank the variables of its stages; None: all keep the whole model.
         is_live: the schedule is provisional, the best of the known ones, and stages are not
             measured unless their costs are unknown otherwise.
@@ -364,7 +365,7 @@ def assemble(
         updated_by = replicas_that_update(model, stages, rank_of, ranks.replicas)
     if holding is not None:
         holding.hold(stages, rank_of, updated_by)
-    transport = Transport(ranks.pipeline.Dup(), timeout)
+    transport = Transport(ranks.pipeline.Dup(), patience)
     gradients = Gradients(stages, rank_of, ranks, transport, updated_by)
     own = [stage for stage in stages if rank_of[stage.number] == ranks.position]
     reads = {stage.number: inputs_read_by(stage, model) for stage in own}

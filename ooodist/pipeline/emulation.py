@@ -30,6 +30,7 @@ from ooodist.planner.pipeline.simulate import (
     peak_bytes,
     simulate_pipeline,
 )
+from ooodist.util.patience import Patience
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -165,7 +166,7 @@ def emulate(
     *,
     steps: int = STEPS,
     warm_up: int = 1,
-    timeout: float = 60.0,
+    timeout: float | None = None,
 ) -> Emulation | None:
     """Carries out some steps. All ranks call it.
 
@@ -175,7 +176,7 @@ def emulate(
         costs: costs of its stages.
         steps: number of timed steps.
         warm_up: number of steps before them, in which MPI connects the ranks.
-        timeout: seconds that a rank waits for a message.
+        timeout: seconds that a rank waits for a message; None: 60.
 
     Returns:
         what was measured, on rank 0; None on the others.
@@ -199,7 +200,7 @@ def emulated_period(
     costs: PipelineCosts,
     *,
     steps: int = STEPS,
-    timeout: float = 60.0,
+    timeout: float | None = None,
 ) -> float:
     """Returns the seconds of a step among many, where ranks do not wait for each other at its end.
 
@@ -211,7 +212,7 @@ def emulated_period(
         schedule: the same on all ranks.
         costs: costs of its stages.
         steps: number of timed steps.
-        timeout: seconds that a rank waits for a message.
+        timeout: seconds that a rank waits for a message; None: 60.
 
     Raises:
         UserError: as :func:`emulate`.
@@ -228,14 +229,14 @@ def emulated_period(
 
 @contextlib.contextmanager
 def _emulated(
-    world: MPI.Intracomm, schedule: Schedule, costs: PipelineCosts, timeout: float
+    world: MPI.Intracomm, schedule: Schedule, costs: PipelineCosts, timeout: float | None
 ) -> Iterator[Callable[[], tuple[Sequence[Ran], float]]]:
     """Yields what runs a step; it returns this rank's actions and its seconds."""
     from ooodist.pipeline.runtime.runtime import Runtime  # imports MPI, which starts it
     from ooodist.pipeline.runtime.transport import Transport
 
     communicator = world.Dup()
-    transport = Transport(communicator, timeout)
+    transport = Transport(communicator, Patience(timeout))
     try:
         own = [stage for stage, rank in enumerate(schedule.rank_of) if rank == world.rank]
         runtime = Runtime(

@@ -44,14 +44,14 @@ class Emulated:
         schedule: the schedule as CSV text.
         costs: costs of its stages, stretched.
         factor: by how much they are stretched.
-        timeout: seconds that a rank waits for a message.
+        timeout: seconds that a rank waits for a message; None: 60.
     """
 
     name: str
     schedule: str
     costs: PipelineCosts
     factor: float
-    timeout: float
+    timeout: float | None
 
 
 def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:

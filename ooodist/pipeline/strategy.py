@@ -7,6 +7,7 @@ batch goes through the stages in micro-batches, as scheduled; then each rank upd
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -42,6 +43,7 @@ from ooodist.step.launch import Batch, Run
 from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
+from ooodist.util.patience import LEAST_SECONDS, Patience
 
 logger = logging.getLogger("ooodist")
 
@@ -92,7 +94,7 @@ class Pipeline(Strategy):
         model: keras.Model,
         engine: MpiEngine,
         parallel: ParallelConfig,
-        timeout: float,
+        timeout: float | None,
         planning: PlanningConfig,
         *,
         swaps_schedules: bool = True,
@@ -107,7 +109,7 @@ class Pipeline(Strategy):
         self.holding = Holding(model, engine, self.ranks)
         self.assembly: Assembly | None = None
         self.ran: list[Ran] = []
-        self._timeout = timeout
+        self._patience = Patience(timeout, expected=LEAST_SECONDS)  # they are traced
         self._planning = planning
         self._swaps_schedules = swaps_schedules
         self._live: LiveSchedule | None = None
@@ -162,7 +164,7 @@ class Pipeline(Strategy):
                 self.parallel,
                 self.ranks,
                 self.engine,
-                self._timeout,
+                self._patience,
                 self.holding,
                 is_live=is_live,
                 skips=self.watch.skipping is not None,
@@ -179,10 +181,11 @@ class Pipeline(Strategy):
             rank_of[-1],
             self.assembly.batch_size,
             self.assembly.transport,
-            self._timeout,
+            self._patience,
         )
         self._planned_for = self.compiled
         self._is_for_training = True
+        self._has_trained = False
 
     @property
     def fastest(self) -> PipelinePlan:
@@ -247,7 +250,7 @@ class Pipeline(Strategy):
             self._is_for_training = False
         assert self.assembly is not None
         if self._evaluation is None:
-            self._evaluation = Evaluation(self.assembly, self.engine, self._timeout)
+            self._evaluation = Evaluation(self.assembly, self.engine, self._patience)
         return self._evaluation
 
     # The interface that live schedules use
@@ -256,11 +259,13 @@ class Pipeline(Strategy):
         """Trains on one batch, a step; returns the logs."""
         assembly = self.assembly
         assert assembly is not None
-        doing = f"rank {self.engine.rank} trains a step"
+        doing, began = f"rank {self.engine.rank} trains a step", time.monotonic()
         kept = [(v, v.numpy()) for v in changed_by_forward(self.model)] if assembly.skips else []
         with explaining_lack_of_memory(doing, lambda: assembly.planned):
             self.ran = assembly.step(batches[0], self._record.after_forward)
         logs = self._record.logs()
+        self._patience.took(time.monotonic() - began, is_first=not self._has_trained)
+        self._has_trained = True
         if self.watch.skipping is not None:
             self.watch.skipping.note(tf.constant(value=not assembly.update.was_skipped))
             if assembly.update.was_skipped:

@@ -18,6 +18,8 @@ from typing import Any
 
 import keras
 
+from ooodist.util.patience import Patience, when_moved
+
 FIRST_TIME_FACTOR = 10  # tracing and the first call may take this many times the limit
 EXIT_CODE = 1
 # Others that stand still find it a little later, and write their stacks before they are ended.
@@ -58,14 +60,15 @@ def place_in_training() -> str:
 
 
 class Watchdog(keras.callbacks.Callback):
-    """Ends the process if no call or evaluation step ends within ``limit`` seconds.
+    """Ends the process if no call or evaluation step ends in time, and nothing is exchanged.
 
     The first call and the first evaluation are traced and may take ten times as long; so may what
     :func:`expect_longer` has announced.
 
     Args:
-        limit: seconds.
+        patience: how long they may take; it is told how long they have taken.
         rank, engine: for the message.
+        times: limits are so many times longer.
         folder: where the stacks of all threads are written when the process is ended, to a file for
             each rank; None: they are not.
 
@@ -73,15 +76,24 @@ class Watchdog(keras.callbacks.Callback):
         place: how far the training has come, in words.
     """
 
-    def __init__(self, limit: float, rank: int, engine: str, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        patience: Patience,
+        rank: int,
+        engine: str,
+        folder: Path | None = None,
+        *,
+        times: int = 1,
+    ) -> None:
         super().__init__()
-        self._limit = limit
+        self._patience = patience
+        self._times = times
         self._stacks = None if folder is None else folder / STACKS_NAME.format(rank=rank)
         self._who = f"rank {rank} (engine {engine})"
         self.place = "the start"
         self._epoch = 0
         self._traced: set[str] = set()
-        self._factor = 1
+        self._factor = FIRST_TIME_FACTOR
         self._last = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -89,6 +101,7 @@ class Watchdog(keras.callbacks.Callback):
     def start(self) -> None:
         """Starts watching."""
         self._progress("the start", FIRST_TIME_FACTOR)
+        when_moved(self._note_exchange)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
         global _watching
@@ -98,6 +111,7 @@ class Watchdog(keras.callbacks.Callback):
         """Stops watching."""
         global _watching, _ended_place
         _watching, _ended_place = None, self.place
+        when_moved(None)
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -110,21 +124,27 @@ class Watchdog(keras.callbacks.Callback):
         """See :func:`expect_usual`."""
         self._progress(where)
 
-    def _progress(self, where: str, factor: int = 1) -> None:
-        self.place = where
-        self._factor = factor
+    def _note_exchange(self) -> None:
         self._last = time.monotonic()
 
+    def _progress(self, where: str, factor: int = 1) -> None:
+        now = time.monotonic()
+        if self._factor == 1:
+            self._patience.took(now - self._last)
+        self.place = where
+        self._factor = factor
+        self._last = now
+
     def _watch(self) -> None:
-        while not self._stop.wait(min(0.5, self._limit / 4)):
+        while not self._stop.wait(min(0.5, self._patience.seconds / 4)):
             waited = time.monotonic() - self._last
-            if waited > self._limit * self._factor:
+            if waited > self._patience.seconds * self._times * self._factor:
                 # One write: print() could write the line feed separately, after another rank's
                 # line.
                 sys.stderr.write(
                     f"ooodist: error: {self._who} has made no progress for {waited:.0f} s "
                     f"since {self.place}; ending it. Another rank may have died or be stuck; "
-                    f"if a launch may take that long, raise timeout ({self._limit:g} s)"
+                    f"if a launch may take that long, raise timeout ({self._patience})"
                     f"{self._write_stacks()}\n"
                 )
                 sys.stderr.flush()
@@ -153,6 +173,8 @@ class Watchdog(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.model is None or not self.model.ooodist.is_catching_up:
+            if "train" not in self._traced:
+                self._patience.took(time.monotonic() - self._last, is_first=True)
             self._traced.add("train")
         self._progress(f"epoch {self._epoch}, step {batch + 1} ended")
 

@@ -21,6 +21,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.dependencies import with_transfers
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import make_plan, reschedule
+from ooodist.util.patience import Patience
 
 STEPS = 2
 
@@ -29,7 +30,7 @@ class NotedTransport(Transport):
     """Notes what is sent and received."""
 
     def __init__(self, communicator: MPI.Comm) -> None:
-        super().__init__(communicator, timeout=30)
+        super().__init__(communicator, Patience(30))
         self.names: list[str] = []
 
     def send(self, name: str, *arguments: Any, **options: Any) -> Message:

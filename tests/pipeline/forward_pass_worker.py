@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from ooodist.pipeline.runtime.forward_pass import ForwardPass, lags
 from ooodist.pipeline.runtime.transport import Stalled, Transport
+from ooodist.util.patience import Patience
 
 LIMIT = 5.0  # seconds that a rank waits for a message
 PLACEMENTS = 60
@@ -202,7 +203,7 @@ def check_a_rank_without_a_batch_is_named(transport: Transport) -> None:
 
 def main(name: str) -> None:
     """Runs one check on this rank."""
-    transport = Transport(MPI.COMM_WORLD.Dup(), timeout=LIMIT)
+    transport = Transport(MPI.COMM_WORLD.Dup(), Patience(LIMIT))
     globals()[name](transport)
     MPI.COMM_WORLD.Barrier()
     transport.close()

@@ -19,6 +19,7 @@ from ooodist.pipeline.ranks import Ranks, make_ranks
 from ooodist.pipeline.runtime.record import Record
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.step.finiteness.finite import GradientWatch
+from ooodist.util.patience import Patience
 
 POSITIONS, REPLICAS, STEPS = 2, 2, 3
 SAMPLES = 4  # of a step of one pipeline
@@ -174,7 +175,7 @@ def main(names: list[str]) -> None:
     record_world = ranks.world.Dup()
     for name in names:
         model = compiled()
-        transport = Transport(ranks.pipeline.Dup(), timeout=PATIENCE)
+        transport = Transport(ranks.pipeline.Dup(), Patience(PATIENCE))
 
         def make(
             last: int,
@@ -182,7 +183,7 @@ def main(names: list[str]) -> None:
             model: keras.Model = model,
             transport: Transport = transport,
         ) -> Record:
-            return Record(model, ranks, record_world, last, SAMPLES, transport, timeout)
+            return Record(model, ranks, record_world, last, SAMPLES, transport, Patience(timeout))
 
         globals()[name](model, ranks, make)
         ranks.world.Barrier()

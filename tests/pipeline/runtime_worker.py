@@ -21,6 +21,7 @@ from ooodist.pipeline.runtime.work import StageWork, compiled_loss
 from ooodist.pipeline.stages import calls_of, sent_specs, split
 from ooodist.planner.pipeline import schedules
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Schedule, without_transfers
+from ooodist.util.patience import Patience
 from tests.pipeline.models import MODELS, parts_at
 
 STEPS = 20
@@ -169,7 +170,7 @@ def main(model_name: str, microbatches: int, names: list[str]) -> None:
     start = [v.numpy() for v in job.variables()]
     losses = train_whole(job)
     expected = {v.path: v.numpy() for v in job.variables()}
-    transport = Transport(world.Dup(), timeout=60)
+    transport = Transport(world.Dup(), Patience(60))
     placed: dict[tuple[int, ...], Stages] = {}
     for name in names:
         schedule = SCHEDULES[name](world.size, microbatches)

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from ooodist.pipeline.runtime.boundary import TensorBoundary
 from ooodist.pipeline.runtime.transport import Stalled, Transport
 from ooodist.planner.pipeline.actions import FORWARD
+from ooodist.util.patience import Patience
 
 LARGE = 16 << 20  # bytes; far above what MPI hands over without the receiver
 LIMIT, PATIENCE = 2.0, 30.0  # seconds; of a message, and of these checks on a busy machine
@@ -173,7 +174,7 @@ def check_the_end_of_the_thread_is_seen(transport: Transport) -> None:
 
 def main(name: str) -> None:
     """Runs one check on this rank."""
-    transport = Transport(MPI.COMM_WORLD.Dup(), timeout=LIMIT)
+    transport = Transport(MPI.COMM_WORLD.Dup(), Patience(LIMIT))
     globals()[name](transport)
     MPI.COMM_WORLD.Barrier()
     transport.close()

@@ -7,12 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from ooodist.trainer import watchdog
+from ooodist.util.patience import Patience
+
 # On a clock of its own, which does not go on while this machine stands still; the watchdog looks
 # several times a second.
 STAGES = """
 import sys, time
 from pathlib import Path
+from ooodist.engines.local import LocalEngine
 from ooodist.trainer.watchdog import Watchdog, expect_longer, expect_usual, place_in_training
+from ooodist.util.patience import Patience
+import numpy as np
+
+class Two(LocalEngine):  # an engine whose exchanges take the time of what others send
+    size = 2
+    def _sum(self, tensor, key, position):
+        return tensor
 
 now = time.monotonic()
 time.monotonic = lambda: now
@@ -22,7 +35,9 @@ def wait(seconds):
     now += seconds
     time.sleep(0.7)
 
-watchdog = Watchdog(1.0, rank=3, engine="byteps", folder=Path(sys.argv[2]) if sys.argv[2] else None)
+watchdog = Watchdog(
+    Patience(1.0), rank=3, engine="byteps", folder=Path(sys.argv[2]) if sys.argv[2] else None
+)
 assert place_in_training() == "the start"
 watchdog.start()
 wait(2)  # tracing: the first launch may take ten times as long
@@ -46,6 +61,10 @@ expect_longer("a checkpoint is saved")
 wait(2)
 expect_usual("it was saved")
 wait(0.9)
+engine = Two()
+for piece in range(3):  # an exchange outside of a step: longer in all than the limit, but it moves
+    engine._sum_array(np.zeros(9, np.int32))
+    wait(0.9)
 print("alive", flush=True)
 if sys.argv[1] == "stop":
     assert place_in_training() == "it was saved"
@@ -101,3 +120,25 @@ def test_it_ends_what_stands_still_and_nothing_else(tmp_path: Path) -> None:
         for process in (stuck, nowhere, stopped):
             process.kill()
             process.wait()
+
+
+def test_limits_follow_what_steps_have_taken_unless_one_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now)
+    patience, fixed = Patience(), Patience(5.0)
+    watching = [watchdog.Watchdog(each, 0, "local") for each in (patience, fixed)]
+    limits = [patience.seconds]
+    # The first step is traced: it counts only until there is another. What has been stopped for an
+    # hour counts as what could have been waited for.
+    for step, seconds in enumerate((70.0, 2.0, 70.0, 8.0, 3600.0)):
+        for each in watching:
+            each.on_train_batch_begin(step)
+        now += seconds
+        for each in watching:
+            each.on_train_batch_end(step)
+        limits.append(patience.seconds)
+    assert limits == [60, 700, 60, 600, 600, 6000]
+    assert fixed.seconds == 5
+    assert (str(patience), str(fixed)) == ("6000 s, 10 times the longest step so far", "5 s")

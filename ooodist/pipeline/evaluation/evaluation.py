@@ -34,6 +34,7 @@ from ooodist.pipeline.runtime.work import in_structure
 from ooodist.pipeline.stages import for_evaluation, sent_specs
 from ooodist.step.launch import Batch
 from ooodist.util.digest import digest
+from ooodist.util.patience import Patience
 
 BATCHES_PER_CROSSING = 8  # in a call; stages wait for at most 1/9 of it, until all have a batch
 
@@ -46,7 +47,7 @@ class Evaluation:
     Args:
         assembly: stages and transport.
         engine: what the ranks agree with.
-        timeout: seconds that a rank waits for others.
+        patience: for how long a rank waits for others.
 
     Attributes:
         assembly: as given.
@@ -54,10 +55,10 @@ class Evaluation:
             stages wait for a small part of the time only.
     """
 
-    def __init__(self, assembly: Assembly, engine: Engine, timeout: float) -> None:
+    def __init__(self, assembly: Assembly, engine: Engine, patience: Patience) -> None:
         self.assembly = assembly
         self._engine = engine
-        self._timeout = timeout
+        self._patience = patience
         self._model: keras.Model = assembly.splitter.model
         self._stages = for_evaluation(self._model, assembly.stages)
         self._rank_of = assembly.plan.schedule.rank_of
@@ -151,7 +152,7 @@ class Evaluation:
             )
         if ranks.position:
             return None
-        rows = gather_rows(found, ranks.peers, self._timeout)
+        rows = gather_rows(found, ranks.peers, self._patience)
         return None if rows is None else tf.nest.pack_sequence_as(outputs, rows)
 
     # The pass of the batches

@@ -26,6 +26,7 @@ from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.transport import Transport
 from ooodist.step.backward import variable_names
 from ooodist.step.finiteness.finite import Checked
+from ooodist.util.patience import Patience
 
 _LOSS, _METRICS = 0, 1  # tags
 
@@ -41,7 +42,7 @@ class Record:
         last: the position of the rank that has the last stage, and so the metrics.
         batch_size: samples per step of one pipeline.
         transport: moves the codes of gradients that are not finite.
-        timeout: seconds that a rank waits for another.
+        patience: for how long a rank waits for another.
 
     Attributes:
         checked: the gradients that are checked for values that are not finite, in the order of the
@@ -56,14 +57,14 @@ class Record:
         last: int,
         batch_size: int,
         transport: Transport,
-        timeout: float,
+        patience: Patience,
     ) -> None:
         self._model = model
         self._ranks = ranks
         self._last = last
         self._batch_size = float(batch_size)
         self._transport = transport
-        self._timeout = timeout
+        self._patience = patience
         self._world = world
         self._mean_loss = next(metric for metric in model.metrics if metric.name == "loss")
         self._update = tf.function(self._update_loss, autograph=False)
@@ -95,7 +96,7 @@ class Record:
             if position != self._last:
                 part = np.empty(1)
                 request = self._world.Irecv(part, self._rank_of(position), _LOSS)
-                wait(request, f"the loss of position {position}", self._timeout)
+                wait(request, f"the loss of position {position}", self._patience)
                 total += float(part[0])
         found = self._update(tf.constant(total, tf.float32), self._batch_size)
         self._own = np.array([float(found[name]) for name in self._names])
@@ -114,7 +115,7 @@ class Record:
             if source != self._world.rank:
                 values = np.empty(len(self._names))
                 request = self._world.Irecv(values, source, _METRICS)
-                wait(request, "the metrics", self._timeout)
+                wait(request, "the metrics", self._patience)
             total += values
         return dict(zip(self._names, total / self._ranks.replicas, strict=True))
 

@@ -26,6 +26,7 @@ from mpi4py import MPI
 from ooodist.engines.mpi_messages import messages_of
 from ooodist.engines.priority import let_come_first
 from ooodist.errors import UserError
+from ooodist.util.patience import Patience
 
 # Between two polls of the messages in transit; each takes some 10 us of a core.
 POLL_SECONDS = 100e-6  # while the rank waits for a message
@@ -100,7 +101,7 @@ class Transport:
 
     Args:
         communicator: of the ranks of the pipeline; not used by anybody else.
-        timeout: seconds that a rank waits for a message.
+        patience: for how long a rank waits for a message.
 
     Attributes:
         communicator: as given.
@@ -109,7 +110,7 @@ class Transport:
         UserError: MPI was started without MPI_THREAD_MULTIPLE.
     """
 
-    def __init__(self, communicator: MPI.Comm, timeout: float) -> None:
+    def __init__(self, communicator: MPI.Comm, patience: Patience) -> None:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise UserError(
                 "this MPI was started without support for several threads (MPI_THREAD_MULTIPLE), "
@@ -117,7 +118,7 @@ class Transport:
                 "Open MPI, and leave mpi4py.rc.thread_level as it is"
             )
         self.communicator = communicator
-        self._timeout = timeout
+        self._patience = patience
         self._posted: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._sent: list[Message] = []
         self._link_free: dict[int, float] = {}
@@ -247,11 +248,11 @@ class Transport:
             if self._failure is not None:
                 raise self._failure
             waited = time.monotonic() - begin
-            if waited > self._timeout:
+            if waited > self._patience.seconds:
                 raise Stalled(
                     f"rank {self.rank} waits at {message.name} since {waited:.0f} s: "
                     f"{message.failing}, which may have died or be stuck; if an action may take "
-                    f"that long, raise timeout ({self._timeout:g} s)"
+                    f"that long, raise timeout ({self._patience})"
                 )
         self._waits = False
         return time.monotonic() - begin

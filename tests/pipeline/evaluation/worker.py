@@ -21,6 +21,7 @@ from ooodist.compat import keras_deferred
 from ooodist.engines import mpi_messages
 from ooodist.errors import UserError
 from ooodist.pipeline.evaluation import rows
+from ooodist.util.patience import Patience
 
 layers = keras.layers
 
@@ -278,7 +279,7 @@ def check_rows_come_together() -> None:
             mine = counts[ranks.rank]
             first = np.arange(10.0 * mine).reshape(mine, 2, 5) + 1000 * ranks.rank
             second = np.arange(mine, dtype=np.int8)
-            found = rows.gather_rows([first, second], ranks, 20)
+            found = rows.gather_rows([first, second], ranks, Patience(20))
             if ranks.rank:
                 assert found is None
                 continue
