@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from ooodist.errors import UserError
 from ooodist.graph import ops as graphs
 from ooodist.graph.accumulation import accumulate
 from ooodist.graph.buffers import buffer_of
@@ -42,6 +43,7 @@ from ooodist.graph.units import Gradient, find_backward_units
 
 Stage = Callable[..., Sequence[tf.Tensor]]
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
+PY_FUNCTION = "EagerPyFunc"
 POOLING_GRADIENTS = ("MaxPoolGrad", "MaxPool3DGrad")  # inputs: (input, pooled result, gradient)
 
 
@@ -112,6 +114,10 @@ def cut_stage(
             which together are all. What several parts need is computed by the first of them, and
             passed on. Where W has all of the backward pass, that is little if the last layers come
             first.
+
+    Raises:
+        UserError: a ``tf.py_function`` has a gradient, which TensorFlow computes from the latest
+            call alone, while several micro-batches are under way.
     """
     traced = _Traced(stage, inputs, variables, input_gradients=input_gradients)
     return _Cutting(traced, accumulators, recompute=recompute).cut(buckets)
@@ -169,6 +175,13 @@ class _Cutting:
         seeds = {seed.op for seed in traced.seeds}  # fed to I and W, and part of neither
         self._backward = self._downstream(seeds)
         parts = self._backward - seeds
+        if found := next((op for op in self._ops if op in parts and op.type == PY_FUNCTION), None):
+            raise UserError(
+                f"{found.name} is the gradient of a tf.py_function, which TensorFlow can compute "
+                "of the latest call alone, and a pipeline has several micro-batches under way; "
+                "compute it with TensorFlow's or Keras's operations, or, if no gradient is "
+                "needed, with tf.numpy_function"
+            )
         self._fetched_of_i = [g for g in traced.input_gradients if g is not None]
         self._fetched_of_w = [t for g in traced.gradients for t in _tensors_of(g)]
         self._i_ops = set(graphs.ancestors(t.op for t in self._fetched_of_i)) & parts

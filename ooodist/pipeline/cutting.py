@@ -80,6 +80,7 @@ class Cutter:
                 forward_only=number < first,
                 recompute=self.recompute,
                 buckets=buckets if number >= first else (),
+                samples=inputs[0].shape[0],
             )
             if len(self._kept) > max(MOST_KEPT, 3 * len(self.reads)):
                 self._kept.popitem(last=False)

@@ -83,12 +83,16 @@ class Stage:
         """Returns what identifies a variable of the whole model, on all ranks."""
         return self.names[id(variable)]
 
-    def run(self, inputs: Sequence[tf.Tensor], *, training: bool) -> list[tf.Tensor]:
+    def run(
+        self, inputs: Sequence[tf.Tensor], *, training: bool, samples: int | None = None
+    ) -> list[tf.Tensor]:
         """Returns the tensors that the stage sends, followed by their masks.
 
         Args:
             inputs: in the order of ``reads`` and then ``received``, followed by the masks of these.
             training: as for any Keras model.
+            samples: of the micro-batch, given to tensors of which a layer has lost it
+                (TextVectorization, Lambda, ``py_function``); None: shapes stay as they are.
         """
         symbols, first = (*self.reads, *self.received), len(self.reads)
         tensors = with_masks(inputs, len(symbols), [first + at for at in self.received_masks])
@@ -100,8 +104,25 @@ class Stage:
             )
             made = self.model([values[id(symbol)] for symbol in self.needed], training=training)
         values |= {id(s): value for s, value in zip(self.made, tf.nest.flatten(made), strict=True)}
-        sent = [values[id(symbol)] for symbol in self.sent]
+        sent = [_sized(values[id(symbol)], symbol.shape, samples) for symbol in self.sent]
         return [*sent, *(mask_of(sent[at]) for at in self.sent_masks)]
+
+
+def _sized(tensor: tf.Tensor, shape: Sequence[int | None], samples: int | None) -> tf.Tensor:
+    """Returns a tensor with its mask, both with the shape that Keras knows for so many samples.
+
+    Checked where the graph runs: a first axis need not be that of the samples.
+    """
+    mask = mask_of(tensor)
+    if samples is not None and not tensor.shape.is_fully_defined():
+        tensor = tf.ensure_shape(tensor, (samples, *shape[1:]))
+    if mask is None:
+        return tensor
+    if samples is not None and not mask.shape.is_fully_defined():
+        rank = 2 if mask.shape.rank is None else mask.shape.rank
+        mask = tf.ensure_shape(mask, tensor.shape[:rank])
+    set_mask(tensor, mask)
+    return tensor
 
 
 def with_masks(tensors: Sequence[tf.Tensor], number: int, places: Sequence[int]) -> list[tf.Tensor]:
@@ -273,7 +294,8 @@ def sent_specs(
         values = {id(s): tensor for s, tensor in zip(model.inputs, tensors, strict=True)}
         sent: list[tf.Tensor] = []
         for stage in stages:
-            sent = stage.run([*(values[id(s)] for s in stage.reads), *sent], training=training)
+            received = [*(values[id(s)] for s in stage.reads), *sent]
+            sent = stage.run(received, training=training, samples=inputs[0].shape[0])
             for symbol, tensor in zip(stage.sent, sent, strict=False):
                 _check_sent(stage, symbol, tensor)
             specs.append(tuple(tf.TensorSpec(t.shape, t.dtype) for t in sent))
@@ -285,10 +307,13 @@ def sent_specs(
 def _check_sent(stage: Stage, symbol: Symbol, tensor: tf.Tensor) -> None:
     layer = next((c.name for c in stage.calls if any(symbol is out for out in c.outputs)), "input")
     if not tensor.shape.is_fully_defined():
+        unknown = [str(axis) for axis, size in enumerate(tensor.shape) if size is None]
         raise UserError(
             f"the output of {layer}, in stage {stage.number}, has shape {tensor.shape}: what goes "
-            "from stage to stage must have the same shape for every micro-batch; split the model "
-            "elsewhere, or make all samples alike"
+            "from stage to stage must have the same shape for every micro-batch, and nothing tells "
+            f"the size of axis {', '.join(unknown)}; fix it where it comes from "
+            "(TextVectorization(output_sequence_length=…), Lambda(output_shape=…), inputs padded "
+            "to one length), or split the model elsewhere"
         )
 
 

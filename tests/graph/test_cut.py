@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from ooodist.errors import UserError
 from ooodist.graph.cut import CutStage, _Traced, cut_stage
 from ooodist.graph.ops import ancestors
 
@@ -300,6 +301,22 @@ def test_a_stage_that_only_runs_forward_keeps_nothing(make: Callable[[], keras.M
     assert_close(
         [arrays(stage.model.non_trainable_variables)], [arrays(uncut.model.non_trainable_variables)]
     )
+
+
+def called_back() -> keras.Model:
+    """A layer that computes in Python."""
+    double = layers.Lambda(
+        lambda x: tf.ensure_shape(tf.py_function(lambda a: 2 * a, [x], x.dtype), x.shape),
+        output_shape=(4,),
+    )
+    given = keras.Input((4,))
+    return keras.Model(given, layers.Dense(2)(double(layers.Dense(4)(given))))
+
+
+def test_a_py_function_with_a_gradient_is_refused() -> None:
+    """TensorFlow keeps the tape of its latest call, and the micro-batches' gradients would mix."""
+    with pytest.raises(UserError, match=r"lambda.*EagerPyFunc is the gradient of a tf.py_function"):
+        Stage(called_back)
 
 
 @pytest.mark.parametrize("input_gradients", [True, False])

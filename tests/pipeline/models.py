@@ -114,6 +114,21 @@ def one_layer_again_and_again() -> Sample:
     return keras.Model(image, layers.Dense(CLASSES)(x)), _numbers(8), _classes()
 
 
+@keras.saving.register_keras_serializable("tests")
+def _without_batch_size(x: tf.Tensor) -> tf.Tensor:
+    """All of them, but TensorFlow cannot know."""
+    return tf.boolean_mask(x, tf.reduce_all(x > -1e9, axis=1))
+
+
+def lost_batch_size() -> Sample:
+    """After a Lambda, nothing tells how many samples there are, wherever it is split."""
+    image = keras.Input((8,))
+    x = layers.Dense(8, activation="relu")(image)
+    x = layers.Lambda(_without_batch_size, output_shape=(8,))(x)
+    x = layers.Dense(8, activation="relu", name="behind")(x)
+    return keras.Model(image, layers.Dense(CLASSES)(x)), _numbers(8), _classes()
+
+
 def twins() -> Sample:
     """Two models made by one function, so that their weights have the same paths: the first is used
     twice."""
@@ -140,6 +155,7 @@ MODELS = models.MODELS | {
         masked_to_the_end,
         inputs_by_name,
         one_layer_again_and_again,
+        lost_batch_size,
         twins,
     )
 }

@@ -248,6 +248,45 @@ def test_shapes_are_found_without_the_values_of_weights() -> None:
         assert not any(map(has_value, model.variables))
 
 
+def text(length: int | None) -> keras.Model:
+    sentence = keras.Input((), dtype="string")
+    tokens = layers.TextVectorization(
+        output_sequence_length=length, vocabulary=["a", "b"], name="numbers"
+    )(sentence)
+    x = layers.Embedding(4, 8, mask_zero=True, name="embedding")(tokens)
+    return keras.Model(sentence, layers.Dense(2)(layers.GRU(8)(x)))
+
+
+def test_a_layer_that_loses_the_number_of_samples() -> None:
+    """That of a micro-batch is known, also of the mask, which goes along."""
+    model, sentences = text(5), tf.constant(["a b", "b", "a c b", ""])
+    calls = calls_of(model)
+    parts = parts_at([*range(1, len(calls))], len(calls))
+    spec = [tf.TensorSpec((4,), tf.string)]
+    for training in (True, False):
+        stages = split(model, parts)
+        stages = stages if training else for_evaluation(model, stages)
+        sent = sent_specs(model, stages, spec, training=training)
+        assert all(each.shape.is_fully_defined() for those in sent for each in those), sent
+        embedded = next(stage for stage in stages if stage.calls[0].name == "embedding")
+        *tensors, mask = sent[embedded.number]
+        assert (4, 5, 8) in [tuple(each.shape) for each in tensors]
+        assert mask == tf.TensorSpec((4, 5), tf.bool)
+        made: list[tf.Tensor] = []
+        for stage in stages:
+            read = [sentences] if stage.reads else []
+            made = stage.run([*read, *made], training=training, samples=4)
+        np.testing.assert_array_equal(made[0], model(sentences, training=training))
+
+
+def test_a_length_that_depends_on_the_data_is_named() -> None:
+    model = text(None)
+    stages = split(model, parts_at([1], len(calls_of(model))))
+    expected = r"output of numbers, in stage 0, has shape \(4, None\).*size of axis 1"
+    with pytest.raises(UserError, match=expected):
+        sent_specs(model, stages, [tf.TensorSpec((4,), tf.string)])
+
+
 def test_a_shape_that_depends_on_the_data() -> None:
     model = keras.Model(image := keras.Input((None, 4)), layers.Dense(2)(layers.Dense(3)(image)))
     stages = split(model, [range(1), range(1, 2)])

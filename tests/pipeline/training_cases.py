@@ -162,6 +162,9 @@ CASES = {
     ),
     "masked": Case("masked_to_the_end", 2, 4, options={"split": ("add_1",), "schedule": "zb_h1"}),
     "mixed_precision": Case("mixed_bfloat16", 2, 4, options={"schedule": "1f1b"}, tolerance=2e-3),
+    "lost_batch_size": Case(
+        "lost_batch_size", 2, 4, options={"split": ("behind",), "schedule": "1f1b"}
+    ),
     "split": Case(
         "dense_with_dropout", 2, 4, options={"split": ("dense_1",), "schedule": "fast_forward"}
     ),

@@ -111,6 +111,13 @@ def test_predictions_of_all_ranks_follow_each_other(num: int, size: int) -> None
     assert max(lengths) - min(lengths) <= 1
 
 
+def test_rows_of_strings_are_strings() -> None:
+    """Keras takes no array of objects, which NumPy makes of a tensor of strings."""
+    part, _ = arrays.evaluation_part((tf.constant(["a", "b", "c"]), np.arange(3)), 0, 2)
+    assert tf.is_tensor(part)
+    assert [*part.numpy()] == [b"a", b"c"]
+
+
 def test_an_empty_optional_is_no_weight() -> None:
     batch = (tf.zeros((2,)), {"a": tf.ones((2,))}, tf.experimental.Optional.empty(None))
     x, y, sample_weight = arrays.without_optionals(batch)

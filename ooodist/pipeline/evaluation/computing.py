@@ -79,14 +79,14 @@ class Forward:
         if self._adds_loss and not self._stage.number:
             received = [tf.zeros(LOSS.shape, LOSS.dtype)]
         inputs = [*(samples.inputs[at] for at in self._reads), *received]
-        sent: list[tf.Tensor] = self._run(inputs)
+        sent: list[tf.Tensor] = self._run(inputs, samples.specs[0].shape[0])
         return sent
 
-    def _compute(self, received: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _compute(self, received: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
         if not self._adds_loss:
-            return self._stage.run(received, training=False)
+            return self._stage.run(received, training=False, samples=count)
         *inputs, loss = received
-        sent = self._stage.run(inputs, training=False)
+        sent = self._stage.run(inputs, training=False, samples=count)
         return [*sent, with_losses(self._stage, loss)]
 
 
@@ -122,7 +122,7 @@ class Measured:
         """Does what Keras's ``test_step`` does; returns the metrics in a row."""
         model, stage = self._model, self._stage
         *inputs, loss = received
-        sent = stage.run(inputs, training=False)
+        sent = stage.run(inputs, training=False, samples=count)
         predicted = in_structure(model, sent[: len(stage.sent)])  # with their masks
         compiled = loss_of_outputs(model, y, predicted, sample_weight, training=False)
         total = with_losses(stage, loss) + tf.cast(compiled, tf.float32)

@@ -39,6 +39,7 @@ class StageWork:
         buckets: groups of the trained variables whose gradients are summed together, all of them
             in the order in which :meth:`weight_gradient_part` computes them; empty: there is no W
             in parts.
+        samples: of a micro-batch; see :meth:`~ooodist.pipeline.stages.Stage.run`.
 
     Attributes:
         loss_scale: factor on the loss, and so on all gradients.
@@ -61,8 +62,10 @@ class StageWork:
         forward_only: bool = False,
         recompute: bool = False,
         buckets: Sequence[Sequence[keras.Variable]] = (),
+        samples: int | None = None,
     ) -> None:
         self.stage = stage
+        self._samples = samples
         self.loss_scale = 1.0
         self.on_outputs: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], None] | None = None
         self.on_last_gradient: Callable[[Sequence[keras.Variable]], None] | None = None
@@ -215,7 +218,8 @@ class StageWork:
         inputs, targets = tensors[: self._num_inputs], tensors[self._num_inputs :]
         num_reads = len(self.stage.reads)
         read = [tf.stop_gradient(tensor) for tensor in inputs[:num_reads]]
-        sent = self.stage.run([*read, *inputs[num_reads:]], training=True)
+        received = [*read, *inputs[num_reads:]]
+        sent = self.stage.run(received, training=True, samples=self._samples)
         added = [tf.cast(loss, tf.float32) for loss in self.stage.model.losses]
         if self._loss is None:
             return [*sent, tf.add_n(added) if added else tf.zeros([])]

@@ -16,6 +16,8 @@ def rows_of(array: Any, rows: slice) -> Any:
         return array.tocsr()[rows]
     if isinstance(array, tf.SparseTensor | tf.RaggedTensor):
         return reader(array)(tf.constant(np.arange(int(array.shape[0]))[rows]))
+    if tf.is_tensor(array):  # NumPy would make objects of strings, which Keras does not take
+        return array[rows]
     return np.asarray(array)[rows]
 
 
