@@ -6,6 +6,8 @@ The public names load TensorFlow only when they are first used.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +90,9 @@ if not TYPE_CHECKING:  # a type checker would accept any name as an attribute
 
     def __getattr__(name: str) -> Any:
         if name in _HOME:
+            if "tensorflow" not in sys.modules:
+                # Read at its import. Its C++ then logs errors only, as in python -m ooodist.train.
+                os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
             with without_collection():
                 module = importlib.import_module(_HOME[name])
             return getattr(module, name)

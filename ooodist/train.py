@@ -15,6 +15,7 @@ from ooodist.config.job import Config
 from ooodist.config.sections import OrderConfig
 from ooodist.errors import UserError
 from ooodist.util.importing import without_collection
+from ooodist.util.log import FORMAT
 from ooodist.util.program import refused
 
 EXAMPLES = """\
@@ -160,7 +161,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="ooodist: %(message)s")
+    logging.basicConfig(format=FORMAT)
     # TensorFlow's C++ logs errors only: what it warns of is also raised as an exception.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ooodist.checkpoint.convert import find, merge, split
 from ooodist.errors import UserError
+from ooodist.util.log import FORMAT
 from ooodist.util.program import Parser, refused
 
 EXAMPLES = """\
@@ -92,5 +93,5 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="ooodist: %(message)s")
+    logging.basicConfig(format=FORMAT)
     sys.exit(main(sys.argv[1:]))

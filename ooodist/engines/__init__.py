@@ -17,6 +17,7 @@ from ooodist.engines.settings import (
 )
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
+from ooodist.util import log
 from ooodist.util.importing import without_collection
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def init(
     pieces_in_flight: int | None = BYTEPS_CREDIT,
 ) -> Engine:
     """Connects this process to the others of the job; call it before TensorFlow does anything.
+
+    Unless the program configures Python's logging, rank 0 then shows on standard error what
+    ooodist logs.
 
     Args:
         engine: "local", "collective", "horovod", "byteps", "mpi", or "auto": the engine that the
@@ -86,6 +90,7 @@ def init(
         os.environ.setdefault(variable, value)
     made = _make(name, timeout)
     check_size(name, made.size, os.environ, workers)
+    log.show(made.rank)
     _log.info("engine %s (%s): rank %d of %d", name, reason, made.rank, made.size)
     _current = made
     return made

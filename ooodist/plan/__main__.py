@@ -32,6 +32,7 @@ from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.search import Limits, in_wire
 from ooodist.report.data_parallel.plan_table import Cluster, Subject
 from ooodist.util import yaml_dataclass
+from ooodist.util.log import FORMAT
 from ooodist.util.program import refused
 
 logger = logging.getLogger("ooodist")
@@ -233,7 +234,7 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="ooodist: %(message)s")
+    logging.basicConfig(format=FORMAT)
     # Hides TensorFlow's notes on its build; warnings and errors remain.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     sys.exit(main(sys.argv[1:]))

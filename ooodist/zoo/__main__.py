@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ooodist.errors import UserError
+from ooodist.util.log import FORMAT
 from ooodist.util.program import Parser, refused
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ def _command(each: Any, name: str, text: str, *, is_client: bool = True) -> Pars
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="ooodist: %(message)s")
+    logging.basicConfig(format=FORMAT)
     # Hides TensorFlow's notes on its build, but no warnings or errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     sys.exit(main(sys.argv[1:]))

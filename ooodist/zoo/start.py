@@ -37,7 +37,7 @@ from ooodist.transfer.mapping.transform import Transformed, transform
 from ooodist.transfer.matching.match import match, prepare
 from ooodist.transfer.probe import probe
 from ooodist.transfer.provenance import WarmStart
-from ooodist.util import yaml_dataclass
+from ooodist.util import log, yaml_dataclass
 from ooodist.zoo.service.client import ZooClient
 from ooodist.zoo.service.tokens import read_token
 from ooodist.zoo.zoo import Found, Wanted
@@ -80,7 +80,9 @@ def warm_start(
     """
     given = yaml_dataclass.plain({"zoo": zoo} | settings)  # tags may be a tuple
     config = yaml_dataclass.read_dataclass(WarmStartConfig, given, "warm_start")
-    return start(model, config, engines.in_use(), batches)
+    engine = engines.in_use()
+    log.show(0 if engine is None else engine.rank)
+    return start(model, config, engine, batches)
 
 
 def start(
