@@ -166,7 +166,7 @@ def computes_in_half(model: keras.Model) -> bool:
 def _inputs(model: keras.Model) -> list[Any]:
     import keras
 
-    from ooodist.transfer.graph.keras_graph import as_functional
+    from ooodist.transfer.graph.keras_functional import as_functional
 
     functional = as_functional(model)
     if functional is None:
@@ -218,7 +218,7 @@ def _outputs(model: keras.Model, questions: Sequence[Question]) -> list[np.ndarr
     import keras
 
     from ooodist.compat.keras_graph import inputs_structure
-    from ooodist.transfer.graph.keras_graph import as_functional
+    from ooodist.transfer.graph.keras_functional import as_functional
 
     random = np.random.RandomState(SEED)  # the same numbers in all versions of NumPy
     values = [

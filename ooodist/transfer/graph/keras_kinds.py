@@ -6,7 +6,7 @@ from typing import Any
 
 from keras import layers
 
-from ooodist.transfer.graph.keras_graph import Value
+from ooodist.transfer.graph.keras_walker import Value
 
 ACROSS_UNITS = ("softmax", "log_softmax", "sparsemax", "sparse_softmax", "glu")
 ELEMENTWISE = frozenset(

@@ -19,7 +19,7 @@ from ooodist.compat.keras_layer import is_from_keras, own_layers
 from ooodist.models.layers import ClassToken, PaddedShortcut, PositionEmbedding, TokenEmbedding
 from ooodist.pipeline.stages import Call
 from ooodist.transfer.graph import channels, keras_plain, keras_weighted
-from ooodist.transfer.graph.keras_graph import Value, Walker, as_functional
+from ooodist.transfer.graph.keras_functional import as_functional
 from ooodist.transfer.graph.keras_kinds import (
     ACROSS_UNITS,
     ELEMENTWISE,
@@ -31,6 +31,7 @@ from ooodist.transfer.graph.keras_kinds import (
     is_channels_last,
 )
 from ooodist.transfer.graph.keras_plain import Rule
+from ooodist.transfer.graph.keras_walker import Value, Walker
 
 LEAST_RANGE, MOST_RANGE = 16, 2**16  # of whole numbers that stand for what an image has
 

@@ -9,8 +9,8 @@ from typing import Any
 from ooodist.pipeline.stages import Call
 from ooodist.transfer.graph import channels
 from ooodist.transfer.graph.channels import Layout
-from ooodist.transfer.graph.keras_graph import LARGEST_GRID, Value, Walker
 from ooodist.transfer.graph.keras_kinds import ACROSS_UNITS, changes_nothing, kind_of
+from ooodist.transfer.graph.keras_walker import LARGEST_GRID, Value, Walker
 
 Rule = Callable[[Walker, Any, Sequence[Value], Call], Layout]
 """Adds a layer's operator and weights; returns the layout of its output."""

@@ -11,9 +11,9 @@ from ooodist.models.layers import TokenEmbedding
 from ooodist.pipeline.stages import Call
 from ooodist.transfer.graph import channels
 from ooodist.transfer.graph.channels import Layout
-from ooodist.transfer.graph.keras_graph import FIXED, KERNEL, AxisOf, Value, Walker
 from ooodist.transfer.graph.keras_kinds import RECURRENT, kind_of, sliding
 from ooodist.transfer.graph.keras_plain import unknown_layout
+from ooodist.transfer.graph.keras_walker import FIXED, KERNEL, AxisOf, Value, Walker
 
 
 def dense(walker: Walker, layer: Any, given: Sequence[Value], call: Call) -> Layout:

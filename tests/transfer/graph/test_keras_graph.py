@@ -18,7 +18,8 @@ from ooodist.models.transformers.bert import Bert12Config
 from ooodist.models.transformers.gpt import GptConfig
 from ooodist.models.transformers.vit import VitConfig
 from ooodist.transfer.graph.graph import Graph, Node
-from ooodist.transfer.graph.keras_graph import as_functional, graph_of
+from ooodist.transfer.graph.keras_functional import as_functional
+from ooodist.transfer.graph.keras_graph import graph_of
 from ooodist.transfer.graph.operators import outline_of
 from tests.transfer.models import (
     CLASSES,

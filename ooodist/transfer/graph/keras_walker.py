@@ -1,0 +1,198 @@
+"""Walks through a functional Keras model and collects its operators, weights and their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from ooodist.pipeline.stages import Call, calls_of_nodes, nodes_of
+from ooodist.step.backward import names_by_id
+from ooodist.transfer.graph import channels
+from ooodist.transfer.graph.channels import Layout
+from ooodist.transfer.graph.graph import Axis, Graph, Node, Role, Weight
+
+LARGEST_GRID = 4096  # the most places of a Flatten that are told apart
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the model.
+
+    Attributes:
+        shape: its shape, with None for unknown sizes.
+        layout: layout of the last axis; empty if unknown.
+        node: the number of the operator that made it.
+    """
+
+    shape: tuple[int | None, ...]
+    layout: Layout
+    node: int
+
+
+AxisOf = tuple[Role, Layout]
+"""The role of a weight's axis in its operator, and what the axis runs over."""
+
+FIXED: AxisOf = ("fixed", ())
+KERNEL: AxisOf = ("kernel", ())
+
+
+Apply = Callable[["Walker", Call, Mapping[int, Value]], list[Value]]
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A weight whose spaces are not numbered yet."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    axes: tuple[AxisOf, ...]
+    trainable: bool
+
+
+@dataclass
+class _Operator:
+    name: str
+    op: str
+    inputs: tuple[int, ...]
+    weights: list[_Pending]
+    settings: dict[str, Any]
+
+
+class Walker:
+    """Builds the graph call by call.
+
+    Args:
+        model: the model.
+        apply: adds one call to the graph and returns its outputs, given the tensors by symbol id;
+            ``keras_layers.apply``, whose rules use this class.
+    """
+
+    def __init__(self, model: keras.Model, apply: Apply) -> None:
+        self._apply = apply
+        self._names = names_by_id(model)
+        self._operators: list[_Operator] = []
+        self._axes: dict[int, tuple[int, tuple[AxisOf, ...]]] = {}  # by id of variable: node, axes
+        self._uses: dict[str, int] = {}
+
+    # Used by the rules
+
+    def operator(self, name: str, op: str, inputs: Sequence[Value], **settings: Any) -> int:
+        """Adds an operator that reads these tensors and returns its number."""
+        self._uses[name] = number = self._uses.get(name, 0) + 1
+        sources = tuple(dict.fromkeys(value.node for value in inputs))
+        name = name if number == 1 else f"{name}:{number}"
+        self._operators.append(_Operator(name, op, sources, [], settings))
+        return len(self._operators) - 1
+
+    def note(self, **settings: Any) -> None:
+        """Adds settings to the newest operator."""
+        self._operators[-1].settings |= settings
+
+    def weight(self, node: int, variable: Any, kind: str, *axes: AxisOf) -> None:
+        """Adds a variable with these axes to an operator; None is ignored."""
+        if variable is None:
+            return
+        operator = self._operators[node]
+        if id(variable) in self._axes:  # the layer is used again
+            _, known = self._axes[id(variable)]
+            for (_, this), (_, first) in zip(axes, known, strict=True):
+                channels.join(first, this)
+            return
+        shape = tuple(variable.shape)
+        checked = tuple(
+            axis if _fits(axis, size) else FIXED for axis, size in zip(axes, shape, strict=True)
+        )
+        for before, now in zip(axes, checked, strict=True):
+            if before is not now:
+                channels.freeze(before[1])
+        self._axes[id(variable)] = node, checked
+        name = self._names[id(variable)]
+        operator.weights.append(_Pending(name, kind, shape, checked, variable.trainable))
+
+    @property
+    def last(self) -> int:
+        """The number of the newest operator."""
+        return len(self._operators) - 1
+
+    def owner(self, variable: Any) -> tuple[int, tuple[AxisOf, ...]] | None:
+        """Returns the operator that already has this variable, and the variable's axes."""
+        return self._axes.get(id(variable))
+
+    def unknown(self, layer: Any, inputs: Sequence[Value], shapes: Sequence[Any]) -> list[Value]:
+        """Adds an operator of which nothing is known and returns its outputs."""
+        for value in inputs:
+            channels.freeze(value.layout)
+        node = self.operator(layer.name, type(layer).__name__, inputs, unknown=1)
+        self._fixed(node, getattr(layer, "weights", ()))
+        return [
+            Value(tuple(shape), channels.new(shape[-1] if shape else None, "fixed"), node)
+            for shape in shapes
+        ]
+
+    def _fixed(self, node: int, variables: Iterable[Any]) -> None:
+        """Adds weights of which nothing is known but their place among those of their layer."""
+        for number, variable in enumerate(variables):
+            kind = f"{number}:{variable.name}"
+            self.weight(node, variable, kind, *[FIXED] * len(variable.shape))
+
+    # Walking
+
+    def inputs(self, symbols: Iterable[Any]) -> list[Value]:
+        """Adds the inputs of a model and returns them."""
+        values = []
+        for number, symbol in enumerate(symbols):
+            node = self.operator(f"input:{number}", "Input", [])
+            shape = tuple(symbol.shape)
+            is_number = symbol.dtype.startswith(("float", "bfloat"))
+            layout = channels.new(shape[-1] if shape else None, "input") if is_number else ()
+            values.append(Value(shape, layout, node))
+        return values
+
+    def walk(self, model: Any, given: Sequence[Value | None]) -> list[Value]:
+        """Walks through a functional model with these tensors as inputs; returns its outputs.
+
+        None stands for an input of which nothing is known, such as a mask.
+        """
+        symbols = zip(
+            map(id, keras.tree.flatten(model.inputs)), given, strict=False
+        )  # masks come last
+        values = {symbol: value for symbol, value in symbols if value is not None}
+        for call in calls_of_nodes(nodes_of(model)):
+            made = self._apply(self, call, values)
+            values |= zip(map(id, call.outputs), made, strict=False)  # none for a mask
+        return [values[id(symbol)] for symbol in keras.tree.flatten(model.outputs)]
+
+    def graph(self, model: keras.Model) -> Graph:
+        """Returns the graph of what was walked through, with the model's unused weights added."""
+        unused = [variable for variable in model.weights if id(variable) not in self._axes]
+        if unused:
+            self._fixed(self.operator("unused", "Unused", []), unused)
+        numbering = channels.Numbering()
+        nodes = tuple(
+            Node(
+                each.name,
+                each.op,
+                each.inputs,
+                tuple(_weight(pending, numbering) for pending in each.weights),
+                each.settings,
+            )
+            for each in self._operators
+        )
+        return Graph(nodes, numbering.spaces)
+
+
+def _fits(axis: AxisOf, size: int) -> bool:
+    role, layout = axis
+    return not layout or role == "grouped" or channels.size_of(layout) == size
+
+
+def _weight(pending: _Pending, numbering: channels.Numbering) -> Weight:
+    axes = tuple(
+        Axis(size, role, numbering.segments(layout))
+        for size, (role, layout) in zip(pending.shape, pending.axes, strict=True)
+    )
+    return Weight(pending.name, pending.kind, axes, pending.trainable)
