@@ -14,6 +14,17 @@ def is_deterministic() -> bool:
     return bool(config.is_op_determinism_enabled())
 
 
+def forget_scalars() -> None:
+    """Frees the tensors that TensorFlow keeps of every Python number that became one.
+
+    ``TFE_ClearScalarCache`` of tensorflow.python.pywrap_tfe. The cache has no bound: a kilobyte for
+    each other number, such as what TensorBoard's callback writes. Tensors in use stay.
+    """
+    from tensorflow.python import pywrap_tfe
+
+    pywrap_tfe.TFE_ClearScalarCache()
+
+
 def stop_spinning() -> bool:
     """Lets TensorFlow's threads sleep as soon as they find nothing to do; usually they spin first.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from ooodist.compat.tensorflow_runtime import forget_scalars
+
 if TYPE_CHECKING:
     from ooodist.trainer.fit import DistributedFit
 
@@ -22,6 +24,7 @@ class EpochCare(keras.callbacks.Callback):
         self._fit = fit
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        forget_scalars()  # callbacks make tensors of numbers, others in each epoch
         fit, accumulate = self._fit, self._fit.strategy.accumulate
         steps = self.params.get("steps")
         if fit.engine.size > 1:

@@ -40,6 +40,19 @@ made = context.context().coordination_service
 assert made.heartbeat_timeout_in_ms == 12500, made
 assert [(job.name, job.num_tasks) for job in made.coordinated_job_list] == [("worker", 2)], made
 """
+_SCALARS = """
+import numpy as np
+import tensorflow as tf
+from ooodist.compat.tensorflow_runtime import forget_scalars
+def place(tensor):
+    return np.asarray(memoryview(tensor)).__array_interface__["data"]
+first, again = tf.constant(0.1234567), tf.constant(0.1234567)
+assert place(first) == place(again)
+forget_scalars()
+later = tf.constant(0.1234567)
+assert place(first) != place(later)
+assert first == later
+"""
 
 
 def _runs(program: str) -> None:
@@ -53,6 +66,12 @@ CONTRACTS = [
         "tensorflow-cpu",
         tensorflow_runtime.is_deterministic,
         lambda: _runs(_DETERMINISTIC),
+    ),
+    Contract(
+        "pywrap_tfe.TFE_ClearScalarCache",
+        "tensorflow-cpu",
+        tensorflow_runtime.forget_scalars,
+        lambda: _runs(_SCALARS),
     ),
     Contract(
         "Context._config",

@@ -38,6 +38,24 @@ def test_a_plan_is_for_updates_not_for_batches(
     assert given == [updates]
 
 
+def test_numbers_of_an_epoch_are_not_kept() -> None:
+    """TensorFlow keeps a tensor of each number, of which callbacks may make ever more."""
+    made: list[tf.Tensor] = []
+
+    def make(*_: Any) -> None:
+        made.append(tf.constant(0.1234567))
+
+    see = keras.callbacks.LambdaCallback(on_epoch_end=make, on_epoch_begin=make)
+    ooodist.init("local")
+    model = ooodist.distribute(compiled(keras.Sequential([layers.Dense(5)])))
+    x, y = np.zeros((8, 4), np.float32), np.zeros(8, np.int32)
+    model.fit(x, y, batch_size=8, epochs=2, callbacks=[see], verbose=0)
+    begin, end, next_begin, next_end = (
+        np.asarray(memoryview(each)).__array_interface__["data"] for each in made
+    )
+    assert begin == end != next_begin == next_end
+
+
 class Batches(keras.utils.PyDataset):
     def __len__(self) -> int:
         return 7
