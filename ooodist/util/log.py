@@ -10,6 +10,10 @@ FORMAT = "ooodist: %(message)s"
 _logger = logging.getLogger("ooodist")
 
 
+class _Level(int):
+    """A level that was set here: the user may set an equal one, which then stays."""
+
+
 class _UntilConfigured(logging.Filter):
     """Shows what is logged on standard error, for as long as the user configures nothing."""
 
@@ -17,7 +21,7 @@ class _UntilConfigured(logging.Filter):
         super().__init__()
         self._handler = logging.StreamHandler()
         self._handler.setFormatter(logging.Formatter(FORMAT))
-        self._level = logging.NOTSET  # that was set here
+        self._level = _Level(logging.NOTSET)
 
     def begin(self, level: int) -> None:
         """Begins, unless the user has a configuration; then there is nothing to do."""
@@ -26,9 +30,10 @@ class _UntilConfigured(logging.Filter):
         self._handler.setStream(sys.stderr)
         _logger.addFilter(self)
         _logger.addHandler(self._handler)
-        if _logger.level == self._level and logging.root.level == logging.WARNING:  # the default
-            self._level = level
-            _logger.setLevel(level)
+        is_free = _logger.level == logging.NOTSET or _logger.level is self._level
+        if is_free and logging.root.level == logging.WARNING:  # the default
+            self._level = _Level(level)
+            _logger.setLevel(self._level)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Lets a message pass, unless the user's configuration, which wins, has come since."""
@@ -37,7 +42,7 @@ class _UntilConfigured(logging.Filter):
             _logger.removeHandler(self._handler)
         elif logging.root.level == logging.WARNING:
             return True
-        if _logger.level == self._level:
+        if _logger.level is self._level:
             _logger.setLevel(logging.NOTSET)
         return _logger.isEnabledFor(record.levelno)
 

@@ -116,6 +116,11 @@ def say():
             ["ooodist: before", "my info", "my warning"],
         ),
         ("show(); logger.addHandler(logging.NullHandler()); say()", []),
+        (
+            "show(); logger.setLevel(logging.INFO); logger.addHandler(logging.StreamHandler())"
+            "; say()",
+            ["info", "warning"],
+        ),
         ("logger.setLevel(logging.WARNING); show(); say()", ["ooodist: warning"]),
         ("show(); logger.setLevel(logging.ERROR); say()", []),
         ("logging.root.setLevel(logging.ERROR); show(); say()", []),
