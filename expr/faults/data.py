@@ -6,6 +6,7 @@ It is rank 1; for NaN in a pipeline rank 0, as the last stage reads no features.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,7 +20,11 @@ FEATURES = 8
 
 
 def _samples(fault: str) -> tf.data.Dataset:
+    passes = 0
+
     def samples() -> Iterator[tuple[np.ndarray, int]]:
+        nonlocal passes
+        passes += 1
         is_pipeline = os.environ.get("OOODIST_ENGINE") == "mpi"
         at_fault = 0 if is_pipeline and fault == "is_nan" else 1
         faulty = engines.current().rank == at_fault
@@ -28,7 +33,10 @@ def _samples(fault: str) -> tf.data.Dataset:
             if faulty and number >= FAULTY:
                 if fault == "raises":
                     raise ValueError(f"sample {number} is broken")
-                row[:] = np.nan
+                if fault == "is_nan":
+                    row[:] = np.nan
+                elif passes > 3:  # there are checkpoints by then
+                    time.sleep(1000)
             yield row, number % 3
 
     spec = tf.TensorSpec(FEATURES, tf.float32), tf.TensorSpec((), tf.int64)
@@ -44,3 +52,8 @@ def raises() -> tf.data.Dataset:
 def is_nan() -> tf.data.Dataset:
     """Returns data that is not a number on one rank, from sample ``FAULTY`` on."""
     return _samples("is_nan")
+
+
+def stands_still() -> tf.data.Dataset:
+    """Returns data that one rank waits for in a later epoch, so that it obeys no signal."""
+    return _samples("stands_still")

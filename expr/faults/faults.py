@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import shutil
 import signal
@@ -25,6 +26,8 @@ from tests.launcher.ssh.hosts import SEPARATION, SshHosts, on
 RATE, SLOW_RATE = "1Gbit", "10Mbit"
 DISK_BYTES = 8 << 20
 FILLER = "filler"  # what fills the disk
+BUSY_LOOPS = 4
+STILL_SECONDS = 3.0  # without a checkpoint
 
 
 @dataclass
@@ -80,8 +83,13 @@ class Fault:
 
     Attributes:
         what: in words, for the table.
-        strike: called when the job has written checkpoints (``at_start``: once it is started).
+        strike: called when the job has written checkpoints (``at_start``: once it is started); may
+            return when something broke, as of time.monotonic, if that was later.
         settings: of the job that fails, besides the usual ones.
+        options: of its launcher.
+        may_interrupt_writing: whether an incomplete file may be left in the output folder, which
+            the next job there removes.
+        is_unread: whether its output goes to a full pipe that nobody reads.
         prepare: called before the job starts.
         repair: called after the job; what is then resumed must have the undisturbed weights.
         names: what a message must name, a regular expression.
@@ -92,8 +100,11 @@ class Fault:
     """
 
     what: str
-    strike: Callable[[Scene, Job], None] | None = None
+    strike: Callable[[Scene, Job], float | None] | None = None
     settings: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    is_unread: bool = False
+    may_interrupt_writing: bool = False
     prepare: Callable[[Scene, Path], None] | None = None
     repair: Callable[[Scene, Path], None] | None = None
     names: str = ""
@@ -249,6 +260,54 @@ def _is_rank_1(job: Job) -> int | None:
     return job.rank(1)
 
 
+def _is_launcher(job: Job) -> int | None:
+    return job.process.pid if job.process else None
+
+
+def _is_mpirun(job: Job) -> int | None:
+    for key, each in job.processes().items():
+        if Path(each["COMMAND"].split()[0]).name in ("mpirun", "orterun"):
+            return key
+    return None
+
+
+def _twice(number: int) -> Callable[[Scene, Job], float]:
+    def stands_still(job: Job) -> bool:
+        files = [path for _, path in folders.checkpoints(job.output)]
+        newest = max((path.stat().st_mtime for path in files if path.exists()), default=math.inf)
+        return time.time() - newest > STILL_SECONDS
+
+    def strike(_: Scene, job: Job) -> float:
+        assert job.process is not None
+        job.wait_for(lambda: stands_still(job))
+        job.process.send_signal(number)
+        time.sleep(1)
+        job.process.send_signal(number)
+        return time.monotonic()
+
+    return strike
+
+
+def _busy(_: Scene, job: Job) -> None:
+    loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(BUSY_LOOPS)]
+    try:
+        job.wait_for(lambda: False)  # until it has ended
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def _second_job(place: Scene, job: Job) -> None:
+    assert job.process is not None
+    second = place.job("collective", job.output)
+    second.start()
+    second.end()
+    second.left(0)
+    job.others.append(second)
+    job.process.terminate()  # its code says that it still ran
+
+
 OWN_DATA = "data={{name: function, function: 'expr.faults.data:{}', num_classes: 3}}"
 FAULTS = {
     "kill": Fault(
@@ -339,5 +398,71 @@ FAULTS = {
         code=2,
         is_resumed=False,
         at_start=True,
+    ),
+    "blocked_term": Fault(
+        "SIGTERM, and nobody reads the output", _terminate, is_unread=True, most=30, code=143
+    ),
+    "blocked_timeout": Fault(
+        "`--timeout 20`, and nobody reads the output",
+        settings=("epochs=10000",),
+        options=("--timeout", "20"),
+        is_unread=True,
+        most=30,
+        code=124,
+        is_resumed=False,
+        at_start=True,
+    ),
+    "second_term": Fault(
+        "SIGTERM twice, and rank 1 stands still",
+        _twice(signal.SIGTERM),
+        settings=(OWN_DATA.format("stands_still"),),
+        names="a second signal, killed",
+        may_interrupt_writing=True,
+        most=2,
+        code=143,
+        is_resumed=False,
+    ),
+    "second_interrupt": Fault(
+        "Ctrl-C twice, and rank 1 stands still",
+        _twice(signal.SIGINT),
+        settings=(OWN_DATA.format("stands_still"),),
+        names="a second signal, killed",
+        may_interrupt_writing=True,
+        most=2,
+        code=130,
+        is_resumed=False,
+    ),
+    "kill_launcher": Fault(
+        "`kill -9` of the launcher",
+        _kill(signal.SIGKILL, _is_launcher),
+        may_interrupt_writing=True,
+        most=2,
+        code=-9,
+    ),
+    "kill_mpirun": Fault(
+        "`kill -9` of `mpirun`",
+        _kill(signal.SIGKILL, _is_mpirun),
+        names="mpirun",
+        may_interrupt_writing=True,
+        most=2,
+        code=137,
+        engines=("horovod-mpi", "mpi"),
+    ),
+    "busy": Fault(
+        f"{BUSY_LOOPS} busy loops beside it",
+        _busy,
+        code=0,
+        is_resumed=False,
+        at_start=True,
+        engines=("collective",),
+    ),
+    "same_output": Fault(
+        "a second job in its output folder",
+        _second_job,
+        settings=("epochs=10000",),
+        names=r"another job writes \(.*\d+.* " + socket.gethostname(),
+        code=143,
+        is_resumed=False,
+        engines=("collective",),
     ),
 }

@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ooodist.checkpoint import folder as folders
@@ -63,14 +64,27 @@ class Job:
         self._temporary = Path(tempfile.mkdtemp(prefix="fault-", dir="/tmp"))
         self._shared = set(os.listdir("/dev/shm"))
         self._log = self._temporary.with_suffix(".log")
+        self.others: list[Job] = []  # jobs that a fault has started; their messages count as well
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *settings: str, resume: bool = False) -> None:
-        """Starts it, with these settings besides ``SETTINGS``."""
+    def start(
+        self,
+        *settings: str,
+        resume: bool = False,
+        options: Sequence[str] = (),
+        unread: bool = False,
+    ) -> None:
+        """Starts it, with these settings besides ``SETTINGS``.
+
+        Args:
+            options: more of the launcher's.
+            unread: whether its output goes to a full pipe that nobody reads.
+        """
         given = [*SETTINGS, *([PIPELINE] if self._engine == "mpi" else []), *settings]
         words = [word for setting in given for word in ("--set", setting)]
         train = [sys.executable, "-m", "ooodist.train", *words, "--output", str(self.output)]
         launch = [sys.executable, "-m", "ooodist.launch", *self._place, "--engine", self._engine]
+        launch += options
         own = {
             "OOODIST_FAULT_MARK": self._mark,
             "TMPDIR": str(self._temporary),
@@ -81,7 +95,7 @@ class Job:
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_mpi_yield_when_idle": "1",
         }
-        with self._log.open("wb") as log:
+        with _full_pipe(self._log) if unread else self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*self._before, *launch, "--", *train, *(["--resume"] if resume else [])],
                 cwd=ROOT,
@@ -119,7 +133,8 @@ class Job:
 
     def messages(self) -> list[str]:
         """The lines that say why it has ended, each once."""
-        found = [line for line in self.text.splitlines() if TELLING.fullmatch(line)]
+        text = "\n".join(job.text for job in (self, *self.others))
+        found = [line for line in text.splitlines() if TELLING.fullmatch(line)]
         return list(dict.fromkeys(found))
 
     def processes(self) -> dict[int, dict[str, str]]:
@@ -169,6 +184,20 @@ class Job:
         found += [str(path) for path in self.output.glob(".incomplete*")]
         new = set(os.listdir("/dev/shm")) - self._shared
         return found + [f"/dev/shm/{name}" for name in new if not _is_mapped(name)]
+
+
+@contextmanager
+def _full_pipe(text: Path) -> Iterator[int]:
+    """A pipe that takes nothing more: this process keeps its other end, and reads nothing."""
+    text.touch()  # what was shown: nothing
+    _, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    yield writer
+    os.close(writer)
 
 
 def _is_mapped(name: str) -> bool:

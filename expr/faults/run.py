@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,17 +81,19 @@ def _run(
     job = place.job(engine, output)
     began = time.monotonic()
     settings = [each.replace("FOLDER", str(place.folder)) for each in fault.settings]
-    job.start(*settings, resume=fault.is_damage)
+    job.start(*settings, resume=fault.is_damage, options=fault.options, unread=fault.is_unread)
     if fault.strike is not None:
         if not fault.at_start and not job.wait_for(job.has_checkpoints):
             return _not_run(job)
         began = time.monotonic()
-        fault.strike(place, job)
+        began = fault.strike(place, job) or began
     code = job.end()
     seconds = time.monotonic() - began
     if code is None and job.process is not None:
         job.process.kill()
     left, messages = job.left(fault.clear), job.messages()
+    if fault.may_interrupt_writing:
+        left = [each for each in left if "/.incomplete" not in each]
     row: dict[str, object] = {
         "seconds": round(seconds, 1),
         "code": "none" if code is None else code,
@@ -187,6 +190,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--out", type=Path, default=HERE / "results.csv")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
     undisturbed = Undisturbed()
     for name in options.faults:
         fault = FAULTS[name]

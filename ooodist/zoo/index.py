@@ -30,7 +30,7 @@ from ooodist.zoo.storage import State
 
 logger = logging.getLogger("ooodist")
 
-VERSION = 2
+VERSION = 3
 BUSY_SECONDS = 60.0
 MOST_PARAMETERS = 900  # per statement; SQLite allows at least 999
 
@@ -39,10 +39,9 @@ create table models (
     id text primary key, meta text not null, task text not null, dataset text not null,
     bytes integer not null, parameters integer not null, created real not null,
     uses integer not null, value real not null, last_used real not null,
-    outline blob not null, cluster text not null default '',
+    outline blob not null,
     version text not null, summarized integer not null
 );
-create table settings (key text primary key, value text not null);
 """
 _COLUMNS = "id, meta, bytes, parameters, created, uses, value, last_used"
 
@@ -211,32 +210,6 @@ class Index:
                     "update models set uses = uses + 1, value = ?, last_used = ? where id = ?",
                     (retention.used(row.value, row.last_used, now), now, model),
                 )
-
-    def clusters(self) -> dict[str, str]:
-        """Returns the id of each model's medoid, by id; empty if it has no cluster yet."""
-        return dict(self._execute("select id, cluster from models order by id"))
-
-    def set_clusters(self, medoids: Mapping[str, str], clustered: int | None = None) -> None:
-        """Assigns models to the clusters of their medoids.
-
-        Args:
-            medoids: id of the medoid, by id of the model.
-            clustered: number of models if all clusters were just made anew; else None.
-        """
-        with self._thread_lock, self._connection:
-            self._connection.executemany(
-                "update models set cluster = ? where id = ?",
-                [(medoid, model) for model, medoid in medoids.items()],
-            )
-            if clustered is not None:
-                self._connection.execute(
-                    "insert or replace into settings values ('clustered', ?)", (str(clustered),)
-                )
-
-    def clustered(self) -> int:
-        """Returns the number of models when the clusters were made; 0 if they never were."""
-        found = self._execute("select value from settings where key = 'clustered'")
-        return int(found[0][0]) if found else 0
 
     def _execute(self, statement: str, values: Collection[object] = ()) -> list[tuple]:
         with self._thread_lock:

@@ -4,8 +4,8 @@ Each machine, and each user without write permission, has an index of its own. B
 the files alone takes minutes for thousands of models. The summary holds what the index needs, so
 that only files newer than the summary are opened::
 
-    {"version": 1, "clustered": 5000}
-    {"row": {id, meta, bytes, ...}, "version": "...", "medoid": "...", "outline": [...]}    a model
+    {"version": 2}
+    {"row": {id, meta, bytes, ...}, "version": "...", "outline": [...]}    a model
 
 It is gzipped, with one JSON object per line. Anyone who may add models may have written it, so it
 is not trusted: each line is checked like a file, and ignored if it is wrong or describes another
@@ -36,7 +36,7 @@ from ooodist.zoo.storage import State, Storage
 
 logger = logging.getLogger("ooodist")
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 2**30  # unpacked
 MOST_HEAD_BYTES = 1000
 MOST_LINE_BYTES = 4 * 2**20
@@ -51,19 +51,16 @@ class Line:
         row: its row in the index, without uses, which every index counts itself.
         state: state of the file that the line describes.
         outline: its operators and the shapes of their weights.
-        medoid: id of the medoid of its cluster; empty if unknown.
     """
 
     row: Row
     state: State
     outline: Outline
-    medoid: str
 
 
 @dataclass(frozen=True)
 class _Head:
     version: Annotated[int, Range(VERSION, VERSION)]
-    clustered: Annotated[int, Range(0, 10**9)]
 
 
 def take(index: Index, storage: Storage, new: Mapping[str, State]) -> list[str]:
@@ -81,15 +78,13 @@ def take(index: Index, storage: Storage, new: Mapping[str, State]) -> list[str]:
         return []
     try:
         content = storage.read_summary()
-        lines, clustered = ([], 0) if content is None else read(content, new)
+        lines = [] if content is None else read(content, new)
     except (OSError, UserError) as error:
         logger.warning("the summary of zoo %s is not used: %s", storage.address, error)
         return []
     rows = [(line.row, line.outline) for line in lines]
     versions = {line.row.id: line.state.version for line in lines}
     index.put(rows, versions, summarized=True)
-    if not index.clustered():
-        index.set_clusters({line.row.id: line.medoid for line in lines}, clustered)
     return [*versions]
 
 
@@ -102,14 +97,11 @@ def update(index: Index, storage: Storage) -> None:
     """
     if index.unsummarized() < LEAST_NEW:
         return
-    states, medoids = index.states(), index.clusters()
+    states = index.states()
     outlines = index.outlines(states)
-    lines = (
-        Line(row, states[row.id], unpacked(outlines[row.id]), medoids[row.id])
-        for row in index.rows()
-    )
+    lines = (Line(row, states[row.id], unpacked(outlines[row.id])) for row in index.rows())
     try:
-        storage.write_summary(write(lines, index.clustered()))
+        storage.write_summary(write(lines))
     except OSError as error:
         logger.warning(
             "no summary of zoo %s can be written, so others who open it for the first time must "
@@ -120,29 +112,27 @@ def update(index: Index, storage: Storage) -> None:
     index.set_summarized()
 
 
-def write(lines: Iterable[Line], clustered: int) -> bytes:
+def write(lines: Iterable[Line]) -> bytes:
     """Returns the content of a summary, gzipped.
 
     Args:
         lines: one for each model.
-        clustered: number of models when the clusters were made; 0 if they never were.
     """
     content = io.BytesIO()
     with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=1, mtime=0) as packed:
-        packed.write(_json({"version": VERSION, "clustered": clustered}))
+        packed.write(_json({"version": VERSION}))
         for line in lines:
             said = {
                 "row": yaml_dataclass.plain(_unused(line.row)),
                 "version": line.state.version,
-                "medoid": line.medoid,
                 "outline": plain_of(line.outline),
             }
             packed.write(_json(said))
     return content.getvalue()
 
 
-def read(content: bytes, wanted: Mapping[str, State]) -> tuple[list[Line], int]:
-    """Returns the lines that describe the current files, and ``clustered`` as ``write`` got it.
+def read(content: bytes, wanted: Mapping[str, State]) -> list[Line]:
+    """Returns the lines that describe the current files.
 
     Args:
         content: the summary, gzipped.
@@ -154,14 +144,14 @@ def read(content: bytes, wanted: Mapping[str, State]) -> tuple[list[Line], int]:
     found: dict[str, Line] = {}
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-            head = yaml_dataclass.read(_Head, json.loads(packed.readline(MOST_HEAD_BYTES)))
+            yaml_dataclass.read(_Head, json.loads(packed.readline(MOST_HEAD_BYTES)))
             for text in _lines(packed):
                 line = _line(text, wanted)
                 if line is not None:
                     found[line.row.id] = line
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise UserError(f"it is damaged: {error}") from error
-    return [*found.values()], head.clustered
+    return [*found.values()]
 
 
 def _unused(row: Row) -> Row:
@@ -191,10 +181,9 @@ def _line(text: bytes, wanted: Mapping[str, State]) -> Line | None:
         row = _unused(yaml_dataclass.read(Row, said["row"]))
         check_meta(row.meta)
         outline = read_outline(said["outline"])
-        medoid = said["medoid"]
     except (UserError, ValueError, TypeError, KeyError, RecursionError):
         return None
     shapes = [shape for operator in outline for shape in operator.shapes]
-    if row.parameters != sum(map(math.prod, shapes)) or not isinstance(medoid, str):
+    if row.parameters != sum(map(math.prod, shapes)):
         return None
-    return Line(row, state, outline, medoid)
+    return Line(row, state, outline)

@@ -31,8 +31,9 @@ from ooodist.transfer.graph.graph import Graph
 from ooodist.transfer.graph.operators import Outline
 from ooodist.transfer.matching.candidates import bucket_of, candidates
 from ooodist.transfer.matching.match import Prepared, prepare
-from ooodist.zoo import clusters, retention, summary
+from ooodist.util.digest import hex_digest
 from ooodist.zoo import entry as entries
+from ooodist.zoo import retention, summary
 from ooodist.zoo.changes import Changes, unused_row
 from ooodist.zoo.entry import ENDING, Checked, Entry, Meta
 from ooodist.zoo.index import Index, Row, unpacked
@@ -165,7 +166,6 @@ class Zoo:
                     self._storage.delete(model)
                     raise
                 self._remove(leaving)
-                clusters.update(self._index, self._prepare)
                 summary.update(self._index, self._storage)
         except (OSError, sqlite3.Error) as error:
             reason = f"model {model} cannot be written to zoo {self.address}: {error}"
@@ -196,10 +196,6 @@ class Zoo:
         within a bucket they are ordered by accuracy, then similarity, then age, the newest first.
         Models that have nothing in common with the new one are not found.
 
-        In a zoo of more than 200 models, the new one is compared only with the members of the
-        nearest clusters, so a better parent may be missed: in one of 30 queries it was, with a
-        score of 0.78 in place of 0.86.
-
         Args:
             outline: outline of the new model.
             wanted: conditions that the models must meet.
@@ -215,13 +211,9 @@ class Zoo:
             if set(wanted.tags) <= set(row.meta.tags) and may_use(row.meta, wanted.user)
         }
         child = prepare(outline)
-        pool = list(rows)
-        if len(pool) > clusters.LEAST_MODELS:
-            medoid_of = self._index.clusters()
-            pool = clusters.near(child, pool, medoid_of, self._prepare, 2 * count)
-        prepared = self._prepare(pool)
-        pool = [model for model in pool if model in prepared]
-        found = candidates(child, [prepared[model] for model in pool], buckets=BUCKETS, count=count)
+        prepared = self._prepare(rows)
+        pool = list(prepared)
+        found = candidates(child, [*prepared.values()], buckets=BUCKETS, count=count)
 
         def rank(found: Found) -> tuple[float, ...]:
             accuracy = -1.0 if found.meta.accuracy is None else found.meta.accuracy
@@ -277,7 +269,6 @@ class Zoo:
         try:
             with self._index.exclusively():
                 self._remove([model])
-                clusters.update(self._index, self._prepare)
         except OSError as error:
             reason = f"model {model} of {self.address} cannot be deleted: {error}"
             raise UserError(reason) from error
@@ -307,7 +298,6 @@ class Zoo:
                     for model in summary.take(self._index, self._storage, new):
                         del new[model]
                     self._changes.read(new, self._index)
-                    clusters.update(self._index, self._prepare)
                     summary.update(self._index, self._storage)
             except sqlite3.OperationalError as error:  # as on a full disk; the old rows are used
                 logger.warning(
@@ -364,7 +354,7 @@ class Zoo:
         by_content: dict[bytes, Prepared] = {}
         for model, content in self._index.outlines(missing).items():
             if content not in by_content:
-                by_content[content] = prepare(unpacked(content))
+                by_content[content] = prepare(unpacked(content), hex_digest(content))
             known[model] = self._prepared[model] = by_content[content]
         return {model: known[model] for model in models if model in known}
 

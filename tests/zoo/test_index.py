@@ -150,7 +150,6 @@ for number in range(50):
     index.count_use("a", 1000.0)
     name = f"{sys.argv[2]}-{number}"
     index.put([(Row(name, Meta(), 1, 1, 0.0), (Operator("Input"),))])
-    index.set_clusters({name: "a"})
     if number % 2:
         index.delete([name])
 """
@@ -173,22 +172,6 @@ def test_no_use_is_lost_among_processes_and_threads(index: Index) -> None:
     assert found is not None
     assert (found.uses, found.value) == (300, 301)
     assert len(index.rows()) == 1 + 3 * 25
-    assert list(index.clusters().values()).count("a") == 75
-
-
-# Clusters
-
-
-def test_clusters_are_kept(index: Index) -> None:
-    index.put((row(name), OUTLINE) for name in "abc")
-    assert index.clusters() == {"a": "", "b": "", "c": ""}
-    assert index.clustered() == 0
-    index.set_clusters({"a": "b", "c": "b"})
-    assert index.clustered() == 0
-    index.set_clusters({"b": "b"}, 3)
-    assert index.clusters() == {"a": "b", "b": "b", "c": "b"}
-    index.set_clusters({}, 5)
-    assert index.clustered() == 5
 
 
 # The lock

@@ -16,8 +16,8 @@ import fsspec
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.zoo import clusters, summary
 from ooodist.zoo import entry as entries
+from ooodist.zoo import summary
 from ooodist.zoo.entry import Entry, Meta
 from ooodist.zoo.storage import SUMMARY_NAME
 from ooodist.zoo.zoo import Wanted, Zoo
@@ -57,19 +57,15 @@ def index(tmp_path: Path) -> Path:
 
 
 def test_the_first_reads_the_files_and_all_others_the_summary(
-    folder: Path, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, opened: list[str]
 ) -> None:
-    monkeypatch.setattr(clusters, "LEAST_MODELS", MODELS // 2)
     with Zoo(folder, index=index(tmp_path)) as first:
-        rows, medoids = first.list(), first._index.clusters()
+        rows = first.list()
         assert len(opened) == MODELS
-        assert set(medoids.values()) <= set(medoids)
         first.weights("m03")
     opened.clear()
     with Zoo(folder, index=index(tmp_path)) as other:
         assert other.list() == rows  # without the use
-        assert other._index.clusters() == medoids
-        assert other._index.clustered() == MODELS
         assert ids(other.query(outline([4, 8]), Wanted())) == ["m07"]
         assert opened == []
 
@@ -139,7 +135,6 @@ WRONG_LINES = [
     lambda said: said.update(outline=[["Dense", [], [[9]]]]),  # has other parameters
     lambda said: said.update(version="of another time"),
     lambda said: said.update(version=[]),
-    lambda said: said.update(medoid=3),
     lambda said: said.update(row=3),
     lambda said: said["row"].update(bytes=True),
     lambda said: said["row"].update(id="../evil"),
@@ -171,9 +166,9 @@ def test_a_line_that_is_wrong_does_not_count(
         b"no gzip",
         gzip.compress(b""),
         gzip.compress(b"[]\n"),
-        gzip.compress(b'{"version": 2, "clustered": 0}\n'),
-        gzip.compress(b'{"version": 1, "clustered": -1}\n'),
-        gzip.compress(b'{"version": 1, "clustered": 0}\n' + os.urandom(1000))[:500],
+        gzip.compress(b'{"version": 1}\n'),
+        gzip.compress(b'{"version": 2, "more": 0}\n'),
+        gzip.compress(b'{"version": 2}\n' + os.urandom(1000))[:500],
         gzip.compress(b"[" * 100_000),
     ],
     ids=range(8),  # the bytes have the time in them
@@ -191,9 +186,9 @@ def test_what_is_no_summary_is_logged_and_made_anew(
 
 
 def test_a_bomb_is_not_unpacked() -> None:
-    head = b'{"version": 1, "clustered": 0}\n'
+    head = b'{"version": 2}\n'
     bomb = gzip.compress(head + b" " * (2 * summary.MOST_LINE_BYTES) + b"\n")
-    assert summary.read(bomb, {}) == ([], 0)
+    assert summary.read(bomb, {}) == []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summary, "MOST_BYTES", summary.MOST_LINE_BYTES)
         with pytest.raises(UserError, match="it has more than 4194304 bytes"):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ooodist.transfer.matching.columns import side_by_side
+from ooodist.transfer.matching.columns import forms_side_by_side
 from ooodist.transfer.matching.forms import Floats, similarity
 from ooodist.transfer.matching.match import Prepared, scores
 
@@ -23,10 +23,11 @@ def upper_bound(child: Prepared, parents: Sequence[Prepared]) -> Floats:
     Of each kind, at most as many operators match as the model with fewer of them has, and none
     gains more than with the most similar one of the other model, wherever that is.
     """
-    columns = side_by_side([parent.columns for parent in parents])
+    unplaced = np.zeros(len(parents), np.int64)
+    all_theirs = forms_side_by_side([each.kinds for each in parents], unplaced, child.kinds)
     bounds = np.zeros(len(parents))
-    for op, ours in child.columns.forms.items():
-        theirs = columns.forms.get(op, {})
+    for op, ours in child.kinds.items():
+        theirs = all_theirs.get(op, {})
         most_theirs = {ranks: np.zeros(form.shares.size) for ranks, form in theirs.items()}
         by_our_shape = np.zeros(len(parents))
         by_their_shape = np.zeros(len(parents))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from ooodist.transfer.graph.operators import Outline
 from ooodist.transfer.graph.series_parallel import Series
 from ooodist.transfer.matching import forms
 from ooodist.transfer.matching.forms import Form, Integers, Ranks
+
+Forms = dict[str, dict[Ranks, Form]]
+"""Operators by kind and by ranks of their weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +34,7 @@ class Columns:
     last: Integers
     outermost: Integers
     parallels: dict[int, tuple[Integers, Integers]]
-    forms: dict[str, dict[Ranks, Form]]
+    forms: Forms
 
 
 def lay_out(
@@ -73,17 +76,10 @@ def side_by_side(parts: Sequence[Columns]) -> Columns:
     at = np.cumsum([0, *(part.last[-1] + 1 for part in parts)])
     series = np.cumsum([0, *(part.first.size for part in parts)])
     parallels: dict[int, list[tuple[Integers, Integers]]] = {}
-    moved_forms: dict[str, dict[Ranks, list[Form]]] = {}
     for number, part in enumerate(parts):
         for size, (columns, branches) in part.parallels.items():
             moved = columns + at[number], branches + series[number]
             parallels.setdefault(size, []).append(moved)
-        for op, by_ranks in part.forms.items():
-            for ranks, form in by_ranks.items():
-                moved_form = replace(
-                    form, owner=form.owner + number, columns=form.columns + at[number]
-                )
-                moved_forms.setdefault(op, {}).setdefault(ranks, []).append(moved_form)
     return Columns(
         first=_joined(part.first + start for part, start in zip(parts, at, strict=False)),
         last=_joined(part.last + start for part, start in zip(parts, at, strict=False)),
@@ -95,16 +91,45 @@ def side_by_side(parts: Sequence[Columns]) -> Columns:
             )
             for size, each in parallels.items()
         },
-        forms={
-            op: {ranks: forms.joined(each) for ranks, each in by_ranks.items()}
-            for op, by_ranks in moved_forms.items()
-        },
+        forms=forms_side_by_side([part.forms for part in parts], at),
     )
 
 
-def _forms(
-    outline: Outline, column_of: Integers
-) -> tuple[dict[str, dict[Ranks, Form]], tuple[tuple[Form, int], ...]]:
+def forms_of(outline: Outline) -> Forms:
+    """Returns the operators of a model, by kind and ranks, each in the column of its number."""
+    return _forms(outline, np.arange(len(outline)))[0]
+
+
+def forms_side_by_side(
+    parts: Sequence[Forms], at: Integers, kinds: Collection[str] | None = None
+) -> Forms:
+    """Returns the forms of several models as those of one table.
+
+    Args:
+        parts: the forms of each model.
+        at: the first column of each model in the table.
+        kinds: those that are needed; None for all.
+    """
+    owners: dict[str, dict[Ranks, list[int]]] = {}
+    for number, part in enumerate(parts):
+        for op, by_ranks in part.items():
+            if kinds is None or op in kinds:
+                for ranks in by_ranks:
+                    owners.setdefault(op, {}).setdefault(ranks, []).append(number)
+    return {
+        op: {
+            ranks: forms.joined(
+                [parts[number][op][ranks] for number in numbers],
+                np.array(numbers),
+                at[numbers],
+            )
+            for ranks, numbers in by_ranks.items()
+        }
+        for op, by_ranks in owners.items()
+    }
+
+
+def _forms(outline: Outline, column_of: Integers) -> tuple[Forms, tuple[tuple[Form, int], ...]]:
     """Returns the forms by kind and ranks, and for each operator its form and number of its shape.
 
     Args:
@@ -116,7 +141,7 @@ def _forms(
         ranks = tuple(map(len, each.shapes))
         members.setdefault(each.op, {}).setdefault(ranks, []).append(number)
     mass = sum(1 + sum(map(math.prod, each.shapes)) for each in outline)
-    by_kind: dict[str, dict[Ranks, Form]] = {op: {} for op in members}
+    by_kind: Forms = {op: {} for op in members}
     by_operator: dict[int, tuple[Form, int]] = {}
     for op, by_ranks in members.items():
         for ranks, numbers in by_ranks.items():

@@ -5,6 +5,7 @@ The similarity and the gain of a pair are defined in match.py.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,15 +59,11 @@ def form_of(shapes: Sequence[Shapes], columns: Integers, model_mass: int) -> For
     """
     different = {each: number for number, each in enumerate(dict.fromkeys(shapes))}
     which = np.array([different[each] for each in shapes])
-    with_one = [((), *each) for each in different]
-    # An axis of size 0 counts as 1, because sizes are divided by.
-    sizes = [[max(1, size) for shape in each for size in (1, *shape)] for each in with_one]
-    parameters = np.array([[math.prod(shape) for shape in each] for each in with_one], float).T
-    masses = parameters.sum(axis=0)
+    sizes, starts, parameters, masses = _measures(tuple(different))
     return Form(
         ranks=tuple(map(len, shapes[0])),
-        sizes=np.array(sizes, float).T,
-        starts=np.cumsum([0, *(len(shape) + 1 for shape in with_one[0][:-1])]),
+        sizes=sizes,
+        starts=starts,
         parameters=parameters,
         masses=masses,
         shares=masses / model_mass,
@@ -77,9 +74,28 @@ def form_of(shapes: Sequence[Shapes], columns: Integers, model_mass: int) -> For
     )
 
 
-def joined(forms: Sequence[Form]) -> Form:
-    """Returns the same form of several models as one."""
-    at = np.cumsum([0, *(form.shares.size for form in forms)])
+@functools.lru_cache(maxsize=4096)  # models of a family have the same shapes
+def _measures(different: tuple[Shapes, ...]) -> tuple[Floats, Integers, Floats, Floats]:
+    """Returns ``sizes``, ``starts``, ``parameters`` and ``masses`` of a form with these shapes."""
+    with_one = [((), *each) for each in different]
+    # An axis of size 0 counts as 1, because sizes are divided by.
+    sizes = [[max(1, size) for shape in each for size in (1, *shape)] for each in with_one]
+    parameters = np.array([[math.prod(shape) for shape in each] for each in with_one], float).T
+    starts = np.cumsum([0, *(len(shape) + 1 for shape in with_one[0][:-1])])
+    return np.array(sizes, float).T, starts, parameters, parameters.sum(axis=0)
+
+
+def joined(forms: Sequence[Form], owners: Integers, starts: Integers) -> Form:
+    """Returns the same form of several models as one.
+
+    Args:
+        forms: one of each model, at least one.
+        owners: the number of each model, (forms,).
+        starts: what is added to the columns of each model, (forms,).
+    """
+    shapes = [form.shares.size for form in forms]
+    operators = [form.columns.size for form in forms]
+    before = np.cumsum(shapes) - shapes
     return Form(
         ranks=forms[0].ranks,
         sizes=np.concatenate([form.sizes for form in forms], axis=1),
@@ -88,9 +104,9 @@ def joined(forms: Sequence[Form]) -> Form:
         masses=np.concatenate([form.masses for form in forms]),
         shares=np.concatenate([form.shares for form in forms]),
         counts=np.concatenate([form.counts for form in forms]),
-        owner=np.concatenate([form.owner for form in forms]),
-        columns=np.concatenate([form.columns for form in forms]),
-        which=np.concatenate([f.which + start for f, start in zip(forms, at, strict=False)]),
+        owner=np.repeat(owners, shapes),
+        columns=np.concatenate([form.columns for form in forms]) + np.repeat(starts, operators),
+        which=np.concatenate([form.which for form in forms]) + np.repeat(before, operators),
     )
 
 

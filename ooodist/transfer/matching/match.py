@@ -23,6 +23,7 @@ the columns of one table (columns.py). Gains are integers there, so that ties ar
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -36,7 +37,7 @@ from ooodist.transfer.graph.operators import Outline, plain_of
 from ooodist.transfer.graph.series_parallel import Element, Series, decompose
 from ooodist.transfer.matching.alignment import aligned
 from ooodist.transfer.matching.assignment import assignment, best_assignments
-from ooodist.transfer.matching.columns import Columns, lay_out, side_by_side
+from ooodist.transfer.matching.columns import Columns, Forms, forms_of, lay_out, side_by_side
 from ooodist.transfer.matching.forms import Floats, Form, Integers, pair_gains
 from ooodist.util.digest import hex_digest
 
@@ -51,18 +52,35 @@ class Prepared:
     Attributes:
         outline: its operators.
         digest: digest of the outline; equal outlines share it.
-        series: see :func:`ooodist.transfer.graph.series_parallel.decompose`.
-        columns: the series as columns of a table.
-        forms: the form of each operator, with the number of its shape there.
+        kinds: its operators by kind, all that bounds on its scores need.
         largest: by kind: summed shares of none of its operators, the largest, the two largest, ...
     """
 
     outline: Outline
     digest: str
-    series: tuple[Series, ...]
-    columns: Columns
-    forms: tuple[tuple[Form, int], ...]
+    kinds: Forms
     largest: dict[str, Floats]
+
+    # Few of the models that are compared are matched in full.
+
+    @functools.cached_property
+    def series(self) -> tuple[Series, ...]:
+        """See :func:`ooodist.transfer.graph.series_parallel.decompose`."""
+        return decompose(self.outline)
+
+    @functools.cached_property
+    def _laid_out(self) -> tuple[Columns, tuple[tuple[Form, int], ...]]:
+        return lay_out(self.outline, self.series)
+
+    @property
+    def columns(self) -> Columns:
+        """The series as columns of a table."""
+        return self._laid_out[0]
+
+    @property
+    def forms(self) -> tuple[tuple[Form, int], ...]:
+        """The form of each operator, with the number of its shape there."""
+        return self._laid_out[1]
 
 
 @dataclass(frozen=True)
@@ -78,16 +96,19 @@ class Match:
     pairs: tuple[tuple[int, int], ...]
 
 
-def prepare(outline: Outline) -> Prepared:
-    """Prepares a model for matches: does what each of them needs."""
-    series = decompose(outline)
-    columns, forms = lay_out(outline, series)
-    largest = {}
-    for op, by_ranks in columns.forms.items():
+def prepare(outline: Outline, digest: str = "") -> Prepared:
+    """Prepares a model for matches: does what each of them needs.
+
+    Args:
+        outline: its operators.
+        digest: what equal outlines share; empty to compute it.
+    """
+    kinds, largest = forms_of(outline), {}
+    for op, by_ranks in kinds.items():
         shares = np.concatenate([form.shares[form.which] for form in by_ranks.values()])
         largest[op] = np.cumsum([0, *np.sort(shares)[::-1]])
-    digest = hex_digest(json.dumps(plain_of(outline)))
-    return Prepared(outline, digest, series, columns, forms, largest)
+    digest = digest or hex_digest(json.dumps(plain_of(outline)))
+    return Prepared(outline, digest, kinds, largest)
 
 
 def match(child: Prepared, parent: Prepared) -> Match:

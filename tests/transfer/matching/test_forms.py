@@ -89,7 +89,7 @@ def test_joined_forms_gain_what_each_gains(ranks: list[int]) -> None:
     generator = random.Random(0)
     child = form(shapes_of(ranks, generator, 2))
     models = [form(shapes_of(ranks, generator, size), 100 * size) for size in (1, 4, 9)]
-    both = joined(models)
+    both = joined(models, np.arange(3), np.zeros(3, np.int64))
     for which in range(child.counts.size):
         apart = [pair_gains(child, which, each)[each.which] for each in models]
         gains = pair_gains(child, which, both)[both.which]
