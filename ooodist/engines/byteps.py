@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import sys
 
 import byteps.tensorflow as bps
 import numpy as np
@@ -12,7 +11,7 @@ from ooodist.compat import byteps
 from ooodist.engines.base import PIECE_SIZES, SMALL_INTEGERS, Engine, as_new_value, keep
 from ooodist.engines.devices import show_own_gpu_alone, use_own_device
 from ooodist.engines.local_rank import LocalRank
-from ooodist.engines.timeout import abort, ending_after
+from ooodist.engines.timeout import abort_after_error, ending_after
 from ooodist.errors import UserError
 
 MOST_NAMES = 1 << 16  # that BytePS can number; positions come after all numbers
@@ -113,6 +112,5 @@ class BytepsEngine(Engine):
 
     def _close_at_exit(self) -> None:
         """Leaves the job at exit, or aborts after an error, since BytePS waits for all workers."""
-        if getattr(sys, "last_value", None) is not None:  # an exception that nobody caught
-            abort(1)
+        abort_after_error()
         self._close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+
 import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
@@ -9,6 +11,7 @@ from mpi4py import MPI
 from ooodist.engines.base import PIECE_SIZES, Engine
 from ooodist.engines.devices import use_own_device
 from ooodist.engines.mpi_messages import wait
+from ooodist.engines.timeout import abort_after_error
 
 
 class MpiEngine(Engine):
@@ -28,6 +31,7 @@ class MpiEngine(Engine):
         self.local_rank, self.local_size = host.rank, host.size
         host.Free()
         use_own_device(self.local_rank, self.local_size)
+        atexit.register(abort_after_error)  # mpi4py would wait for all ranks
 
     def _sum_array(self, array: np.ndarray) -> np.ndarray:
         result = np.empty_like(array)
@@ -41,3 +45,4 @@ class MpiEngine(Engine):
 
     def _close(self) -> None:
         MPI.Finalize()
+        atexit.unregister(abort_after_error)

@@ -25,6 +25,15 @@ def abort(code: int) -> NoReturn:
     os._exit(code)
 
 
+def abort_after_error() -> None:
+    """Aborts if an exception that nobody caught ends this process; to be called at its exit.
+
+    For libraries that wait at exit until all ranks leave: the others wait for this one meanwhile.
+    """
+    if getattr(sys, "last_value", None) is not None:
+        abort(CRASH_CODE)
+
+
 @contextlib.contextmanager
 def ending_after(seconds: float, error: str, *, shows_stacks: bool = True) -> Iterator[None]:
     """Ends the process with ``error`` and exit code 1 if the body takes longer than ``seconds``.

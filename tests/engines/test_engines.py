@@ -9,6 +9,7 @@ import pytest
 
 from tests.engines.jobs import SEES_TESTS, run_job, script
 from tests.jobs import needs_built
+from tests.pipeline.jobs import run_python
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,15 @@ def test_bad_end(engine: str, how: str, code: int, text: str) -> None:
     job = run_job(engine, 2, script("ending.py", how, 1))
     assert job.returncode == code, job.stdout + job.stderr
     assert text in job.stderr
+
+
+def test_mpi_rank_that_fails_while_others_wait() -> None:
+    program = (
+        "import ooodist; mpi = ooodist.init('mpi'); assert not mpi.rank, 'mine'; mpi.barrier()"
+    )
+    job = run_python(2, "-c", program, seconds=60)
+    assert job.returncode == 1, job.stdout
+    assert "AssertionError: mine" in job.stdout
 
 
 def test_byteps_rank_that_exits_while_others_go_on() -> None:
