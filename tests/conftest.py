@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     thorough.load_profile(thorough=config.getoption("--thorough"))
     if not hasattr(config, "workerinput"):  # of pytest-xdist, which sends its reports to the first
         config.pluginmanager.register(slow.Watch())
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # TensorFlow and all tests stay: else each collection looks at a million objects
 
 
 @pytest.fixture
