@@ -113,6 +113,31 @@ def errors(output: str) -> list[str]:
     return re.findall(r"ooodist: error: .*", output)
 
 
+PATIENT = """if True:
+    import sys
+    from ooodist.train import main
+    from ooodist.util import program
+    program.SECONDS_FOR_THE_FIRST = 600  # however busy the machine is, rank 0 ends before
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_mistake_that_all_ranks_make_is_printed_once(programs: Programs) -> None:
+    needs_built("mpi")
+    mpirun = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2")
+    job = ("--set", "parallel={pipeline: 1}")
+    done = programs.run(*mpirun, fast_python(), "-c", PATIENT, *job)
+    assert done.returncode == 2
+    assert done.stdout.count("workers is 1, but engine mpi runs 2") == 1, done.stdout
+
+
+def test_a_pipeline_without_mpirun_is_told_how_many_ranks_it_needs(programs: Programs) -> None:
+    needs_built("mpi")
+    done = programs.run(*forked(), "--set", "parallel={pipeline: 2, data: 2}")
+    assert done.returncode == 2
+    assert "start it with: mpirun -np 4 python -m ooodist.train" in done.stdout
+
+
 def test_help_and_print_config(programs: Programs, tmp_path: Path) -> None:
     text = programs.run(*PROGRAM, "--help").stdout
     for command in ("launch/local.py", "horovodrun -np 2 python", "--mpi", "bpslaunch python3"):

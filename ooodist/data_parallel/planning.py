@@ -32,6 +32,7 @@ from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
 from ooodist.step.sending.rows import RowGradients
 from ooodist.util import yaml_dataclass
+from ooodist.util.quantity import counted
 
 logger = logging.getLogger("ooodist")
 
@@ -211,11 +212,11 @@ def _shared(text: str, engine: Engine) -> Plan:
     engine.check_equal("the plan", plan.digest())
     if plan.predicted is not None:
         logger.info(
-            "plan %s: %d exchanges, %d steps per execution; predicted %.1f ms a step "
+            "plan %s: %s, %s per execution; predicted %.1f ms a step "
             "(baseline %.1f ms, no plan below %.1f ms)",
             plan.name,
-            len(plan.exchanges),
-            plan.steps_per_execution,
+            counted(len(plan.exchanges), "exchange"),
+            counted(plan.steps_per_execution, "step"),
             plan.predicted.step_seconds * 1e3,
             plan.predicted.baseline_seconds * 1e3,
             plan.predicted.lower_bound_seconds * 1e3,

@@ -41,6 +41,7 @@ from ooodist.util.yaml_dataclass import did_you_mean
 logger = logging.getLogger("ooodist")
 
 KEPT_ABOVE = 0.05  # of the budget: measured costs differ a little from run to run
+MOST_OVER_RHO = 0.25  # a measured rho that is larger by this share is told
 PLATEAU = 0.01  # by how much, relatively, an epoch's loss must improve on the best so far
 
 Measure = Callable[[Sequence[Any]], Measured]  # batches -> how much each weight matters
@@ -131,6 +132,7 @@ class Controller:
         self._epochs_since_renewal = 0
         self._best_loss = np.inf
         self._on_plateau = False
+        self._slow: Mask | None = None  # that it was warned of
         self._check_rho()
 
     def _always(self) -> frozenset[str]:
@@ -301,6 +303,24 @@ class Controller:
             else f", rank correlation with the last {renewal.correlation:.2f}",
             renewal.seconds,
         )
+
+    def compare(self, meter: StepMeter) -> None:
+        """Warns, once for each selection, if its steps take longer than was asked for."""
+        seconds = None if self.mask is None else meter.median(self.mask.digest)
+        if seconds is None or self.config.select in FIXED or self._slow is self.mask:
+            return
+        rho = seconds / self.full_seconds
+        if rho > self.config.rho * (1 + MOST_OVER_RHO):
+            self._slow = self.mask
+            logger.warning(
+                "elastic: a step takes %.1f ms, %.2f of a full one (%.1f ms when it was measured), "
+                "where rho %g was asked for; other programs on this machine, and parts of a step "
+                "that no selection changes, can be the reason",
+                seconds * 1e3,
+                rho,
+                self.full_seconds * 1e3,
+                self.config.rho,
+            )
 
     # Reports and checkpoints
 

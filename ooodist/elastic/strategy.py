@@ -193,6 +193,8 @@ class Elastic(Strategy):
     def end_epoch(self, logs: dict[str, Any]) -> None:
         """Tells the controller, and adds its values to the logs."""
         self._selector.end_epoch(logs.get("loss"))
+        if self.engine.rank == 0:
+            self._selector.compare(self._meter)
         logs.update(self._selector.scalars(self._meter, self.selective.exchanges))
 
     # What a job saves and reports of it

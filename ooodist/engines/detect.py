@@ -4,13 +4,15 @@ import json
 from collections.abc import Mapping
 
 from ooodist.errors import UserError
+from ooodist.util.quantity import counted
 
 ENGINES = ("local", "collective", "horovod", "byteps", "mpi")
 _LAUNCH = {
-    "collective": "python launch/local.py -np 2 --engine collective -- python -m ooodist.train …",
-    "horovod": "horovodrun -np 2 python -m ooodist.train …",
-    "byteps": "python launch/local.py -np 2 --engine byteps -- python -m ooodist.train …",
-    "mpi": "mpirun -np 2 python -m ooodist.train …",
+    "collective": "python launch/local.py -np {size} --engine collective -- "
+    "python -m ooodist.train …",
+    "horovod": "horovodrun -np {size} python -m ooodist.train …",
+    "byteps": "python launch/local.py -np {size} --engine byteps -- python -m ooodist.train …",
+    "mpi": "mpirun -np {size} python -m ooodist.train …",
 }
 # Variables that hold the number of processes: those of horovodrun (gloo), Open MPI, other MPIs.
 _HOROVOD_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -37,11 +39,14 @@ def detect(environ: Mapping[str, str]) -> tuple[str, str]:
     return "local", "no launcher has set its variables"
 
 
-def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tuple[str, str]:
+def choose(
+    engine: str, environ: Mapping[str, str], workers: int | None, to_start: int | None = None
+) -> tuple[str, str]:
     """Returns the engine to use, and why: ``engine``, or the detected one if that is "auto".
 
     Args:
         workers: the number of workers that the user expects, if given.
+        to_start: how many processes an error tells to start; None: ``workers``, or else 2.
 
     Raises:
         UserError: the environment does not fit the engine, so that, for example, each process
@@ -59,7 +64,8 @@ def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tupl
         )
     if name not in found and name != "local" and (workers != 1 or name == "byteps"):
         others = "".join(f", but {why} (engine {other})" for other, (_, why) in found.items())
-        start = _LAUNCH[name] if name == "mpi" or not _slurm_tasks(environ) else _slurm_launch(name)
+        by_slurm = _slurm_tasks(environ) and name != "mpi"
+        start = _slurm_launch(name) if by_slurm else _launch(name, to_start or workers)
         raise UserError(
             f"{reason}, but this process was not started by a launcher of {name}{others}; start "
             f"it with: {start}" + ("" if found else " (or take engine: local)")
@@ -72,6 +78,8 @@ def choose(engine: str, environ: Mapping[str, str], workers: int | None) -> tupl
                     f"would train on its own; take engine: {other} (or auto), or start one "
                     "process with plain python"
                 )
+    elif name in found:  # before the ranks know each other, and would wait for each other to end
+        check_size(name, found[name][0], environ, workers)
     return name, reason
 
 
@@ -79,8 +87,8 @@ def check_size(name: str, size: int, environ: Mapping[str, str], workers: int | 
     """Raises UserError if ``size`` differs from what the user or the launcher said."""
     if workers is not None and workers != size:
         raise UserError(
-            f"workers is {workers}, but engine {name} runs {size}: start {workers} processes, "
-            f"set workers to {size}, or leave it out"
+            f"workers is {workers}, but engine {name} runs {size}: start "
+            f"{counted(workers, 'process', 'es')}, set workers to {size}, or leave it out"
         )
     if "OOODIST_SIZE" in environ and _number(environ, "OOODIST_SIZE") != size:
         raise UserError(
@@ -147,8 +155,13 @@ def _launched(environ: Mapping[str, str]) -> dict[str, tuple[int, str]]:
             reason += f", BYTEPS_LOCAL_SIZE={local}"
         found["byteps"] = (size * local, reason)
     if workers := cluster(environ):
-        found["collective"] = (len(workers[0]), f"TF_CONFIG with {len(workers[0])} workers")
+        size = len(workers[0])
+        found["collective"] = (size, f"TF_CONFIG with {counted(size, 'worker')}")
     return found
+
+
+def _launch(engine: str, size: int | None) -> str:
+    return _LAUNCH[engine].format(size=size or 2)
 
 
 def _slurm_launch(engine: str) -> str:
@@ -168,7 +181,7 @@ def _refuse_strangers(environ: Mapping[str, str]) -> None:
     size, why, start = _slurm_tasks(environ), f"srun ({_SLURM_SIZE})", _slurm_launch("collective")
     if size < 2 and {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():
         size = _number(environ, "WORLD_SIZE")
-        why, start = "torchrun (WORLD_SIZE)", _LAUNCH["collective"]
+        why, start = "torchrun (WORLD_SIZE)", _launch("collective", size)
     if size > 1:
         raise UserError(
             f"this process is one of {size} that were started by {why}, which does not join them: "

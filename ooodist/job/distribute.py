@@ -22,7 +22,7 @@ from ooodist.data_parallel.strategy import DataParallel
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan, WireSetting
-from ooodist.step.backward import Order, OrderedBackward
+from ooodist.step.backward import ORDERS, Order, OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.finiteness.skipping import OnNan, check_on_nan
 from ooodist.step.optimizer import loss_scale
@@ -139,6 +139,12 @@ def distribute(
     if sum_rows is False and engine.size > 1:
         raise UserError(
             f"sum_rows is False, but {engine.size} workers add up their rows; leave it out"
+        )
+    if isinstance(order, str) and order not in (*ORDERS, *FROM_COSTS):
+        names = ", ".join(dict.fromkeys((*ORDERS, *FROM_COSTS)))
+        raise UserError(
+            f"order is {order!r}; it must be one of {names}, a plan, a list of unit names, or a "
+            "function from units to unit names"
         )
     to_find = _to_find(order, k)
     if (to_find or isinstance(order, Plan)) and (credit, bucket_bytes) != (None, None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ooodist.job.preparation import check_writable, load_and_build
 from ooodist.job.run import on_all_ranks
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler.storage import Profile
+from ooodist.report.still_running import still_running
 
 logger = logging.getLogger("ooodist")
 
@@ -66,7 +68,8 @@ def _measure(config: Config, engine: Engine, output: Path) -> Measured:
     data, steps_per_epoch, model = load_and_build(config, engine)
     settings = config.planning
     batch = next(iter(data.train))
-    profile = profile_for(model, batch, engine, settings, accumulate=config.accumulate)
+    with still_running("measuring") if engine.rank == 0 else nullcontext():
+        profile = profile_for(model, batch, engine, settings, accumulate=config.accumulate)
     updates = steps_per_epoch // config.accumulate
     limits = limits_of(engine, settings, config.steps_per_execution, updates * config.epochs)
     # No call reaches over the end of an epoch.

@@ -33,7 +33,7 @@ _HELP = {
     "step": ("gauge", "Steps of the whole run that are done."),
     "step_seconds": ("gauge", "Median seconds of a step, of the last ones."),
     "samples_per_second": ("gauge", "Samples of all workers together."),
-    "workers": ("gauge", "Workers, or pipelines."),
+    "workers": ("gauge", "Processes that train."),
     "exchange_seconds": ("gauge", "Seconds of a step with exchanges in flight, as recorded once."),
     "exchange_hidden_share": ("gauge", "Share of these behind computation, 0 to 1."),
     "steps_left_out_total": ("counter", "Steps left out as gradients were not finite."),
@@ -111,7 +111,8 @@ class WriteMetrics(keras.callbacks.Callback):
             values["samples_per_second"] = self._global_batch / seconds
         if self._trace is not None and (recorded := self._trace.summary) is not None:
             values["exchange_seconds"] = recorded.exchange_seconds
-            values["exchange_hidden_share"] = recorded.hidden_share
+            if recorded.exchange_seconds:  # else there is nothing to hide
+                values["exchange_hidden_share"] = recorded.hidden_share
         lines = []
         for name, (kind, text) in _HELP.items():
             entries: list[tuple[dict[str, str], float]] = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from ooodist.checkpoint.copies import Copies
 from ooodist.checkpoint.parts import Parts
 from ooodist.checkpoint.state import State
 from ooodist.config.job import Config
+from ooodist.engines import detect
 from ooodist.engines.base import Engine
 from ooodist.engines.rank_0 import on_rank_0
 from ooodist.engines.settings import BYTEPS_CREDIT
@@ -108,9 +110,13 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
     try:
         plan = _plan_of_file(config)
         stall = config.timeout or LEAST_SECONDS
+        name = config.engine if config.parallel is None else "mpi"
+        wanted = _wanted_size(config)
+        if config.parallel is not None:  # its error says how many to start, which init cannot know
+            detect.choose(name, os.environ, wanted, config.parallel.ranks)
         engine = engines.init(
-            config.engine if config.parallel is None else "mpi",
-            workers=_wanted_size(config),
+            name,
+            workers=wanted,
             timeout=FIRST_TIME_FACTOR * stall,
             stall_seconds=stall,
             planned=config.order.is_a_plan,
@@ -386,7 +392,7 @@ def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Ca
                 timer,
                 labels={"job": job.folder.name, "engine": job.engine.name},
                 global_batch=job.config.batch * job.workers,
-                workers=job.workers,
+                workers=job.engine.size,
                 epochs=epochs,
                 steps_per_epoch=job.steps_per_epoch,
                 trace=trace,

@@ -13,6 +13,7 @@ from ooodist.report.data_parallel import trace
 from ooodist.trainer.callbacks import Best
 from ooodist.trainer.progress import duration
 from ooodist.transfer.provenance import start_of
+from ooodist.util.quantity import counted
 
 CSV_NAME = "history.csv"
 MODEL_NAME = "model.keras"
@@ -40,13 +41,13 @@ def summary(
     model = f"{job.model.name}, {job.model.count_params():,} parameters"
     facts = [
         ("trained", f"{model}, on {job.data.description}"),
-        ("workers", f"{job.workers} (engine {engine.name}), batch {config.batch} each{_cores()}"),
+        ("workers", f"{engine.size} (engine {engine.name}), {_batch(job)}{_cores()}"),
         _how(job),
         *_elastic(job),
         *_warm_start(job),
     ]
     if skipped := job.model.ooodist.strategy.watch.num_skipped:
-        facts.append(("left out", f"{skipped} steps, as gradients were not finite"))
+        facts.append(("left out", f"{counted(skipped, 'step')}, as gradients were not finite"))
     if result:
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.items())
         facts.append(("validation", values))
@@ -67,12 +68,19 @@ def summary(
     return "\n".join(f"{name:<13}{value}" for name, value in facts)
 
 
+def _batch(job: Job) -> str:
+    parallel, batch = job.config.parallel, job.config.batch
+    if parallel is None:
+        return f"batch {batch} each"
+    return f"batch {batch}" if parallel.data == 1 else f"batch {batch} for each pipeline"
+
+
 def _cores() -> str:
     """Returns how many cores this worker has, if it may not use all of its machine's."""
     cores = len(os.sched_getaffinity(0))
     if cores == os.cpu_count():
         return ""
-    return f", {cores} core{'' if cores == 1 else 's'} each"
+    return f", {counted(cores, 'core')} each"
 
 
 def _how(job: Job) -> tuple[str, str]:
@@ -81,11 +89,12 @@ def _how(job: Job) -> tuple[str, str]:
     if parallel is not None:
         schedule = job.model.ooodist.strategy.inner.fastest.schedule
         of_auto = f"{AUTO}: " if parallel.schedule == AUTO and schedule.name != AUTO else ""
-        pipelines = f"{parallel.data} of " if parallel.data > 1 else ""
+        pipelines = f"{parallel.data} pipelines, each of " if parallel.data > 1 else ""
         return (
             "pipeline",
-            f"{pipelines}{schedule.stages} stages on {schedule.ranks} ranks, "
-            f"{schedule.microbatches} micro-batches, schedule {of_auto}{schedule.name}",
+            f"{pipelines}{counted(schedule.stages, 'stage')} on {counted(schedule.ranks, 'rank')}, "
+            f"{counted(schedule.microbatches, 'micro-batch', 'es')}, "
+            f"schedule {of_auto}{schedule.name}",
         )
     name = order.name if order.k is None else f"first_k, k = {order.k}"
     strategy = job.model.ooodist.strategy
@@ -94,7 +103,7 @@ def _how(job: Job) -> tuple[str, str]:
             return "order", f"{name}: the default, as the training was too short to plan for"
         name = f"{name}: {strategy.tried}, the fastest of those tried"
     steps = strategy.steps_per_execution
-    return "order", f"{name}, {steps} step{'s' if steps > 1 else ''} per execution"
+    return "order", f"{name}, {counted(steps, 'step')} per execution"
 
 
 def _elastic(job: Job) -> list[tuple[str, str]]:
@@ -107,8 +116,9 @@ def _elastic(job: Job) -> list[tuple[str, str]]:
     return [
         (
             "elastic",
-            f"rho {config.rho:g}, selected by {config.select} {len(renewals)} times, "
-            f"{changed} times otherwise than before",
+            f"rho {config.rho:g}, selected by {config.select} {counted(len(renewals), 'time')}, "
+            f"{counted(changed, 'time')} otherwise than before, "
+            f"in {sum(renewal['seconds'] for renewal in renewals):.1f} s",
         )
     ]
 

@@ -41,6 +41,7 @@ from ooodist.launcher.ssh.preflight import Way
 from ooodist.launcher.supervise import Signals, Supervisor, finish
 from ooodist.util.channel import open_closed_streams
 from ooodist.util.cores import shares
+from ooodist.util.quantity import counted
 
 RESTART = "OOODIST_RESTART"  # the number of the restart, for the workers
 DESCRIPTION = """\
@@ -167,7 +168,7 @@ class _Launch:
         for message in out:
             self.output.say(f"without {message}")
         names = ", ".join(dict.fromkeys(host.name for host in places.workers))
-        self.output.say(f"{len(places.workers)} workers on {names}")
+        self.output.say(f"{counted(len(places.workers), 'worker')} on {names}")
         if options.engine == "collective" and not is_restart:
             self.output.say(f"{OPEN_SERVER}Use a network that others cannot reach")
         return places

@@ -62,9 +62,17 @@ def _enter() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__)
+        sys.exit()
+    given = " ".join(sys.argv[1:])
+    if not given or given.startswith("-"):
+        sys.stderr.write(
+            f"ooodist: error: the command to run is {given or 'missing'}; give a program and its "
+            "arguments, as python -m ooodist.launcher.private_network mpirun -np 2 …\n"
+        )
+        sys.exit(2)
     try:
-        if not sys.argv[1:]:
-            raise OSError(errno.EINVAL, "give it a command to run")
         enter()
         os.execvp(sys.argv[1], sys.argv[1:])
     except OSError as error:

@@ -25,6 +25,7 @@ from ooodist.planner.pipeline.layer_costs import read_model_costs
 from ooodist.planner.pipeline.plan import make_plan
 from ooodist.util import yaml_dataclass
 from ooodist.util.program import CRASH_CODE, INTERRUPTED_CODE, USER_ERROR_CODE, print_error
+from ooodist.util.quantity import counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -134,8 +135,10 @@ def _plan(processes: int, config: Path | None, overrides: Sequence[str], file: P
         costs, parallel.pipeline, parallel.microbatches, parallel.schedule, parallel.chunks
     )
     logger.info(
-        "schedule %s: %d stages, %d micro-batches, a step of %.1f ms",
-        *(plan.schedule.name, plan.schedule.stages, plan.schedule.microbatches),
+        "schedule %s: %s, %s, a step of %.1f ms",
+        plan.schedule.name,
+        counted(plan.schedule.stages, "stage"),
+        counted(plan.schedule.microbatches, "micro-batch", "es"),
         plan.timeline.step_seconds * 1e3,
     )
     factor = _factor(plan.costs)

@@ -33,6 +33,7 @@ from ooodist.planner.pipeline.layer_costs import (
 )
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
+from ooodist.report.still_running import still_running
 from ooodist.util import strict_yaml, yaml_dataclass
 
 if TYPE_CHECKING:
@@ -197,7 +198,8 @@ def _measure(
         parts = None if split is None else parts_of_split(calls_of(model), split)
         for number in numbers:
             logger.info("measuring the layers of %s for m=%d", model.name, number)
-            layers = measure_layers(model, batch, number)
+            with still_running("measuring the layers"):
+                layers = measure_layers(model, batch, number)
             measured[number] = layers if parts is None else merged(layers, parts)
 
     code = on_all_ranks(config, work)
@@ -211,7 +213,9 @@ def _plan(
     from ooodist.report.pipeline.planned import plan_pipelines
 
     logger.setLevel(logging.INFO)
-    print(plan_pipelines(subject, settings, names, output), flush=True)
+    with still_running("simulating schedules"):
+        text = plan_pipelines(subject, settings, names, output)
+    print(text, flush=True)
     return 0
 
 

@@ -114,8 +114,8 @@ def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
     launch_seconds = min(outside, call_seconds * outside / (outside + sum(medians.values())))
     scale = (call_seconds - launch_seconds) / sum(medians.values())
     logger.debug(
-        "profile: a step takes %.2f ms (median of all %.2f), %.2f ms of it the launch; recorded "
-        "seconds count %.3f times",
+        "profile: a step takes %.2f ms (median of all %.2f), %.2f ms of it the start of the call; "
+        "recorded seconds count %.3f times",
         call_seconds * 1e3,
         statistics.median(timed) * 1e3,
         launch_seconds * 1e3,

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TextIO
 
 from ooodist.planner.progress import SearchState
+from ooodist.util.quantity import counted
 
 QUIET_SECONDS = 2.0  # nothing is shown of shorter searches
 TERMINAL_SECONDS = 0.2  # between two updates on a terminal
@@ -56,7 +57,7 @@ class SearchLine:
 
 def described(state: SearchState, passed: float) -> str:
     """Formats the state after ``passed`` seconds of searching."""
-    words = [f"{state.phase}: {state.simulated:,} plans simulated"]
+    words = [f"{state.phase}: {counted(state.simulated, 'plan')} simulated"]
     if state.best_seconds < math.inf:
         words.append(f"best {state.best_seconds * 1e3:.1f} ms a step")
     if state.baseline_seconds < math.inf:

@@ -144,7 +144,7 @@ class Watchdog(keras.callbacks.Callback):
                 sys.stderr.write(
                     f"ooodist: error: {self._who} has made no progress for {waited:.0f} s "
                     f"since {self.place}; ending it. Another rank may have died or be stuck; "
-                    f"if a launch may take that long, raise timeout ({self._patience})"
+                    f"if a call may take that long, raise timeout ({self._patience})"
                     f"{self._write_stacks()}\n"
                 )
                 sys.stderr.flush()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
 from typing import Any, NoReturn
 
 from ooodist.errors import UserError
@@ -12,6 +14,18 @@ CRASH_CODE = 1
 USER_ERROR_CODE = 2
 INTERRUPTED_CODE = 130
 TERMINATED_CODE = 143  # 128 + SIGTERM
+SECONDS_FOR_THE_FIRST = 10.0  # to start and end; a launcher may wait for 5 s before it kills
+# Variables that hold the number of this process in its job: of Open MPI, other MPIs, horovodrun
+# (gloo), ooodist's launcher, Slurm.
+RANKS = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "HOROVOD_RANK",
+    "OOODIST_RANK",
+    "SLURM_PROCID",
+)
 
 
 def print_error(error: object) -> None:
@@ -21,7 +35,13 @@ def print_error(error: object) -> None:
 
 
 def refused(error: UserError) -> int:
-    """Prints a user error and returns the exit code for it."""
+    """Prints a user error and returns the exit code for it.
+
+    All ranks of a job find the same mistake before they know each other. So all but the first wait:
+    their launcher ends them when that one has ended, unless the mistake is theirs alone.
+    """
+    if any(os.environ.get(name, "0") != "0" for name in RANKS):
+        time.sleep(SECONDS_FOR_THE_FIRST)
     print_error(error)
     return USER_ERROR_CODE
 

@@ -1,4 +1,4 @@
-"""Parses quantities: a number and a unit, such as ``10Gbit``, ``30us`` or ``12GiB``."""
+"""Quantities: parses ``10Gbit``, ``30us`` or ``12GiB``; formats ``1 stage`` and ``2 stages``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**4
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([A-Za-z]+)")
 _BEFORE_UNIT = re.compile(r"(?<=[0-9.])\s+(?=[A-Za-z])")
+
+
+def counted(number: int, word: str, plural: str = "s") -> str:
+    """Returns ``1 model`` or ``2 models``; ``plural`` is what is then added to the word."""
+    return f"{number:,} {word}{'' if number == 1 else plural}"
 
 
 def parse(text: str, units: Mapping[str, float]) -> float | None:

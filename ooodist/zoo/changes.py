@@ -7,6 +7,7 @@ import math
 
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline, outline_of
+from ooodist.util.quantity import counted
 from ooodist.zoo import entry as entries
 from ooodist.zoo.entry import ENDING, Meta
 from ooodist.zoo.index import Index, Row
@@ -55,7 +56,7 @@ class Changes:
         """Reads these files into the index, in batches that survive if the process is killed."""
         if len(new) > READ_AT_ONCE:
             address = self._storage.address
-            logger.info("zoo %s: %d models are read for the index", address, len(new))
+            logger.info("zoo %s: reads %s for the index", address, counted(len(new), "model"))
         models = [*new.items()]
         versions = {model: state.version for model, state in models}
         for start in range(0, len(models), READ_AT_ONCE):

@@ -336,6 +336,35 @@ def test_to_train_all_is_plain_training(
 # Reports and checkpoints
 
 
+class Median(StepMeter):
+    """Steps that have taken this long."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def median(self, digest: str) -> float | None:
+        return self.seconds
+
+
+def test_steps_a_little_longer_than_asked_for_are_not_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller = controller_of()
+    controller.renew([])
+    controller.compare(Median(FULL * controller.config.rho * 1.2))
+    assert "was asked for" not in caplog.text
+
+
+def test_steps_much_longer_than_asked_for_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    controller = controller_of()
+    controller.renew([])
+    for _ in range(2):
+        controller.compare(Median(FULL * 1.24))
+    assert caplog.text.count("1.24 of a full one") == 1
+    assert f"where rho {controller.config.rho:g} was asked for" in caplog.text
+
+
 def test_scalars_tell_what_the_selection_saves() -> None:
     controller = controller_of()
     controller.renew([])

@@ -139,7 +139,7 @@ def test_possible_choices(engine: str, environ: dict[str, str], workers: int | N
         ("byteps", {}, ["not started by a launcher of byteps", "--engine byteps"]),
         ("auto", SRUN, ["one of 4", "srun (SLURM_STEP_NUM_TASKS)", "-m ooodist.launcher.slurm"]),
         ("horovod", SRUN, ["not started by", "-m ooodist.launcher.slurm --engine horovod"]),
-        ("auto", TORCHRUN, ["one of 4", "torchrun (WORLD_SIZE)", "local.py -np 2 --engine coll"]),
+        ("auto", TORCHRUN, ["one of 4", "torchrun (WORLD_SIZE)", "local.py -np 4 --engine coll"]),
         ("local", {"OOODIST_ENGINE": "local"} | MPI, ["one of 4 of engine horovod"]),
         ("local", HOROVOD, ["one of 2 of engine horovod", "train on its own"]),
         ("local", MPI, ["one of 4 of engine horovod (OMPI_COMM_WORLD_SIZE=4)"]),
@@ -155,6 +155,12 @@ def test_contradictions(engine: str, environ: dict[str, str], messages: list[str
         choose(engine, environ, None)
     for message in messages:
         assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("engine", ["collective", "horovod", "byteps", "mpi"])
+def test_the_way_out_starts_as_many_as_are_wanted(engine: str) -> None:
+    with pytest.raises(UserError, match="-np 4 "):
+        choose(engine, {}, None, 4)
 
 
 def test_byteps_alone_needs_its_launcher() -> None:

@@ -202,7 +202,7 @@ def test_an_order_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": "last_k"}, "'last_k'; choose one of inorder, first_k"),
+        ({"order": "firstk"}, "'firstk'; it must be one of inorder, first_k, priority, planned, a"),
         ({"k": 3}, "k = 3 is for first_k alone"),
         ({"steps_per_execution": 0}, "steps_per_execution is 0; .* at least 1"),
         ({"steps_per_execution": 1.5}, "steps_per_execution is 1.5"),

@@ -79,7 +79,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = trained(folder, f"parallel.costs={folder / 'costs.yaml'}")
     assert "parallel.devices 2: chose pipeline 1 x data 2, as predicted the fastest; " in text
     assert "; 2 x 1: " in text
-    assert "workers      2 (engine mpi), batch 8 each" in text
+    assert "workers      2 (engine mpi), batch 8 for each pipeline" in text
+    assert "pipeline     2 pipelines, each of 1 stage on 1 rank, 2 micro-batches" in text
     return folder
 
 
@@ -99,7 +100,7 @@ def test_memory_makes_stages_of_them_and_the_numbers_are_the_same(
     assert "to divide 2 devices" in text
     assert "chose pipeline 2 x data 1, as predicted the fastest; 2 x 1: " in text
     assert re.search(r"1 x 2 cannot be: .* the memory limit is 1200000: stage 0 lacks", text), text
-    assert "workers      1 (engine mpi), batch 16 each" in text
+    assert "workers      2 (engine mpi), batch 16" in text
     for mine, theirs in zip(weights(tmp_path, 1), weights(base, 1), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6 * np.abs(theirs).max())
 

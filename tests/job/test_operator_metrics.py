@@ -84,6 +84,11 @@ def test_what_was_recorded_of_exchanges(tmp_path: Path) -> None:
     made.on_epoch_end(1, {})
     found = values(tmp_path / "a.prom")
     assert (found["exchange_seconds"], found["exchange_hidden_share"]) == (0.2, 0.75)
+    recorded.summary = TraceSummary(tmp_path, 2, 0.5, exchange_seconds=0.0, hidden_share=1.0)
+    made.on_epoch_end(2, {})
+    found = values(tmp_path / "a.prom")
+    assert found["exchange_seconds"] == 0
+    assert "exchange_hidden_share" not in found  # of nothing
 
 
 def test_it_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

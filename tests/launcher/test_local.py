@@ -167,6 +167,21 @@ def test_the_launcher_of_the_package_is_the_same() -> None:
 INTERFACES = python("import socket; print([name for _, name in socket.if_nameindex()])")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--help"], 0, "private_network COMMAND"),
+        (["--np", "2"], 2, "the command to run is --np 2;"),
+        ([], 2, "the command to run is missing;"),
+    ],
+)
+def test_options_are_no_programs(arguments: list[str], code: int, text: str) -> None:
+    command = [sys.executable, "-m", "ooodist.launcher.private_network", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert text in done.stdout + done.stderr
+
+
 def test_a_network_of_its_own_needs_no_root() -> None:
     # The source and not the file, which another user may not be allowed to read.
     source = Path(private_network.__file__).read_text()

@@ -101,7 +101,7 @@ def test_what_is_printed(base: tuple[Path, str]) -> None:
         "schedule zb_h1, 4 micro-batches: predicted ",
         "epoch 2/2 step 6/6 | ",
         "pipeline     2 stages on 2 ranks, 4 micro-batches, schedule zb_h1",
-        "workers      1 (engine mpi), batch 64 each",
+        "workers      2 (engine mpi), batch 64",
         "validation   ",
     ):
         assert words in text, text

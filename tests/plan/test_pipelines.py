@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 from ooodist.plan import __main__ as program
 from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts, read_model_costs
 from ooodist.planner.pipeline.plan import NAMES, make_plan
+from ooodist.report import still_running
 from ooodist.util import yaml_dataclass
 from tests.jobs import ROOT
 from tests.plan.program import planned, table_rows
@@ -124,6 +126,17 @@ def test_progress_is_told(layers_file: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     told = [line for line in result.stdout.splitlines() if line.startswith("ooodist: planning")]
     assert told == ["ooodist: planning p=2, m=2", "ooodist: planning p=2, m=4"]
+
+
+def test_what_takes_long_says_so(
+    layers_file: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(still_running, "LINE_SECONDS", 0.001)
+    arguments = (*PIPELINE, "--schedule", "1f1b", "--output", str(tmp_path / "out"))
+    assert program.main(["--costs", str(layers_file), *arguments]) == 0
+    assert re.search(
+        r"^ooodist: simulating schedules: \d+ s so far$", capsys.readouterr().err, re.MULTILINE
+    )
 
 
 def test_links_and_memory_of_the_options_take_the_place_of_the_files(

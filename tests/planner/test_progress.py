@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,13 @@ def test_a_search_tells_its_phases_and_the_best_so_far() -> None:
     assert prediction is not None
     assert best[-1] == pytest.approx(prediction.step_seconds, rel=0.002)
     assert states[-1].baseline_seconds == prediction.baseline_seconds
+    # Both have their share of the tracing, or neither.
+    tracing = replace(COSTS, trace_seconds=1.0)
+    limits = replace(LIMITS, total_steps=100)
+    comparison(tracing, NETWORK, limits=limits, progress=states.append)
+    baseline = states[-1].baseline_seconds
+    assert baseline == pytest.approx(prediction.baseline_seconds + 0.01)
+    assert states[-1].best_seconds <= baseline
     # What is expected is about what it takes.
     assert 0.4 < states[-1].share <= 1.0
 

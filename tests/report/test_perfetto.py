@@ -67,7 +67,7 @@ def test_slices_have_real_times_tracks_and_arguments(events: list[dict[str, Any]
     shown = {(track_of(events, e), e["name"], e["args"]["step"], e["ts"], e["dur"]) for e in slices}
     assert shown == {
         ("forward", "F:a", 9, 0, 1e6),
-        ("dX (output gradients)", "dX:a", 9, 1e6, 1e6),
+        ("dX (input gradients)", "dX:a", 9, 1e6, 1e6),
         ("dW (weight gradients)", "dW:a", 9, 2e6, 1e6),
         ("dW (weight gradients)", "dW:b", 9, 2.5e6, 1.5e6),
         ("forward", "F:a", 10, 5e6, 1e6),

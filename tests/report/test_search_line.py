@@ -69,4 +69,4 @@ def test_a_file_has_a_line_every_ten_seconds(clock: Clock) -> None:
 
 def test_nothing_is_said_of_what_is_not_known_yet() -> None:
     state = SearchState("plans with a name", 1, 0.5, math.inf, math.inf)
-    assert described(state, 4.0) == ("plans with a name: 1 plans simulated, 4 s, about 4 s left")
+    assert described(state, 4.0) == ("plans with a name: 1 plan simulated, 4 s, about 4 s left")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ooodist.errors import UserError
+from ooodist.util import program
 from ooodist.util.program import Parser, refused
 
 
@@ -13,6 +14,21 @@ def test_a_program_that_is_refused_says_why_in_one_line(
 ) -> None:
     assert refused(UserError("batch is 0; it must be at least 1")) == 2
     assert capsys.readouterr() == ("", "ooodist: error: batch is 0; it must be at least 1\n")
+
+
+def test_other_ranks_let_the_first_one_say_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = []  # when a rank begins to wait
+    monkeypatch.setattr(program.time, "sleep", lambda _: printed.append(capsys.readouterr().err))
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    refused(UserError("batch is 0"))
+    assert printed == []
+    assert capsys.readouterr().err == "ooodist: error: batch is 0\n"
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    refused(UserError("batch is 0"))
+    assert printed == [""]
+    assert capsys.readouterr().err == "ooodist: error: batch is 0\n"  # it is this rank's alone
 
 
 def parser() -> Parser:

@@ -9,6 +9,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from ooodist.errors import UserError
+from ooodist.util.quantity import counted
 
 log = logging.getLogger("ooodist")
 
@@ -47,7 +48,9 @@ def find_images(root: str, classes: list[str]) -> tuple[list[str], list[int]]:
         files += images
         labels += [label] * len(images)
     if ignored:
-        log.warning("ignored %d files that are no images, such as %s", len(ignored), ignored[0])
+        log.warning(
+            "ignored %s of other kinds, such as %s", counted(len(ignored), "file"), ignored[0]
+        )
     if not files:
         raise UserError(f"{root} has no images in its class folders: allowed are {SUFFIXES}")
     return files, labels

@@ -126,11 +126,11 @@ def _legend(panels: Sequence[Panel]) -> list[tuple[str, str]]:
     moved = any(panel.moved for panel in panels)
     return [
         ("F: forward", _F),
-        ("dX: output gradient", _DX),
+        ("dX: input gradient", _DX),
         ("dW: weight gradient", _DW),
         *([("dW, moved later", _MOVED)] if moved else []),
         ("update", _UPDATE),
-        ("loss, launch", _MIDDLE),
+        ("loss, start of a call", _MIDDLE),
         ("CPU time of the exchange", _SERVES),
         ("waits", _WAITS),
         ("exchange, odd steps", _HIDDEN[0]),

@@ -15,6 +15,7 @@ from ooodist.planner.data_parallel.simulate import Simulator
 from ooodist.planner.narrowing import narrow_bytes
 from ooodist.planner.rows import with_rows
 from ooodist.planner.wire import at_least
+from ooodist.util.quantity import counted
 
 BOUND = "lower_bound"
 CARRIED = "carried"
@@ -71,11 +72,11 @@ class Cluster:
     def title(self) -> str:
         """The cluster in a few words."""
         workers = self.network.workers
-        words = [f"{workers} workers"]
+        words = [counted(workers, "worker")]
         if self.devices > 1:
-            words.append(f"{workers // self.devices} hosts")
+            words.append(counted(workers // self.devices, "host"))
         if self.servers is not None:
-            words.append(f"{self.servers} servers")
+            words.append(counted(self.servers, "server"))
         words.append(self.network.engine)
         words += [self.bandwidth, self.latency] if self.bandwidth else ["as measured"]
         return ", ".join(words)
@@ -193,7 +194,7 @@ def make_table(subject: Subject, cluster: Cluster, plans: Mapping[str, Plan]) ->
 def text(table: Table) -> str:
     """Formats a table with a line per plan."""
     lines = [
-        ("", "ms/step", "speed-up", "of bound", "exchanges", "steps/launch", "peak memory"),
+        ("", "ms/step", "speed-up", "of bound", "exchanges", "steps/call", "peak memory"),
         *(
             (
                 row.title,

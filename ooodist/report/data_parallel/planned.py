@@ -29,6 +29,7 @@ from ooodist.report.data_parallel.plan_table import (
 from ooodist.report.data_parallel.tracks import predicted
 from ooodist.report.search_line import SearchLine
 from ooodist.util import yaml_dataclass
+from ooodist.util.quantity import counted
 
 logger = logging.getLogger("ooodist")
 
@@ -142,10 +143,9 @@ def _title(table: Table, name: str, simulation: Simulation, latency: float) -> s
     row = table.row(name)
     speed_up = "" if row is table.rows[0] else f" ({row.speed_up:.2f}x)"
     hidden = simulated_overlap(simulation, latency).share
-    plural = "s" if simulation.steps > 1 else ""
     return (
-        f"{name}: {row.step_seconds * 1e3:.1f} ms a step{speed_up}, {simulation.steps} "
-        f"step{plural} a launch, {hidden:.0%} of the exchange hidden"
+        f"{name}: {row.step_seconds * 1e3:.1f} ms a step{speed_up}, "
+        f"{counted(simulation.steps, 'step')} a call, {hidden:.0%} of the exchange hidden"
     )
 
 

@@ -20,6 +20,7 @@ from ooodist.report.data_parallel.comparison import Comparison, RecordedPlan, re
 from ooodist.report.data_parallel.overlap import measure_overlap
 from ooodist.report.data_parallel.tracks import recorded
 from ooodist.report.perfetto import write_perfetto
+from ooodist.util.quantity import counted
 
 logger = logging.getLogger("ooodist")
 
@@ -48,8 +49,8 @@ class TraceSummary:
 
     def __str__(self) -> str:
         text = (
-            f"trace: {self.path} (open it in https://ui.perfetto.dev) shows {self.num_steps} "
-            f"steps of {self.step_seconds * 1e3:.1f} ms"
+            f"trace: {self.path} (open it in https://ui.perfetto.dev) shows "
+            f"{counted(self.num_steps, 'step')} of {self.step_seconds * 1e3:.1f} ms"
         )
         if not self.exchange_seconds:
             return f"{text}, no exchange"
@@ -152,7 +153,7 @@ class Trace(keras.callbacks.Callback):
             self._compare(self._to_compare)
         if not self._finished:
             logger.warning(
-                "trace: nothing was recorded: the training ran %d launches, the first %d or more "
+                "trace: nothing was recorded: the training ran %d calls, the first %d or more "
                 "(as long as functions are traced, and a plan is tried) warm up; train longer, or "
                 "set report.trace to 0",
                 self._launches_done,

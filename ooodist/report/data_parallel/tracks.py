@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ooodist.planner.data_parallel.simulate import ExchangeSpan, Simulation
     from ooodist.profiler.recording.timeline import Timeline  # imports TensorFlow
 
-_RECORDED = {"F": "forward", "dX": "dX (output gradients)", "dW": "dW (weight gradients)"}
+_RECORDED = {"F": "forward", "dX": "dX (input gradients)", "dW": "dW (weight gradients)"}
 _COMPUTE = "compute"
 _EXCHANGE = "exchange"
 

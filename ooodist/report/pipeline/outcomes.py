@@ -13,6 +13,7 @@ from ooodist.planner.pipeline.simulate import PipelineTimeline
 from ooodist.planner.placement.hosts import Hosts, Placement
 from ooodist.planner.placement.search import best_placement
 from ooodist.report.data_parallel.plan_table import readable_bytes
+from ooodist.util.quantity import counted
 
 BASELINE = "1f1b"
 FREE_LINKS = "links that cost nothing"
@@ -67,11 +68,11 @@ class Setting:
     @property
     def title(self) -> str:
         """The setting in a few words."""
-        words = [_count(self.ranks, "rank"), _count(self.microbatches, "micro-batch", "es")]
+        words = [counted(self.ranks, "rank"), counted(self.microbatches, "micro-batch", "es")]
         if self.chunks is not None:
-            words.append(_count(self.chunks, "chunk"))
+            words.append(counted(self.chunks, "chunk"))
         if self.replicas > 1:
-            words.append(_count(self.replicas, "replica"))
+            words.append(counted(self.replicas, "replica"))
         if self.shard_optimizer:
             words.append("sharded optimizer")
         return ", ".join(words)
@@ -165,7 +166,7 @@ class Comparison:
         words = [link_title(self.costs.link)]
         if hosts is not None:
             each = f"{hosts.devices} devices, {link_title(hosts.inside)} inside of them"
-            words = [f"{_count(hosts.number, 'host')} of {each}, and {words[0]} between"]
+            words = [f"{counted(hosts.number, 'host')} of {each}, and {words[0]} between"]
         if self.costs.memory_limit is not None:
             words.append(f"at most {readable_bytes(self.costs.memory_limit)} a rank")
         between = self.costs.replica_link
@@ -283,7 +284,3 @@ def _too_large(simulated: Simulated, limit: int | None) -> str:
         return ""
     rank = simulated.timeline.peak_bytes.index(simulated.peak_bytes)
     return f"rank {rank} keeps {simulated.peak_bytes} bytes, and the memory limit is {limit}"
-
-
-def _count(number: int, word: str, plural: str = "s") -> str:
-    return f"{number} {word}{'' if number == 1 else plural}"

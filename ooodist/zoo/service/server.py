@@ -20,6 +20,7 @@ from queue import SimpleQueue
 import grpc
 
 from ooodist.errors import UserError
+from ooodist.util.quantity import counted
 from ooodist.zoo.service import zoo_pb2_grpc
 from ooodist.zoo.service.addresses import host_of, is_loopback
 from ooodist.zoo.service.calls import Calls
@@ -146,8 +147,8 @@ def serve_forever(
         signal.signal(number, lambda *_: ended.put(None))
     with service:
         print(
-            f"zoo {zoo.address} with {len(zoo.list())} models is served at {service.address}, "
-            f"{'with' if certificate else 'without'} TLS; Ctrl-C ends it"
+            f"zoo {zoo.address} with {counted(len(zoo.list()), 'model')} is served at "
+            f"{service.address}, {'with' if certificate else 'without'} TLS; Ctrl-C ends it"
         )
         if made is not None:
             print(

@@ -73,7 +73,7 @@ def test_what_is_ignored_is_logged(root: str, caplog: pytest.LogCaptureFixture) 
     Path(root, "white").mkdir()
     data = load_one(ImagesConfig(root, image_size=6))
     assert data.num_classes == 4
-    assert "ignored 1 files that are no images, such as" in caplog.text
+    assert "ignored 1 file of other kinds, such as" in caplog.text
     assert f"class folder {Path(root, 'white')} has no images" in caplog.text
 
 

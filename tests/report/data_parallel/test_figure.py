@@ -16,6 +16,7 @@ from PIL import Image
 from ooodist.planner.costs import Network, StepCosts, UnitCost
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
+from ooodist.report.data_parallel import figure
 from ooodist.report.data_parallel.figure import Panel, deferred_units, draw, write
 from tests.planner.chains import chain_costs, each_alone
 
@@ -65,6 +66,12 @@ def test_what_is_moved_stands_out() -> None:
     above, below = draw([panel(STOCK), panel(LATER)], "title").axes
     assert widths(above, MOVED) == []
     assert sum(widths(below, MOVED)) == pytest.approx(2)
+
+
+def test_the_legend_has_the_words_of_the_glossary() -> None:
+    names = [name for name, _ in figure._legend([])]
+    assert "dX: input gradient" in names
+    assert not [name for name in names if "launch" in name]
 
 
 def test_steps_are_numbered_to_the_end_of_the_first_panel() -> None:

@@ -82,9 +82,7 @@ def test_text() -> None:
     title, empty, head, *lines = text(table_of()).splitlines()
     assert title == "three layers on 4 workers, horovod, 8bit, 0s"
     assert not empty
-    assert " ".join(head.split()) == (
-        "ms/step speed-up of bound exchanges steps/launch peak memory"
-    )
+    assert " ".join(head.split()) == ("ms/step speed-up of bound exchanges steps/call peak memory")
     assert lines[0].split("  ")[0] == "engine as it comes"
     assert lines[0].split()[4:6] == ["5400.0", "1.00x"]
     assert lines[0].split()[-3:] == ["2", "1", "-"]  # these costs know nothing of memory

@@ -76,7 +76,7 @@ def test_too_few_steps(tmp_path: Path, caplog: Any) -> None:
     trace = Trace(tmp_path, 4)
     fit(model, 4, callbacks=[trace])
     assert trace.summary is None
-    assert "nothing was recorded: the training ran 2 launches" in caplog.text
+    assert "nothing was recorded: the training ran 2 calls" in caplog.text
     assert not list(tmp_path.iterdir())
 
 
