@@ -94,14 +94,14 @@ class Watchdog(keras.callbacks.Callback):
         self._epoch = 0
         self._traced: set[str] = set()
         self._factor = FIRST_TIME_FACTOR
-        self._last = time.monotonic()
+        self._began = self._last = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Starts watching."""
         self._progress("the start", FIRST_TIME_FACTOR)
-        when_moved(self._note_exchange)
+        when_moved(self.note_exchange)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
         global _watching
@@ -124,16 +124,17 @@ class Watchdog(keras.callbacks.Callback):
         """See :func:`expect_usual`."""
         self._progress(where)
 
-    def _note_exchange(self) -> None:
+    def note_exchange(self) -> None:
+        """Notes that bytes of an exchange have moved outside of a step."""
         self._last = time.monotonic()
 
     def _progress(self, where: str, factor: int = 1) -> None:
         now = time.monotonic()
         if self._factor == 1:
-            self._patience.took(now - self._last)
+            self._patience.took(now - self._began)
         self.place = where
         self._factor = factor
-        self._last = now
+        self._began = self._last = now
 
     def _watch(self) -> None:
         while not self._stop.wait(min(0.5, self._patience.seconds / 4)):
@@ -174,7 +175,7 @@ class Watchdog(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.model is None or not self.model.ooodist.is_catching_up:
             if "train" not in self._traced:
-                self._patience.took(time.monotonic() - self._last, is_first=True)
+                self._patience.took(time.monotonic() - self._began, is_first=True)
             self._traced.add("train")
         self._progress(f"epoch {self._epoch}, step {batch + 1} ended")
 
