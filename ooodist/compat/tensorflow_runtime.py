@@ -53,8 +53,7 @@ def set_heartbeat(workers: int, seconds: float) -> None:
     """Sets the heartbeat timeout after which a silent worker counts as dead.
 
     MultiWorkerMirroredStrategy starts a coordination service that must be configured before it:
-    ``configure_coordination_service`` of tensorflow.python.eager.context. It is imported only when
-    needed, which is only in an emulated network.
+    ``configure_coordination_service`` of tensorflow.python.eager.context.
 
     Args:
         workers: number of workers of the job.

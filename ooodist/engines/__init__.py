@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ooodist.engines.detect import check_name, check_size, choose
 from ooodist.engines.settings import (
     BYTEPS_CREDIT,
+    heartbeat_settings,
     one_host_settings,
     planned_settings,
     stall_settings,
@@ -86,7 +87,8 @@ def init(
     if planned:
         _set_up_for_plans(planned_settings(name, partition_bytes, pieces_in_flight))
     os.environ.update(one_host_settings(name, os.environ))
-    for variable, value in stall_settings(name, stall_seconds).items():
+    limits = stall_settings(name, stall_seconds) | heartbeat_settings(name, os.environ)
+    for variable, value in limits.items():
         os.environ.setdefault(variable, value)
     made = _make(name, timeout)
     check_size(name, made.size, os.environ, workers)

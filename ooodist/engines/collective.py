@@ -9,6 +9,7 @@ from ooodist.compat.tensorflow_runtime import set_heartbeat
 from ooodist.engines.base import SMALL_INTEGERS, Engine, keep
 from ooodist.engines.detect import cluster
 from ooodist.engines.devices import use_own_device
+from ooodist.engines.settings import heartbeat_seconds
 from ooodist.errors import UserError
 from ooodist.util.digest import digest
 
@@ -27,7 +28,7 @@ class CollectiveEngine(Engine):
 
     TF_CONFIG names the processes. With one process (or none named) it exchanges nothing. When a
     rank dies, the running exchange fails on all others within seconds. So it does when a rank is
-    suspended for long, unless OOODIST_HEARTBEAT_SECONDS allows more than TensorFlow's 10 seconds.
+    silent for OOODIST_HEARTBEAT_SECONDS (settings.py; TensorFlow's own limit is 10 seconds).
 
     On CPUs exchanges are independent of each other, in whatever order they start on each rank.
     NCCL needs the same order on all ranks: there they are chained in the order in which they are
@@ -126,8 +127,9 @@ def _library(on_gpu: bool) -> str:
 def _connect_all_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
     """Starts this process's server and returns when those of all other processes run."""
     addresses, rank = cluster(os.environ) or ([], 0)
-    if seconds := os.environ.get("OOODIST_HEARTBEAT_SECONDS"):
-        set_heartbeat(len(addresses), float(seconds))
+    # TensorFlow sends a sign of life, and expects its answer, each half of its limit: of so long a
+    # silence it may have heard nothing for half as long before.
+    set_heartbeat(len(addresses), 2 * heartbeat_seconds(os.environ))
     try:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except tf.errors.UnknownError as error:

@@ -7,12 +7,21 @@ where the user has not set them. Measured in ``expr/engines``: two hosts of one 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from collections.abc import Mapping
+
+from ooodist.errors import UserError
 
 DEFAULT_PARTITION_BYTES = 1 << 20
 BYTEPS_CREDIT = 2  # pieces on their way to the servers
 NICENESS = "OOODIST_EXCHANGE_NICENESS"
+# Who is silent for so long has gone: an address that a network has lost comes back after less. The
+# launcher's --heartbeat sets it for all processes of a job.
+HEARTBEAT = "OOODIST_HEARTBEAT_SECONDS"
+DEFAULT_HEARTBEAT, LEAST_HEARTBEAT, MOST_HEARTBEAT = 30, 1, 10**6
+_HEARTBEATS = {"byteps": "PS_HEARTBEAT_TIMEOUT", "horovod": "HOROVOD_GLOO_TIMEOUT_SECONDS"}
 WITHOUT_TCP = {"OMPI_MCA_btl": "^tcp,ofi", "OMPI_MCA_mtl": "^ofi"}  # ofi: libfabric
 
 
@@ -83,6 +92,32 @@ def stall_settings(engine: str, seconds: float | None) -> dict[str, str]:
     if engine != "horovod" or seconds is None:
         return {}
     return {"HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(seconds / 3)))}
+
+
+def heartbeat_seconds(environ: Mapping[str, str]) -> float:
+    """Returns for how long processes do without a sign of life of each other, in seconds.
+
+    Raises:
+        UserError: OOODIST_HEARTBEAT_SECONDS is no number of seconds.
+    """
+    given = environ.get(HEARTBEAT, "")
+    with contextlib.suppress(ValueError):
+        if LEAST_HEARTBEAT <= float(given or DEFAULT_HEARTBEAT) <= MOST_HEARTBEAT:
+            return float(given or DEFAULT_HEARTBEAT)
+    raise UserError(
+        f"{HEARTBEAT} is {given!r}; it must be a number of seconds, {LEAST_HEARTBEAT} to "
+        f"{MOST_HEARTBEAT}"
+    )
+
+
+def heartbeat_settings(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the engine's own variable for :func:`heartbeat_seconds`, if it has one.
+
+    Raises:
+        UserError: as there.
+    """
+    seconds = str(math.ceil(heartbeat_seconds(environ)))
+    return {_HEARTBEATS[engine]: seconds} if engine in _HEARTBEATS else {}
 
 
 def planned_credits(engine: str, most: int | None = None) -> tuple[int, ...]:

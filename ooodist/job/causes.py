@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
 from ooodist.config.job import Config
+from ooodist.engines.settings import HEARTBEAT
 from ooodist.errors import UserError, brief
 from ooodist.pipeline.layers.memory import explained, is_out_of_memory
 
@@ -22,6 +23,8 @@ _BROKEN_OFF = re.compile(
 )
 # What TensorFlow's coordination service says on all other ranks.
 _SILENT = re.compile(r"stopped sending heartbeats\):((?:[\s,]*/job:worker/\S*task:\d+)+)")
+# What it says on other ranks that do not reach it, which is in rank 0.
+_NO_LEADER = re.compile(r"Deadline Exceeded\s+RPC: /tensorflow\.CoordinationService/Heartbeat")
 _TASK = re.compile(r"task:(\d+)")
 
 
@@ -65,8 +68,41 @@ def is_of_another_rank(error: BaseException) -> bool:
 
 def silent_ranks(error: BaseException) -> list[int]:
     """Returns the ranks that TensorFlow has had no heartbeat from, and so took for dead."""
-    lists = (match for link in _chain(error) for match in _SILENT.findall(str(link)))
-    return sorted({int(rank) for each in lists for rank in _TASK.findall(each)})
+    texts = [str(link) for link in _chain(error)]
+    lists = [each for text in texts for each in _SILENT.findall(text)]
+    found = {int(rank) for each in lists for rank in _TASK.findall(each)}
+    if not found and any(_NO_LEADER.search(text) for text in texts):
+        return [0]
+    return sorted(found)
+
+
+def silence(
+    error: BaseException, rank: int, hosts: Sequence[str], waited: float, limit: float
+) -> str | None:
+    """Returns who has not heard from whom, for how long and on which hosts; None if all were heard.
+
+    Args:
+        error: of an exchange.
+        rank: this rank.
+        hosts: the names of all ranks' hosts.
+        waited: seconds since this rank has last gone on.
+        limit: seconds of silence after which an engine gives a rank up.
+    """
+    silent, joint, doubt = silent_ranks(error), " and ", ""
+    if not silent and is_of_another_rank(error) and waited >= limit:
+        # Horovod does not say whether a rank was silent, nor which. One that has ended breaks off
+        # an exchange at once, but this rank may have been late itself.
+        silent = [other for other in range(len(hosts)) if other != rank]
+        joint, doubt = " or ", " (unless it has ended, and says why)"
+    if not silent:
+        return None
+    names = joint.join(f"rank {other} on {hosts[other]}" for other in silent)
+    return (
+        f"rank {rank} on {hosts[rank]} ends, as it has not heard from {names} for "
+        f"{max(waited, limit):.0f} s: the process is stopped, or its host or network is gone"
+        f"{doubt}; if it may be silent for so long, raise --heartbeat of the launcher, or "
+        f"{HEARTBEAT} ({limit:g} s)"
+    )
 
 
 def _is_full(error: BaseException) -> bool:

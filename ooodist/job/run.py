@@ -10,9 +10,10 @@ import contextlib
 import functools
 import logging
 import os
+import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,7 +29,7 @@ from ooodist.config.job import Config
 from ooodist.engines import detect
 from ooodist.engines.base import Engine
 from ooodist.engines.rank_0 import on_rank_0
-from ooodist.engines.settings import BYTEPS_CREDIT
+from ooodist.engines.settings import BYTEPS_CREDIT, heartbeat_seconds
 from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
 from ooodist.job.operator_metrics import WriteMetrics
@@ -52,7 +53,12 @@ from ooodist.trainer.saving import within_epoch
 from ooodist.trainer.saving.checkpoints import Intervals, SaveCheckpoints, Stopped
 from ooodist.trainer.saving.copying import Copying
 from ooodist.trainer.saving.savers import SaveParts, SaveWhole
-from ooodist.trainer.watchdog import FIRST_TIME_FACTOR, Watchdog, place_in_training
+from ooodist.trainer.watchdog import (
+    FIRST_TIME_FACTOR,
+    Watchdog,
+    place_in_training,
+    seconds_without_progress,
+)
 from ooodist.transfer import provenance
 from ooodist.util import folder_lock, yaml_dataclass
 from ooodist.util.patience import LEAST_SECONDS, Patience
@@ -126,7 +132,9 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
     except UserError as error:
         return refused(error)
     logger.setLevel(logging.WARNING if engine.rank else logging.INFO)
+    hosts = ["a host not known"] * engine.size
     try:
+        hosts = engine.gather_text(socket.gethostname())
         work(engine)
         engines.shutdown()
     except KeyboardInterrupt:
@@ -136,11 +144,11 @@ def on_all_ranks(config: Config, work: Callable[[Engine], None]) -> int:
         engines.shutdown()
         return TERMINATED_CODE
     except Exception as error:
-        _explain(error, config, engine)
+        _explain(error, config, engine, hosts)
     return 0
 
 
-def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
+def _explain(error: Exception, config: Config, engine: Engine, hosts: Sequence[str]) -> NoReturn:
     """Ends this process with one message, or with the traceback if the cause is unknown."""
     if isinstance(error, SharedError) and engine.rank:
         time.sleep(LINGER_SECONDS)  # rank 0 prints it
@@ -150,13 +158,9 @@ def _explain(error: Exception, config: Config, engine: Engine) -> NoReturn:
     if cause := causes.find(error, config):
         _end(f"rank {engine.rank}: {cause}", USER_ERROR_CODE)
     where = f"; here: {place_in_training()}"
-    if silent := causes.silent_ranks(error):
-        _end(
-            f"rank {engine.rank} ends, as rank {' and '.join(map(str, silent))} has been silent: "
-            "TensorFlow had no heartbeat from there (the process is stopped, or its host or "
-            f"network is gone){where}",
-            CRASH_CODE,
-        )
+    limit, waited = heartbeat_seconds(os.environ), seconds_without_progress()
+    if silence := causes.silence(error, engine.rank, hosts, waited, limit):
+        _end(f"{silence}{where}", CRASH_CODE)
     if causes.is_of_another_rank(error):
         what = f"rank {engine.rank} ends, as another rank is gone; that rank says why"
         _end(f"{what} ({brief(error):.200}){where}", CRASH_CODE)

@@ -8,6 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ooodist.engines.settings import (
+    DEFAULT_HEARTBEAT,
+    HEARTBEAT,
+    LEAST_HEARTBEAT,
+    MOST_HEARTBEAT,
+    heartbeat_seconds,
+)
 from ooodist.errors import UserError
 from ooodist.util.program import USER_ERROR_CODE, print_error
 
@@ -42,6 +49,13 @@ def new_parser(
         help="end the job when it has run for so long (default: no limit)",
     )
     parser.add_argument(
+        "--heartbeat",
+        metavar="SECONDS",
+        type=_heartbeat,
+        help="end the job when a process or host has not been heard of for so long, with every "
+        f"engine (default: {HEARTBEAT}, else {DEFAULT_HEARTBEAT})",
+    )
+    parser.add_argument(
         "--log-dir",
         "--output",
         metavar="DIR",
@@ -66,6 +80,8 @@ def parse(
         parser.error("no command to start: give it after --, as in: -- python -m ooodist.train ...")
     if options.num_workers is None and not getattr(options, "hosts", None):
         parser.error("the following arguments are required: -np (how many workers)")
+    if options.heartbeat is not None:
+        os.environ[HEARTBEAT] = f"{options.heartbeat:g}"
     if options.servers and options.engine != "byteps":
         parser.error(f"--servers is for --engine byteps; {options.engine} has no servers")
     return options, command
@@ -83,6 +99,14 @@ def _seconds(text: str) -> float:
         if 0 < float(text) < float("inf"):
             return float(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+
+
+def _heartbeat(text: str) -> float:
+    with suppress(UserError):
+        return heartbeat_seconds({HEARTBEAT: text})
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a number of seconds from {LEAST_HEARTBEAT} to {MOST_HEARTBEAT}"
+    )
 
 
 def check_command(command: list[str]) -> None:

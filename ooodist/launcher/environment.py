@@ -10,12 +10,13 @@ import os
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ooodist.engines.settings import HEARTBEAT, heartbeat_seconds, heartbeat_settings
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host, each_once
@@ -50,10 +51,9 @@ _SETTINGS = (
     "CUDA_VISIBLE_",
 )
 
-# Seconds until an engine gives up a host that is silent. The launcher, which can name the host,
-# loses its connection after 15 s.
-HOSTS_HEARTBEAT_SECONDS = "20"
-_HEARTBEATS = {"collective": "OOODIST_HEARTBEAT_SECONDS", "byteps": "PS_HEARTBEAT_TIMEOUT"}
+# On hosts that are reached over ssh, engines wait longer for each other than the launcher for them:
+# it ends the job first, with the host's name, after 1 to 1.2 times the limit (preflight.py).
+_LONGER_OVER_SSH = 1.5
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,19 @@ def process_on(
     label: str, host: Host, command: list[str], given: dict[str, str], *, is_worker: bool
 ) -> Process:
     """Returns a process of a host, with these variables of its own."""
+    given = given | _heartbeat(host, given)
     orders = host.orders(command, OUTPUT | given)
     return Process(
         label, host.wrap(command), given, is_worker, command, place=host.place, orders=orders
     )
+
+
+def _heartbeat(host: Host, given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the limit of silence of a process, and BytePS's own, which its servers read."""
+    seconds = heartbeat_seconds(os.environ) * (_LONGER_OVER_SSH if host.place else 1)
+    found = {HEARTBEAT: f"{seconds:g}"}
+    of_byteps = heartbeat_settings("byteps", found) if "DMLC_ROLE" in given else {}
+    return found | {name: os.environ.get(name, value) for name, value in of_byteps.items()}
 
 
 def processes(
@@ -160,15 +169,8 @@ def _collective(places: Places, resources: ExitStack) -> list[dict[str, str]]:
     cluster = {"worker": addresses}
     return [
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})}
-        | _heartbeat("collective", host)
         for rank, host in enumerate(places.workers)
     ]
-
-
-def _heartbeat(engine: str, host: Host) -> dict[str, str]:
-    """Returns a variable of a process on another host, unless the user has set it."""
-    name = _HEARTBEATS[engine]
-    return {name: os.environ.get(name, HOSTS_HEARTBEAT_SECONDS)} if host.place else {}
 
 
 def _horovod(places: Places, resources: ExitStack) -> list[dict[str, str]]:
@@ -261,8 +263,7 @@ def _byteps(
 
     def everyone(host: Host, role: str) -> dict[str, str]:
         numbers = (len(places.workers), len(places.servers))
-        given = byteps_variables(role, *numbers, root.address, port, host.address)
-        return given | _heartbeat("byteps", host)
+        return byteps_variables(role, *numbers, root.address, port, host.address)
 
     def helper(label: str, host: Host, role: str) -> Process:
         serve = [host.python, "-c", "import byteps.server"]

@@ -28,7 +28,7 @@ STACKS_NAME = "stacks-rank-{rank}.txt"
 
 
 _watching: Watchdog | None = None  # the one that has been started in this process
-_ended_place = "the start"  # of the one that was stopped last
+_ended = ("the start", time.monotonic())  # place and last progress of the one that was stopped last
 
 
 def expect_longer(what: str) -> None:
@@ -56,7 +56,12 @@ def expect_usual(what: str) -> None:
 
 def place_in_training() -> str:
     """Returns how far the training of this process has come, for messages."""
-    return _ended_place if _watching is None else _watching.place
+    return _ended[0] if _watching is None else _watching.place
+
+
+def seconds_without_progress() -> float:
+    """Returns how long ago the training of this process has last moved."""
+    return time.monotonic() - (_ended[1] if _watching is None else _watching.last)
 
 
 class Watchdog(keras.callbacks.Callback):
@@ -74,6 +79,7 @@ class Watchdog(keras.callbacks.Callback):
 
     Attributes:
         place: how far the training has come, in words.
+        last: when it has last moved, by time.monotonic().
     """
 
     def __init__(
@@ -94,14 +100,14 @@ class Watchdog(keras.callbacks.Callback):
         self._epoch = 0
         self._traced: set[str] = set()
         self._factor = FIRST_TIME_FACTOR
-        self._last = time.monotonic()
+        self._began = self.last = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Starts watching."""
         self._progress("the start", FIRST_TIME_FACTOR)
-        when_moved(self._note_exchange)
+        when_moved(self.note_exchange)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
         global _watching
@@ -109,8 +115,8 @@ class Watchdog(keras.callbacks.Callback):
 
     def stop(self) -> None:
         """Stops watching."""
-        global _watching, _ended_place
-        _watching, _ended_place = None, self.place
+        global _watching, _ended
+        _watching, _ended = None, (self.place, self.last)
         when_moved(None)
         self._stop.set()
         if self._thread is not None:
@@ -124,20 +130,21 @@ class Watchdog(keras.callbacks.Callback):
         """See :func:`expect_usual`."""
         self._progress(where)
 
-    def _note_exchange(self) -> None:
-        self._last = time.monotonic()
+    def note_exchange(self) -> None:
+        """Notes that bytes of an exchange have moved outside of a step."""
+        self.last = time.monotonic()
 
     def _progress(self, where: str, factor: int = 1) -> None:
         now = time.monotonic()
         if self._factor == 1:
-            self._patience.took(now - self._last)
+            self._patience.took(now - self._began)
         self.place = where
         self._factor = factor
-        self._last = now
+        self._began = self.last = now
 
     def _watch(self) -> None:
         while not self._stop.wait(min(0.5, self._patience.seconds / 4)):
-            waited = time.monotonic() - self._last
+            waited = time.monotonic() - self.last
             if waited > self._patience.seconds * self._times * self._factor:
                 # One write: print() could write the line feed separately, after another rank's
                 # line.
@@ -174,7 +181,7 @@ class Watchdog(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.model is None or not self.model.ooodist.is_catching_up:
             if "train" not in self._traced:
-                self._patience.took(time.monotonic() - self._last, is_first=True)
+                self._patience.took(time.monotonic() - self._began, is_first=True)
             self._traced.add("train")
         self._progress(f"epoch {self._epoch}, step {batch + 1} ended")
 

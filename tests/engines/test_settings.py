@@ -7,6 +7,7 @@ import os
 import pytest
 
 from ooodist.engines import settings
+from ooodist.errors import UserError
 
 
 def test_horovods() -> None:
@@ -117,3 +118,23 @@ def test_horovod_names_what_waits_before_the_job_ends(
     engine: str, seconds: float | None, expected: dict[str, str]
 ) -> None:
     assert settings.stall_settings(engine, seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "expected"),
+    [
+        ("horovod", {}, {"HOROVOD_GLOO_TIMEOUT_SECONDS": "30"}),
+        ("byteps", {settings.HEARTBEAT: "2.5"}, {"PS_HEARTBEAT_TIMEOUT": "3"}),
+        ("collective", {settings.HEARTBEAT: "2.5"}, {}),
+    ],
+)
+def test_all_engines_have_the_same_limit_of_silence(
+    engine: str, given: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert settings.heartbeat_settings(engine, given) == expected
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "long"])
+def test_a_wrong_limit_of_silence(given: str) -> None:
+    with pytest.raises(UserError, match=f"^{settings.HEARTBEAT} is '{given}'; it must be a number"):
+        settings.heartbeat_seconds({settings.HEARTBEAT: given})

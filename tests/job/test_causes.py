@@ -164,6 +164,29 @@ def test_ranks_that_are_silent_are_named(config: Config, ranks: list[int]) -> No
     assert causes.is_of_another_rank(error)
 
 
+def test_so_is_rank_0_which_the_others_cannot_reach() -> None:
+    error = tf.errors.DeadlineExceededError(
+        None,
+        None,
+        "Collective ops is aborted by: Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/"
+        "Heartbeat\nThe error could be from a previous operation.",
+    )
+    message = causes.silence(error, 1, ["a", "b"], 34.6, 30)
+    assert message is not None
+    assert message.startswith("rank 1 on b ends, as it has not heard from rank 0 on a for 35 s: ")
+    assert "raise --heartbeat of the launcher, or OOODIST_HEARTBEAT_SECONDS (30 s)" in message
+
+
+def test_an_exchange_that_breaks_off_late_is_silence_and_at_once_is_an_end() -> None:
+    """As Horovod says both."""
+    error = tf.errors.UnknownError(None, None, "Horovod has been shut down. This was caused by")
+    message = causes.silence(error, 1, ["a", "b", "b"], 31, 30)
+    assert message is not None
+    assert "has not heard from rank 0 on a or rank 2 on b for 31 s: " in message
+    assert "(unless it has ended, and says why)" in message
+    assert causes.silence(error, 1, ["a", "b", "b"], 29, 30) is None
+
+
 def test_ranks_that_failed_are_not_silent() -> None:
     error = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Socket closed")
     assert causes.silent_ranks(error) == []

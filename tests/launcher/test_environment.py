@@ -89,6 +89,34 @@ def test_environment_of_byteps(launchers: Launchers) -> None:
     assert found["0"]["BYTEPS_SOCKET_PATH"] != found["1"]["BYTEPS_SOCKET_PATH"]
 
 
+@pytest.mark.parametrize(
+    ("options", "own", "seconds", "of_byteps"),
+    [
+        ((), {}, "30", "30"),
+        ((), {"OOODIST_HEARTBEAT_SECONDS": "40"}, "40", "40"),
+        (("--heartbeat", "2.5"), {"OOODIST_HEARTBEAT_SECONDS": "40"}, "2.5", "3"),
+        (("--heartbeat", "50"), {"PS_HEARTBEAT_TIMEOUT": "0"}, "50", "0"),
+    ],
+)
+def test_the_limit_of_silence(
+    launchers: Launchers,
+    options: tuple[str, ...],
+    own: dict[str, str],
+    seconds: str,
+    of_byteps: str,
+) -> None:
+    """Of workers and helpers; those of BytePS know none but its own variable."""
+    launchers.environment |= own
+    show = "import os; print(*(os.environ[n] for n in ('OOODIST_HEARTBEAT_SECONDS', "
+    show += "'PS_HEARTBEAT_TIMEOUT')))"
+    launchers.stand_in("byteps", __init__="", server=show)
+    done = launchers.run("-np", "1", "--engine", "byteps", *options, *python(show))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{label}] {seconds} {of_byteps}" for label in ("0", "scheduler", "server 0")
+    ]
+
+
 def test_temporary_files_end_with_the_job(launchers: Launchers) -> None:
     show = "import tempfile; print(tempfile.mkstemp()[1])"
     done = launchers.run("-np", "2", "--engine", "collective", *python(show))

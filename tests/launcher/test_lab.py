@@ -198,7 +198,7 @@ engines.shutdown()
 """)[1:]
     job = lab.start("collective", show, tmp_path)
     assert job.wait(90) == 0, job.failure
-    assert "heartbeat 86400000\n" in (tmp_path / "0.log").read_text()
+    assert "heartbeat 172800000\n" in (tmp_path / "0.log").read_text()
 
 
 def test_servers_of_byteps_are_beside_the_workers(lab: Lab) -> None:

@@ -242,6 +242,7 @@ GIVEN = ["-np", "1", "--engine", "local"]
         ([*GIVEN, "--servers", "2", "--", "true"], "--servers is for --engine byteps"),
         ([*GIVEN, "--share-network", "--", "true"], "--share-network is for --engine collective"),
         ([*GIVEN, "--timeout", "nan", "--", "true"], "'nan' is not a number of seconds"),
+        ([*GIVEN, "--heartbeat", "0.5", "--", "true"], "'0.5' is not a number of seconds from 1 "),
         ([*GIVEN, "--log-dir", "/etc/passwd/x", "--", "true"], "--log-dir /etc/passwd/x"),
         (
             ["-np", "4096", "--engine", "collective", "--bind", "--", "true"],

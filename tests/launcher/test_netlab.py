@@ -1,9 +1,12 @@
 """A job in the emulated network: real engines, and that nothing is left however it ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,21 @@ print("started", flush=True)
 ENDING
 time.sleep(600)
 """
+# What all ranks do in a job, until one of them finds the second file.
+EXCHANGES = """
+import sys
+from pathlib import Path
+import numpy as np
+from ooodist.config import job as job_file
+from ooodist.job import run
+begun, end = map(Path, sys.argv[1:])
+
+def exchange(engine):
+    while not engine.gather(np.array([end.exists()], np.int32)).any():
+        begun.touch()
+
+sys.exit(run.on_all_ranks(job_file.load(None, []), exchange))
+"""
 
 
 @pytest.mark.parametrize("engine", PROGRAMS)
@@ -33,6 +51,50 @@ def test_engine(netlabs: Launchers, engine: str) -> None:
     assert done.returncode == 0, done.stderr
     sums = sorted(line for line in done.stdout.splitlines() if "sum" in line)
     assert sums == ["[0] sum [3.]", "[1] sum [3.]"], done.stderr
+
+
+@pytest.mark.parametrize("engine", ["collective", "byteps"])  # Horovod's limit was 30 s always
+def test_eight_seconds_without_a_network_end_no_job(
+    netlabs: Launchers, tmp_path: Path, engine: str
+) -> None:
+    launcher = start_exchanges(netlabs, tmp_path, engine)
+    set_link(launcher, "down")
+    time.sleep(8)
+    set_link(launcher, "up")
+    (tmp_path / "end").touch()
+    _, errors = launcher.communicate(timeout=100)
+    assert launcher.returncode == 0, errors
+
+
+@pytest.mark.parametrize("engine", ["collective", "horovod"])
+def test_who_has_not_heard_from_whom(netlabs: Launchers, tmp_path: Path, engine: str) -> None:
+    """One setting for all engines; BytePS says it itself (tests/engines/test_byteps_patch.py)."""
+    launcher = start_exchanges(netlabs, tmp_path, engine, "--heartbeat", "4")
+    set_link(launcher, "down")
+    _, errors = launcher.communicate(timeout=100)
+    assert launcher.returncode == 1, errors
+    said = r"rank (\d) on host\1 ends, as it has not heard from rank (\d) on host\2 for \d+ s: "
+    assert re.search(said, errors), errors
+    assert "raise --heartbeat of the launcher, or OOODIST_HEARTBEAT_SECONDS (4 s)" in errors
+
+
+def start_exchanges(
+    netlabs: Launchers, folder: Path, engine: str, *options: str
+) -> subprocess.Popen[str]:
+    """A job of two workers that have begun to exchange, until there is a file "end"."""
+    needs_built(engine)
+    given = ["-np", "2", "--engine", engine, "--rate", "1Gbit", *options, *python(EXCHANGES)]
+    launcher = netlabs.start(*given, str(folder / "begun"), str(folder / "end"))
+    begun = folder / "begun"
+    wait_until(lambda: begun.exists() or launcher.poll() is not None, lambda: "no exchange", 120)
+    assert launcher.poll() is None, launcher.communicate()
+    return launcher
+
+
+def set_link(launcher: subprocess.Popen[str], state: str) -> None:
+    """Sets the link of host1 up or down."""
+    (name,) = {Path(each).name for each in networks_of(launcher.pid) if each.endswith("-host1")}
+    subprocess.run(["ip", "-n", name, "link", "set", "eth0", state], check=True)
 
 
 def test_places_of_byteps(netlabs: Launchers) -> None:

@@ -6,6 +6,7 @@ launcher gives it names, variables and ssh, takes its output apart, and has rank
 """
 
 import json
+import math
 import os
 import re
 import shlex
@@ -16,12 +17,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ooodist.engines.settings import heartbeat_seconds
 from ooodist.errors import UserError
 from ooodist.launcher.environment import OUTPUT, Process
 from ooodist.launcher.host import Host, each_once
 from ooodist.launcher.ssh.host import SshHost, passed_on
 from ooodist.launcher.ssh.leash import SHARED_MEMORY
-from ooodist.launcher.ssh.preflight import SSH_OPTIONS, Way
+from ooodist.launcher.ssh.preflight import Way, ssh_options
 
 ENGINES = {
     "mpi": {"OOODIST_ENGINE": "mpi"},
@@ -64,16 +66,17 @@ def process(
     )
     given = passed_on(os.environ) | OUTPUT | variables
     options = {
-        "plm_rsh_agent": shlex.join([*way.ssh, *SSH_OPTIONS]),
+        "plm_rsh_agent": shlex.join([*way.ssh, *ssh_options()]),
         "plm_rsh_no_tree_spawn": "1",  # hosts need not reach each other by ssh
         # From its SIGTERM to its SIGKILL, in seconds. Ranks may save on a signal of the launcher,
         # not of mpirun, which waits for so long, twice, even if all have ended.
         "odls_base_sigkill_timeout": "0",
     }
     is_here = keepers == "{}"
-    if not is_here:  # A host that is gone is noticed within 15 seconds, as by ssh; seconds, number.
-        keep_alive = {"time": "5", "intvl": "3", "probes": "3"}
-        options |= {f"oob_tcp_keepalive_{name}": value for name, value in keep_alive.items()}
+    if not is_here:  # A host that is gone is noticed as by ssh: 3 + 3 sixths of the limit.
+        sixth = math.ceil(heartbeat_seconds(os.environ) / 6)
+        keep_alive = {"time": 3 * sixth, "intvl": sixth, "probes": 3}  # seconds, number
+        options |= {f"oob_tcp_keepalive_{name}": str(each) for name, each in keep_alive.items()}
     if any(not isinstance(host, SshHost) for host in workers):
         _check_shared_memory(len(workers))
     start = [

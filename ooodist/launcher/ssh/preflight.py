@@ -1,6 +1,7 @@
 """Before a job starts on several hosts: they answer, and have the same of all that matters."""
 
 import json
+import math
 import os
 import select
 import shutil
@@ -14,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from ooodist.engines.settings import heartbeat_seconds
 from ooodist.errors import UserError
 from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import ipv4_address
@@ -22,12 +24,20 @@ from ooodist.launcher.ssh.keeper import Facts, Request
 from ooodist.launcher.ssh.listed import Listed
 
 ANSWER_SECONDS = 60.0  # a Python on a slow network disk takes long to start
-# No questions; a host that is gone is noticed within 15 seconds.
-SSH_OPTIONS = (
-    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
-    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"),
-)
 _LONGEST_ANSWER = 1 << 20  # bytes
+
+
+def ssh_options() -> tuple[str, ...]:
+    """Returns options for ssh: no questions, and an end when a host is silent for too long.
+
+    That is six intervals after its last answer, which is at most one older than its silence: 1 to
+    1.2 times the limit of heartbeats.
+    """
+    interval = math.ceil(heartbeat_seconds(os.environ) / 5)
+    return (
+        *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+        *("-o", f"ServerAliveInterval={interval}", "-o", "ServerAliveCountMax=5"),
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Way:
         if is_own(address):
             return ("sh", "-c")
         shared = ("-o", "ControlMaster=auto", "-o", f"ControlPath={sockets}/%C")
-        return (*self.ssh, *SSH_OPTIONS, *shared, "--", host.name)
+        return (*self.ssh, *ssh_options(), *shared, "--", host.name)
 
 
 @dataclass
