@@ -1,0 +1,220 @@
+"""The commands of README.md work as they stand, with the files of examples/."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ooodist import train
+from ooodist.config import job as job_file
+from ooodist.errors import UserError
+from ooodist.launcher import local, netlab
+from ooodist.plan import __main__ as plan
+from ooodist.plan import options as plan_options
+from tests.fork_server import fast_python
+from tests.jobs import ROOT
+
+README = (ROOT / "README.md").read_text()
+PROGRAMS = ("python", "horovodrun", "mpirun", "examples/", "scripts/", "git")
+LAUNCHERS = ("horovodrun", "mpirun", "bpslaunch")  # that scripts/install_engines.sh installs
+INSTALLED = Path(sys.executable).parent
+PATH = f"{INSTALLED}:{os.environ['PATH']}"
+# Commands that are not run here, by how they begin, and what tests them. Their options, files and
+# keys are checked all the same.
+NOT_RUN = {
+    "git clone": "it has brought this folder",
+    "scripts/quickstart.sh": "tests/test_quickstart.py",
+    "horovodrun -np 2 python -m ooodist.": "tests/plan",
+    "python -m ooodist.plan --config": "tests/plan",
+    "python -m ooodist.plan --costs examples/costs.yaml --devices": "tests/plan",
+    "python -m ooodist.plan --costs examples/costs.yaml --pipeline 8": "tests/plan",
+    "python launch/netlab.py": "tests/launcher/test_netlab.py",
+    "mpirun -np 2 python -m ooodist.train": "tests/pipeline",
+    "python -m ooodist.checkpoint": "tests/checkpoint",
+    "mpirun -np 8 python -m ooodist.train": "tests/pipeline/test_emulation.py",
+    "mpirun -np 32": "tests/job/test_division.py",
+    "python -m ooodist.train --set 'model={name: resnet20, width:": "tests/zoo",
+    "python -m ooodist.train --help": "tests/test_train.py",
+    "python -m ooodist.train --print-config": "tests/config",
+    "python launch/local.py -np 2 --engine collective -- python -m ooodist.train": "tests/data",
+    "python -m ooodist.launch --engine horovod --hosts": "tests/launcher/ssh",
+}
+SAYS = {  # some of what those that are run say
+    "python examples/warm_start.py": "warm start: starts from model",
+    "horovodrun": "engine horovod",
+    "examples/bpslaunch.sh": "engine byteps (DMLC_ROLE=worker, DMLC_NUM_WORKER=2): rank 0 of 2",
+}
+
+
+def sections() -> dict[str, list[str]]:
+    """The commands in README's blocks, each in one line, by the heading that they follow."""
+    found: dict[str, list[str]] = {}
+    for part in re.split(r"^## ", README, flags=re.MULTILINE)[1:]:
+        heading, text = part.split("\n", 1)
+        found[heading] = [
+            re.sub(r"  +", " ", line)
+            for language, block in re.findall(
+                r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
+            )
+            if not language and block.startswith(PROGRAMS)
+            for line in block.replace("\\\n", "").splitlines()
+        ]
+    return found
+
+
+COMMANDS = [command for commands in sections().values() for command in commands]
+
+
+def of(command: str, table: dict[str, str]) -> str | None:
+    """The value for the entry of a table with which a command begins."""
+    return next((value for begin, value in table.items() if command.startswith(begin)), None)
+
+
+def is_run(command: str) -> bool:
+    """Whether it is run here."""
+    return of(command, NOT_RUN) is None
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[str], str]:
+    """Runs a command in a folder that has what README names; returns what it printed."""
+    for name in ("examples", "launch"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "bin").mkdir()
+    scripts = {
+        # Launchers have the real Python, as their ranks are other process groups.
+        "python": f'case "$1" in launch/*) exec {sys.executable} "$@" ;; esac\n'
+        f'exec {fast_python()} "$@"',
+        "horovodrun": f'exec {fast_python()} {INSTALLED / "horovodrun"} "$@"',
+    }
+    for name, script in scripts.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    variables = {
+        "PATH": f"{tmp_path / 'bin'}:{PATH}",
+        "PYTHONPATH": str(ROOT),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        "HOME": str(tmp_path),  # profiles of this machine's user stay as they are
+    }
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=os.environ | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}"
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "heading", [heading for heading, commands in sections().items() if any(map(is_run, commands))]
+)
+def test_the_commands_of_a_section_work_as_they_stand(
+    heading: str, run: Callable[[str], str]
+) -> None:
+    for command in filter(is_run, sections()[heading]):
+        for launcher in LAUNCHERS:
+            if launcher in command and not shutil.which(launcher, path=PATH):
+                pytest.skip(f"no {launcher} here: see scripts/install_engines.sh")
+        assert (of(command, SAYS) or "") in run(command)
+
+
+def test_options_files_and_keys_of_all_commands_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for command in COMMANDS:
+        check(shlex.split(command, comments=True))
+
+
+def check(words: Sequence[str]) -> None:
+    """Reads a command of jobs, plans or launchers as the program would; raises what that raises."""
+    readers: dict[str, Callable[[list[str]], object]] = {
+        "launch/local.py": local._parse,
+        "launch/netlab.py": netlab._parse,
+        "ooodist.launch": local._parse,
+        "ooodist.plan": check_plan,
+        "ooodist.train": check_train,
+    }
+    for index, word in enumerate(words):
+        if word in readers and words[index + 1] != "--help":
+            readers[word](list(words[index + 1 :]))
+
+
+def check_train(arguments: Sequence[str]) -> None:
+    options = train._parse(arguments)
+    if options.emulate:
+        train._check_emulate(options)
+        job_file.load_parallel(options.config, options.overrides)
+    else:
+        train._config(options)
+
+
+def check_plan(arguments: Sequence[str]) -> None:
+    options = plan_options.parse(arguments)
+    if options.costs:
+        plan.plan_pipeline.check_kind_of_costs(options)
+    else:
+        plan._config(options)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("python -m ooodist.train --config job.yaml", UserError),
+        ("mpirun -np 2 python -m ooodist.train --set epoch=3", UserError),
+        (
+            "python launch/local.py -np 2 --engine mpi -- python -m ooodist.train --batch 3",
+            SystemExit,
+        ),
+        ("python -m ooodist.plan --costs costs.yaml --pipeline 4", UserError),
+    ],
+)
+def test_what_is_wrong_in_a_command_is_found(command: str, error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        check(command.split())
+
+
+def test_files_that_commands_name_are_there_and_each_example_is_named() -> None:
+    words = [word for command in COMMANDS for word in shlex.split(command, comments=True)]
+    named = {word for word in words if re.match(r"(examples|launch|scripts)/", word)}
+    for name in named:
+        assert (ROOT / name).is_file(), name
+    assert {f"examples/{path.name}" for path in (ROOT / "examples").iterdir()} <= named
+
+
+def test_every_reason_is_for_a_command_and_every_test_is_there() -> None:
+    for begin in [*NOT_RUN, *SAYS]:
+        assert any(command.startswith(begin) for command in COMMANDS), begin
+    for reason in NOT_RUN.values():
+        assert not reason.startswith("tests/") or (ROOT / reason).exists(), reason
+
+
+def test_engines_are_installed_before_their_launchers_are_used() -> None:
+    for launcher in LAUNCHERS:
+        first = re.search(rf"^{launcher} |/{launcher}|`{launcher}`", README, re.MULTILINE)
+        assert first
+        assert README.index("scripts/install_engines.sh") < first.start()
