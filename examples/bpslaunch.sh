@@ -12,5 +12,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$sockets"' EXIT
 DMLC_ROLE=scheduler bpslaunch &
 DMLC_ROLE=server bpslaunch &
 DMLC_ROLE=worker DMLC_WORKER_ID=1 BYTEPS_SOCKET_PATH=$sockets bpslaunch "$@" &
+other=$!
 DMLC_ROLE=worker DMLC_WORKER_ID=0 bpslaunch "$@"
-wait
+wait $other
+wait # for scheduler and server, which end with the workers

@@ -31,7 +31,7 @@ from tests.elastic.decisions import Decision, Notes, decided
 from tests.pipeline import measuring_worker
 from tests.pipeline.measuring_worker import BATCH, Witness
 from tests.pipeline.training_cases import EPOCHS, STEPS, Batches, Case
-from tests.pipeline.training_worker import compare, compiled, values_of
+from tests.pipeline.training_worker import compare, compiled, measure_once, values_of
 
 SHARE = "share"  # a case of its own
 BACK = {"I", "W", "B", "SEND_B", "RECV_B"}
@@ -261,6 +261,7 @@ def main(name: str) -> None:
         print(f"held: {name}, rank {engine.rank}", flush=True)
         return
     case = CASES[name]
+    measure_once(case)
     model, batches, masks = train(case)
     assert len(masks) == EPOCHS * STEPS
     assert masks[-1].version == EPOCHS * STEPS // 2

@@ -102,6 +102,8 @@ def rows_of_an_embedding_are_summed_for_each_optimizer() -> None:
         ooodist.distribute(ours)
         ours.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         assert_equal_ranks(ours)
+        if rank:
+            continue
         alone = embeddings.language_model(optimizer(), embeddings.DenseEmbedding, seed=7)
         alone.fit(x, y, batch_size=BATCH * size, shuffle=False, verbose=0)
         far = max(np.abs(a - b).max() for a, b in zip(values(ours), values(alone), strict=True))
@@ -137,6 +139,9 @@ def losses_over_masked_tokens_are_those_of_the_whole_batch() -> None:
         how = {"shuffle": False, "verbose": 0, "sample_weight": sample_weight}
         history = ours.fit(x, y, batch_size=BATCH, **how).history["loss"]
         assert_equal_ranks(ours)
+        engine.check_equal("history", str(history))
+        if rank:
+            continue
         alone = fresh(lambda: of_tokens(loss, mask_zero), 7)  # noqa: B023
         plain = alone.fit(x, y, batch_size=BATCH * size, **how).history["loss"]
         assert_close(values(ours), values(alone), 1e-5)
@@ -354,7 +359,7 @@ def a_trained_variable_that_is_no_part_of_the_model() -> None:
 
 @check
 def tape_in_a_loop_of_ones_own() -> None:
-    x, y = images(12 * BATCH * size)
+    x, y = images(4 * BATCH * size)
     ours, alone = fresh(convolutional, 50 + rank), fresh(convolutional, 50)
     optimizer, other = keras.optimizers.Adam(1e-3, epsilon=1e-3), None
     optimizer.build(ours.trainable_variables)
@@ -367,7 +372,7 @@ def tape_in_a_loop_of_ones_own() -> None:
 
     @tf.function(autograph=False)
     def steps() -> None:
-        for step in range(12):
+        for step in range(4):
             with tf.GradientTape() as tape:
                 loss = loss_of(ours, (step * size + rank) * BATCH, BATCH)
             tape = ooodist.DistributedGradientTape(tape, order="first_k", k=2, credit=2)
@@ -377,7 +382,7 @@ def tape_in_a_loop_of_ones_own() -> None:
     steps()
     assert_equal_ranks(ours)
     other = keras.optimizers.Adam(1e-3, epsilon=1e-3)
-    for step in range(12):
+    for step in range(4):
         with tf.GradientTape() as tape:
             loss = loss_of(alone, step * size * BATCH, BATCH * size)
         weights = alone.trainable_variables

@@ -33,6 +33,7 @@ from tests.pipeline.training_cases import CASES, EPOCHS, STEPS, Batches, Case
 EVALUATED = 12  # samples of a batch that is evaluated; the last batches are smaller
 SWAPS = "swaps"  # a case of its own: see swaps.py
 evaluated: set[tuple[object, ...]] = set()  # so far, in this job
+measured: dict[tuple[object, ...], Any] = {}  # layers, by model
 
 
 def compiled(case: Case, batches: Batches, make_optimizer: Callable[[], Any]) -> keras.Model:
@@ -85,6 +86,20 @@ def train_alone(
     return model
 
 
+def measure_once(case: Case) -> None:
+    """Has the layers of each model measured by the first case of a job that trains it."""
+    from ooodist.pipeline import planning
+    from ooodist.pipeline.layers.in_parts import measure_in_parts
+
+    def measure(*arguments: Any, **options: Any) -> Any:
+        key = case.model, case.microbatches, case.pipeline
+        if key not in measured:
+            measured[key] = measure_in_parts(*arguments, **options)
+        return measured[key]
+
+    planning.measure_in_parts = measure
+
+
 def main(name: str) -> None:
     case = CASES[name]
     engine = ooodist.init("mpi")
@@ -93,6 +108,7 @@ def main(name: str) -> None:
     expected = train_alone(case, alone, case.optimizer) if engine.rank == 0 else None
     from ooodist.pipeline import assembly, links  # later: they start MPI
 
+    measure_once(case)
     assembly._is_direct = lambda: case.direct
     costs.BUCKET_BYTES = case.bucket_bytes
     links.LEAST_SUM_SECONDS = 0.0  # however short: measure what they take from computing

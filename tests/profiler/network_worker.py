@@ -91,7 +91,8 @@ def check_profile(folder: Path) -> None:
 
 def main() -> None:
     check_verification(check_beside_a_step())
-    check_profile(Path(sys.argv[1]))
+    if engine.name == "collective":  # tests/test_examples.py profiles with each engine
+        check_profile(Path(sys.argv[1]))
     print(f"rank {engine.rank} measured", flush=True)
     ooodist.shutdown()
 
