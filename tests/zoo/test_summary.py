@@ -186,7 +186,7 @@ def test_what_is_no_summary_is_logged_and_made_anew(
 
 
 def test_a_summary_of_another_version_says_so() -> None:
-    with pytest.raises(UserError, match="it begins with .*'clustered': 5"):
+    with pytest.raises(UserError, match=r"it begins with .*'clustered': 5"):
         summary.read(gzip.compress(b'{"version": 1, "clustered": 5}\n'), {})
 
 
