@@ -16,7 +16,7 @@ from ooodist.config.sections import OrderConfig
 from ooodist.errors import UserError
 from ooodist.util.importing import without_collection
 from ooodist.util.log import FORMAT
-from ooodist.util.program import refused
+from ooodist.util.program import Parser, refused
 
 EXAMPLES = """\
 examples:
@@ -59,8 +59,8 @@ it, after a checkpoint, 1 for anything else.
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the job of the given command line and returns the exit code."""
-    options = _parse(arguments)
     try:
+        options = _parse(arguments)
         if options.emulate is not None:
             _check_emulate(options)
             from ooodist.pipeline import emulation_job
@@ -111,12 +111,10 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m ooodist.train",
         description="Train a model on one or more workers, from a YAML file.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="YAML file of the job")
     parser.add_argument(

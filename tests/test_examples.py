@@ -182,19 +182,16 @@ def check_plan(arguments: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "error"),
+    "command",
     [
-        ("python -m ooodist.train --config job.yaml", UserError),
-        ("mpirun -np 2 python -m ooodist.train --set epoch=3", UserError),
-        (
-            "python launch/local.py -np 2 --engine mpi -- python -m ooodist.train --batch 3",
-            SystemExit,
-        ),
-        ("python -m ooodist.plan --costs costs.yaml --pipeline 4", UserError),
+        "python -m ooodist.train --config job.yaml",
+        "mpirun -np 2 python -m ooodist.train --set epoch=3",
+        "python launch/local.py -np 2 --engine mpi -- python -m ooodist.train --batch 3",
+        "python -m ooodist.plan --costs costs.yaml --pipeline 4",
     ],
 )
-def test_what_is_wrong_in_a_command_is_found(command: str, error: type[BaseException]) -> None:
-    with pytest.raises(error):
+def test_what_is_wrong_in_a_command_is_found(command: str) -> None:
+    with pytest.raises(UserError):
         check(command.split())
 
 

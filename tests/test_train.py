@@ -156,6 +156,7 @@ def test_help_and_print_config(programs: Programs, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--config", "nowhere.yaml"], "--config nowhere.yaml cannot be read: "),
+        (["--batch", "3"], "unrecognized arguments: --batch 3; python -m ooodist.train --help"),
         (settings("bacth=3"), "there is no key bacth (did you mean batch?)"),
         (settings("batch=0"), "batch is 0; it must be a whole number, at least 1"),
         (settings("epochs=ten"), "epochs is ten; it must be a whole number"),

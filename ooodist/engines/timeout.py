@@ -29,6 +29,7 @@ def abort_after_error() -> None:
     """Aborts if an exception that nobody caught ends this process; to be called at its exit.
 
     For libraries that wait at exit until all ranks leave: the others wait for this one meanwhile.
+    Not after ``sys.exit``, as Python does not tell which code it is given.
     """
     if getattr(sys, "last_value", None) is not None:
         abort(CRASH_CODE)

@@ -213,7 +213,7 @@ def _plan(
     from ooodist.report.pipeline.planned import plan_pipelines
 
     logger.setLevel(logging.INFO)
-    with still_running("simulating schedules"):
+    with still_running("simulating and drawing schedules"):
         text = plan_pipelines(subject, settings, names, output)
     print(text, flush=True)
     return 0

@@ -41,8 +41,10 @@ class Patience:
             self._longest = max(self._longest, min(seconds, self.seconds))
 
     def __str__(self) -> str:
-        rule = "" if self._fixed is not None else f", {TIMES_LONGEST} times the longest step so far"
-        return f"{self.seconds:g} s{rule}"
+        if self._fixed is not None:
+            return f"{self._fixed:g} s"
+        rule = f"{TIMES_LONGEST} times the longest step so far, {LEAST_SECONDS:g} s at least"
+        return f"{self.seconds:.0f} s: {rule}"
 
 
 _listener: Callable[[], None] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from typing import Any, NoReturn
@@ -41,6 +42,8 @@ def refused(error: UserError) -> int:
     their launcher ends them when that one has ended, unless the mistake is theirs alone.
     """
     if any(os.environ.get(name, "0") != "0" for name in RANKS):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # it is ended without a word
         time.sleep(SECONDS_FOR_THE_FIRST)
     print_error(error)
     return USER_ERROR_CODE

@@ -22,12 +22,11 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 from ooodist.errors import UserError
 from ooodist.transfer.graph.operators import Outline, plain_of
 from ooodist.util import yaml_dataclass
-from ooodist.util.yaml_dataclass import Range
 from ooodist.zoo import bounded_json
 from ooodist.zoo.entry import check_meta
 from ooodist.zoo.index import Index, Row, unpacked
@@ -36,7 +35,7 @@ from ooodist.zoo.storage import State, Storage
 
 logger = logging.getLogger("ooodist")
 
-VERSION = 2
+_HEAD = {"version": 2}
 MOST_BYTES = 2**30  # unpacked
 MOST_HEAD_BYTES = 1000
 MOST_LINE_BYTES = 4 * 2**20
@@ -56,11 +55,6 @@ class Line:
     row: Row
     state: State
     outline: Outline
-
-
-@dataclass(frozen=True)
-class _Head:
-    version: Annotated[int, Range(VERSION, VERSION)]
 
 
 def take(index: Index, storage: Storage, new: Mapping[str, State]) -> list[str]:
@@ -120,7 +114,7 @@ def write(lines: Iterable[Line]) -> bytes:
     """
     content = io.BytesIO()
     with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=1, mtime=0) as packed:
-        packed.write(_json({"version": VERSION}))
+        packed.write(_json(_HEAD))
         for line in lines:
             said = {
                 "row": yaml_dataclass.plain(_unused(line.row)),
@@ -144,7 +138,9 @@ def read(content: bytes, wanted: Mapping[str, State]) -> list[Line]:
     found: dict[str, Line] = {}
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-            yaml_dataclass.read(_Head, json.loads(packed.readline(MOST_HEAD_BYTES)))
+            head = json.loads(packed.readline(MOST_HEAD_BYTES))
+            if head != _HEAD:
+                raise UserError(f"it begins with {head!r:.80}; this version of ooodist has {_HEAD}")
             for text in _lines(packed):
                 line = _line(text, wanted)
                 if line is not None:

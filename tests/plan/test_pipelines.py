@@ -124,8 +124,8 @@ def test_progress_is_told(layers_file: Path, tmp_path: Path) -> None:
         *("--schedule", "1f1b", "--output", str(tmp_path / "out")),
     )
     assert result.returncode == 0, result.stdout
-    told = [line for line in result.stdout.splitlines() if line.startswith("ooodist: planning")]
-    assert told == ["ooodist: planning p=2, m=2", "ooodist: planning p=2, m=4"]
+    told = re.findall(r"^ooodist: (\w+ p=.*)$", result.stdout, re.MULTILINE)
+    assert told == [f"{doing} p=2, m={m}" for doing in ("planning", "drawing") for m in (2, 4)]
 
 
 def test_what_takes_long_says_so(
@@ -135,7 +135,9 @@ def test_what_takes_long_says_so(
     arguments = (*PIPELINE, "--schedule", "1f1b", "--output", str(tmp_path / "out"))
     assert program.main(["--costs", str(layers_file), *arguments]) == 0
     assert re.search(
-        r"^ooodist: simulating schedules: \d+ s so far$", capsys.readouterr().err, re.MULTILINE
+        r"^ooodist: simulating and drawing schedules: \d+ s so far$",
+        capsys.readouterr().err,
+        re.MULTILINE,
     )
 
 

@@ -142,4 +142,6 @@ def test_limits_follow_what_steps_have_taken_unless_one_is_given(
         limits.append(patience.seconds)
     assert limits == [60, 700, 60, 600, 600, 6000]
     assert fixed.seconds == 5
-    assert (str(patience), str(fixed)) == ("6000 s, 10 times the longest step so far", "5 s")
+    rule = "10 times the longest step so far, 60 s at least"
+    said = [str(each) for each in (patience, Patience(), fixed)]
+    assert said == [f"6000 s: {rule}", f"60 s: {rule}", "5 s"]

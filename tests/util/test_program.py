@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from ooodist.errors import UserError
@@ -20,6 +24,7 @@ def test_other_ranks_let_the_first_one_say_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed = []  # when a rank begins to wait
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)  # of this process, they stay
     monkeypatch.setattr(program.time, "sleep", lambda _: printed.append(capsys.readouterr().err))
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     refused(UserError("batch is 0"))
@@ -29,6 +34,22 @@ def test_other_ranks_let_the_first_one_say_it(
     refused(UserError("batch is 0"))
     assert printed == [""]
     assert capsys.readouterr().err == "ooodist: error: batch is 0\n"  # it is this rank's alone
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_rank_that_waits_is_ended_without_a_word(number: signal.Signals) -> None:
+    code = f"""if True:
+        import os, signal, time
+        from ooodist.errors import UserError
+        from ooodist.util import program
+        for each in (signal.SIGINT, signal.SIGTERM):  # as a job does
+            signal.signal(each, lambda *_: print("SIGTERM: ends; no step is lost", flush=True))
+        program.time.sleep = lambda _: os.kill(os.getpid(), {number:d})
+        os.environ["OOODIST_RANK"] = "1"
+        program.refused(UserError("batch is 0"))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "", "")
 
 
 def parser() -> Parser:

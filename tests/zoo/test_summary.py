@@ -185,6 +185,11 @@ def test_what_is_no_summary_is_logged_and_made_anew(
     assert caplog.text.count(f"the summary of zoo {folder} is not used: ") == 1
 
 
+def test_a_summary_of_another_version_says_so() -> None:
+    with pytest.raises(UserError, match=r"it begins with .*'clustered': 5"):
+        summary.read(gzip.compress(b'{"version": 1, "clustered": 5}\n'), {})
+
+
 def test_a_bomb_is_not_unpacked() -> None:
     head = b'{"version": 2}\n'
     bomb = gzip.compress(head + b" " * (2 * summary.MOST_LINE_BYTES) + b"\n")

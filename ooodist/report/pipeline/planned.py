@@ -131,6 +131,7 @@ def _placement_of_the_fastest(comparisons: Sequence[Comparison]) -> list[str]:
 def _write(comparison: Comparison, folder: Path) -> None:
     """Writes the files for one setting."""
     assert comparison.best is not None
+    logger.info("drawing %s", _short(comparison.setting))
     schedule = comparison.best[1].plan.schedule
     (folder / SCHEDULE_NAME).write_text(to_csv(schedule), encoding="utf-8")
     yaml_dataclass.write_file(comparison.costs, folder / COSTS_NAME)
