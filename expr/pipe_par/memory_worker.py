@@ -18,6 +18,7 @@ from process_memory import status
 from ooodist import engines
 from ooodist.compat.keras_model import build_with
 from ooodist.config.sections import ParallelConfig
+from ooodist.util.patience import Patience
 
 LAYERS, WIDTH = 32, 512
 INPUTS = 8
@@ -57,7 +58,7 @@ def measure(microbatches: int) -> list[dict[str, float]]:
         split=tuple(model.layers[1 + half * n].name for n in range(1, engine.size)),
     )
     ranks = make_ranks(engine, engine.size, 1)
-    assembly = assemble(model, batch, parallel, ranks, engine, TIMEOUT)
+    assembly = assemble(model, batch, parallel, ranks, engine, Patience(TIMEOUT))
     peaks = []
     for _ in range(6):
         engine.barrier()

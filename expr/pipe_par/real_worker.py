@@ -20,6 +20,7 @@ from ooodist import engines
 from ooodist.compat.keras_model import build_with
 from ooodist.config import job as job_file
 from ooodist.config.sections import ParallelConfig
+from ooodist.util.patience import Patience
 
 TIMEOUT = 300.0
 # For each way of placing stages on ranks, a schedule that has it, and all schedules of it.
@@ -71,7 +72,7 @@ class Worker:
             )
             ranks = make_ranks(engine, engine.size, 1)
             self.assemblies[placement] = assemble(
-                self.model, self.batch, parallel, ranks, engine, TIMEOUT
+                self.model, self.batch, parallel, ranks, engine, Patience(TIMEOUT)
             )
         self.plans = {name: assembly.plan for name, assembly in self.assemblies.items()}
         largest = self.assemblies["one stage a rank"].splitter.size
