@@ -152,6 +152,7 @@ class DataParallel(Strategy):
             accumulate=self.accumulate,
             watch=self.watch,
             carrying=self.carrying_for(backward.plan),
+            element_spec=lambda: self.element_spec,
         )
         return in_launches(launch, steps=steps, accumulate=self.accumulate)
 

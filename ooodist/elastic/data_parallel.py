@@ -197,6 +197,7 @@ class SelectiveDataParallel:
                 updating=self._optimizer_state.counting,
                 watch=self.inner.watch,
                 carrying=self.inner.carrying_for(backward.plan),
+                element_spec=lambda: self.inner.element_spec,
             )
             self.launches[key] = planned, launch
             if len(self.launches) > self.config.cache:

@@ -56,6 +56,8 @@ class Launch:
         watch: is told whether gradients are finite; None: they are not checked.
         carrying: holds what the model's launches leave to each other, as the plan says; None: they
             leave nothing.
+        element_spec: returns the ``element_spec`` of what the next batches are read from, whose
+            shapes steps are traced with, as Keras does; None, or returns it: those of the batches.
 
     Raises:
         UserError: ``accumulate`` > 1 with a custom ``train_step``, which may do anything with its
@@ -71,6 +73,7 @@ class Launch:
         updating: Callable[[], AbstractContextManager[None]] | None = None,
         watch: GradientWatch | None = None,
         carrying: Carrying | None = None,
+        element_spec: Callable[[], Any] | None = None,
     ) -> None:
         if accumulate > 1 and type(model).train_step is not keras.Model.train_step:
             raise UserError(
@@ -83,11 +86,14 @@ class Launch:
         self._updating = updating or contextlib.nullcontext
         self._watch = watch
         self._carrying = carrying
+        self._element_spec = element_spec or (lambda: None)
         self._carried: CarriedUpdates | None = None  # made before the first call
         self._verdict: EarlyVerdict | None = None  # made when it is first traced
         self._sums = GradientSums()
         self._checked: dict[int, Sequence[Checked]] = {}
         self._traced = tf.function(self._run, autograph=False, reduce_retracing=True)
+        self._spec: Any = None  # of the batches of the last call
+        self._traced_for: set[tuple[int, bool]] = set()  # such calls on batches of this spec
 
     def __call__(self, batches: Sequence[Batch]) -> dict[str, tf.Tensor]:
         """Trains on ``batches``, one update for each ``accumulate`` of them.
@@ -106,7 +112,10 @@ class Launch:
         carried = self._updates()
         taken = None if self._carrying is None else self._carrying.take(carried)
         notices = _NO_NOTICES if self._watch is None else self._watch.notices.own()
-        logs, codes, left = run(tuple(batches), taken, tf.constant(notices))
+        arguments = tuple(batches), taken, tf.constant(notices)
+        if run is self._traced:
+            self._trace_as_keras(*arguments)
+        logs, codes, left = run(*arguments)
         if self._watch is not None:
             checked, num_steps = self._checked[len(batches)], len(batches) // self.accumulate
             self._watch.note(codes, checked, num_steps, logs)
@@ -114,6 +123,27 @@ class Launch:
             assert left is not None
             self._carrying.keep(carried, left)
         return logs
+
+    def _trace_as_keras(
+        self, batches: tuple[Batch, ...], left: Left | None, notices: tf.Tensor
+    ) -> None:
+        """Traces the call with the shapes of the ``element_spec``, if it is known, unless it was.
+
+        Which kernels TensorFlow fuses depends on whether the batch size is known, so the last bits
+        do. A function that was traced for open shapes serves batches of any size.
+        """
+        spec, call = self._element_spec(), (len(batches), left is None)
+        if spec is not self._spec:
+            self._spec, self._traced_for = spec, set()
+        if spec is None or call in self._traced_for:
+            return
+        self._traced_for.add(call)
+
+        def of(leaf: Any, leaf_spec: Any) -> Any:
+            return None if leaf is None else leaf_spec
+
+        specs = tuple(tf.nest.map_structure(of, batch, spec) for batch in batches)
+        self._traced.get_concrete_function(specs, left, notices)
 
     def trace(self, batches: Sequence[Batch]) -> Any:
         """Traces a launch on such batches without running it; returns its graph (a FuncGraph)."""

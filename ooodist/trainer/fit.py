@@ -131,6 +131,7 @@ class DistributedFit:
 
     def begin_batches(self, spec: Any) -> None:
         """Prepares for batches of this ``element_spec``, None if unknown; all ranks call it."""
+        self.strategy.inner.element_spec = None  # a plan is made before the first call
         if self.strategy.begin_batches(spec):
             self._model.train_function = None  # made anew
 
@@ -150,6 +151,8 @@ class DistributedFit:
                 self.steps_ahead = max(0, self.steps_ahead - self._steps_per_call)
                 return self._last_logs
             batches = self._next_batches(iterator)
+            if self.engine.size == 1:  # open shapes give Keras's bits, and cost a little time
+                strategy.inner.element_spec = getattr(iterator, "element_spec", None)
             if run is None:  # in train_on_batch, whose batch an override may have made
                 batch = arrays.present(batches[0])
                 strategy.plan(tf.nest.map_structure(tf.convert_to_tensor, batch))

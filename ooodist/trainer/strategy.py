@@ -65,6 +65,7 @@ class Strategy(ABC):
         engine: what the ranks communicate with.
         arguments: as given.
         steps_per_execution, accumulate: their product is the number of batches of a call.
+        element_spec: of what the batches of the next call are read from; None if it is not known.
         left: batches of this fit that are still to be trained on; None if unknown.
         watch: ends the training when gradients or weights are not finite, or as ``on_nan`` says.
         has_whole_model: whether each rank has all weights.
@@ -93,6 +94,7 @@ class Strategy(ABC):
         self.arguments = f"{arguments} {on_nan}"
         self.steps_per_execution = steps_per_execution
         self.accumulate = accumulate
+        self.element_spec: Any = None
         self.left: int | None = None
         self.watch = GradientWatch(engine, model, on_nan)
         self.carrying: Carrying | None = None
