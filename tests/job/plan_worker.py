@@ -91,7 +91,8 @@ def issued(plan: Plan) -> list[str]:
 def any_plan_leaves_the_numbers_alone() -> None:
     first = ooodist.distribute(model())
     baseline = trained(first)
-    for seed in range(6 // (engine.size // 2)):  # a step of more workers takes longer
+    # A step of more workers takes longer, and what a plan does to a step is alike with each engine.
+    for seed in range(6 if (engine.name, engine.size) == ("collective", 2) else 3):
         plan = random_plan(first, seed)
         made = ooodist.distribute(model(), order=plan)
         state = trained(made)

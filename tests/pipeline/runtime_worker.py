@@ -1,6 +1,6 @@
 """A pipeline that trains, against one process: ``mpirun -np 2 python runtime_worker.py CASE...``.
 
-A case is MODEL:M:S,S...; after 20 steps under each of the schedules S, the variables of each rank
+A case is MODEL:M:S,S...; after 10 steps under each of the schedules S, the variables of each rank
 are those of a model that was trained whole, with the same M micro-batches.
 """
 
@@ -24,7 +24,7 @@ from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Schedule, without_tr
 from ooodist.util.patience import Patience
 from tests.pipeline.models import MODELS, parts_at
 
-STEPS = 20
+STEPS = 10
 TOLERANCE = 1e-6 * STEPS  # sums of floats in another order, in each step
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": schedules.gpipe,
