@@ -48,7 +48,7 @@ def test_pipeline_trains_on_all_hosts(cluster: Cluster) -> None:
     pytest.importorskip("mpi4py", reason="run scripts/install_engines.sh mpi")
     state, output = train(cluster, "mpi", *PIPELINE)
     assert state == "COMPLETED:0", output
-    assert "2 of 2 stages on 2 ranks" in output
+    assert "2 pipelines, each of 2 stages on 2 ranks" in output
     assert (cluster.folder / "mpi" / "model.keras").exists()
 
 

@@ -29,7 +29,7 @@ from .hosts import SshHosts, on, ssh_hosts
 SUMMARIES = {
     **{name: f"4 (engine {name}), batch 32 each" for name in ("collective", "horovod", "byteps")},
     "horovod-mpi": "4 (engine horovod), batch 32 each",
-    "mpi": "2 of 2 stages on 2 ranks, 4 micro-batches, schedule 1f1b",
+    "mpi": "2 pipelines, each of 2 stages on 2 ranks, 4 micro-batches, schedule 1f1b",
 }
 # A worker with a child.
 FAMILY = """
@@ -80,7 +80,8 @@ def test_engine_trains_on_four_hosts(
     assert "[launch] 4 workers on host0, host1, host2, host3" in done.stderr
     assert (tmp_path / "out" / "model.keras").is_file()
     for rank in range(4):
-        assert (tmp_path / "logs" / f"{rank}.log").stat().st_size > 0
+        assert (tmp_path / "logs" / f"{rank}.log").is_file()
+    assert "epoch 1/1" in (tmp_path / "logs" / "0.log").read_text()
 
 
 def started(launcher: subprocess.Popen[str], number: int) -> dict[int, list[str]]:
