@@ -20,6 +20,7 @@ _COMPUTING = re.compile(r"\bcompile_(loss|metrics)/(\w+)")
 # Errors of TensorFlow's collectives, gRPC and Horovod when the peer process is gone.
 _BROKEN_OFF = re.compile(
     r"Collective ops is aborted|Horovod has been shut down|Socket closed|Connection reset by peer"
+    r"|Timed out waiting \d+ms for (recv|send) operation"  # of gloo, in Horovod
 )
 # What TensorFlow's coordination service says on all other ranks.
 _SILENT = re.compile(r"stopped sending heartbeats\):((?:[\s,]*/job:worker/\S*task:\d+)+)")

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import tensorflow as tf
@@ -23,13 +24,18 @@ BYTEPS = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "2", "DMLC_WORKER_ID": "1"}
 
 
 @pytest.fixture(autouse=True)
-def plain_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a process that no launcher has started and that has no engine yet."""
+    before = dict(os.environ)  # to which engines add their limits
     for variable in list(os.environ):
         if variable.startswith(_OF_LAUNCHERS):
             monkeypatch.delenv(variable)
     monkeypatch.setattr(engines, "_current", None)
     monkeypatch.setattr(engines, "_was_shut_down", False)
+    yield
+    monkeypatch.undo()
+    for variable in os.environ.keys() - before.keys():
+        del os.environ[variable]
 
 
 def _tf_config(jobs: dict[str, list[str]], task: str = "worker", index: int = 0) -> dict[str, str]:

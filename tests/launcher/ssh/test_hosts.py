@@ -180,7 +180,7 @@ def test_training_goes_on_with_fewer_hosts_and_takes_one_back(
         settings = [word for each in job for word in ("--set", each)]
         output = tmp_path / name
         program = [sys.executable, "-m", "ooodist.train", *settings, "--output", str(output)]
-        more = ["--restarts", "3", "--min-workers", "2", "--", *program]
+        more = ["--restarts", "3", "--min-workers", "2", "--heartbeat", "12", "--", *program]
         return launchers.start(*options(hosts, "collective", 3), *more), output
 
     def newest(output: Path) -> tuple[int, int]:
