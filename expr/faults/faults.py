@@ -412,26 +412,22 @@ FAULTS = {
         is_resumed=False,
         at_start=True,
     ),
-    "second_term": Fault(
-        "SIGTERM twice, and rank 1 stands still",
-        _twice(signal.SIGTERM),
-        settings=(OWN_DATA.format("stands_still"),),
-        names="a second signal, killed",
-        may_interrupt_writing=True,
-        most=2,
-        code=143,
-        is_resumed=False,
-    ),
-    "second_interrupt": Fault(
-        "Ctrl-C twice, and rank 1 stands still",
-        _twice(signal.SIGINT),
-        settings=(OWN_DATA.format("stands_still"),),
-        names="a second signal, killed",
-        may_interrupt_writing=True,
-        most=2,
-        code=130,
-        is_resumed=False,
-    ),
+    **{
+        f"second_{name}": Fault(
+            f"{shown} twice, and rank 1 stands still",
+            _twice(number),
+            settings=(OWN_DATA.format("stands_still"),),
+            names="a second signal, killed",
+            may_interrupt_writing=True,
+            most=2,
+            code=128 + number,
+            is_resumed=False,
+        )
+        for name, shown, number in (
+            ("term", "SIGTERM", signal.SIGTERM),
+            ("interrupt", "Ctrl-C", signal.SIGINT),
+        )
+    },
     "kill_launcher": Fault(
         "`kill -9` of the launcher",
         _kill(signal.SIGKILL, _is_launcher),

@@ -306,21 +306,25 @@ class Controller:
 
     def compare(self, meter: StepMeter) -> None:
         """Warns, once for each selection, if its steps take longer than was asked for."""
-        seconds = None if self.mask is None else meter.median(self.mask.digest)
-        if seconds is None or self.config.select in FIXED or self._slow is self.mask:
+        rho = self._measured_rho(meter)
+        if rho is None or self.config.select in FIXED or self._slow is self.mask:
             return
-        rho = seconds / self.full_seconds
         if rho > self.config.rho * (1 + MOST_OVER_RHO):
             self._slow = self.mask
             logger.warning(
                 "elastic: a step takes %.1f ms, %.2f of a full one (%.1f ms when it was measured), "
                 "where rho %g was asked for; other programs on this machine, and parts of a step "
                 "that no selection changes, can be the reason",
-                seconds * 1e3,
+                rho * self.full_seconds * 1e3,
                 rho,
                 self.full_seconds * 1e3,
                 self.config.rho,
             )
+
+    def _measured_rho(self, meter: StepMeter) -> float | None:
+        """Returns how long steps of the selection take, of a full one; None: not known yet."""
+        seconds = None if self.mask is None else meter.median(self.mask.digest)
+        return None if seconds is None else seconds / self.full_seconds
 
     # Reports and checkpoints
 
@@ -340,9 +344,9 @@ class Controller:
             "elastic_share": selected / sum(size.values()),
             "elastic_exchanged_bytes": float(selected if exchanges else 0),
         }
-        seconds = meter.median(self.mask.digest)
-        if seconds is not None:
-            scalars["elastic_rho"] = seconds / self.full_seconds
+        rho = self._measured_rho(meter)
+        if rho is not None:
+            scalars["elastic_rho"] = rho
         return scalars
 
     def write_report(self, folder: Path) -> list[str]:
