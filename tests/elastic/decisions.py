@@ -42,9 +42,10 @@ CHANGING = (everything, head_and_deepest, every_second, everything)
 def decided(decisions: Sequence[Decision]) -> Iterator[None]:
     """The first selection is the first of these, the second the second, and so on, in turns.
 
-    Without any, nothing is changed.
+    Any rho is feasible meanwhile, whatever a busy machine has measured. Without any decision,
+    nothing is changed.
     """
-    plain = Controller._decide
+    plain, check_rho = Controller._decide, Controller._check_rho
 
     def decide(controller: Controller, values: Any) -> dict[str, Any]:
         choice = controller.cost_model.choice
@@ -54,12 +55,15 @@ def decided(decisions: Sequence[Decision]) -> Iterator[None]:
             "weights": sorted(choice.weights(frozenset(decision(choice)))),
         }
 
+    def double_budget(controller: Controller) -> None:
+        controller.full_seconds *= 2
+
     if decisions:
-        Controller._decide = decide
+        Controller._decide, Controller._check_rho = decide, double_budget
     try:
         yield
     finally:
-        Controller._decide = plain
+        Controller._decide, Controller._check_rho = plain, check_rho
 
 
 class Notes(keras.callbacks.Callback):
