@@ -25,7 +25,7 @@ from tests.jobs import ROOT, needs_built
 PROGRAM = [sys.executable, "-m", "ooodist.train"]
 SMALL = "model={name: mlp, layers: [8], dropout: 0.2}"
 SECONDS_TO_END = 60.0
-EPOCHS = 20  # of a job that is killed after the third
+EPOCHS = 12  # of a job that is killed after the third
 
 
 class Programs:
@@ -146,7 +146,7 @@ def test_help_and_print_config(programs: Programs, tmp_path: Path) -> None:
     file.write_text("batch: 32\nmodel: {name: mlp}\n")
     arguments = ["--engine", "horovod", "--output", "x y", "--resume", "--print-config"]
     printed = programs.run(
-        *PROGRAM, "--config", str(file), *settings("epochs=3"), *arguments
+        *forked(), "--config", str(file), *settings("epochs=3"), *arguments
     ).stdout
     for line in ("engine: horovod", "batch: 32", "epochs: 3", "output: x y", "  resume: true"):
         assert f"{line}\n" in printed
@@ -181,7 +181,7 @@ def test_an_engine_that_is_not_built_says_how_to_build_it(
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('built for another TensorFlow')")
     environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}
-    result = programs.run(*PROGRAM, "--engine", "horovod", **environment)
+    result = programs.run(*forked(), "--engine", "horovod", **environment)
     assert result.returncode == 2
     (error,) = errors(result.stdout)
     assert "horovod" in error
@@ -194,7 +194,7 @@ def test_a_port_that_is_taken_is_named(programs: Programs, tmp_path: Path) -> No
         cluster = {"worker": [address, "127.0.0.1:9"]}
         config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
         arguments = [*settings(SMALL), "--output", str(tmp_path)]
-        result = programs.run(*PROGRAM, *arguments, TF_CONFIG=config)
+        result = programs.run(*forked(), *arguments, TF_CONFIG=config)
     assert result.returncode == 2, result.stdout
     (error,) = errors(result.stdout)
     assert f"rank 0 cannot listen on port {address[10:]}, which TF_CONFIG gives it" in error

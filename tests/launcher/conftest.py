@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import fast_python
+
 LAUNCH = Path(__file__).parents[2] / "launch"
 LOCAL, NETLAB = LAUNCH / "local.py", LAUNCH / "netlab.py"
 CLEAR_SECONDS = 10.0
@@ -114,6 +116,11 @@ def wait_until(
 def python(script: str) -> list[str]:
     """The end of a launcher's command line: workers that run this."""
     return ["--", sys.executable, "-c", script]
+
+
+def forked(script: str) -> list[str]:
+    """The same with TensorFlow imported; their names in /proc are those of the fork server."""
+    return ["--", fast_python(), "-c", script]
 
 
 def networks_of(process: int) -> list[str]:

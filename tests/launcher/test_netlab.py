@@ -12,7 +12,7 @@ import pytest
 
 from tests.jobs import needs_built
 
-from .conftest import Launchers, networks_of, python, wait_until
+from .conftest import Launchers, forked, networks_of, python, wait_until
 from .test_real_engines import PROGRAMS
 
 GIVEN = ["-np", "2", "--engine", "collective", "--rate", "100Mbit"]
@@ -46,7 +46,7 @@ sys.exit(run.on_all_ranks(job_file.load(None, []), exchange))
 def test_engine(netlabs: Launchers, engine: str) -> None:
     needs_built(engine)
     program = PROGRAMS[engine].replace("ENDING", "")
-    arguments = ["-np", "2", "--engine", engine, "--rate", "250Mbit", *python(program)]
+    arguments = ["-np", "2", "--engine", engine, "--rate", "250Mbit", *forked(program)]
     done = netlabs.run(*arguments, timeout=120)
     assert done.returncode == 0, done.stderr
     sums = sorted(line for line in done.stdout.splitlines() if "sum" in line)
@@ -83,7 +83,7 @@ def start_exchanges(
 ) -> subprocess.Popen[str]:
     """A job of two workers that have begun to exchange, until there is a file "end"."""
     needs_built(engine)
-    given = ["-np", "2", "--engine", engine, "--rate", "1Gbit", *options, *python(EXCHANGES)]
+    given = ["-np", "2", "--engine", engine, "--rate", "1Gbit", *options, *forked(EXCHANGES)]
     launcher = netlabs.start(*given, str(folder / "begun"), str(folder / "end"))
     begun = folder / "begun"
     wait_until(lambda: begun.exists() or launcher.poll() is not None, lambda: "no exchange", 120)

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from ooodist.launcher import restarts
 from ooodist.launcher.output import Output
 from ooodist.launcher.restarts import TRAINER, Ended, resuming
 from ooodist.launcher.supervise import STOP_SIGNALS, Signals
+
+from tests.fork_server import fast_python
 
 from .conftest import Launchers, python, wait_until
 
@@ -93,7 +94,7 @@ def test_a_worker_that_is_killed_changes_no_bit(launchers: Launchers, tmp_path: 
     given = [word for setting in settings for word in ("--set", setting)]
 
     def start(output: Path) -> subprocess.Popen[str]:
-        train = [sys.executable, "-m", "ooodist.train", *given, "--output", str(output)]
+        train = [fast_python(), "-m", "ooodist.train", *given, "--output", str(output)]
         options = ["-np", "2", "--engine", "collective", "--restarts", "2", "--timeout", "120"]
         return launchers.start(*options, "--", *train)
 

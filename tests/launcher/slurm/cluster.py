@@ -14,6 +14,7 @@ from typing import Self
 
 from ooodist.launcher.host import Host
 from ooodist.launcher.lab import Lab
+from tests.fork_server import fast_python
 from tests.launcher.conftest import needs_root, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -59,9 +60,9 @@ class Cluster:
         # Not in /tmp: munged refuses folders that everybody may write to, and those above it.
         self.folder = folder = Path("/run") / f"ooodist-slurm-{secrets.token_hex(4)}"
         self._daemons: list[subprocess.Popen[bytes]] = []
-        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        folders = (Path(fast_python()).parent, Path(sys.executable).parent)  # of python, of others
         self.environment = os.environ | {
-            "PATH": programs,
+            "PATH": os.pathsep.join([*map(str, folders), os.environ["PATH"]]),
             "PYTHONPATH": str(ROOT),
             "SLURM_CONF": str(folder / "slurm.conf"),
             "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -131,13 +132,8 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         for daemon in reversed(self._daemons):
-            daemon.terminate()
-        for daemon in self._daemons:
-            try:
-                daemon.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            daemon.kill()  # asked to end, slurmctld saves its state for up to ten seconds
+            daemon.wait()
             self._cleaner.forget_group(daemon.pid)
 
     def _configure(self) -> None:
