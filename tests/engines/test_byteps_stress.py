@@ -1,7 +1,7 @@
 """No sum of BytePS is wrong, whatever its workers' speeds and the number of its servers.
 
 The released BytePS fails here: a worker that is ahead overwrites, on the server, a sum that a
-slower one has not yet pulled (about 50 wrong sums of 2,000). patches/byteps-*.patch mends it.
+slower one has not yet pulled (about 20 wrong sums of 800). patches/byteps-*.patch mends it.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ from tests.fork_server import fast_python
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "launch" / "local.py"
 WORKER = Path(__file__).with_name("byteps_stress_worker.py")
-NUM_EXCHANGES = 2_000
+NUM_EXCHANGES = 800
 LIMIT_SECONDS = 300  # takes 10 on two idle cores; the machine may have other things to do
 
 pytestmark = pytest.mark.skipif(

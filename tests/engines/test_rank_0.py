@@ -31,18 +31,13 @@ def test_one_process_does_it_itself(engine: LocalEngine | None) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_two_workers_pass_every_check(engine: str, tmp_path: Path) -> None:
+def test_workers_pass_every_check(engine: str, tmp_path: Path) -> None:
     needs_built(engine)
     names = OF_EACH_ENGINE
     if engine == "collective":  # what is asked of a zoo is the same with each
         names = re.findall(r"\n@check\ndef (\w+)", WORKER.read_text())
         assert len(names) > 8
-    job = run_job(engine, 2, WORKER, str(tmp_path), *names, seconds=300)
+    size = 3 if engine == "horovod" else 2
+    job = run_job(engine, size, WORKER, str(tmp_path), *names, seconds=300)
     assert job.returncode == 0, job.stdout[-6000:]
     assert re.findall(r"passed (\w+)", job.stdout) == names
-
-
-def test_three_workers(tmp_path: Path) -> None:
-    job = run_job("collective", 3, WORKER, str(tmp_path), *OF_EACH_ENGINE, seconds=300)
-    assert job.returncode == 0, job.stdout[-6000:]
-    assert re.findall(r"passed (\w+)", job.stdout) == OF_EACH_ENGINE

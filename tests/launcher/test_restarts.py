@@ -18,7 +18,6 @@ from ooodist.launcher import restarts
 from ooodist.launcher.output import Output
 from ooodist.launcher.restarts import TRAINER, Ended, resuming
 from ooodist.launcher.supervise import STOP_SIGNALS, Signals
-
 from tests.fork_server import fast_python
 
 from .conftest import Launchers, python, wait_until
