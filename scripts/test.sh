@@ -16,7 +16,13 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
 fi
 
 SECONDS=0
-step() { echo "== $* ($SECONDS s)"; }
+begun=0
+steps=""
+step() { # says what begins, and notes how long the step before it took
+  steps+="$((SECONDS - begun)) s"$'\n'"$* "
+  begun=$SECONDS
+  echo "== $* ($SECONDS s)"
+}
 
 step environment
 make_environment cpu,horovod,byteps,mpi,zoo,dev
@@ -73,4 +79,5 @@ fi
 step newest TensorFlow and Keras # only warns
 "$ROOT/scripts/newest.sh"
 step done
+printf '%s' "${steps#*$'\n'}" | head -n -1
 exit $result
