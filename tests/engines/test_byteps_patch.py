@@ -195,7 +195,8 @@ def test_a_dead_server_ends_the_job(tmp_path: Path) -> None:
         assert job["worker"].stdout
         assert job["worker"].stdout.readline() == "connected\n"
         job["server"].send_signal(signal.SIGKILL)
-        for role, missing in (("scheduler", "a server"), ("worker", "the scheduler")):
+        for role, missing in (("scheduler", "the server"), ("worker", "the scheduler")):
             _, errors = job[role].communicate(timeout=20)
             assert job[role].returncode == 1
-            assert f"BytePS: no sign of life from {missing} for 2 s, ending" in errors
+            said = f"the {role} on 127.0.0.1 has not heard from {missing} on 127.0.0.1 for 2 s"
+            assert f"BytePS: {said}, ending" in errors
