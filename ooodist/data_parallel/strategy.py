@@ -135,6 +135,11 @@ class DataParallel(Strategy):
         self.planned = planned
         self.steps_per_execution = planned.plan.steps_per_execution
 
+    @property
+    def predicted_seconds(self) -> float | None:
+        predicted = None if self.planned is None else self.planned.plan.predicted
+        return None if predicted is None else predicted.step_seconds / self.accumulate
+
     def write_plan(self, folder: Path) -> None:
         """Writes the plan that is carried out, if there is one."""
         if self.planned is not None:

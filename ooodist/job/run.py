@@ -34,7 +34,7 @@ from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
 from ooodist.job.operator_metrics import WriteMetrics
 from ooodist.job.preparation import Job, set_up
-from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, summary
+from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, compare, summary
 from ooodist.job.termination import AgreeOnTheEnd, Termination
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.plan import Plan
@@ -268,6 +268,7 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
         job.model.ooodist.strategy.write_plan(job.folder)
         job.model.ooodist.strategy.write_report(job.folder)
         seconds = time.monotonic() - started
+        compare(job.model.ooodist.strategy.predicted_seconds, timer.recent())
         print(summary(job, result, best, timer.median(), seconds, registered), flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 
@@ -14,6 +15,10 @@ from ooodist.trainer.callbacks import Best
 from ooodist.trainer.progress import duration
 from ooodist.transfer.provenance import start_of
 from ooodist.util.quantity import counted
+
+logger = logging.getLogger("ooodist")
+
+MOST_OFF = 0.25  # of a predicted step; steps that are off by more are warned of
 
 CSV_NAME = "history.csv"
 MODEL_NAME = "model.keras"
@@ -53,7 +58,9 @@ def summary(
         facts.append(("validation", values))
     if step_seconds:
         samples = config.batch * job.workers / step_seconds
-        speed = f"{step_seconds * 1000:.1f} ms a step (median), {samples:.0f} samples/s"
+        predicted = job.model.ooodist.strategy.predicted_seconds
+        beside = "" if predicted is None else f"; predicted {predicted * 1000:.1f}"
+        speed = f"{step_seconds * 1000:.1f} ms a step (median{beside}), {samples:.0f} samples/s"
         facts.append(("speed", speed))
     facts.append(("time", f"{duration(total_seconds)} in all"))
     if saved := folders.checkpoints(job.folder):
@@ -66,6 +73,17 @@ def summary(
         note = f"epoch {best.best_epoch + 1}, {best.monitor} {best.best:.4f}"
         facts.append(("best", f"{saved_best} ({note})"))
     return "\n".join(f"{name:<13}{value}" for name, value in facts)
+
+
+def compare(predicted: float | None, measured: float | None) -> None:
+    """Warns if the last steps took longer or shorter than predicted; seconds, None if unknown."""
+    if predicted and measured and abs(measured / predicted - 1) > MOST_OFF:
+        logger.warning(
+            "the last steps took %.1f ms, where the plan predicts %.1f ms; what no plan knows of "
+            "can be the reason: other programs on these machines, callbacks, slow data",
+            measured * 1e3,
+            predicted * 1e3,
+        )
 
 
 def _batch(job: Job) -> str:

@@ -401,6 +401,6 @@ def assemble(
         holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
-    log_plan(assembly.plan, stages, assembly.predicted(assembly.plan))
+    log_plan(assembly.plan, stages, assembly.predicted(assembly.plan), ranks.replicas)
     logger.info("rank %d, planned: %s", ranks.position, assembly.planned)
     return assembly

@@ -195,13 +195,16 @@ def write_schedule(plan: PipelinePlan, file: Path) -> None:
     file.write_text(to_csv(plan.schedule), encoding="utf-8")
 
 
-def log_plan(plan: PipelinePlan, stages: Sequence[Stage], step_seconds: float) -> None:
-    """Logs the stages and the schedule.
+def log_plan(
+    plan: PipelinePlan, stages: Sequence[Stage], step_seconds: float, replicas: int
+) -> None:
+    """Logs the stages and the schedule, and warns if one process should be faster.
 
     Args:
         plan: with measured or expected costs.
         stages: the stages of the plan.
         step_seconds: predicted.
+        replicas: the number of pipelines.
     """
     costs = plan.costs.stages
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
@@ -224,3 +227,13 @@ def log_plan(plan: PipelinePlan, stages: Sequence[Stage], step_seconds: float) -
         step_seconds * 1e3,
         plan.timeline.bubble * 1e2,
     )
+    microbatches = plan.schedule.microbatches
+    alone = replicas * sum(
+        microbatches * (c.forward + c.input_gradient + c.weight_gradient) + c.update for c in costs
+    )
+    if plan.schedule.ranks * replicas > 1 and alone <= step_seconds:
+        logger.warning(
+            "one process with the cores of a rank is predicted to take %.1f ms a step: what these "
+            "ranks send and wait for takes longer than what they share; they save memory alone",
+            alone * 1e3,
+        )

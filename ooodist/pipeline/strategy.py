@@ -193,6 +193,10 @@ class Pipeline(Strategy):
         assert self.assembly is not None
         return self.assembly.plan if self._live is None else self._live.plan
 
+    @property
+    def predicted_seconds(self) -> float | None:
+        return None if self.assembly is None else self.assembly.predicted(self.fastest)
+
     def writers(self) -> dict[int, int]:
         """Returns which rank writes each variable into a checkpoint, by the variable's id."""
         held = (*self.holding.weights, *self.holding.optimizer_state)

@@ -110,6 +110,11 @@ class Strategy(ABC):
         return True
 
     @property
+    def predicted_seconds(self) -> float | None:
+        """Seconds of a batch by the plan that is carried out; None if nothing is predicted."""
+        return None
+
+    @property
     @abstractmethod
     def shard(self) -> tuple[int, int]:
         """Which part of the training data this rank uses, and of how many, as (index, count)."""

@@ -106,6 +106,7 @@ def test_what_is_printed(base: tuple[Path, str]) -> None:
     ):
         assert words in text, text
     assert re.search(r"schedule zb_h1: predicted .* measured .* bubble predicted", text), text
+    assert re.search(r"speed +[\d.]+ ms a step \(median; predicted [\d.]+\), \d+ samples/s", text)
 
 
 def test_starts_from_a_file_of_weights(base: tuple[Path, str], tmp_path: Path) -> None:
