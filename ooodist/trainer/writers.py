@@ -24,12 +24,8 @@ SAVERS = tuple(
     for name in ("BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoint")
     if hasattr(keras.callbacks, name)
 )
-WRITERS = (
-    *SAVERS,
-    keras.callbacks.CSVLogger,
-    keras.callbacks.RemoteMonitor,
-    keras.callbacks.TensorBoard,
-)
+LOGGERS = (keras.callbacks.CSVLogger, keras.callbacks.RemoteMonitor, keras.callbacks.TensorBoard)
+WRITERS = (*SAVERS, *LOGGERS)
 
 RANK_0_ONLY = "ooodist_rank_0_only"  # an attribute with which a callback says where it runs
 # Packages whose callbacks open a run, a file or a progress bar each.
@@ -49,7 +45,7 @@ REPORTERS = frozenset(
         "wandb",
     ]
 )
-_DECIDE_ALIKE = ("keras", "ooodist")  # packages whose other callbacks belong on every rank
+_KNOWN_PACKAGES = ("keras", "ooodist")  # whose callbacks run where the README says
 _said: set[str] = set()  # what the log has
 
 
@@ -163,13 +159,12 @@ def on_this_rank(
 
 
 def _say_where_they_run(callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Logs once which callbacks run on rank 0 alone, and how to change that."""
-    alone = {type(each).__name__ for each in callbacks if is_for_rank_0(each)}
-    everywhere = {
-        type(each).__name__
-        for each in callbacks
-        if not is_for_rank_0(each) and type(each).__module__.partition(".")[0] not in _DECIDE_ALIKE
-    }
+    """Logs once which callbacks of others run on rank 0 alone, and how to change that."""
+    others = [
+        each for each in callbacks if type(each).__module__.partition(".")[0] not in _KNOWN_PACKAGES
+    ]
+    alone = {type(each).__name__ for each in others if is_for_rank_0(each)}
+    everywhere = {type(each).__name__ for each in others if not is_for_rank_0(each)}
     parts = [f"{', '.join(sorted(alone))} run on rank 0 alone"] if alone else []
     if everywhere:
         parts.append(

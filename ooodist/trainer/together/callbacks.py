@@ -49,6 +49,7 @@ class Given:
         kind: module and name of its class.
         arguments: with which it is made anew on other ranks; None: it is not.
         is_for_rank_0: whether it runs on rank 0 alone.
+        only_logs: whether it changes nothing that is trained.
         saves, restores: whether all ranks have a part in what it does.
         runs_per_batch: whether it may stop the training in the middle of an epoch.
     """
@@ -56,6 +57,7 @@ class Given:
     kind: str
     arguments: dict[str, Any] | None
     is_for_rank_0: bool
+    only_logs: bool
     saves: bool
     restores: bool
     runs_per_batch: bool
@@ -76,6 +78,7 @@ def given_by(callback: keras.callbacks.Callback) -> Given:
         f"{kind.__module__}.{kind.__qualname__}",
         arguments,
         writers.is_for_rank_0(callback),
+        kind in writers.LOGGERS,
         isinstance(callback, writers.SAVERS),
         isinstance(callback, keras.callbacks.BackupAndRestore),
         runs_per_batch(callback),
@@ -101,10 +104,12 @@ def on_all_ranks(
     if engine.size == 1 or not engine.ranks_that_differ(text.encode()):
         return list(callbacks), None
     of_all = [[Given(**each) for each in json.loads(row)] for row in engine.gather_text(text)]
-    first = of_all[0]
     _refuse_what_rank_0_lacks(of_all)
+    of_all = [[given for given in row if not given.only_logs] for row in of_all]
+    if of_all.count(of_all[0]) == engine.size:
+        return list(callbacks), None
     uneven = [given for row in of_all for given in row if not all(given in r for r in of_all)]
-    following = Following(strategy, uneven)
+    first, following = of_all[0], Following(strategy, uneven)
     if engine.rank == 0:
         _say_what_differs(first, following.uneven)
         return list(callbacks), following

@@ -181,6 +181,20 @@ def test_what_runs_on_rank_0_alone_must_be_given_there(
         assert "CSVLogger was given on rank 1 and not on rank 0" in str(error), error
 
 
+def test_what_only_logs_on_rank_0_is_nothing_to_follow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ooodist")
+
+    def work(engine: Engine) -> None:
+        logger, stops = callbacks.CSVLogger(tmp_path / "x.csv"), callbacks.EarlyStopping("loss")
+        trained([logger, stops] if engine.rank == 0 else [stops])
+
+    results_of(monkeypatch, work)
+    assert len((tmp_path / "x.csv").read_text().splitlines()) == 1 + 3
+    assert "callbacks" not in caplog.text
+
+
 class Own(callbacks.Callback):
     """One of the user's own."""
 
