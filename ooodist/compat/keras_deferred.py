@@ -26,18 +26,21 @@ from ooodist.errors import UserError
 T = TypeVar("T")
 
 
-def made_without_values(make: Callable[[], T]) -> T:
+def made_without_values(make: Callable[[], T], made: list[keras.Variable] | None = None) -> T:
     """Returns what ``make`` returns; variables that it makes with an initializer have no values.
 
     Those that it makes from a value, as optimizers make the learning rate, do have it. This cannot
     be had with a StatelessScope, in which Keras refuses variables that are made from a value.
 
+    Args:
+        made: gets all variables without values.
+
     Raises:
         UserError: ``make`` sets values of variables.
     """
-    with without_initializing():
+    with without_initializing() as found:
         try:
-            return make()
+            result = make()
         except AttributeError as error:
             if "'NoneType' object has no attribute 'assign" not in str(error):
                 raise
@@ -46,21 +49,29 @@ def made_without_values(make: Callable[[], T]) -> T:
                 "load_weights, assign), which they would have on every rank; give them "
                 "initializers, or load a checkpoint once the model is made"
             ) from error
+    if made is not None:
+        made += found
+    return result
 
 
 @contextlib.contextmanager
-def without_initializing() -> Iterator[None]:
-    """Makes variables remember their initializers in this block, instead of running them."""
+def without_initializing() -> Iterator[list[keras.Variable]]:
+    """Makes variables remember their initializers in this block, instead of running them.
+
+    Yields a list of them, which grows.
+    """
+    made: list[keras.Variable] = []
 
     def remember(variable: keras.Variable, initializer: Callable[..., Any]) -> None:
         variable._value, variable._initializer = None, initializer
+        made.append(variable)
 
     kind = keras.Variable
     plain = kind._initialize_with_initializer, kind._deferred_initialize
     kind._initialize_with_initializer = remember
     kind._deferred_initialize = lambda _: None  # at the end of Keras' own scopes: not yet
     try:
-        yield
+        yield made
     finally:
         kind._initialize_with_initializer, kind._deferred_initialize = plain
 

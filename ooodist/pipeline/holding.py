@@ -49,18 +49,17 @@ def build_model(function: Callable[[], Any]) -> keras.Model:
     Raises:
         UserError: the function returns something else, or needs values.
     """
-    model = made_without_values(function)
+    made: list[keras.Variable] = []
+    model = made_without_values(function, made)
     if not isinstance(model, keras.Model):
         raise UserError(
             f"the function given to ooodist.pipelined returns a {type(model).__name__}; it must "
             "return a compiled keras.Model"
         )
     # Those of what it was compiled with are needed everywhere, and small.
-    compiled = [*model.metrics_variables]
-    if model.optimizer is not None:
-        compiled += model.optimizer.variables
-    for variable in compiled:
-        if not has_value(variable):
+    weights = {id(variable) for variable in model.variables}
+    for variable in made:
+        if id(variable) not in weights:
             initialize(variable)
     return model
 

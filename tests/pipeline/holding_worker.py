@@ -58,7 +58,7 @@ def build(width: int = WIDTH) -> keras.Model:
     model.compile(
         keras.optimizers.Adam(0.01, use_ema=True, global_clipnorm=1.0),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+        metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)],
     )
     return model
 
