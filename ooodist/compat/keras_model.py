@@ -23,6 +23,15 @@ def layers_of(
     return found
 
 
+def frozen_weights(model: keras.Model) -> list[keras.Variable]:
+    """Returns the weights that are made to be trained, and are not: ``Layer._trainable_variables``.
+
+    Among ``non_trainable_variables`` nothing tells them from statistics (since Keras 3.0), which a
+    forward pass changes.
+    """
+    return [v for layer in layers_of(model) for v in layer._trainable_variables if not v.trainable]
+
+
 def build_with(model: keras.Model, batch: Any) -> None:
     """Builds weights, metrics and optimizer state as the first step of ``fit`` would.
 

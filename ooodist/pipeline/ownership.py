@@ -24,6 +24,7 @@ import keras
 import numpy as np
 from mpi4py import MPI
 
+from ooodist.compat.keras_model import frozen_weights
 from ooodist.engines.mpi_messages import wait
 from ooodist.errors import UserError
 from ooodist.pipeline.ranks import Ranks
@@ -65,8 +66,10 @@ def holders_of_variables(
             holders.setdefault(id(variable), set()).add(position)
     everywhere, length = set(rank_of), max(rank_of) + 1
     positions_of = [(v, sorted(holders.get(id(v), everywhere))) for v in model.variables]
+    frozen = {id(variable) for variable in frozen_weights(model)}
     for variable, positions in positions_of:
-        if len(positions) > 1 and id(variable) in holders and _is_statistic(variable):
+        is_shared = len(positions) > 1 and id(variable) in holders
+        if is_shared and _is_statistic(variable) and id(variable) not in frozen:
             raise UserError(
                 f"{variable.path} is made by a layer that is called on rank {positions[0]} and on "
                 f"rank {positions[1]}: split the model so that all its calls are on one rank"

@@ -107,9 +107,9 @@ def _share_out_made(
             if engine.rank == 0:
                 logger.info(
                     "fit: fit of %s makes a data set; each rank makes all of it, in the same order "
-                    "if it is shuffled with the same seed, and trains on every %d. batch",
+                    "if it is shuffled with the same seed%s",
                     type(model).__name__,
-                    parts,
+                    f", and trains on one batch of {parts}" if parts > 1 else "",
                 )
             return
     if parts > 1:

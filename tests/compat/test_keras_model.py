@@ -33,6 +33,17 @@ def _layers() -> None:
     assert {type(layer).__name__ for layer in direct} == {"InputLayer", "Sequential"}
 
 
+def _frozen() -> None:
+    norm = keras.layers.BatchNormalization()
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), norm])
+    assert keras_model.frozen_weights(model) == []
+    dense = model.layers[0]
+    dense.trainable = False
+    assert keras_model.frozen_weights(model) == [dense.kernel, dense.bias]  # and no statistics
+    dense.trainable, dense.kernel.trainable = True, False
+    assert keras_model.frozen_weights(model) == [dense.kernel]
+
+
 def _build() -> None:
     model = keras.Sequential([keras.layers.Dense(2)])
     model.compile("adam", "mean_squared_error", metrics=["mae"])
@@ -116,6 +127,7 @@ def _path() -> None:
 CONTRACTS = [
     Contract("Variable._path", "keras", keras_model.set_path, _path),
     Contract("Layer._flatten_layers", "keras", keras_model.layers_of, _layers),
+    Contract("Layer._trainable_variables", "keras", keras_model.frozen_weights, _frozen),
     Contract("Trainer._symbolic_build", "keras", keras_model.build_with, _build),
     Contract("Trainer._compile_loss", "keras", keras_model.compiled_loss, _loss),
     Contract("Trainer._compile_metrics", "keras", keras_model.compiled_metrics, _metrics),

@@ -74,6 +74,49 @@ def llama_in_bfloat16() -> Any:
     return _compiled(models.LlamaCausalLM(backbone, preprocessor=None))
 
 
+def mixtral() -> Any:
+    """Experts add to the loss what depends on the whole micro-batch."""
+    from keras_hub import models
+
+    keras.utils.set_random_seed(3)
+    size: Any = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_experts": 3}
+    heads: Any = {"num_query_heads": 2, "num_key_value_heads": 1}
+    return _compiled(
+        models.MixtralCausalLM(models.MixtralBackbone(16, **size, **heads), preprocessor=None)
+    )
+
+
+def pairs() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The tokens of an encoder and of a decoder, and the next ones."""
+    given, following = tokens()
+    sides = ("encoder", "decoder")
+    return {f"{side}_{name}": given[name] for side in sides for name in given}, following
+
+
+def t5() -> Any:
+    from keras_hub import models
+
+    keras.utils.set_random_seed(3)
+    size: Any = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    return _compiled(
+        models.T5Seq2SeqLM(models.T5Backbone(16, **size, dropout=0.0), preprocessor=None)
+    )
+
+
+def images() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(5)
+    x = draw.normal(size=(SAMPLES, 8, 8, 3)).astype(np.float32)
+    return x, draw.integers(0, 3, size=SAMPLES)
+
+
+def vit() -> Any:
+    from keras_hub import models
+
+    keras.utils.set_random_seed(3)
+    size: Any = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16}
+    return _compiled(models.ViTImageClassifier(models.ViTBackbone((8, 8, 3), 4, **size), 3))
+
+
 def _compiled(model: Any) -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"], jit_compile=False)

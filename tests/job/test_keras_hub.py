@@ -14,6 +14,7 @@ import pytest
 import ooodist
 from tests.job import hub_tasks
 from tests.jobs import run_job
+from tests.pipeline.jobs import run_python
 
 # Not in the extra dev: pip would put tensorflow beside tensorflow-cpu, for tensorflow-text.
 pytestmark = pytest.mark.skipif(
@@ -33,6 +34,9 @@ needs_text = pytest.mark.skipif(
         (hub_tasks.gpt2, hub_tasks.tokens),
         (hub_tasks.gemma_with_lora, hub_tasks.tokens),
         (hub_tasks.llama_in_bfloat16, hub_tasks.tokens),
+        (hub_tasks.mixtral, hub_tasks.tokens),
+        (hub_tasks.t5, hub_tasks.pairs),
+        (hub_tasks.vit, hub_tasks.images),
     ],
 )
 def test_a_task_trains_as_with_keras(task: Callable[[], Any], data: Callable[[], Any]) -> None:
@@ -50,5 +54,12 @@ def test_a_task_trains_as_with_keras(task: Callable[[], Any], data: Callable[[],
 def test_two_workers_train_on_strings() -> None:
     worker = Path(__file__).with_name("hub_worker.py")
     job = run_job("collective", 2, worker, "all", seconds=300)
+    assert job.returncode == 0, job.stdout[-6000:]
+    assert len(re.findall(r"passed \w+", job.stdout)) == worker.read_text().count("@check\n")
+
+
+def test_two_ranks_train_in_stages() -> None:
+    worker = Path(__file__).with_name("hub_pipeline_worker.py")
+    job = run_python(2, worker, "all", seconds=300)
     assert job.returncode == 0, job.stdout[-6000:]
     assert len(re.findall(r"passed \w+", job.stdout)) == worker.read_text().count("@check\n")
