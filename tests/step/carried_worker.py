@@ -320,9 +320,10 @@ def launches_of_different_plans_take_turns() -> None:
         strategy = made.ooodist.strategy
         made.optimizer.build(made.trainable_variables)
         launches = []
-        for names in (CARRIED, KERNELS[:1], ()):
-            backward = OrderedBackward(GradientExchange(engine), plan(names if carries else ()))
+        for names in (CARRIED, KERNELS[:1], ()) if carries else ((),):
+            backward = OrderedBackward(GradientExchange(engine), plan(names))
             launches.append(Launch(made, backward, carrying=strategy.carrying))
+        launches = launches if carries else 3 * launches
         held = []
         for batch, at in zip(batches, (0, 0, 1, 2, 1, 0), strict=True):
             launches[at]([batch])
