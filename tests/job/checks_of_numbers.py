@@ -18,10 +18,12 @@ from tests.job.trained import (
     BATCH,
     assert_close,
     assert_equal_ranks,
+    built,
     compiled,
     convolutional,
     engine,
     fresh,
+    linear,
     rank,
     size,
     trained_like_one_process,
@@ -31,11 +33,6 @@ from tests.step.test_metric_states import Peak
 from tests.workers import check, images
 
 layers = keras.layers
-
-
-@check
-def sgd_momentum() -> None:
-    trained_like_one_process(convolutional, lambda: keras.optimizers.SGD(0.05, momentum=0.9))
 
 
 @check
@@ -89,7 +86,9 @@ def embeddings_and_tied_weights() -> None:
     ooodist.distribute(ours, order="first_k", k=2, steps_per_execution=2)
     ours.fit(tokens, labels, batch_size=BATCH, shuffle=False, verbose=0)
     assert_equal_ranks(ours)
-    alone = compiled(fresh(make, 7), keras.optimizers.SGD(0.1))
+    if rank:
+        return
+    alone = built(compiled(fresh(make, 7), keras.optimizers.SGD(0.1)))
     alone.fit(tokens, labels, batch_size=BATCH * size, shuffle=False, verbose=0)
     assert_close(values(ours), values(alone))
 
@@ -97,14 +96,15 @@ def embeddings_and_tied_weights() -> None:
 @check
 def rows_of_an_embedding_are_summed_for_each_optimizer() -> None:
     x, y = embeddings.sequences(5 * BATCH * size)
-    for name, optimizer in embeddings.OPTIMIZERS.items():
+    for name in ("adam", "global_clipnorm"):  # test_distribute.py has all
+        optimizer = embeddings.OPTIMIZERS[name]
         ours = embeddings.language_model(optimizer(), seed=7 + rank)
         ooodist.distribute(ours)
         ours.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         assert_equal_ranks(ours)
         if rank:
             continue
-        alone = embeddings.language_model(optimizer(), embeddings.DenseEmbedding, seed=7)
+        alone = built(embeddings.language_model(optimizer(), embeddings.DenseEmbedding, seed=7))
         alone.fit(x, y, batch_size=BATCH * size, shuffle=False, verbose=0)
         far = max(np.abs(a - b).max() for a, b in zip(values(ours), values(alone), strict=True))
         assert far < 1e-5, f"{name}: {far:.1e}"
@@ -135,14 +135,15 @@ def losses_over_masked_tokens_are_those_of_the_whole_batch() -> None:
         (kind(from_logits=True, reduction="sum"), False, None),
     ):
         ours = fresh(lambda: of_tokens(loss, mask_zero), 7 + rank)  # noqa: B023
-        ooodist.distribute(ours, order="first_k", k=1, steps_per_execution=2)
+        steps = 1 if sample_weight is None else 2
+        ooodist.distribute(ours, order="first_k", k=1, steps_per_execution=steps)
         how = {"shuffle": False, "verbose": 0, "sample_weight": sample_weight}
         history = ours.fit(x, y, batch_size=BATCH, **how).history["loss"]
         assert_equal_ranks(ours)
         engine.check_equal("history", str(history))
         if rank:
             continue
-        alone = fresh(lambda: of_tokens(loss, mask_zero), 7)  # noqa: B023
+        alone = built(fresh(lambda: of_tokens(loss, mask_zero), 7))  # noqa: B023
         plain = alone.fit(x, y, batch_size=BATCH * size, **how).history["loss"]
         assert_close(values(ours), values(alone), 1e-5)
         np.testing.assert_allclose(history, plain, rtol=1e-4)
@@ -187,14 +188,14 @@ class Merged(Peak):
 def a_maximum_is_merged_or_refused() -> None:
     x, y = images(2 * BATCH * size)
     x *= 10
-    model = compiled(fresh(convolutional, 5), "sgd", metrics=[Merged(), "accuracy"])
+    model = compiled(fresh(linear, 5), "sgd", metrics=[Merged(), "accuracy"])
     ooodist.distribute(model)
     model.fit(x, y, batch_size=BATCH, verbose=0)
     whole = np.abs(model.predict(x, verbose=0)).max()
     found = model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
     np.testing.assert_allclose(found["peak"], whole, rtol=1e-5)
     for method in ("fit", "evaluate"):
-        model = compiled(fresh(convolutional, 5), "sgd", metrics=[Peak()])
+        model = compiled(fresh(linear, 5), "sgd", metrics=[Peak()])
         ooodist.distribute(model)
         with pytest.raises(ooodist.UserError, match="does not add to its variable highest"):
             getattr(model, method)(x, y, batch_size=BATCH, verbose=0)
@@ -361,7 +362,8 @@ def a_trained_variable_that_is_no_part_of_the_model() -> None:
 
 @check
 def tape_in_a_loop_of_ones_own() -> None:
-    x, y = images(4 * BATCH * size)
+    steps_taken = 2
+    x, y = images(steps_taken * BATCH * size)
     ours, alone = fresh(convolutional, 50 + rank), fresh(convolutional, 50)
     optimizer, other = keras.optimizers.Adam(1e-3, epsilon=1e-3), None
     optimizer.build(ours.trainable_variables)
@@ -374,7 +376,7 @@ def tape_in_a_loop_of_ones_own() -> None:
 
     @tf.function(autograph=False)
     def steps() -> None:
-        for step in range(4):
+        for step in range(steps_taken):
             with tf.GradientTape() as tape:
                 loss = loss_of(ours, (step * size + rank) * BATCH, BATCH)
             tape = ooodist.DistributedGradientTape(tape, order="first_k", k=2, credit=2)
@@ -384,7 +386,7 @@ def tape_in_a_loop_of_ones_own() -> None:
     steps()
     assert_equal_ranks(ours)
     other = keras.optimizers.Adam(1e-3, epsilon=1e-3)
-    for step in range(4):
+    for step in range(steps_taken):
         with tf.GradientTape() as tape:
             loss = loss_of(alone, step * size * BATCH, BATCH * size)
         weights = alone.trainable_variables

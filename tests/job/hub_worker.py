@@ -22,15 +22,19 @@ BATCH = 4
 @check
 def strings_with_a_preprocessor_are_shared_out() -> None:
     text, classes = hub_tasks.sentences()
-    alone = hub_tasks.bert_of_strings()
     size = ooodist.size()
-    expected = alone.fit(text, classes, batch_size=BATCH * size, epochs=2, verbose=0).history
     model = ooodist.distribute(hub_tasks.bert_of_strings(), order="planned")
     found = model.fit(text, classes, batch_size=BATCH, epochs=2, verbose=0).history
     assert int(model.optimizer.iterations) == 2 * len(text) // (BATCH * size)
+    evaluated = model.evaluate(text, classes, batch_size=BATCH, return_dict=True, verbose=0)
+    engine.check_equal("the history and the metrics", f"{found} {evaluated}")
+    if engine.rank:
+        return
+    alone = hub_tasks.bert_of_strings()
+    alone.optimizer.build(alone.trainable_variables)  # else Keras traces its step twice
+    expected = alone.fit(text, classes, batch_size=BATCH * size, epochs=2, verbose=0).history
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-4)
-    evaluated = model.evaluate(text, classes, batch_size=BATCH, return_dict=True, verbose=0)
     held = alone.evaluate(text, classes, return_dict=True, verbose=0)
     for name in held:
         np.testing.assert_allclose(evaluated[name], held[name], rtol=1e-4)

@@ -30,7 +30,6 @@ needs_text = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("task", "data"),
     [
-        pytest.param(hub_tasks.bert_of_strings, hub_tasks.sentences, marks=needs_text),
         (hub_tasks.gpt2, hub_tasks.tokens),
         (hub_tasks.gemma_with_lora, hub_tasks.tokens),
         (hub_tasks.llama_in_bfloat16, hub_tasks.tokens),
@@ -43,6 +42,7 @@ def test_a_task_trains_as_with_keras(task: Callable[[], Any], data: Callable[[],
     ooodist.init("local")
     x, y = data()
     alone, ours = task(), ooodist.distribute(task())
+    alone.optimizer.build(alone.trainable_variables)  # else Keras traces its step twice
     options: dict[str, Any] = {"batch_size": 8, "epochs": 2, "class_weight": None, "verbose": 0}
     expected, found = alone.fit(x, y, **options), ours.fit(x, y, **options)
     for name in expected.history:

@@ -69,8 +69,9 @@ def test_two_optimizers_have_the_state_that_plain_keras_gives_them() -> None:
         return order
 
     plain = state(trained())
-    for order in (note, units):
-        ours = trained(order=order if order is note else list(units), steps_per_execution=2)
+    for order, steps in ((note, 1), (units, 2)):
+        given = order if order is note else list(units)
+        ours = trained(order=given, steps_per_execution=steps)
         assert all(step.order for step in ours.ooodist.strategy.inner.backward.steps)
         for a, b in zip(state(ours), plain, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -131,6 +132,8 @@ def test_a_tape_inside_a_gradient_is_not_the_steps_own(accumulate: int) -> None:
         )
         if ours:
             ooodist.distribute(model, order="first_k", k=2, accumulate=accumulate)
+        else:
+            model.optimizer.build(model.trainable_variables)  # else Keras traces its step twice
         fitted(model, epochs=1)
         return model
 

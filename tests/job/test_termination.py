@@ -179,7 +179,7 @@ with watch.watching():
 def test_a_rank_that_cannot_save_ends_all_the_same(
     state: str, signals: int, said: list[str], seconds: float
 ) -> None:
-    command = [sys.executable, "-c", ALONE, state]
+    command = [fast_python(), "-c", ALONE, state]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
         assert process.stdout is not None

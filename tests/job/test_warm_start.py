@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -73,6 +73,14 @@ def cold(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def fresh(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of a job without a zoo."""
+    folder = tmp_path_factory.mktemp("fresh")
+    run(folder, CHILD, "epochs=1")
+    return folder
+
+
 @pytest.fixture
 def zoo(cold: Path, tmp_path: Path) -> Path:
     """The zoo for one test alone."""
@@ -100,6 +108,7 @@ def test_a_finished_job_is_in_the_zoo_with_its_accuracy(cold: Path) -> None:
 
 def test_a_wider_and_deeper_job_starts_from_it(
     cold: Path,
+    fresh: Path,
     zoo: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -109,7 +118,6 @@ def test_a_wider_and_deeper_job_starts_from_it(
     with caplog.at_level(logging.INFO, logger="ooodist"):
         run(tmp_path / "warm", CHILD, "epochs=1", f"warm_start.zoo={zoo}")
     printed = capsys.readouterr().out
-    run(tmp_path / "fresh", CHILD, "epochs=1")
 
     line, lower_rate = (m for m in caplog.messages if m.startswith("warm start: "))
     assert "for 200 updates" in lower_rate
@@ -118,9 +126,11 @@ def test_a_wider_and_deeper_job_starts_from_it(
     [child] = [row for row in rows_of(zoo) if row.id != parent.id]
     assert child.meta.parent == parent.id
     assert f"registered   {child.id} in {zoo}" in printed
-    warm, fresh = (float(history(tmp_path / name)[0]["val_accuracy"]) for name in ("warm", "fresh"))
-    print(f"accuracy after an epoch: {warm:.3f} warm, {fresh:.3f} cold")
-    assert warm > fresh
+    warm, without = (
+        float(history(folder)[0]["val_accuracy"]) for folder in (tmp_path / "warm", fresh)
+    )
+    print(f"accuracy after an epoch: {warm:.3f} warm, {without:.3f} cold")
+    assert warm > without
     assert warm > float(history(cold / "out")[-1]["val_accuracy"]) - 0.05
 
 
@@ -128,21 +138,16 @@ def test_a_cold_job_says_so(cold: Path, tmp_path: Path, capsys: pytest.CaptureFi
     wanted = f"warm_start={{zoo: {cold / 'zoo'}, task: language, register: false}}"
     run(tmp_path / "out", PARENT, "epochs=1", wanted)
     assert "warm start   none: it started cold" in capsys.readouterr().out
-    run(tmp_path / "plain", PARENT, "epochs=1")
+
+
+def test_a_job_that_is_complete_is_registered_if_it_was_not(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As when there was no zoo at its end."""
+    run(tmp_path / "out", PARENT, "epochs=1")
     printed = capsys.readouterr().out
     assert "warm start" not in printed
     assert "registered" not in printed
-
-
-def test_what_is_not_to_be_registered(zoo: Path, tmp_path: Path) -> None:
-    before = rows_of(zoo)
-    run(tmp_path / "out", CHILD, "epochs=1", f"warm_start={{zoo: {zoo}, register: false}}")
-    assert [row.id for row in rows_of(zoo)] == [row.id for row in before]
-
-
-def test_a_job_that_is_complete_is_registered_if_it_was_not(engine: Engine, tmp_path: Path) -> None:
-    """As when there was no zoo at its end."""
-    run(tmp_path / "out", PARENT, "epochs=1")
     run(tmp_path / "out", PARENT, "epochs=1", f"warm_start.zoo={tmp_path / 'zoo'}", resume=True)
     [row] = rows_of(tmp_path / "zoo")
     accuracy = float(history(tmp_path / "out")[-1]["val_accuracy"])
@@ -231,6 +236,7 @@ def test_probing_on_the_jobs_own_data(
             keras.utils.set_random_seed(seed)
             fresh = keras.models.clone_model(shape)
             models.add_model(fresh, replace(parent.meta, name=f"fresh {seed}", accuracy=0.99))
+    before = rows_of(zoo)
     start = f"warm_start={{zoo: {zoo}, register: false, probe_steps: 5"
     caplog.set_level(logging.INFO, "ooodist")
     job = run(tmp_path / "out", CHILD, "epochs=1", f"{start}}}")
@@ -238,87 +244,105 @@ def test_probing_on_the_jobs_own_data(
     assert found is not None
     assert found.parent == parent.id
     assert "warm start: losses after 5 steps: " in caplog.text
+    assert [row.id for row in rows_of(zoo)] == [row.id for row in before]
 
 
 # Resuming
 
-WARM = ["epochs=4", "warm_start={zoo: ZOO, register: false, lower_rate: 0.9, ramp_steps: 30}"]
+WARM = "warm_start={zoo: ZOO, register: false, lower_rate: 0.9, ramp_steps: 30}"
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        pytest.param([], id="number"),
-        pytest.param(
-            [
-                "optimizer.learning_rate={schedule: cosine_decay, initial_learning_rate: 3e-3,"
-                " decay_steps: 44}",
-                "early_stopping={monitor: val_accuracy, patience: 9, restore_best_weights: true}",
-            ],
-            id="schedule",
-        ),
-        pytest.param(["precision=mixed_float16", "accumulate=2"], id="loss scaling"),
-    ],
-)
-def test_a_resumed_run_is_the_uninterrupted_one(
-    overrides: list[str], zoo: Path, tmp_path: Path
-) -> None:
-    """The first two epochs end in the middle of the ramp. Who goes on asks no zoo."""
-    warm = [each.replace("ZOO", str(zoo)) for each in WARM]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    one = run(whole, CHILD, *warm, *overrides)
-    run(parts, CHILD, *warm, *overrides, "epochs=2")
+class Begun(NamedTuple):
+    """A job that was trained for 4 epochs, and one that stopped after 2: in the middle of the ramp.
+
+    Its zoo is gone: who goes on asks no zoo.
+    """
+
+    folder: Path
+    settings: list[str]
+    whole: Job
+    half: Job
+
+    def assert_same_after_resuming(self, tmp_path: Path, *changed: str) -> None:
+        parts = tmp_path / "parts"
+        shutil.copytree(self.folder / "parts", parts)
+        keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
+        other = run(parts, *self.settings, *changed, "epochs=4", resume=True)
+        found = provenance.start_of(other.model)
+        assert found is not None
+        for mine, its in zip(weights(self.folder / "whole"), weights(parts), strict=True):
+            np.testing.assert_array_equal(mine, its)
+        if changed:
+            return
+        assert history(parts) == history(self.folder / "whole")
+        states = [folders.latest(folder)[1] for folder in (self.folder / "whole", parts)]
+        assert states[0].fingerprint == states[1].fingerprint
+        starts = [state.warm_start or {} for state in states]
+        assert {**starts[0], "seconds": {}} == {**starts[1], "seconds": {}}
+        assert starts[0]["parent"]
+        for mine, its in zip(
+            self.whole.model.optimizer.variables, other.model.optimizer.variables, strict=True
+        ):
+            np.testing.assert_array_equal(mine, its, err_msg=mine.path)
+
+
+def begun(cold: Path, folder: Path, *overrides: str) -> Begun:
+    zoo = folder / "zoo"
+    shutil.copytree(cold / "zoo", zoo)
+    settings = [CHILD, WARM.replace("ZOO", str(zoo)), *overrides]
+    whole = run(folder / "whole", *settings, "epochs=4")
+    half = run(folder / "parts", *settings, "epochs=2")
     shutil.rmtree(zoo)
-    keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
-    other = run(parts, CHILD, *warm, *overrides, resume=True)
-
-    assert not zoo.exists()
-    assert history(parts) == history(whole)
-    states = [folders.latest(folder)[1] for folder in (whole, parts)]
-    assert states[0].fingerprint == states[1].fingerprint
-    starts = [state.warm_start or {} for state in states]
-    assert {**starts[0], "seconds": {}} == {**starts[1], "seconds": {}}
-    assert starts[0]["parent"]
-    for mine, its in zip(weights(whole), weights(parts), strict=True):
-        np.testing.assert_array_equal(mine, its)
-    for mine, its in zip(
-        one.model.optimizer.variables, other.model.optimizer.variables, strict=True
-    ):
-        np.testing.assert_array_equal(mine, its, err_msg=mine.path)
+    return Begun(folder, settings, whole, half)
 
 
+@pytest.fixture(scope="module")
+def usual(cold: Path, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    return begun(cold, tmp_path_factory.mktemp("begun"))
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(usual: Begun, tmp_path: Path) -> None:
+    usual.assert_same_after_resuming(tmp_path)
+    assert not (usual.folder / "zoo").exists()
+
+
+def test_so_with_a_schedule_scaled_losses_and_early_stopping(cold: Path, tmp_path: Path) -> None:
+    rate = "{schedule: cosine_decay, initial_learning_rate: 3e-3, decay_steps: 44}"
+    overrides = [
+        f"optimizer.learning_rate={rate}",
+        "early_stopping={monitor: val_accuracy, patience: 9, restore_best_weights: true}",
+        "precision=mixed_float16",
+        "accumulate=2",
+    ]
+    begun(cold, tmp_path / "job", *overrides).assert_same_after_resuming(tmp_path)
+
+
+# Either of the numbers alone would be seen.
 @pytest.mark.parametrize(
-    "changed", ["warm_start=null", "warm_start.lower_rate=0", "warm_start.ramp_steps=5"]
+    "changed",
+    [["warm_start=null"], ["warm_start.lower_rate=0.3", "warm_start.ramp_steps=5"]],
+    ids=["none", "another"],
 )
 def test_who_goes_on_has_the_rate_that_was_begun_with(
-    changed: str, zoo: Path, tmp_path: Path
+    changed: list[str], usual: Begun, tmp_path: Path
 ) -> None:
-    warm = [each.replace("ZOO", str(zoo)) for each in WARM]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(whole, CHILD, *warm, "epochs=3")
-    run(parts, CHILD, *warm, "epochs=2")
-    job = run(parts, CHILD, *warm, changed, "epochs=3", resume=True)
-    assert provenance.start_of(job.model) is not None
-    for mine, its in zip(weights(whole), weights(parts), strict=True):
-        np.testing.assert_array_equal(mine, its)
+    usual.assert_same_after_resuming(tmp_path, *changed)
 
 
-def test_the_rates_are_those_of_the_ramp(zoo: Path, tmp_path: Path) -> None:
-    warm = [each.replace("ZOO", str(zoo)) for each in WARM]
-    job = run(tmp_path / "out", CHILD, *warm, "epochs=2")
-    start = provenance.start_of(job.model)
+def test_the_rates_are_those_of_the_ramp(usual: Begun) -> None:
+    start = provenance.start_of(usual.half.model)
     assert start is not None
     expected = 0.003 * (1 - 0.9 * start.carried * (1 - 2 * STEPS / 30))
-    assert int(job.model.optimizer.iterations) == 2 * STEPS
-    assert float(job.model.optimizer.learning_rate) == pytest.approx(expected, rel=1e-5)
-    rows = history(tmp_path / "out")
+    assert int(usual.half.model.optimizer.iterations) == 2 * STEPS
+    assert float(usual.half.model.optimizer.learning_rate) == pytest.approx(expected, rel=1e-5)
+    rows = history(usual.folder / "parts")
     if "learning_rate" in rows[-1]:
         assert float(rows[-1]["learning_rate"]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_cold_job_is_resumed_cold(zoo: Path, tmp_path: Path) -> None:
+def test_a_cold_job_is_resumed_cold(fresh: Path, zoo: Path, tmp_path: Path) -> None:
     """Though there is a model now from which it could start."""
-    run(tmp_path / "out", CHILD, "epochs=1")
+    shutil.copytree(fresh, tmp_path / "out")
     job = run(tmp_path / "out", CHILD, "epochs=2", f"warm_start.zoo={zoo}", resume=True)
     assert provenance.start_of(job.model) is None
     assert folders.latest(tmp_path / "out")[1].warm_start is None

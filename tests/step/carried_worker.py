@@ -153,19 +153,18 @@ def the_numbers_are_those_of_calls_that_leave_nothing() -> None:
     def note(made: keras.Model, _batch: int) -> None:
         numbers.append(holds(made))
 
-    of_each_engine = (momentum, 1, 1, (0.05, 0.01, 0.2), CARRIED)
-    alike_with_each = (adamw, 1, 1, (), (*KERNELS, *BIASES)), (adam, 2, 2, (), KERNELS[:2])
-    for optimizer, steps, accumulate, rates, carried in (
-        of_each_engine,
-        *(alike_with_each if engine.name == "collective" else ()),
+    held = data(3 * BATCH * engine.size)
+    for optimizer, steps, accumulate, rates, carried, options in (
+        (momentum, 1, 1, (0.05, 0.01, 0.2), CARRIED, {"validation_data": held}),
+        (adamw, 1, 1, (), (*KERNELS, *BIASES), {}),
+        (adam, 2, 2, (), KERNELS[:2], {}),
     ):
         results = []
         for names in ((), carried):
             numbers.clear()
             made = model(optimizer(), plan(names, steps), accumulate=accumulate)
             callbacks = [Each(note, reads=False), *([at_other_rates(rates)] if rates else [])]
-            held = data(3 * BATCH * engine.size)
-            results.append(fitted(made, accumulate, callbacks=callbacks, validation_data=held))
+            results.append(fitted(made, accumulate, callbacks=callbacks, **options))
             assert set(numbers) == {bool(names)}
             assert not holds(made)
             engine.check_equal("weights", b"".join(value.tobytes() for value in state(made)))
@@ -283,31 +282,28 @@ def what_an_exception_leaves_is_applied_by_flush_alone() -> None:
         if batch == 2:
             raise Stopped
 
-    def stopped(names: Sequence[str]) -> keras.Model:
-        made = model(momentum(), plan(names))
+    def stop_within_an_epoch(made: keras.Model) -> State:
         with pytest.raises(Stopped):
             fitted(made, callbacks=[Each(stop, reads=False)])
         assert not holds(made)
-        return made
+        return state(made)
 
-    plain = stopped(())
-    complete = state(plain)
-    made = stopped(CARRIED)
-    incomplete = state(made)
+    plain, made = model(momentum(), plan(())), model(momentum(), plan())
+    complete, incomplete = stop_within_an_epoch(plain), stop_within_an_epoch(made)
     assert any((a != b).any() for a, b in zip(incomplete, complete, strict=True))
     made.evaluate(*data(BATCH * engine.size), verbose=0)
     assert_same(state(made), incomplete)
     ooodist.flush(made)
     assert_same(state(made), complete)
-    other = stopped(CARRIED)
-    for variable, value in zip(variables(other), complete, strict=True):
+    complete, _ = stop_within_an_epoch(plain), stop_within_an_epoch(made)
+    for variable, value in zip(variables(made), complete, strict=True):
         variable.assign(value)  # to which what was left does not belong
-    assert_same(fitted(other, epochs=1), fitted(plain, epochs=1))
-    other = stopped(CARRIED)
+    assert_same(fitted(made, epochs=1), fitted(plain, epochs=1))
+    stop_within_an_epoch(made)
     if engine.rank:
-        other.ooodist.strategy.carrying._abandoned = None
+        made.ooodist.strategy.carrying._abandoned = None
     with pytest.raises(ooodist.UserError, match=r"what ooodist\.flush applies"):
-        ooodist.flush(other)
+        ooodist.flush(made)
 
 
 @check
@@ -324,9 +320,10 @@ def launches_of_different_plans_take_turns() -> None:
         strategy = made.ooodist.strategy
         made.optimizer.build(made.trainable_variables)
         launches = []
-        for names in (CARRIED, KERNELS[:1], ()):
-            backward = OrderedBackward(GradientExchange(engine), plan(names if carries else ()))
+        for names in (CARRIED, KERNELS[:1], ()) if carries else ((),):
+            backward = OrderedBackward(GradientExchange(engine), plan(names))
             launches.append(Launch(made, backward, carrying=strategy.carrying))
+        launches = launches if carries else 3 * launches
         held = []
         for batch, at in zip(batches, (0, 0, 1, 2, 1, 0), strict=True):
             launches[at]([batch])

@@ -13,10 +13,7 @@ from ooodist.step.carried import WEIGHT_BY_WEIGHT, Carrying, why_not_carried
 from tests.jobs import ENGINES, run_checks
 
 WORKER = Path(__file__).with_name("carried_worker.py")
-OF_EACH_ENGINE = [
-    "the_numbers_are_those_of_calls_that_leave_nothing",
-    "launches_of_different_plans_take_turns",
-]
+OF_EACH_ENGINE = ["launches_of_different_plans_take_turns"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

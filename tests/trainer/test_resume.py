@@ -64,27 +64,29 @@ def test_the_whole_model(model: keras.Model, write: Write, has_best: bool, tmp_p
         assert_same(mine, theirs)
 
 
-@pytest.mark.parametrize("write", [as_parts, as_file])
-def test_what_has_a_value_is_restored(write: Write, tmp_path: Path) -> None:
+def test_what_has_a_value_is_restored(tmp_path: Path) -> None:
     model = make_model()
     best = [np.asarray(value) + 1 for value in model.get_weights()]
-    path = write(tmp_path, model, best)
-    values = forgotten(model)
+    paths = [write(tmp_path, model, best) for write in (as_parts, as_file)]
+    values = values_of(model)
     absent = model.get_layer("head")
     for variable in absent.weights:
         release(variable, "rank 1")
-    found = restore_own(LocalEngine(), Source(path, folders.read_state(path)), model)
-    assert found is not None
-    for index, (variable, value) in enumerate(zip(keras_file.kept(model), values, strict=True)):
-        is_absent = any(variable is weight for weight in absent.weights)
-        assert has_value(variable) != is_absent
-        if index < len(best):
-            kept = found[index]
-            assert (kept is None) == is_absent
-            if kept is not None:
-                assert_same(kept, best[index])
-        if not is_absent and not variable.path.endswith("learning_rate"):
-            assert_same(np.asarray(variable.numpy()), value)
+    for path in paths:
+        for variable in filter(has_value, keras_file.kept(model)):
+            variable.assign(np.zeros(variable.shape))
+        found = restore_own(LocalEngine(), Source(path, folders.read_state(path)), model)
+        assert found is not None
+        for index, (variable, value) in enumerate(zip(keras_file.kept(model), values, strict=True)):
+            is_absent = any(variable is weight for weight in absent.weights)
+            assert has_value(variable) != is_absent
+            if index < len(best):
+                kept = found[index]
+                assert (kept is None) == is_absent
+                if kept is not None:
+                    assert_same(kept, best[index])
+            if not is_absent and not variable.path.endswith("learning_rate"):
+                assert_same(np.asarray(variable.numpy()), value)
 
 
 def test_a_checkpoint_that_is_gone(model: keras.Model, tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ooodist.trainer import watchdog
 from ooodist.util.patience import Patience
+from tests.fork_server import fast_python
 
 # On a clock of its own, which does not go on while this machine stands still; the watchdog looks
 # several times a second.
@@ -86,7 +86,7 @@ def test_it_ends_what_stands_still_and_nothing_else(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     stuck, nowhere, stopped = (
         subprocess.Popen(
-            [sys.executable, "-c", STAGES, what, str(folder)],
+            [fast_python(), "-c", STAGES, what, str(folder)],
             cwd=root,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

