@@ -226,7 +226,7 @@ def ops_run(model: keras.Model, mask: Mask, kind: str) -> int:
 
 @pytest.mark.parametrize("order", ["inorder", "planned"])
 def test_each_selection_has_a_step_and_a_plan_of_its_own(order: str, profiles: str) -> None:
-    model, notes = elastic(make(), profiles, order=order, renew="2 steps", cache=2), Notes()
+    model, notes = elastic(make(), profiles, order=order, renew="2 steps"), Notes()
     fit(model, [everything, head], epochs=1, callbacks=[notes])
     launches = [launch for _, launch in model.ooodist.strategy.selective.launches.values()]
     assert len(launches) == 2
