@@ -10,6 +10,10 @@ from ooodist.elastic import timing
 
 @pytest.fixture
 def equal_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_equal_costs(monkeypatch)
+
+
+def set_equal_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One process, and costs that are the same in each run: calibrated, they would never be."""
     ooodist.init("local")
     monkeypatch.setattr(timing, "calibrated", lambda _model, _batch, costs, *_, **__: (costs, ()))

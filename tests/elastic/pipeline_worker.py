@@ -1,18 +1,19 @@
 """Elastic training in a pipeline against one process: ``mpirun -np 2 pipeline_worker.py CASE...``.
 
 Rank 0 trains the whole model by itself afterwards, with the same selections and micro-batches; the
-other ranks must have what it has.
+other ranks must have what it has. Where all is selected, it is a pipeline that selects nothing.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import ooodist
@@ -73,15 +74,8 @@ class Elastic(Case):
 
 CASES = {
     "auto": Elastic("unet", 2, 4, options={"chunks": 1}, decisions=(), rho=0.95),
-    "batch_norm": Elastic("convolution_with_batch_norm", 2, 2, options={"schedule": "1f1b"}),
-    "dropout": Elastic("dense_with_dropout", 2, 4, options={"schedule": "zb_h1"}, optimizer=adam),
-    "chunks": Elastic("unet", 2, 4, options={"schedule": "interleaved"}),
-    "tied": Elastic(
-        "tied_and_shared_weights",
-        2,
-        4,
-        options={"schedule": "1f1b", "chunks": 1},
-        optimizer=adam,
+    "dropout": Elastic(
+        "dense_with_dropout", 2, 4, options={"schedule": "zb_h1", "recompute": True}, optimizer=adam
     ),
     "twins": Elastic(
         "twins", 2, 4, options={"schedule": "1f1b", "split": ("decoder",)}, optimizer=adam
@@ -90,11 +84,13 @@ CASES = {
         "unet",
         2,
         4,
-        options={"schedule": "zb_h1", "recompute": True},
+        options={"schedule": "interleaved"},
         optimizer=lambda: keras.optimizers.Adam(1e-2, global_clipnorm=0.05, weight_decay=1e-3),
     ),
-    "four_stages": Elastic("convolution_with_batch_norm", 4, 2, options={"schedule": "zb_h1"}),
-    "replicas": Elastic("unet", 2, 4, data=2, options={"schedule": "zb_h1"}),
+    "batch_norm": Elastic("convolution_with_batch_norm", 4, 2, options={"schedule": "zb_h1"}),
+    "replicas": Elastic(
+        "tied_and_shared_weights", 2, 4, data=2, options={"schedule": "zb_h1", "chunks": 1}
+    ),
     "sharded": Elastic(
         "tied_and_shared_weights",
         2,
@@ -245,6 +241,12 @@ def share() -> None:
     costs = strategy.selective._cost_model.units
     assert sum(unit.seconds for unit in costs.backward if unit.kind == "dW") > 0
     assert all(weight.update_seconds > 0 for weight in costs.weights)
+    controller = strategy.controller
+    wrong = replace(controller.config, always=("dens",))
+    with pytest.raises(
+        ooodist.UserError, match=r"elastic\.always names dens.* no weight is trained"
+    ):
+        replace(controller, config=wrong)
     own = [set[str](), set[str]()]
     for stage in strategy.inner.assembly.stages:
         own[stage.number] = {variable.path for variable in stage.model.variables}
@@ -252,6 +254,19 @@ def share() -> None:
     assert all(own)
     assert not own[0] & own[1]
     strategy.close()
+
+
+def is_plain_training(case: Elastic, values: dict[tuple[str, str], np.ndarray]) -> None:
+    """A pipeline that selects nothing has these values after the same batches."""
+    batches = Batches(case)
+    plain = pipelined(case, batches, None)
+    plain.fit(batches.data(0), epochs=EPOCHS, verbose=0)
+    with ooodist.whole(plain):
+        plain_values = values_of(plain)
+    assert plain_values.keys() == values.keys()
+    for path, value in plain_values.items():
+        np.testing.assert_array_equal(value, values[path], str(path))
+    plain.ooodist.strategy.close()
 
 
 def main(name: str) -> None:
@@ -273,24 +288,17 @@ def main(name: str) -> None:
     probes_leave_no_trace(model, batches)
     strategy.close()
 
-    alone = None
-    if engine.rank == 0:
-        alone, optimizer_state = replayed(case, masks)
-        assert counts == optimizer_state.state()
     with ooodist.whole(model):
         values = values_of(model)
-    compare(values_of(alone), values, case)
-
     if name == "everything":
-        batches = Batches(case)
-        plain = pipelined(case, batches, None)
-        plain.fit(batches.data(0), epochs=EPOCHS, verbose=0)
-        with ooodist.whole(plain):
-            plain_values = values_of(plain)
-        assert plain_values.keys() == values.keys()
-        for path, value in plain_values.items():
-            np.testing.assert_array_equal(value, values[path], str(path))
-        plain.ooodist.strategy.close()
+        is_plain_training(case, values)
+        assert set(counts.values()) == {len(masks)}
+    else:
+        alone = None
+        if engine.rank == 0:
+            alone, optimizer_state = replayed(case, masks)
+            assert counts == optimizer_state.state()
+        compare(values_of(alone), values, case)
     print(f"held: {name}, rank {engine.rank}", flush=True)
 
 

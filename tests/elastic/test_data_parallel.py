@@ -181,77 +181,77 @@ def test_a_selection_trains_alike_in_any_order_and_without_ooodist(profiles: str
             np.testing.assert_array_equal(one, other, err_msg=order)
 
 
-def test_if_all_is_selected_it_is_plain_training(profiles: str) -> None:
-    plain = ooodist.distribute(make(adamw()), accumulate=2)
-    expected = fit(plain)
+@pytest.fixture(scope="module")
+def plain() -> tuple[dict[str, Any], list[bytes]]:
+    """The history and the outcome of a training that selects nothing."""
+    ooodist.init("local")
+    model = ooodist.distribute(make(adamw()), accumulate=2)
+    return fit(model), state(model)
+
+
+def test_if_all_is_selected_it_is_plain_training(
+    plain: tuple[dict[str, Any], list[bytes]], profiles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the real calibration."""
+    monkeypatch.undo()
     model = elastic(make(adamw()), profiles, accumulate=2)
-    found = fit(model, [everything])
+    with decided([everything]):
+        model.ooodist.strategy.plan(data(BATCH))
+        found = fit(model)
+    history, expected = plain
     assert len(model.ooodist.strategy.controller.renewals) == 2
-    assert found["loss"] == expected["loss"]
-    assert state(model) == state(plain)
+    assert found["loss"] == history["loss"]
+    assert state(model) == expected
 
 
-def test_a_rho_of_one_is_plain_training(profiles: str) -> None:
-    plain = ooodist.distribute(make(adamw()))
-    model = elastic(make(adamw()), profiles, rho=1.0)
+def test_a_rho_of_one_is_plain_training(
+    plain: tuple[dict[str, Any], list[bytes]], profiles: str
+) -> None:
+    model = elastic(make(adamw()), profiles, accumulate=2, rho=1.0)
     assert type(model.ooodist.strategy) is DataParallel
-    assert fit(model) == fit(plain)
-    assert state(model) == state(plain)
+    assert (fit(model), state(model)) == plain
 
 
 # What is traced
 
 
-def ops_run(model: keras.Model, kind: str) -> int:
-    """How many such ops a step with the present selection runs; its graph has more."""
+def ops_run(model: keras.Model, mask: Mask, kind: str) -> int:
+    """How many such ops a step with a selection runs; its graph has more."""
     x, y = data(BATCH)
-    launch = model.ooodist.strategy.selective.launch_for(model.ooodist.strategy.controller.mask)
+    launch = model.ooodist.strategy.selective.launch_for(mask)
     graph = launch.trace(((tf.constant(x), tf.constant(y)),))
     ops = ancestors([*(output.op for output in graph.outputs), *graph.control_outputs])
     return sum(op.type.startswith(kind) for op in ops)
 
 
 @pytest.mark.parametrize("order", ["inorder", "planned"])
-def test_a_step_computes_nothing_for_what_is_not_selected(order: str, profiles: str) -> None:
-    model = elastic(make(), profiles, order=order)
+def test_each_selection_has_a_step_and_a_plan_of_its_own(order: str, profiles: str) -> None:
+    model, notes = elastic(make(), profiles, order=order, renew="2 steps"), Notes()
+    fit(model, [everything, head], epochs=1, callbacks=[notes])
+    launches = [launch for _, launch in model.ooodist.strategy.selective.launches.values()]
+    assert len(launches) == 2
+    for launch in launches:
+        assert len(launch.backward.steps) == 1  # traced once, though each was selected twice
+
     found = {}
-    for decision in (everything, head):
-        model.ooodist.strategy.controller = None
-        fit(model, [decision], epochs=1, steps_per_epoch=2)
+    for decision, mask in ((everything, notes.masks[0]), (head, notes.masks[-1])):
+        assert model.ooodist.strategy.selective.launch_for(mask) in launches
         kinds = ("Conv2DBackpropFilter", "Conv2DBackpropInput", "Assign")
-        found[decision] = [ops_run(model, kind) for kind in kinds]
+        found[decision] = [ops_run(model, mask, kind) for kind in kinds]
+    # A step computes nothing for what is not selected.
     assert found[everything][:2] == [2, 1]
     assert found[head][:2] == [0, 0]
     # Of each of the eight weights that rest: itself, its momentum and its count.
     assert found[everything][2] - found[head][2] == 3 * 8
-
-    selected = model.ooodist.strategy.controller.mask.weights
-    for step in model.ooodist.strategy.inner.backward.steps:
+    inner = model.ooodist.strategy.inner
+    for step in inner.backward.steps:
         units = [unit for unit in step.backward if unit.kind == "dW" or unit.variables]
-        assert {name for unit in units for name in unit.variables} == selected
+        assert {name for unit in units for name in unit.variables} == notes.masks[-1].weights
         assert all(unit.variables for unit in units)
-
-
-def test_each_selection_has_a_plan_of_its_own(profiles: str) -> None:
-    model = elastic(make(), profiles, order="planned")
-    fit(model, [everything, head], epochs=1)  # renewed at steps 0 and 4
-    plan, (step,) = (
-        model.ooodist.strategy.inner.planned.plan,
-        model.ooodist.strategy.inner.backward.steps,
-    )
-    assert plan.model == model_digest(step.backward)
-    assert {name for each in plan.exchanges for name in each.weights} <= {"out/kernel", "out/bias"}
-
-
-def test_traced_steps_are_kept_and_used_again(profiles: str) -> None:
-    model = elastic(make(), profiles, renew="2 steps", cache=2)
-    fit(model, [everything, head], epochs=1)
-    launches = list(model.ooodist.strategy.selective.launches.values())
-    assert len(launches) == 2
-    for _, launch in launches:
-        assert len(launch.backward.steps) == 1  # traced once, though each was selected twice
-    again = model.ooodist.strategy.selective.launch_for(model.ooodist.strategy.controller.mask)
-    assert again in [launch for _, launch in launches]
+        if order == "planned":
+            plan = inner.planned.plan
+            assert plan.model == model_digest(step.backward)
+            assert {n for e in plan.exchanges for n in e.weights} <= {"out/kernel", "out/bias"}
 
 
 def test_no_more_traced_steps_are_kept_than_wanted(profiles: str) -> None:
@@ -264,7 +264,7 @@ def test_no_more_traced_steps_are_kept_than_wanted(profiles: str) -> None:
             seen.append(len(kept))
             assert next(reversed(kept))[0] == mask.digest  # the latest is among them
 
-    fit(model, CHANGING, epochs=1, callbacks=[Count()])
+    fit(model, CHANGING, epochs=1, steps_per_epoch=len(CHANGING), callbacks=[Count()])
     assert max(seen) == 2
 
 
@@ -273,7 +273,7 @@ def test_no_more_traced_steps_are_kept_than_wanted(profiles: str) -> None:
 
 def test_steps_a_launch_change_nothing(profiles: str) -> None:
     states = []
-    for number in (1, 4):
+    for number in (1, 2):
         model = elastic(make(), profiles, steps_per_execution=number, renew="8 steps")
         fit(model, [everything, every_second])
         states.append(state(model))
@@ -331,21 +331,28 @@ def batches(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield np.full((BATCH, 4), number, np.float32), np.zeros(BATCH, np.int32)
 
 
-@pytest.mark.parametrize("how", [{}, {"steps_per_execution": 3}, {"accumulate": 2}], ids=str)
+def arrays(count: int) -> list[np.ndarray]:
+    """So many batches."""
+    return [np.concatenate(part) for part in zip(*batches(count), strict=True)]
+
+
+@pytest.mark.parametrize("how", [{"steps_per_execution": 3}, {"accumulate": 2}], ids=str)
 def test_batches_are_trained_on_once_and_in_order(how: dict[str, int], profiles: str) -> None:
     model = noting(profiles, **how)
-    x, y = (np.concatenate(part) for part in zip(*batches(12), strict=True))
-    model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    model.fit(*arrays(12), batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     assert seen_by(model) == [*range(12)] * 2
     assert len(model.ooodist.strategy.controller.renewals) > 3
 
 
-@pytest.mark.parametrize("count", [1, 3, 11])
-def test_a_generator_of_unknown_length_is_used_up(count: int, profiles: str) -> None:
+def test_a_generator_of_unknown_length_is_used_up(profiles: str) -> None:
     model = noting(profiles, steps_per_execution=2)
     model.ooodist.strategy.plan(next(batches(1)))
-    model.fit(batches(count), verbose=0)
-    assert seen_by(model) == [*range(count)]
+    expected: list[int] = []
+    for count in (1, 3, 11):
+        model.ooodist.strategy.controller.mask = None  # begins with a selection
+        model.fit(batches(count), verbose=0)
+        expected += range(count)
+        assert seen_by(model) == expected
 
 
 def test_nothing_is_lost_between_epochs_of_endless_data(profiles: str) -> None:
@@ -359,27 +366,27 @@ def test_nothing_is_lost_between_epochs_of_endless_data(profiles: str) -> None:
 
 
 def test_compile_again_gives_a_new_step(profiles: str) -> None:
-    model = elastic(make(), profiles)
-    fit(model, epochs=1)
+    model, given = noting(profiles), arrays(6)
+    model.fit(*given, batch_size=BATCH, verbose=0)
     model.compile(optimizers.SGD(0.0), model.loss, jit_compile=False)
     before = trained(model)
-    fit(model)
+    model.fit(*given, batch_size=BATCH, verbose=0)
     for name, values in trained(model).items():
         np.testing.assert_array_equal(values[""], before[name][""], err_msg=name)
 
 
 def test_a_single_batch_can_be_trained_on_before_all_else(profiles: str) -> None:
-    model = elastic(make(), profiles)
-    x, y = data(BATCH)
-    model.train_on_batch(x, y)
+    model = noting(profiles)
+    model.train_on_batch(*next(batches(1)))
     assert int(model.optimizer.iterations) == 1
     assert model.ooodist.strategy.controller.mask is not None
 
 
 def test_reports_tell_of_the_selection(profiles: str) -> None:
-    model = elastic(make(), profiles)
-    history = fit(model, [head])
-    assert history["elastic_share"][1] == pytest.approx(27 / model.count_params(), rel=0.1)
+    model = noting(profiles)
+    with decided([head]):
+        history = model.fit(*arrays(6), batch_size=BATCH, epochs=2, verbose=0).history
+    assert history["elastic_share"][1] == pytest.approx(27 / 67)
     assert history["elastic_exchanged_bytes"] == [0, 0]  # there is nobody to exchange with
     assert history["elastic_rho"][1] > 0
 
@@ -390,14 +397,3 @@ def test_a_rho_that_is_too_small_is_refused_before_the_first_step(profiles: str)
     with pytest.raises(UserError, match="the smallest feasible rho is"):
         fit(model)
     assert state(model)[: len(before)] == before
-
-
-@pytest.mark.timing("measured beside others, the forward pass may seem to take the whole step")
-def test_planning_leaves_the_model_as_it_is(profiles: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # with the real calibration
-    plain, model = ooodist.distribute(make(adamw())), elastic(make(adamw()), profiles)
-    x, y = data(BATCH)
-    model.ooodist.strategy.plan((x, y))
-    fit(plain)
-    fit(model, [everything])
-    assert state(model) == state(plain)

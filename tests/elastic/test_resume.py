@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from ooodist.checkpoint import folder as folders
 from ooodist.config import job as job_file
 from ooodist.job.preparation import set_up
 from ooodist.job.run import train
+from tests.elastic.conftest import set_equal_costs
 
 pytestmark = pytest.mark.usefixtures("equal_costs")
 JOB = [
@@ -42,15 +44,31 @@ def without_seconds(found: Any) -> Any:
     return [without_seconds(each) for each in found] if isinstance(found, list) else found
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, profiles: str) -> None:
-    overrides = [f"planning.profiles={profiles}", "order.name=planned"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(whole, *overrides, "epochs=3")
-    run(parts, *overrides, "epochs=2")  # two steps after the third selection
-    keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
-    run(parts, *overrides, "epochs=3", resume=True)
+@pytest.fixture(scope="module")
+def whole(profiles: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run of three epochs."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        set_equal_costs(monkeypatch)
+        folder = tmp_path_factory.mktemp("whole")
+        run(folder, *planned(profiles), "epochs=3")
+    return folder
 
-    expected, found = (folders.latest(folder)[1] for folder in (whole, parts))
+
+def planned(profiles: str) -> list[str]:
+    return [f"planning.profiles={profiles}", "order.name=planned"]
+
+
+def interrupted(whole: Path, folder: Path) -> None:
+    """Leaves what a run that ends two epochs into the whole one has kept."""
+    shutil.copy(dict(folders.checkpoints(whole))[2, 0], folder)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(whole: Path, tmp_path: Path, profiles: str) -> None:
+    interrupted(whole, tmp_path)  # two steps after the third selection
+    keras.utils.set_random_seed(99)  # a new process knows nothing of the old one
+    run(tmp_path, *planned(profiles), "epochs=3", resume=True)
+
+    expected, found = (folders.latest(folder)[1] for folder in (whole, tmp_path))
     assert expected.selection is not None
     renewals = expected.selection["renewals"]
     assert [renewal["step"] for renewal in renewals] == [0, 5, 10, 15]
@@ -60,22 +78,18 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, profiles: str) -
     assert without_seconds(found.history) == without_seconds(expected.history)
 
 
-def test_a_checkpoint_of_elastic_training_can_be_trained_on_in_full(
-    tmp_path: Path, profiles: str, caplog: pytest.LogCaptureFixture
+def test_a_checkpoint_can_be_trained_on_in_full_and_that_one_elastically(
+    whole: Path, tmp_path: Path, profiles: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(tmp_path, f"planning.profiles={profiles}", "epochs=1")
+    interrupted(whole, tmp_path)
     with caplog.at_level("WARNING", logger="ooodist"):
-        run(tmp_path, "elastic=null", "epochs=2", resume=True)
+        run(tmp_path, "elastic=null", "epochs=3", resume=True)
     assert "selection of tensors does not count: all are trained now" in caplog.text
     assert folders.latest(tmp_path)[1].selection is None
 
-
-def test_a_checkpoint_of_full_training_can_be_trained_on_elastically(
-    tmp_path: Path, profiles: str
-) -> None:
-    run(tmp_path, "elastic=null", "epochs=1")
-    run(tmp_path, f"planning.profiles={profiles}", "epochs=2", resume=True)
+    run(tmp_path, f"planning.profiles={profiles}", "epochs=4", resume=True)
     selection = folders.latest(tmp_path)[1].selection
     assert selection is not None
+    assert [renewal["step"] for renewal in selection["renewals"]] == [0, 5]
     counts = selection["counts"]
-    assert 12 in counts.values()  # the six steps before count
+    assert 24 in counts.values()  # all steps before count

@@ -40,19 +40,19 @@ def measured(
 
 
 def dense() -> tuple[keras.Model, object]:
-    """The third of five layers takes longer than the others together."""
+    """The third and fourth of five layers take longer than the others together."""
     x = image = keras.Input((64,))
     for width in (256, 256, 4096, 256):
         x = keras.layers.Dense(width, activation="gelu")(x)
     model = keras.Model(image, keras.layers.Dense(4)(x))
-    model.compile(keras.optimizers.Adam(), LOSS)
-    return model, (np.ones((128, 64), np.float32), np.zeros(128, np.int32))
+    model.compile("sgd", LOSS)
+    return model, (np.ones((64, 64), np.float32), np.zeros(64, np.int32))
 
 
 def test_units_cost_what_they_cost_in_the_whole_model() -> None:
     model, batch = dense()
     before = [value.copy() for value in model.get_weights()]
-    whole, stages = measured(model, batch, []), measured(model, batch, [1, 2, 4])
+    whole, stages = measured(model, batch, []), measured(model, batch, [3])
     for one, other in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(one, other)
 

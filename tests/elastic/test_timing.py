@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -252,8 +253,9 @@ def random_selection(found: Sample, seed: int) -> frozenset[int]:
     return frozenset(found.choice.head) | {n for n in numbers if chance.random() < share}
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", [*FAMILIES, *OTHERS])
+@pytest.mark.parametrize(
+    ("name", "seed"), [*((name, 0) for name in FAMILIES), *itertools.product(OTHERS, range(2))]
+)
 def test_a_masked_step_is_the_one_that_is_traced(name: str, seed: int) -> None:
     found = sample(name)
     weights = found.choice.weights(random_selection(found, seed))
@@ -309,8 +311,7 @@ def test_each_output_of_a_model_has_a_head() -> None:
     assert heads == outputs
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_calibrating_leaves_the_model_as_it_is(accumulate: int) -> None:
+def test_calibrating_leaves_the_model_as_it_is() -> None:
     def state(model: keras.Model) -> list[bytes]:
         held = [*model.variables, *model.metrics_variables, *model.optimizer.variables]
         return [np.asarray(variable.numpy()).tobytes() for variable in held]
@@ -319,7 +320,7 @@ def test_calibrating_leaves_the_model_as_it_is(accumulate: int) -> None:
     model.fit(*batch(), batch_size=32, verbose=0, shuffle=False)
     costs = measure_compute(model, batch(1), steps=3)
     before = state(model)
-    found, checks = calibrated(model, batch(1), costs, LocalEngine(), accumulate=accumulate)
+    found, checks = calibrated(model, batch(1), costs, LocalEngine(), accumulate=2)
     assert state(model) == before
 
     assert [check.name for check in checks] == ["all", "half", "head"]

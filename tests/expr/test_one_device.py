@@ -14,11 +14,18 @@ import tensorflow as tf
 
 from ooodist.graph.subgraphs import Subgraphs
 from tests.expr.scripts import load
+from tests.fork_server import fast_python
 
 
 @pytest.fixture(scope="module")
 def run() -> ModuleType:
     return load("one_device", "run")
+
+
+@pytest.fixture(autouse=True)
+def _fast_workers(run: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA reads a worker's flags when it is first used."""
+    monkeypatch.setattr(run.sys, "executable", fast_python())
 
 
 class Named(NamedTuple):

@@ -81,8 +81,7 @@ def test_what_is_compared(weak_scaling: ModuleType, rows: Rows) -> None:
     assert max(rows[4]["1f1b"].timeline.peak_bytes) > base / 2
 
 
-@pytest.mark.parametrize("devices", [8, 16])
-@pytest.mark.parametrize("link", ["nvlink", "hosts"])
+@pytest.mark.parametrize(("link", "devices"), [("nvlink", 16), ("hosts", 8)])
 def test_auto_is_not_behind_the_heuristic_of_zero_bubble(
     weak_scaling: ModuleType, link: str, devices: int
 ) -> None:

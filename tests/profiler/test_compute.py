@@ -33,15 +33,16 @@ def state(model: keras.Model) -> list[bytes]:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: with_everything("adam"),
         lambda: with_everything("sgd", "mixed_bfloat16"),
         lambda: with_everything("adam", "mixed_float16"),  # with loss scaling
     ],
-    ids=["float32", "mixed_bfloat16", "mixed_float16"],
+    ids=["mixed_bfloat16", "mixed_float16"],
 )
 def test_training_goes_on_as_if_nothing_had_been_measured(make: Callable[[], keras.Model]) -> None:
+    """With float32: test_importance.py of tests/elastic."""
     plain, measured = make(), make()
     for model in (plain, measured):
+        model.optimizer.build(model.trainable_variables)  # else Keras traces the first step twice
         model.fit(*batch(0), batch_size=BATCH // 2, verbose=0, shuffle=False)
     assert state(plain) == state(measured)
     measure_compute(measured, batch(1), steps=STEPS)
