@@ -130,38 +130,43 @@ def test_a_unit_that_stands_twice_is_named() -> None:
         check_order(chain(1), ["dX1", "dX1", "dW1"])
 
 
-def train(name: str, order: Order | None, at_a_time: int = 1) -> dict[str, Any]:
-    """Ten steps of a model from the same start: the first gradients and the last weights."""
-    keras.utils.set_random_seed(11)
-    model, inputs, labels = MODELS[name]()
-    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
-    optimizer.build(model.trainable_variables)
-    num_edges = 0
+class Trained:
+    """Ten steps of a model, always from the same start: the first gradients, the last weights."""
 
-    def step() -> list[tf.Tensor]:
-        nonlocal num_edges
-        weights = model.trainable_variables
-        with tf.GradientTape() as tape:
-            loss = loss_of(model, inputs, labels)
-        if order is None:
-            gradients = tape.gradient(loss, weights)
-        else:
-            seed = tf.ones_like(loss)
-            gradients = tape.gradient(loss, weights, output_gradients=seed)
-            units = find_backward_units([seed], gradients, [weight.path for weight in weights])
-            num_edges += impose_order(units, order(units), at_a_time)
-        optimizer.apply(gradients, weights)
-        return [tf.convert_to_tensor(gradient) for gradient in gradients]
+    def __init__(self, name: str) -> None:
+        keras.utils.set_random_seed(11)
+        self.model, self._inputs, self._labels = MODELS[name]()
+        self._start = [variable.numpy() for variable in self.model.variables]
+        self.num_edges = 0
 
-    function = tf.function(step, autograph=False)
-    first = [gradient.numpy() for gradient in function()]
-    for _ in range(9):
-        function()
-    return {
-        "gradients": first,
-        "weights": [weight.numpy() for weight in model.variables],
-        "edges": num_edges,
-    }
+    def run(self, order: Order | None, at_a_time: int = 1) -> list[np.ndarray]:
+        """In this order, or as TensorFlow orders it."""
+        for variable, value in zip(self.model.variables, self._start, strict=True):
+            variable.assign(value)
+        self.num_edges = 0
+        weights = [variable.value for variable in self.model.trainable_variables]
+
+        def step() -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                loss = loss_of(self.model, self._inputs, self._labels)
+            if order is None:
+                gradients = tape.gradient(loss, weights)
+            else:
+                seed = tf.ones_like(loss)
+                gradients = tape.gradient(loss, weights, output_gradients=seed)
+                paths = [variable.path for variable in self.model.trainable_variables]
+                units = find_backward_units([seed], gradients, paths)
+                self.num_edges += impose_order(units, order(units), at_a_time)
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.assign_sub(0.1 * gradient)
+            return gradients
+
+        function = tf.function(step, autograph=False)
+        first = [gradient.numpy() for gradient in function()]
+        for _ in range(9):
+            function()
+        return [*first, *(variable.numpy() for variable in self.model.variables)]
 
 
 def halfway(units: Sequence[Unit]) -> list[str]:
@@ -198,21 +203,20 @@ def test_a_unit_waits_for_all_before_it_but_the_last_few(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_order_changes_a_bit(name: str) -> None:
-    plain = train(name, None)
-    assert any(np.any(gradient) for gradient in plain["gradients"])
-    for at_a_time, order in (
-        (1, baseline_order),
-        (1, halfway),
-        (2, random_order(1)),
-        (1, random_order(2)),
-    ):
-        ordered = train(name, order, at_a_time)
-        assert ordered["edges"] > 0
-        for what in ("gradients", "weights"):
-            for ours, theirs in zip(ordered[what], plain[what], strict=True):
-                np.testing.assert_array_equal(ours, theirs)
+    trained = Trained(name)
+    plain = trained.run(None)
+    assert any(np.any(each) for each in plain[: len(trained.model.trainable_variables)])
+    orders: list[tuple[int, Order]] = [(1, halfway), (1, random_order(2))]
+    if name in ("convolution_with_batch_norm", "tied_and_shared_weights"):  # less is imposed
+        orders += [(1, baseline_order), (2, random_order(1))]
+    for at_a_time, order in orders:
+        ordered = trained.run(order, at_a_time)
+        assert trained.num_edges > 0
+        for ours, theirs in zip(ordered, plain, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_an_illegal_order_is_refused_before_any_edge_is_added() -> None:
+    trained = Trained("dense_with_dropout")
     with pytest.raises(UserError, match="whose result it needs"):
-        train("dense_with_dropout", lambda units: list(reversed(baseline_order(units))))
+        trained.run(lambda units: list(reversed(baseline_order(units))))

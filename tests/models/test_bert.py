@@ -99,8 +99,10 @@ def test_outputs_are_at_the_chosen_places() -> None:
 
 
 def compiled(model: keras.Model) -> keras.Model:
+    optimizer = keras.optimizers.Adam(3e-3)
+    optimizer.build(model.trainable_variables)  # else the first step is traced twice
     model.compile(
-        optimizer=keras.optimizers.Adam(3e-3),
+        optimizer=optimizer,
         loss=make_loss(None, PRETRAINING),
         metrics=[[metric] for metric in make_metrics(None, PRETRAINING)],
         jit_compile=False,
@@ -130,9 +132,11 @@ def test_it_learns() -> None:
     model, x = compiled(small()), samples(256)
     labels = np.stack([x["token_ids"][:, 1], x["token_ids"][:, 4]], axis=1)
     follows = (x["token_ids"][:, 2] > 12).astype(np.int32)
-    history = model.fit(x, (labels, follows), batch_size=32, epochs=30, verbose=0).history
-    assert history["masked_accuracy"][-1] > 0.9
-    assert history["next_accuracy"][-1] > 0.9
+    worst: list[float] = []
+    while not worst or worst[-1] <= 0.9:
+        assert len(worst) < 30, worst
+        logs = model.fit(x, (labels, follows), batch_size=32, verbose=0).history
+        worst.append(min(logs["masked_accuracy"][0], logs["next_accuracy"][0]))
 
 
 def test_it_has_its_own_loss_and_metrics() -> None:

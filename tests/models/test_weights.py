@@ -35,7 +35,7 @@ def test_file_of_a_trained_model(file_name: str, tmp_path: Path) -> None:
     """Such a file also holds the optimizer's variables, which are not start weights."""
     data = images()
     trained = build(MLP, data)
-    trained.compile("adam", loss_of(data), metrics=["accuracy"])
+    trained.compile("adam", loss_of(data), metrics=["accuracy"], run_eagerly=True)
     trained.train_on_batch(*random_batch(data))
     path = tmp_path / file_name
     trained.save(path) if path.suffix == ".keras" else trained.save_weights(path)

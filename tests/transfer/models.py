@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -269,6 +270,27 @@ def randomize(model: keras.Model, seed: int = 0) -> keras.Model:
 
 def _num_read(shape: Sequence[int]) -> float:
     return max(1.0, float(np.prod(shape[:-1])))
+
+
+@functools.cache
+def parent_of(family: str) -> keras.Model:
+    """The smaller one of WIDER, with random weights; made once, so leave its weights alone."""
+    return randomize(WIDER[family][0]())
+
+
+def wider(family: str) -> keras.Model:
+    """The wider one of WIDER with its start weights, whatever it was given before; made once."""
+    model, start = _wider(family)
+    variables = weights_of(model)
+    for name, value in start.items():
+        variables[name].assign(value)
+    return model
+
+
+@functools.cache
+def _wider(family: str) -> tuple[keras.Model, dict[str, np.ndarray]]:
+    model = WIDER[family][1]()
+    return model, values_of(model)
 
 
 # Warm starts

@@ -51,12 +51,13 @@ def generators() -> tuple[Any, ...]:
     return random.getstate(), kind, keys.tobytes(), rest
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("steps_before", [0, 2])
+@pytest.mark.parametrize(
+    ("optimizer", "steps_before"), [("adam", 0), *((name, 2) for name in OPTIMIZERS)]
+)
 def test_the_best_is_found_and_nothing_is_changed(
-    make: Callable[[], Any], steps_before: int, starts: list[dict[str, np.ndarray]]
+    optimizer: str, steps_before: int, starts: list[dict[str, np.ndarray]]
 ) -> None:
-    model = compiled(network(dropout=0.2), make())
+    model = compiled(network(dropout=0.2), OPTIMIZERS[optimizer]())
     model.optimizer.build(model.trainable_variables)
     for step in range(steps_before):
         model.train_on_batch(*stripes(16, step))

@@ -63,6 +63,7 @@ def batches(number: int = 4, size: int = 16) -> list[tuple[np.ndarray, np.ndarra
 def trained(model: keras.Model, steps: int = 30, rate: float = 0.01) -> keras.Model:
     """The model after some steps of Adam, which also moves statistics of batch norms."""
     compiled(model, keras.optimizers.Adam(rate))
+    model.optimizer.build(model.trainable_variables)  # else the first step is traced twice
     for step in range(steps):
         model.train_on_batch(*stripes(32, 100 + step))
     return model

@@ -6,6 +6,7 @@ what it was only if each unit is there as often as the others.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -274,12 +275,17 @@ WIDER: dict[str, tuple[Builder, Callable[[], Any]]] = {
 }
 
 
+@functools.cache
+def parent_of(name: str) -> keras.Model:
+    """Of width 4; nobody changes it."""
+    return randomize(WIDER[name][0](4), zlib.crc32(name.encode()))
+
+
 @pytest.mark.parametrize("name", WIDER)
-@pytest.mark.parametrize("width", [4, 7, 11])
+@pytest.mark.parametrize("width", [4, 7])
 def test_a_wider_one_computes_the_same(name: str, width: int) -> None:
     build, data = WIDER[name]
-    parent = randomize(build(4), zlib.crc32(name.encode()))
-    child = build(width)
+    parent, child = parent_of(name), build(width)
     made = warm(child, parent, in_order)
     assert difference(child, parent, data()) < (SAME if width > 4 else 1e-12)
     assert {each.action for each in made.report} <= {"copied", "widened"}
@@ -290,7 +296,7 @@ def test_a_wider_one_computes_the_same(name: str, width: int) -> None:
 def test_a_narrower_one_takes_all_from_its_parent(name: str) -> None:
     build, data = WIDER[name]
     child = build(3)
-    made = warm(child, randomize(build(5)), in_order)
+    made = warm(child, parent_of(name), in_order)
     assert {each.action for each in made.report} <= {"copied", "narrowed"}
     assert all(np.isfinite(value).all() for value in made.values.values())
     assert np.isfinite(difference(child, child, data()))

@@ -356,9 +356,10 @@ def test_deeper_models_compute_the_same(name: str) -> None:
     taken = {each.source for each in made.report if each.source}
     assert taken == set(values_of(parent))  # all of the parent is there
     before = outputs_of(child, data)[0]
-    step(child, data, rate=0.01, steps=2)
-    assert np.isfinite(outputs_of(child, data)[0]).all()
-    assert np.abs(outputs_of(child, data)[0] - before).max() > 0
+    step(child, data, rate=0.01)
+    after = outputs_of(child, data)[0]
+    assert np.isfinite(after).all()
+    assert np.abs(after - before).max() > 0
 
 
 def test_a_deeper_bert_is_not_the_same() -> None:

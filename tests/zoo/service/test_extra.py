@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ooodist.zoo.zoo import Zoo
+from tests.fork_server import fast_python
 from tests.zoo.starts import network, trained, zoo_of
 
 INSTALL = "install it: pip install 'ooodist[zoo]'"
@@ -40,9 +41,11 @@ sys.exit(code)
 """
 
 
-def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run(
+    program: str, *arguments: object, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
+        [python, "-c", program, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -66,7 +69,7 @@ def test_a_folder_is_listed_without_it(folder: Path, before: str) -> None:
 
 def test_a_model_starts_from_a_folder_without_it(tmp_path: Path) -> None:
     zoo = zoo_of(tmp_path / "zoo", trained(network()))
-    done = run(WARM_START + LOADED, zoo)
+    done = run(WARM_START + LOADED, zoo, python=fast_python())
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -91,7 +94,7 @@ def test_a_version_that_is_too_old_is_named(folder: Path) -> None:
 
 
 def test_a_job_that_needs_a_service_says_what_is_missing(folder: Path) -> None:
-    done = run(HIDDEN + WARM_START + LOADED, "127.0.0.1:7077")
+    done = run(HIDDEN + WARM_START + LOADED, "127.0.0.1:7077", python=fast_python())
     assert done.returncode != 0
     assert "UserError: warm_start.required is true" in done.stderr
     assert done.stderr.strip().endswith(INSTALL)
