@@ -19,6 +19,7 @@ from ooodist.engines.base import Engine
 from ooodist.step.exchange import GradientExchange
 
 ITEM_BYTES = 4  # gradients are float32
+MOST_TRACED = 32  # exchanges of a function that runs beside calls: each takes 10 ms to trace
 
 
 class ExchangeTimer:
@@ -60,13 +61,16 @@ class ExchangeTimer:
     def beside_calls(
         self, call: Callable[[], object], calls: int, num_bytes: int, count: int
     ) -> float:
-        """Returns the seconds of ``calls`` successive calls with such exchanges beside them."""
-        if count:  # traced now rather than while the calls are timed
-            self._prepared(num_bytes, count, self._credit, 0)
+        """Returns the seconds of ``calls`` successive calls with such exchanges beside them.
+
+        It, and :meth:`processing`, run more than MOST_TRACED of them as several functions.
+        """
+        for number in sorted(set(_bursts(count))):  # traced now, not while the calls are timed
+            self._prepared(num_bytes, number, self._credit, 0)
         self._engine.barrier()
         with ThreadPoolExecutor(1) as pool:
             began = time.perf_counter()
-            exchanging = pool.submit(self.together, num_bytes, count) if count else None
+            exchanging = pool.submit(self._in_bursts, num_bytes, count) if count else None
             for _ in range(calls):
                 call()
             seconds = time.perf_counter() - began
@@ -77,10 +81,12 @@ class ExchangeTimer:
     def processing(self, num_bytes: int, count: int) -> float:
         """Returns the CPU seconds that this process spends on such exchanges and nothing else."""
         spent = []
-        for number in (0, count):
-            self._prepared(num_bytes, number, self._credit, 0)
+        for bursts in ([0] * len(_bursts(count)), _bursts(count)):
+            for number in sorted(set(bursts)):
+                self._prepared(num_bytes, number, self._credit, 0)
             began = time.process_time()
-            self._seconds(num_bytes, number, self._credit, 0)
+            for number in bursts:
+                self._seconds(num_bytes, number, self._credit, 0)
             spent.append(time.process_time() - began)
         return max(0.0, spent[1] - spent[0])
 
@@ -91,6 +97,10 @@ class ExchangeTimer:
         began = time.perf_counter()
         _on_host(self._join(*halves)).numpy()
         return time.perf_counter() - began
+
+    def _in_bursts(self, num_bytes: int, count: int) -> None:
+        for number in _bursts(count):
+            self.together(num_bytes, number)
 
     def _seconds(
         self, num_bytes: int, count: int, credit: int | None, products: int
@@ -143,6 +153,12 @@ class ExchangeTimer:
         with tf.control_dependencies(ends):
             complete = _now() - began
         return exchanged, complete, ends  # results that are not returned would not be computed
+
+
+def _bursts(count: int) -> list[int]:
+    """Returns how many exchanges each of the functions has."""
+    full, rest = divmod(count, MOST_TRACED)
+    return [MOST_TRACED] * full + [rest] * (rest > 0)
 
 
 def _on_host(tensor: tf.Tensor) -> tf.Tensor:

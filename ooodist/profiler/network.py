@@ -14,7 +14,7 @@ import numpy as np
 from ooodist.engines.base import Engine
 from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network
-from ooodist.profiler.exchange_timing import ExchangeTimer
+from ooodist.profiler.exchange_timing import MOST_TRACED, ExchangeTimer
 from ooodist.profiler.fit import Beside, Timed, fit_cpu, fit_lanes
 from ooodist.util.digest import digest
 
@@ -182,6 +182,8 @@ def _beside_steps(
     alone = _most(engine, timer.beside_calls(step, 1, timed.num_bytes, 0))
     steps = max(1, round(BESIDE_SECONDS / HIDDEN / alone))
     count = max(2, round(HIDDEN * steps * alone / timed.each))
+    if count > MOST_TRACED:
+        count -= count % MOST_TRACED  # else the rest would be traced as well
     seconds = partial(timer.beside_calls, step, steps, timed.num_bytes)
     repeats = max(1, min(REPEATS, round(MOST_STEP_SECONDS / (2 * steps * alone))))
     return _longer(engine, timed.num_bytes, count, seconds, repeats)

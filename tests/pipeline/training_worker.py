@@ -32,8 +32,8 @@ from tests.pipeline.training_cases import CASES, EPOCHS, STEPS, Batches, Case
 
 EVALUATED = 12  # samples of a batch that is evaluated; the last batches are smaller
 SWAPS = "swaps"  # a case of its own: see swaps.py
-evaluated: set[tuple[object, ...]] = set()  # so far, in this job
 measured: dict[tuple[object, ...], Any] = {}  # layers, by model
+alone_of: dict[tuple[object, ...], Alone] = {}  # what one process trains, by model
 
 
 def compiled(case: Case, batches: Batches, make_optimizer: Callable[[], Any]) -> keras.Model:
@@ -49,41 +49,65 @@ def compiled(case: Case, batches: Batches, make_optimizer: Callable[[], Any]) ->
     return model
 
 
-def train_alone(
-    case: Case, batches: Batches, make_optimizer: Callable[[], Any], epochs: int = EPOCHS
-) -> keras.Model:
-    """The whole model, micro-batch after micro-batch."""
-    model = compiled(case, batches, make_optimizer)
-    weights = model.trainable_variables
-    optimizer = model.optimizer
-    optimizer.build(weights)
-    m = case.microbatches * case.data
+class Alone:
+    """One process that trains the whole model, micro-batch after micro-batch; it traces once."""
 
-    @tf.function(autograph=False)
-    def gradients_of(inputs, labels, seed):
-        x, y = batches.shaped(inputs, labels)
-        weights_of_samples = None
-        if case.class_weight is not None:
-            table = [case.class_weight.get(number, 1) for number in range(CLASSES)]
-            weights_of_samples = tf.gather(tf.constant(table, tf.float32), y)
-        with tf.GradientTape() as tape:
-            predicted = model(x, training=True)
-            loss = model.compute_loss(y=y, y_pred=predicted, sample_weight=weights_of_samples)
-            loss = tf.cast(loss, tf.float32)
-        return tape.gradient(loss, [w.value for w in weights], output_gradients=seed)
+    def __init__(self, batches: Batches, case: Case, make_optimizer: Callable[[], Any]) -> None:
+        self.batches, self.case = batches, case
+        model = self.model = compiled(case, batches, make_optimizer)
+        self._start = [variable.value + 0 for variable in model.variables]
+        weights = model.trainable_variables
 
-    for _ in range(epochs):
-        for step in range(STEPS):
-            scale = 1.0
-            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-                scale = float(optimizer.dynamic_scale.numpy())
-            sums = [tf.zeros(w.shape, w.dtype) for w in weights]
-            for number in range(step * m, (step + 1) * m):
-                gradients = gradients_of(*batches.microbatch(number), tf.constant(scale / m))
-                sums = [s + tf.convert_to_tensor(g) for s, g in zip(sums, gradients, strict=True)]
-            optimizer.apply(sums, weights)
-    optimizer.finalize_variable_values(weights)  # as fit does
-    return model
+        @tf.function(autograph=False)
+        def gradients_of(inputs, labels, seed):
+            x, y = batches.shaped(inputs, labels)
+            weights_of_samples = None
+            if case.class_weight is not None:
+                table = [case.class_weight.get(number, 1) for number in range(CLASSES)]
+                weights_of_samples = tf.gather(tf.constant(table, tf.float32), y)
+            with tf.GradientTape() as tape:
+                predicted = model(x, training=True)
+                loss = model.compute_loss(y=y, y_pred=predicted, sample_weight=weights_of_samples)
+                loss = tf.cast(loss, tf.float32)
+            return tape.gradient(loss, [w.value for w in weights], output_gradients=seed)
+
+        self._gradients_of = gradients_of
+
+    def begin_again(self, make_optimizer: Callable[[], Any]) -> None:
+        """From the first weights, with another optimizer."""
+        keras.utils.clear_session()  # the optimizer has the same name each time
+        compiled(self.case, self.batches, make_optimizer)
+        for variable, value in zip(self.model.variables, self._start, strict=True):
+            variable.assign(value)
+
+    def train(self, m: int, epochs: int = EPOCHS) -> None:
+        """With so many micro-batches a step."""
+        weights, optimizer = self.model.trainable_variables, self.model.optimizer
+        optimizer.build(weights)
+        for _ in range(epochs):
+            for step in range(STEPS):
+                scale = 1.0
+                if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                    scale = float(optimizer.dynamic_scale.numpy())
+                sums = [tf.zeros(w.shape, w.dtype) for w in weights]
+                for number in range(step * m, (step + 1) * m):
+                    microbatch = self.batches.microbatch(number)
+                    gradients = self._gradients_of(*microbatch, tf.constant(scale / m))
+                    sums = [
+                        s + tf.convert_to_tensor(g) for s, g in zip(sums, gradients, strict=True)
+                    ]
+                optimizer.apply(sums, weights)
+        optimizer.finalize_variable_values(weights)  # as fit does
+
+
+def train_alone(case: Case) -> Alone:
+    key = case.model, case.loss_weight
+    if key in alone_of:
+        alone_of[key].begin_again(case.optimizer)
+    else:
+        alone_of[key] = Alone(Batches(case), case, case.optimizer)
+    alone_of[key].train(case.microbatches * case.data)
+    return alone_of[key]
 
 
 def measure_once(case: Case) -> None:
@@ -104,8 +128,8 @@ def main(name: str) -> None:
     case = CASES[name]
     engine = ooodist.init("mpi")
     assert not listening_sockets(os.getpid())  # ranks of one host need no TCP
-    alone = Batches(case)
-    expected = train_alone(case, alone, case.optimizer) if engine.rank == 0 else None
+    alone = train_alone(case) if engine.rank == 0 else None
+    expected = alone and alone.model
     from ooodist.pipeline import assembly, links  # later: they start MPI
 
     measure_once(case)
@@ -152,11 +176,8 @@ def main(name: str) -> None:
         assert np.isfinite(logs).all(), logs
     shown = " ".join(f"{key} {values[-1]:.6f}" for key, values in history.history.items())
     print(f"history of {name}: {shown};", flush=True)
-    # No schedule and no optimizer changes how a model is evaluated.
-    alike = case.model, case.pipeline, case.data, case.direct
-    if alike not in evaluated:
-        evaluated.add(alike)
-        evaluates_as_one_process(case, model, expected, alone.arrays())
+    if case.evaluates:
+        evaluates_as_one_process(case, model, expected, batches.arrays())
     if case.again is not None:
         train_again(case, model, batches, alone)
     model.ooodist.strategy.close()
@@ -252,11 +273,14 @@ def close(found: dict[str, float], expected: dict[str, float], case: Case) -> No
         assert abs(found[key] - value) <= limit, (key, found[key], value)
 
 
-def train_again(case: Case, model: keras.Model, batches: Batches, alone: Batches) -> None:
+def train_again(case: Case, model: keras.Model, batches: Batches, alone: Alone | None) -> None:
     """Both compiled anew, with another optimizer and loss; the pipeline is given arrays."""
     case = replace(case, loss_weight=0.5)
-    is_first = engines.current().rank == 0
-    expected = train_alone(case, alone, case.again, epochs=1) if is_first else None
+    expected = None
+    if alone is not None:
+        again = Alone(alone.batches, case, case.again)
+        again.train(case.microbatches, epochs=1)
+        expected = again.model
     compiled(case, batches, case.again)
     x, y = batches.arrays()
     size = len(tf.nest.flatten(y)[0]) // STEPS

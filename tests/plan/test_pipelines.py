@@ -99,11 +99,11 @@ def test_all_schedules_for_one_setting(layers_file: Path, tmp_path: Path) -> Non
 
 def test_a_sweep(layers_file: Path, tmp_path: Path, capsys: Any) -> None:
     output = tmp_path / "out"
-    arguments = ["--pipeline", "2", "4", "--microbatches", "4", "2", "4", "--chunks", "1", "2"]
+    arguments = ["--pipeline", "2", "4", "--microbatches", "4", "4", "--chunks", "1", "2"]
     arguments += ["--schedule", "1f1b", "modulo", "--output", str(output)]
     assert program.main(["--costs", str(layers_file), *arguments]) == 0
     shown = capsys.readouterr()
-    folders = [f"p{p}-m{m}-v{v}" for p in (2, 4) for m in (4, 2) for v in (1, 2)]
+    folders = [f"p{p}-m4-v{v}" for p in (2, 4) for v in (1, 2)]
     assert {file.name for file in output.iterdir()} == {
         *(*folders, "plans.csv", "throughput.png", "throughput.svg")
     }

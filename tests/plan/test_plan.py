@@ -164,6 +164,7 @@ def test_gradients_in_16_bits_have_a_row(costs_file: Path, tmp_path: Path, capsy
 def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
     output = tmp_path / "out"
     arguments = ["--workers", "2", "8", "--bandwidth", "1Gbit", "10Gbit", "--output", str(output)]
+    arguments += ["--steps-per-execution", "1"]
     assert program.main(["--costs", str(costs_file), *arguments]) == 0
     head, *lines = capsys.readouterr().out.splitlines()[:5]
     assert re.split("  +", head)[:2] == ["ms/step", "engine as it comes"]
@@ -183,6 +184,7 @@ def test_many_clusters(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
 
 def test_hosts_with_several_devices(costs_file: Path, tmp_path: Path, capsys: Any) -> None:
     arguments = [*HOSTS, "--devices", "8", "--inside", "800Gbit", "--output", str(tmp_path)]
+    arguments += ["--steps-per-execution", "1"]
     assert program.main(["--costs", str(costs_file), *arguments]) == 0
     assert "on 16 workers, 2 hosts, horovod, 1Gbit, 50us" in capsys.readouterr().out
     assert check_files(tmp_path).workers == 16

@@ -26,6 +26,7 @@ from ooodist.planner.data_parallel.named import baseline_plan, default_plan, fir
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.simulate import Simulator
 from tests.planner.chains import chain_costs
+from tests.thorough import few
 
 COSTS = replace(
     chain_costs(
@@ -110,6 +111,7 @@ def test_steps_as_predicted_correct_nothing(plan: Plan) -> None:
     assert (found.compute, found.exchange, found.call) == pytest.approx((1, 1, 1), abs=1e-3)
 
 
+@few(12)
 @given(st.floats(0.7, 1.4), FACTORS)
 def test_what_was_seen_is_then_predicted(compute: float, exchange: float) -> None:
     seen = observed(Correction(compute, exchange), DEFAULT, STOCK, LATE)
@@ -118,6 +120,7 @@ def test_what_was_seen_is_then_predicted(compute: float, exchange: float) -> Non
         assert seconds(found, each.plan) == pytest.approx(each.seconds, rel=0.1)
 
 
+@few(12)
 @given(FACTORS, FACTORS)
 def test_no_other_correction_near_it_is_more_probable(compute: float, exchange: float) -> None:
     seen = observed(Correction(compute, exchange), DEFAULT, LATE)

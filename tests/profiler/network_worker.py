@@ -18,8 +18,8 @@ from ooodist import engines
 engine = engines.init(planned=True)
 
 from ooodist.planner.costs import Network  # noqa: E402
+from ooodist.profiler import exchange_timing, storage  # noqa: E402
 from ooodist.profiler import network as measuring  # noqa: E402
-from ooodist.profiler import storage  # noqa: E402
 from ooodist.profiler.storage import profile_of  # noqa: E402
 from ooodist.util.yaml_dataclass import dump  # noqa: E402
 from tests.profiler.models import batch, dense_chain  # noqa: E402
@@ -27,6 +27,7 @@ from tests.profiler.models import batch, dense_chain  # noqa: E402
 # This is about the path, not about good numbers.
 measuring.REPEATS = 2
 measuring.RUN_SECONDS = measuring.COMPUTE_SECONDS = measuring.BESIDE_SECONDS = 0.02
+exchange_timing.MOST_TRACED = measuring.MOST_TRACED = 2  # so that there are several functions
 
 
 def check_beside_a_step() -> Network:

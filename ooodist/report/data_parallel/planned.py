@@ -61,6 +61,8 @@ def plan_clusters(
         UserError: no plan fits into the limits, or the files cannot be written.
     """
     tables: list[Table] = []
+    with written_to(output):  # now rather than after the search, which may take minutes
+        output.mkdir(parents=True, exist_ok=True)
     for cluster in clusters:
         logger.info("planning for %s", cluster.title)
         there = subject.on(cluster.network)

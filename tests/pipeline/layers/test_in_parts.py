@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ooodist.compat.keras_deferred import release
 from ooodist.engines.local import LocalEngine
 from ooodist.pipeline.batches import BatchSplitter
+from ooodist.pipeline.layers.attribution import saved_by_layer
 from ooodist.pipeline.layers.in_parts import (
     PART_BYTES,
     equal_ranges,
@@ -33,7 +34,7 @@ from ooodist.pipeline.layers.measure import (
 from ooodist.pipeline.layers.part import Part
 from ooodist.pipeline.stages import calls_of
 from ooodist.planner.pipeline.layer_costs import LayerCost
-from ooodist.profiler.step import StepToMeasure
+from ooodist.profiler.step import StepToMeasure, trace_step
 from tests.pipeline.jobs import run_mpi
 from tests.pipeline.measuring_worker import FAILS, SAME, TURNS
 from tests.pipeline.models import MODELS
@@ -133,10 +134,11 @@ def test_bytes_are_those_in_the_whole_model(name: str) -> None:
     model, inputs, labels = MODELS[name]()
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     batch = tf.nest.map_structure(lambda one: tf.repeat(one, 16, axis=0), (inputs, labels))
-    splitter = BatchSplitter(model, batch, 2)
-    expected = measure_layers(model, batch, 2, steps=1)
-    none = [CallSeconds()] * len(expected)
-    found = layer_costs(model, calls_of(model), splitter, none, traced_saved(splitter))
+    splitter, calls = BatchSplitter(model, batch, 2), calls_of(model)
+    none = [CallSeconds()] * len(calls)
+    saved = saved_by_layer(trace_step(model, splitter.first()), calls)  # as measure_layers does
+    expected = layer_costs(model, calls, splitter, none, saved)
+    found = layer_costs(model, calls, splitter, none, traced_saved(splitter))
     for one, other in zip(expected, found, strict=True):
         for key in BYTES:
             assert getattr(one, key) == getattr(other, key), (one.name, key)

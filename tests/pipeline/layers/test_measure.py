@@ -50,7 +50,7 @@ def test_seconds_and_bytes_are_where_they_belong() -> None:
 def test_every_call_has_a_cost(name: str) -> None:
     model, inputs, labels = MODELS[name]()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    costs = measure_layers(model, (inputs, labels), 1)
+    costs = measure_layers(model, (inputs, labels), 1, steps=1)
     assert [cost.name for cost in costs] == [call.name for call in calls_of(model)]
     weights = sum(size_of(weight) for weight in model.trainable_variables)
     assert sum(cost.base_bytes for cost in costs) == 2 * weights  # and gradients

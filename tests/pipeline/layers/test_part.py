@@ -38,7 +38,7 @@ def parts_of(model: keras.Model, batch: object, cuts: Sequence[int]) -> list[Par
 def compiled(name: str) -> tuple[keras.Model, object]:
     model, inputs, labels = MODELS[name]()
     losses = [keras.losses.SparseCategoricalCrossentropy(from_logits=True) for _ in model.outputs]
-    model.compile("adam", losses if len(losses) > 1 else losses[0])
+    model.compile("sgd", losses if len(losses) > 1 else losses[0])
     build_with(model, (inputs, labels))
     return model, (inputs, labels)
 

@@ -79,7 +79,7 @@ def test_with_carrying_never_worse_than_without(data: DataObject, by_urgency: bo
     assert plans.from_yaml(yaml_dataclass.dump(found), "text") == found
 
 
-@few(25)
+@few(15)
 @given(st.data(), st.booleans())
 def test_the_memory_limit_is_kept(data: DataObject, carrying: bool) -> None:
     costs = data.draw(instances.step_costs())
@@ -134,7 +134,7 @@ def every_plan(costs: StepCosts, plan: Plan) -> Iterator[Plan]:
 
 @example([1.122, 1.326, 0.381, 0.766, 0.969, 0.55, 1.122, 1.46, 1.767], [148] * 3, False, 3)
 @example([1.038, 1.538, 1.01, 0.851, 0.786, 0.926, 1.557, 0.455, 1.1], [4, 140, 264], False, 2)
-@few(12)
+@few(4)
 @given(
     st.lists(st.floats(0.1, 2), min_size=9, max_size=9),
     st.lists(st.integers(1, 100).map(lambda n: 4 * n), min_size=3, max_size=3),
@@ -217,7 +217,7 @@ def test_fast_and_the_same_again(by_urgency: bool) -> None:
     assert found.predicted is not None
     assert found.predicted.baseline_seconds / seconds_of(found) > 1.2
     short = Limits(evaluations=240)
-    again = [make_plan(costs, network, limits=short, seed=seed) for seed in (1, 1, 2)]
+    again = [make_plan(costs, network, limits=short, seed=seed) for seed in (1, 1)]
     assert again[0] == again[1]
     assert seconds_of(found) <= min(map(seconds_of, again)) * 1.01
 

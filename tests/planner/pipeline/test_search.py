@@ -64,6 +64,7 @@ def published(
             yield from zero_bubble.automatic(microbatches, costs)
 
 
+@few(20)
 @given(st.data(), PLACEMENTS, st.integers(1, 6))
 def test_none_with_a_name_that_fits_is_faster(
     data: st.DataObject, rank_of: tuple[int, ...], microbatches: int
@@ -86,6 +87,7 @@ def test_none_with_a_name_that_fits_is_faster(
             assert seconds <= simulate_pipeline(schedule, costs).step_seconds, schedule.name
 
 
+@few(10)
 @given(st.data(), PLACEMENTS, st.integers(1, 6))
 def test_nor_is_one_whose_first_stages_only_run_forward(
     data: st.DataObject, rank_of: tuple[int, ...], microbatches: int
@@ -109,7 +111,7 @@ def test_nor_is_one_whose_first_stages_only_run_forward(
             assert seconds <= simulate_pipeline(schedule, unlimited).step_seconds
 
 
-@few(20)
+@few(8)
 @given(st.data(), PLACEMENTS, st.integers(1, 6), st.booleans())
 def test_without_barriers_none_that_fits_is_faster_among_many_steps(
     data: st.DataObject, rank_of: tuple[int, ...], microbatches: int, is_limited: bool
@@ -254,6 +256,7 @@ def test_the_exact_solver_finds_what_trying_all_orders_finds(
     assert not exact.is_any_faster(best)
 
 
+@few(15)
 @given(
     st.sampled_from([2, 3]),
     st.sampled_from([2, 3, 4, 5]),
@@ -306,7 +309,7 @@ def test_no_order_that_fits_into_memory_is_faster(number: int) -> None:
     assert not Exact(rank_of, microbatches, costs).is_any_faster(found / nearly)
 
 
-@few(15)
+@few(6)
 @given(st.integers(0, 1 << 32))
 def test_none_with_a_name_is_faster_in_large_pipelines(number: int) -> None:
     """Whatever the search has time for, it begins with them."""
