@@ -118,11 +118,10 @@ def draw(panels: Sequence[Panel], title: str) -> Figure:
 def write(figure: Figure, files: Iterable[Path]) -> None:
     """Writes a figure in the formats of the files' suffixes. Raises OSError."""
     figure.draw_without_rendering()
-    figure.set_layout_engine(None)  # laid out once, not again for each file
+    figure.set_layout_engine("none")  # laid out once, not again for each file
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
         for file in files:
             figure.savefig(file, dpi=160)
-            figure.set_layout_engine("none")  # it stays as it is: found once, for speed
 
 
 def _legend(panels: Sequence[Panel]) -> list[tuple[str, str]]:
