@@ -61,6 +61,8 @@ def run_python(
         job.kill()
         output, _ = job.communicate()
         pytest.fail(f"not ready after {seconds} s: {output}")
+    finally:
+        job.kill()  # also where pytest's own limit ends the test
     return subprocess.CompletedProcess(job.args, job.returncode, output)
 
 
