@@ -26,7 +26,9 @@ DISTRIBUTED = f"""
 import ooodist; ooodist.init()
 {MODEL}
 model = ooodist.distribute(build())
-model.fit(x, y, batch_size=16, callbacks=[keras.callbacks.CSVLogger("log.csv")], verbose=0)
+class Own(keras.callbacks.Callback):
+    pass
+model.fit(x, y, batch_size=16, callbacks=[Own()], verbose=0)
 """
 PIPELINED = f"""
 import ooodist; ooodist.init()
@@ -57,7 +59,7 @@ def run(command: list[str], folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("launcher", "program", "lines"),
     [
-        (LOCAL, DISTRIBUTED, [r"\[0\] ooodist: engine collective", r"\[0\] ooodist: fit: .*CSV"]),
+        (LOCAL, DISTRIBUTED, [r"\[0\] ooodist: engine collective", r"\[0\] ooodist: fit: .*Own"]),
         (MPIRUN, PIPELINED, ["ooodist: engine mpi", "ooodist: pipeline"]),
     ],
     ids=["local, distribute", "mpirun, pipelined"],
