@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent
 CSV = FOLDER / "memory.csv"
 SCHEDULES = ("1f1b", "zb_h1", "gpipe")
 RANKS = 2
-SAMPLES = 1024  # of a micro-batch: 2 MB of activations a layer
+SAMPLES, WIDTH = 1024, 512  # of a micro-batch, of a layer: 2 MB of activations
 VARIABLES = {
     # What is freed goes back to the kernel at once, which then sees what is in use.
     "MALLOC_MMAP_THRESHOLD_": "65536",
@@ -33,12 +33,17 @@ VARIABLES = {
 }
 
 
-def run(schedule: str, numbers: list[int], samples: int = SAMPLES) -> list[dict[str, Any]]:
+def run(
+    schedule: str, numbers: list[int], samples: int = SAMPLES, width: int = WIDTH
+) -> list[dict[str, Any]]:
     """A row for each rank and number of micro-batches; bytes. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="ooodist-memory-") as folder:
         answer = Path(folder) / "answer.json"
         subprocess.run(
-            command(RANKS, "memory_worker.py", answer, schedule, samples, *numbers, binding="core"),
+            command(
+                *(RANKS, "memory_worker.py", answer, schedule, samples, width, *numbers),
+                binding="core",
+            ),
             env=environment(VARIABLES),
             check=True,
         )

@@ -1,6 +1,6 @@
 """One rank of memory.py's job: what a step keeps in memory, measured and predicted.
 
-    mpirun -np 2 python memory_worker.py ANSWER.json SCHEDULE SAMPLES MICROBATCHES ...
+    mpirun -np 2 python memory_worker.py ANSWER.json SCHEDULE SAMPLES WIDTH MICROBATCHES ...
 
 Micro-batches have the same size whatever their number. The model has many layers with activations
 of the same size, so that what an action needs for itself is little beside what is kept.
@@ -20,12 +20,12 @@ from ooodist.compat.keras_model import build_with
 from ooodist.config.sections import ParallelConfig
 from ooodist.util.patience import Patience
 
-LAYERS, WIDTH = 32, 512
+LAYERS = 32
 INPUTS = 8
 TIMEOUT = 300.0
 
-answer, schedule, samples_each = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-numbers = [int(text) for text in sys.argv[4:]]
+answer, schedule = Path(sys.argv[1]), sys.argv[2]
+samples_each, width, *numbers = map(int, sys.argv[3:])
 engine = engines.init("mpi", timeout=TIMEOUT)
 
 import keras  # noqa: E402
@@ -38,7 +38,7 @@ from ooodist.pipeline.ranks import make_ranks  # noqa: E402
 def made() -> keras.Model:
     x = image = keras.Input((INPUTS,))  # few: the batch is on rank 0 whatever the schedule
     for _ in range(LAYERS):
-        x = keras.layers.Dense(WIDTH, activation="relu")(x)
+        x = keras.layers.Dense(width, activation="relu")(x)
     return keras.Model(image, keras.layers.Dense(8)(x))
 
 
