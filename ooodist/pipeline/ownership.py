@@ -141,10 +141,20 @@ def average_statistics(weights: Held, ranks: Ranks) -> None:
 def check_copies(weights: Held, ranks: Ranks) -> None:
     """Checks that each trained weight is bit-identical on all ranks that have it.
 
+    So must be a frozen one at several positions: a layer may change it in its forward pass.
+
     Raises:
         UserError: one is not; on all ranks.
     """
-    trained = [(v, holders) for v, holders in weights if v.trainable]
+
+    def is_at_several(holders: Sequence[int]) -> bool:
+        return len({rank % ranks.positions for rank in holders}) > 1
+
+    trained = [
+        (v, holders)
+        for v, holders in weights
+        if v.trainable or (_is_statistic(v) and is_at_several(holders))
+    ]
     is_own = [ranks.world.rank in holders for _, holders in trained]
     sums = [checksum(v) if own else 0 for (v, _), own in zip(trained, is_own, strict=True)]
     at_least = np.where(is_own, sums, _NOWHERE.max).astype(np.int64)

@@ -277,11 +277,25 @@ def started(_folder: Path) -> None:
             if rank == 0:
                 model.layers[1].embeddings.assign_add(tf.ones((VOCABULARY, WIDTH)))
 
-    raises(
-        "weight embedding/embeddings is not the same",
-        lambda: model.fit(data(), callbacks=[Meddler()], verbose=0),
-    )
+    def meddle() -> None:
+        raises(
+            "weight embedding/embeddings is not the same",
+            lambda: model.fit(data(), callbacks=[Meddler()], verbose=0),
+        )
+
+    meddle()
     strategy.close()
+
+    def frozen() -> keras.Model:
+        model = build()
+        model.layers[1].trainable = False  # both stages have it
+        return model
+
+    keras.utils.clear_session()
+    model = pipelined(frozen)
+    model.fit(data(), verbose=0)
+    meddle()
+    model.ooodist.strategy.close()
 
 
 def sharded(folder: Path) -> None:
