@@ -26,7 +26,12 @@ from ooodist.pipeline.holding import Holding
 from ooodist.pipeline.layers.memory import explaining_lack_of_memory, process_bytes
 from ooodist.pipeline.links import gather_costs
 from ooodist.pipeline.measure import Awaited, Noted, costs_of, measure_stages, seconds_by_kind
-from ooodist.pipeline.planning import log_plan, plan_schedule, plan_stages
+from ooodist.pipeline.planning import (
+    log_plan,
+    plan_schedule,
+    plan_stages,
+    warn_if_one_process_is_faster,
+)
 from ooodist.pipeline.ranks import Ranks
 from ooodist.pipeline.runtime.batch_metrics import BatchMetrics
 from ooodist.pipeline.runtime.boundary import TensorBoundary, is_direct
@@ -401,6 +406,9 @@ def assemble(
         holding.fill()
     find = best_known if is_live else auto
     assembly.carry_out(plan_schedule(plan, costs, parallel, engine, find=find))
-    log_plan(assembly.plan, stages, assembly.predicted(assembly.plan), ranks.replicas)
+    predicted = assembly.predicted(assembly.plan)
+    log_plan(assembly.plan, stages, predicted)
+    if engine.rank == 0:  # the log of the others shows warnings, too
+        warn_if_one_process_is_faster(assembly.plan, predicted, ranks.replicas)
     logger.info("rank %d, planned: %s", ranks.position, assembly.planned)
     return assembly

@@ -195,16 +195,13 @@ def write_schedule(plan: PipelinePlan, file: Path) -> None:
     file.write_text(to_csv(plan.schedule), encoding="utf-8")
 
 
-def log_plan(
-    plan: PipelinePlan, stages: Sequence[Stage], step_seconds: float, replicas: int
-) -> None:
-    """Logs the stages and the schedule, and warns if one process should be faster.
+def log_plan(plan: PipelinePlan, stages: Sequence[Stage], step_seconds: float) -> None:
+    """Logs the stages and the schedule.
 
     Args:
         plan: with measured or expected costs.
         stages: the stages of the plan.
         step_seconds: predicted.
-        replicas: the number of pipelines.
     """
     costs = plan.costs.stages
     for stage, position, cost in zip(stages, plan.schedule.rank_of, costs, strict=True):
@@ -227,9 +224,20 @@ def log_plan(
         step_seconds * 1e3,
         plan.timeline.bubble * 1e2,
     )
+
+
+def warn_if_one_process_is_faster(plan: PipelinePlan, step_seconds: float, replicas: int) -> None:
+    """Warns if one process with the cores of a rank should need less time for a step.
+
+    Args:
+        plan: with measured or expected costs.
+        step_seconds: predicted.
+        replicas: the number of pipelines.
+    """
     microbatches = plan.schedule.microbatches
     alone = replicas * sum(
-        microbatches * (c.forward + c.input_gradient + c.weight_gradient) + c.update for c in costs
+        microbatches * (cost.forward + cost.input_gradient + cost.weight_gradient) + cost.update
+        for cost in plan.costs.stages
     )
     if plan.schedule.ranks * replicas > 1 and alone <= step_seconds:
         logger.warning(
