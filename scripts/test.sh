@@ -16,11 +16,10 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
 fi
 
 SECONDS=0
-begun=0
-steps=""
-step() { # says what begins, and notes how long the step before it took
-  steps+="$((SECONDS - begun)) s"$'\n'"$* "
-  begun=$SECONDS
+took=""
+step() { # says what begins, and notes how long took what ends with it
+  [ -z "${current:-}" ] || took+="$current: $((SECONDS - begun)) s"$'\n'
+  current=$* begun=$SECONDS
   echo "== $* ($SECONDS s)"
 }
 
@@ -79,5 +78,5 @@ fi
 step newest TensorFlow and Keras # only warns
 "$ROOT/scripts/newest.sh"
 step done
-printf '%s' "${steps#*$'\n'}" | head -n -1
+printf %s "$took"
 exit $result

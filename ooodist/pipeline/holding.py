@@ -56,7 +56,7 @@ def build_model(function: Callable[[], Any]) -> keras.Model:
             f"the function given to ooodist.pipelined returns a {type(model).__name__}; it must "
             "return a compiled keras.Model"
         )
-    # Those of what it was compiled with are needed everywhere, and small.
+    # All else is needed everywhere: what it was compiled with, which is small, and whatever more.
     weights = {id(variable) for variable in model.variables}
     for variable in made:
         if id(variable) not in weights:
