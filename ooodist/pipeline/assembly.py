@@ -42,7 +42,6 @@ from ooodist.pipeline.runtime.transport import Transport
 from ooodist.pipeline.runtime.update import Update
 from ooodist.pipeline.runtime.work import StageWork, check_losses
 from ooodist.pipeline.stages import Stage, inputs_read_by, sent_specs, split
-from ooodist.planner.pipeline.actions import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, shown_stages
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import auto, best_known
@@ -212,17 +211,6 @@ class Assembly:
             self.works[number].on_last_gradient = done
         return self._costs_of_all(own)
 
-    def expected(self) -> PipelineCosts:
-        """Returns the costs that are known before stages have run: seconds from the plan, which
-        adds up layers, and bytes from the stages themselves. All ranks call it."""
-        seconds, update = {}, 0.0
-        for number in self.works:
-            cost = self.plan.costs.stages[number]
-            update += cost.update
-            for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT):
-                seconds[number, kind] = cost.seconds(kind)
-        return self._costs_of_all(self._costs_of_own(seconds, update))
-
     def measured_in_steps(self) -> PipelineCosts:
         """Returns the costs measured since :meth:`carry_out` was told to; all ranks call it."""
         assert self._noted is not None
@@ -347,8 +335,7 @@ def assemble(
         engine: what the ranks agree with.
         patience: for how long a rank waits for a message.
         holding: gives each rank the variables of its stages; None: all keep the whole model.
-        is_live: the schedule is provisional, the best of the known ones, and stages are not
-            measured unless their costs are unknown otherwise.
+        is_live: the schedule is provisional, the best of the known ones.
         skips: leave out updates whose gradients are not finite.
 
     Raises:
@@ -397,9 +384,8 @@ def assemble(
             updated_by,
             skips=skips,
         )
-    is_known = is_live and parallel.split is None
     unfilled = () if holding is None else tuple(holding.unfilled)
-    costs = assembly.expected() if is_known else assembly.measure(unfilled)
+    costs = assembly.measure(unfilled)
     every = (*model.variables, *model.optimizer.variables, *accumulators.values())
     assembly.process_bytes = process_bytes(every)
     if holding is not None:

@@ -16,7 +16,7 @@ import keras
 from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-from ooodist.pipeline.layers.in_parts import measure_in_parts
+from ooodist.pipeline.layers.in_parts import is_small, measure_in_parts, measure_small
 from ooodist.pipeline.layers.measure import FEW_LAYER_STEPS, LAYER_STEPS
 from ooodist.pipeline.stages import Call, Stage, calls_of, parts_of_split
 from ooodist.planner.pipeline.actions import from_csv, to_csv
@@ -76,13 +76,17 @@ def plan_stages(
     logger.info("pipeline: measuring the layers of %s", model.name)
     began = time.perf_counter()
     steps = FEW_LAYER_STEPS if is_live else LAYER_STEPS
-    layers = measure_in_parts(
-        model, batch, parallel.microbatches, engine, parallel.pipeline, steps=steps
-    )
+    microbatches, alone = parallel.microbatches, None
+    if is_small(model):
+        layers, alone = measure_small(model, batch, microbatches, engine, steps=steps)
+    else:
+        ranks = parallel.pipeline
+        layers = measure_in_parts(model, batch, microbatches, engine, ranks, steps=steps)
     logger.info("pipeline: measured the layers in %.1f s", time.perf_counter() - began)
-    return _decided_by_rank_0(
+    plan = _decided_by_rank_0(
         lambda: _plan_layers(ModelCosts(layers), parallel, is_live=is_live), engine
     )
+    return replace(plan, seconds_alone=alone)
 
 
 def read_costs(file: Path, calls: Sequence[Call]) -> ModelCosts:
@@ -127,9 +131,10 @@ def plan_schedule(
         first_trained: stages before this one only run forward.
         find: how a schedule is found if its name is ``auto``.
     """
-    return _decided_by_rank_0(
+    found = _decided_by_rank_0(
         lambda: reschedule(plan, parallel.schedule, costs, first_trained, find), engine
     )
+    return replace(found, seconds_alone=plan.seconds_alone)
 
 
 def _decided_by_rank_0(make: Callable[[], PipelinePlan], engine: Engine) -> PipelinePlan:
@@ -199,7 +204,7 @@ def log_plan(plan: PipelinePlan, stages: Sequence[Stage], step_seconds: float) -
     """Logs the stages and the schedule.
 
     Args:
-        plan: with measured or expected costs.
+        plan: with measured costs.
         stages: the stages of the plan.
         step_seconds: predicted.
     """
@@ -230,18 +235,21 @@ def warn_if_one_process_is_faster(plan: PipelinePlan, step_seconds: float, repli
     """Warns if one process with the cores of a rank should need less time for a step.
 
     Args:
-        plan: with measured or expected costs.
+        plan: with measured costs.
         step_seconds: predicted.
         replicas: the number of pipelines.
     """
-    microbatches = plan.schedule.microbatches
-    alone = replicas * sum(
-        microbatches * (cost.forward + cost.input_gradient + cost.weight_gradient) + cost.update
-        for cost in plan.costs.stages
-    )
+    microbatches, alone = plan.schedule.microbatches, plan.seconds_alone
+    if alone is None:  # with the micro-batches of the stages, which takes longer
+        alone = sum(
+            microbatches * (cost.forward + cost.input_gradient + cost.weight_gradient) + cost.update
+            for cost in plan.costs.stages
+        )
+    alone *= replicas
     if plan.schedule.ranks * replicas > 1 and alone <= step_seconds:
         logger.warning(
-            "one process with the cores of a rank is predicted to take %.1f ms a step: what these "
-            "ranks send and wait for takes longer than what they share; they save memory alone",
+            "one process with the cores of a rank should take %.1f ms a step: micro-batches, "
+            "messages and waiting cost this pipeline more than its ranks share, so it saves memory "
+            "alone",
             alone * 1e3,
         )

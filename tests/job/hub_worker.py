@@ -6,6 +6,8 @@ Usage: hub_worker.py all
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import ooodist
 
@@ -38,6 +40,56 @@ def strings_with_a_preprocessor_are_shared_out() -> None:
     held = alone.evaluate(text, classes, return_dict=True, verbose=0)
     for name in held:
         np.testing.assert_allclose(evaluated[name], held[name], rtol=1e-4)
+
+
+def trains_as_one_process(
+    task: Callable[[], Any], data: tuple[Any, np.ndarray], *, tolerance: float = 1e-4
+) -> None:
+    """With a plan; both workers have the same history."""
+    model = ooodist.distribute(task(), order="planned")
+    options: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": 0}
+    found = model.fit(*data, batch_size=BATCH, **options).history
+    engine.check_equal("the history", str(found))
+    model.ooodist.strategy.check_replicas()
+    if engine.rank:
+        return
+    alone = task()
+    alone.optimizer.build(alone.trainable_variables)  # else Keras traces its step twice
+    expected = alone.fit(*data, batch_size=BATCH * ooodist.size(), **options).history
+    for name in expected:
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=tolerance, atol=tolerance, err_msg=name
+        )
+
+
+@check
+def a_tied_embedding() -> None:
+    trains_as_one_process(hub_tasks.gpt2, hub_tasks.tokens())
+
+
+@check
+def low_rank_weights() -> None:
+    trains_as_one_process(hub_tasks.gemma_with_lora, hub_tasks.tokens())
+
+
+@check
+def weights_in_bfloat16() -> None:
+    trains_as_one_process(hub_tasks.llama_in_bfloat16, hub_tasks.tokens(), tolerance=1e-2)
+
+
+@check
+def experts_whose_loss_is_of_a_workers_batch() -> None:
+    trains_as_one_process(hub_tasks.mixtral, hub_tasks.tokens(), tolerance=1e-2)
+
+
+@check
+def an_encoder_and_a_decoder() -> None:
+    trains_as_one_process(hub_tasks.t5, hub_tasks.pairs())
+
+
+@check
+def images() -> None:
+    trains_as_one_process(hub_tasks.vit, hub_tasks.images())
 
 
 if __name__ == "__main__":

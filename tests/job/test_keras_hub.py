@@ -51,15 +51,15 @@ def test_a_task_trains_as_with_keras(task: Callable[[], Any], data: Callable[[],
 
 
 @needs_text
-def test_two_workers_train_on_strings() -> None:
+def test_two_workers_train_with_a_plan() -> None:
     worker = Path(__file__).with_name("hub_worker.py")
     job = run_job("collective", 2, worker, "all", seconds=300)
     assert job.returncode == 0, job.stdout[-6000:]
-    assert len(re.findall(r"passed \w+", job.stdout)) == worker.read_text().count("@check\n")
+    assert len(re.findall(r"passed \w+ \(", job.stdout)) == worker.read_text().count("@check\n")
 
 
 def test_two_ranks_train_in_stages() -> None:
     worker = Path(__file__).with_name("hub_pipeline_worker.py")
     job = run_python(2, worker, "all", seconds=300)
     assert job.returncode == 0, job.stdout[-6000:]
-    assert len(re.findall(r"passed \w+", job.stdout)) == worker.read_text().count("@check\n")
+    assert len(re.findall(r"passed \w+ \(", job.stdout)) == worker.read_text().count("@check\n")

@@ -7,7 +7,7 @@ import itertools
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -19,11 +19,17 @@ import ooodist
 from ooodist import engines
 from ooodist.compat.keras_deferred import has_value, made_without_values, release
 from ooodist.errors import UserError
-from ooodist.pipeline.layers.in_parts import equal_ranges, measure_in_parts, measure_in_turns
+from ooodist.pipeline.layers.in_parts import (
+    equal_ranges,
+    measure_in_parts,
+    measure_in_turns,
+    measure_small,
+)
 from ooodist.pipeline.layers.measure import held_by_calls, measure_layers
 from ooodist.pipeline.stages import calls_of
+from ooodist.planner.pipeline.layer_costs import LayerCost
 
-SAME, FAILS, TURNS = "same", "fails", "turns"
+SAME, SMALL, FAILS, TURNS = "same", "small", "fails", "turns"
 PARTS, WIDTH = 2, 64
 BATCH = np.ones((8, WIDTH), np.float32), np.zeros(8, np.int32)
 
@@ -79,16 +85,21 @@ def same() -> None:
         costs = measure_in_parts(model, BATCH, 2, engine, PARTS, steps=1)
         Witness.model = None
         assert not model.optimizer.built
-        for one, other in zip(expected, costs, strict=True):
-            assert one.base_bytes == other.base_bytes, (one, other)
-            assert one.weight_bytes == other.weight_bytes, (one, other)
-            assert one.sent_bytes == other.sent_bytes, (one, other)
-            assert (one.weight_gradient > 0) == (other.weight_gradient > 0), (one, other)
-            assert (one.update > 0) == (other.update > 0), (one, other)
+        compare(expected, costs)
     check_share(without)
     assert not any(map(has_value, without.variables))
     for variable, value in zip(whole.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+
+
+def compare(expected: Sequence[LayerCost], costs: Sequence[LayerCost]) -> None:
+    """On rank 0; the others have none."""
+    for one, other in zip(expected, costs, strict=True):
+        assert one.base_bytes == other.base_bytes, (one, other)
+        assert one.weight_bytes == other.weight_bytes, (one, other)
+        assert one.sent_bytes == other.sent_bytes, (one, other)
+        assert (one.weight_gradient > 0) == (other.weight_gradient > 0), (one, other)
+        assert (one.update > 0) == (other.update > 0), (one, other)
 
 
 def check_share(model: keras.Model) -> None:
@@ -98,6 +109,18 @@ def check_share(model: keras.Model) -> None:
     share = {v.path for at in ranges[rank] for v in getattr(calls[at].layer, "variables", [])}
     assert Witness.seen == share, (Witness.seen, share)
     assert 0 < len(share) < len(model.variables)
+
+
+def small() -> None:
+    """Rank 0 knows the layers, all know how long one process takes; the model stays as it was."""
+    engine, model = engines.current(), compiled(made_without_values(build))
+    expected = measure_layers(compiled(build()), BATCH, 2, steps=1) if engine.rank == 0 else ()
+    costs, alone = measure_small(model, BATCH, 2, engine, steps=1)
+    compare(expected, costs)
+    assert alone is not None
+    assert 0 < alone < 10
+    engine.check_equal("the seconds", str(alone))
+    assert not any(map(has_value, model.variables))
 
 
 def fails() -> None:
@@ -155,6 +178,6 @@ def turns() -> None:
 if __name__ == "__main__":
     ooodist.init("mpi")
     for name in sys.argv[1:]:
-        {SAME: same, FAILS: fails, TURNS: turns}[name]()
+        {SAME: same, SMALL: small, FAILS: fails, TURNS: turns}[name]()
         print(f"held: {name}, rank {engines.current().rank}", flush=True)
     engines.shutdown()

@@ -135,7 +135,9 @@ def test_each_rank_writes_its_own(base: tuple[Path, str]) -> None:
     assert sorted(manifest.sizes) == ["part-0.npz", "part-1.npz"]
     where = {entry.member: entry.file for entry in manifest.variables}
     assert where["dense_0/kernel.npy"] == where["sgd/dense_0_kernel_momentum.npy"] == "part-0.npz"
-    assert where["dense_2/kernel.npy"] == where["sgd/dense_2_kernel_momentum.npy"] == "part-1.npz"
+    assert (
+        where["predictions/bias.npy"] == where["sgd/predictions_bias_momentum.npy"] == "part-1.npz"
+    )
     assert where["sgd/iteration.npy"] == "part-0.npz"
 
 

@@ -45,12 +45,21 @@ def test_a_pipeline_that_should_be_slower_than_one_process_says_so(
     parallel = ParallelConfig(pipeline=2, microbatches=2, chunks=1, costs=str(file))
     plan = plan_stages(build(), None, parallel, LocalEngine(), is_live=True)
     alone = 2 * sum(c.forward + c.input_gradient + c.weight_gradient for c in plan.costs.stages)
-    for sending, replicas, is_said in ((0.0, 1, False), (30.0, 1, True), (30.0, 9, False)):
+    for sending, replicas, measured, is_said in (
+        (0.0, 1, None, False),
+        (30.0, 1, None, True),
+        (30.0, 9, None, False),
+        (0.0, 1, 0.1, True),
+        (30.0, 1, 1e3, False),
+    ):
         caplog.clear()
         stages = tuple(replace(cost, send_seconds=sending) for cost in plan.costs.stages)
-        slow = replace(plan, costs=replace(plan.costs, stages=stages))
+        costs = replace(plan.costs, stages=stages)
+        slow = replace(plan, costs=costs, seconds_alone=measured)
         warn_if_one_process_is_faster(slow, slow.timeline.step_seconds, replicas)
-        said = f"one process with the cores of a rank is predicted to take {alone * 1e3:.1f} ms"
+        said = (
+            f"one process with the cores of a rank should take {(measured or alone) * 1e3:.1f} ms"
+        )
         assert (said in caplog.text) is is_said
 
 

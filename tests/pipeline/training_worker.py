@@ -113,15 +113,15 @@ def train_alone(case: Case) -> Alone:
 def measure_once(case: Case) -> None:
     """Has the layers of each model measured by the first case of a job that trains it."""
     from ooodist.pipeline import planning
-    from ooodist.pipeline.layers.in_parts import measure_in_parts
+    from ooodist.pipeline.layers.in_parts import measure_small
 
     def measure(*arguments: Any, **options: Any) -> Any:
         key = case.model, case.microbatches, case.pipeline
         if key not in measured:
-            measured[key] = measure_in_parts(*arguments, **options)
+            measured[key] = measure_small(*arguments, **options)
         return measured[key]
 
-    planning.measure_in_parts = measure
+    planning.measure_small = measure
 
 
 def main(name: str) -> None:

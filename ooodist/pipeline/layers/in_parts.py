@@ -12,6 +12,9 @@
     rank 2        trace |      |      | time   and GPUs, do not wait
 
 What a layer saves is known from a trace of the whole model, which takes no memory for weights.
+
+A small model is not divided: rank 0 measures its layers, and rank 1 how long one process would take
+for a whole batch.
 """
 
 from __future__ import annotations
@@ -45,11 +48,15 @@ from ooodist.pipeline.layers.part import Part, part_of
 from ooodist.pipeline.stages import Call, calls_of, sent_specs, split
 from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.planner.pipeline.partition import smallest_parts
+from ooodist.profiler.compute import undisturbed
+from ooodist.profiler.state import preserved
 from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.optimizer import without_scaling
 from ooodist.step.update_order import one_after_the_other
 
 PART_BYTES = 512 << 20  # less than a rank's share of a model that needs a pipeline
+SMALL_BYTES = 64 << 20  # of a model that any rank may hold for a moment
+ALONE_STEPS = 6
 
 
 def measure_in_parts(
@@ -107,6 +114,55 @@ def measure_in_parts(
             of_calls = [CallSeconds(*row) for row in table.tolist()]
             costs = layer_costs(model, calls, splitter, of_calls, saved)
     return costs
+
+
+def is_small(model: keras.Model) -> bool:
+    """Returns whether any rank may hold the whole model for a moment."""
+    held = held_by_calls(model, calls_of(model))
+    return sum(call.state + call.gradients for call in held) <= SMALL_BYTES
+
+
+def measure_small(
+    model: keras.Model, batch: Any, microbatches: int, engine: Engine, *, steps: int
+) -> tuple[tuple[LayerCost, ...], float | None]:
+    """Measures the layers of a small model, and how long one process would take; all ranks call it.
+
+    The arguments are those of :func:`measure_in_parts`.
+
+    Returns:
+        the costs of the model's calls on rank 0, and nothing on the others; the seconds in which
+        one process with the cores of a rank trains on a whole batch, None if there is one rank.
+
+    Raises:
+        UserError: as of :func:`measure_layers`; on all ranks.
+    """
+    with engine.agreed():
+        calls = calls_of(model)
+    whole = range(len(calls))
+    costs: tuple[LayerCost, ...] = ()
+    alone = np.zeros(())
+
+    @contextlib.contextmanager
+    def traced(number: int) -> Iterator[Callable[[], None]]:
+        splitter = BatchSplitter(model, batch, 1 if number else microbatches)
+        with traced_part(splitter, [whole], 0) as (part, step):
+
+            def measure_layers() -> None:
+                nonlocal costs
+                seconds = measure_part(part, step, len(calls), steps)
+                saved = saved_by_layer(step, part.calls)
+                costs = layer_costs(model, calls, splitter, seconds, saved)
+
+            def measure_step() -> None:
+                with preserved(step.variables):
+                    step.run()  # libraries tune themselves
+                    alone[...] = undisturbed([step.run() for _ in range(ALONE_STEPS)])
+
+            yield measure_step if number else measure_layers
+
+    own = [engine.rank] if engine.rank < 2 else []
+    measure_in_turns(traced, own, [whole, whole], calls, engine)
+    return costs, float(engine.all_reduce(alone, "sum")) or None
 
 
 def measure_in_turns(

@@ -71,11 +71,14 @@ class PipelinePlan:
         parts: the range of layers of each stage.
         schedule: the schedule of all ranks.
         costs: the costs of the stages.
+        seconds_alone: seconds in which one process with the cores of a rank trains on the batch of
+            a step; None: not measured.
     """
 
     parts: tuple[range, ...]
     schedule: Schedule
     costs: PipelineCosts
+    seconds_alone: float | None = None
 
     @property
     def timeline(self) -> PipelineTimeline:

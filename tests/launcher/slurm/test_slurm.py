@@ -60,6 +60,20 @@ def test_each_host_has_a_rank(cluster: Cluster) -> None:
     assert {f"[{rank}] rank {rank}" for rank in range(4)} <= set(done.stdout.splitlines())
 
 
+def test_srun_without_the_launcher_is_no_training_of_each_process_alone(cluster: Cluster) -> None:
+    """What tells them is Slurm's own variables; the shell of a batch script is one process."""
+    begun = "import ooodist; ooodist.init(); print('alone,', ooodist.size(), 'worker')"
+    done = cluster.run("srun", "--nodes=4", "python", "-c", begun, seconds=60)
+    assert done.returncode != 0
+    assert "alone," not in done.stdout
+    assert done.stdout.count("this process is one of 4 that were started by srun") == 4, done.stdout
+    script = cluster.folder / "begun.sbatch"
+    script.write_text(f'#!/bin/sh\npython -c "{begun}"\n', "utf-8")
+    state, output = cluster.batch(script)
+    assert state == "COMPLETED:0", output
+    assert "alone, 1 worker" in output
+
+
 def test_mistake_ends_the_job_on_all_hosts(cluster: Cluster) -> None:
     srun = ["srun", "--nodes=2", "--kill-on-bad-exit=1", "python", "-m", "ooodist.launcher.slurm"]
     begun = (

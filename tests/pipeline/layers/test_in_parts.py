@@ -19,8 +19,10 @@ from ooodist.pipeline.layers.in_parts import (
     PART_BYTES,
     equal_ranges,
     fewest_parts,
+    is_small,
     measure_in_parts,
     measure_part,
+    measure_small,
     traced_part,
     traced_saved,
 )
@@ -36,7 +38,7 @@ from ooodist.pipeline.stages import calls_of
 from ooodist.planner.pipeline.layer_costs import LayerCost
 from ooodist.profiler.step import StepToMeasure, trace_step
 from tests.pipeline.jobs import run_mpi
-from tests.pipeline.measuring_worker import FAILS, SAME, TURNS
+from tests.pipeline.measuring_worker import FAILS, SAME, SMALL, TURNS
 from tests.pipeline.models import MODELS
 
 BYTES = ("base_bytes", "state_bytes", "input_bytes", "weight_bytes", "gradient_bytes", "sent_bytes")
@@ -150,12 +152,24 @@ def test_one_rank_measures_the_whole_model() -> None:
     costs = measure_in_parts(model, batch, 2, LocalEngine(), 1, steps=1)
     assert [cost.name for cost in costs] == [call.name for call in calls_of(model)]
     assert all(cost.forward > 0 for cost in costs)
+    assert is_small(model)
+    costs, alone = measure_small(model, batch, 2, LocalEngine(), steps=1)
+    assert [cost.name for cost in costs] == [call.name for call in calls_of(model)]
+    assert alone is None
+
+
+def test_large_models_are_not_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = dense()
+    total = sum(call.state + call.gradients for call in held_by_calls(model, calls_of(model)))
+    monkeypatch.setattr("ooodist.pipeline.layers.in_parts.SMALL_BYTES", total - 1)
+    assert not is_small(model)
 
 
 def test_several_ranks_each_measure_a_part() -> None:
     """Ranks without values have only those of their part, and only until it is measured."""
-    job = run_mpi(2, "measuring_worker.py", SAME, FAILS, TURNS)
+    cases = (SAME, SMALL, FAILS, TURNS)
+    job = run_mpi(2, "measuring_worker.py", *cases)
     assert job.returncode == 0, job.stdout[-4000:]
-    for case in (SAME, FAILS, TURNS):
+    for case in cases:
         for rank in range(2):
             assert f"held: {case}, rank {rank}" in job.stdout, job.stdout
