@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,6 +25,8 @@ from ooodist.elastic.optimizer_state import OptimizerState
 from ooodist.elastic.step_meter import StepMeter
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.strategy import LookAhead, Strategy
+
+logger = logging.getLogger("ooodist")
 
 
 class Selective(Protocol):
@@ -115,7 +119,10 @@ class Elastic(Strategy):
 
     def plan(self, batch: Batch, total_steps: int | None = None) -> None:
         """Measures model, network and the costs of selections; fit calls this itself."""
+        began = time.monotonic()
         cost_model, optimizer_state, measure = self.selective.plan(batch, total_steps)
+        if self.engine.rank == 0 and total_steps is not None and self.config.select == "importance":
+            warn_if_short(cost_model, self.config.rho, total_steps, time.monotonic() - began)
         self.steps_per_execution = self.inner.steps_per_execution
         self._planned_for = self.compiled
         with self.engine.agreed():
@@ -207,3 +214,25 @@ class Elastic(Strategy):
 
     def write_report(self, folder: Path) -> list[str]:
         return [] if self.controller is None else self.controller.write_report(folder)
+
+
+def warn_if_short(cost_model: CostModel, rho: float, steps: int, measured_for: float) -> None:
+    """Warns if a training is so short that elastic cannot save the time that it took to measure.
+
+    Args:
+        cost_model: costs of selections.
+        rho: the time that a step may take, as a share of a full one.
+        steps: updates of the training.
+        measured_for: seconds.
+    """
+    full = steps * cost_model.seconds(range(len(cost_model.choice.items)))
+    if (1 - rho) * full < measured_for:
+        logger.warning(
+            "elastic: to measure took %.0f s, and rho %g saves at most %.1f s of the %.1f s that "
+            "these %d steps take in full; train longer, or leave elastic out",
+            measured_for,
+            rho,
+            (1 - rho) * full,
+            full,
+            steps,
+        )

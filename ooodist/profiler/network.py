@@ -24,15 +24,16 @@ TINY_BYTES = 1 << 8
 FIRST_BYTES = 1 << 17  # for a first estimate of the bandwidth
 LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 22  # bounds of the largest exchanges
 BYTEPS_PARTITION_BYTES = 4096000  # BytePS's default
-RUN_SECONDS = 0.15  # the exchanges of one measurement take about this long
+LARGEST_SECONDS = 0.15  # one of the largest exchanges takes at most about this long
+RUN_SECONDS = 0.04  # the exchanges of one measurement take about this long
 REPEATS = 5
 LEAST_AT_A_TIME, MOST_AT_A_TIME = 2, 16
 TINY_AT_A_TIME = 32  # beside a computation, where each exchange costs little
-COMPUTE_SECONDS = 0.12  # the least time of a computation beside which exchanges run
-BESIDE_SECONDS = 1.0  # of large exchanges beside a computation: their effect is small and noisy
+COMPUTE_SECONDS = 0.06  # the least time of a computation beside which exchanges run
+BESIDE_SECONDS = 0.3  # of large exchanges beside a computation: their effect is small and noisy
 OUTLASTING = 1.5  # a computation beside timed exchanges takes this many times as long as they
 HIDDEN = 0.6  # exchanges take at most this share of the computation that they slow down
-MOST_STEP_SECONDS = 45.0  # for timed training steps; at least one pair, with and without exchanges
+MOST_STEP_SECONDS = 20.0  # for timed training steps; at least one pair, with and without exchanges
 FIRST_PRODUCTS = 4
 COPIED_BYTES = 1 << 23
 CHECKED = 4  # exchanges that check whether a measured network still holds
@@ -44,8 +45,8 @@ def measure_network(
 ) -> Network:
     """Measures what exchanges cost with this engine now; all ranks call it together.
 
-    It takes about twenty seconds, and as long again if there is a ``step``; the slower the network,
-    the less it sends.
+    It takes about ten seconds, and five more if there is a ``step``; the slower the network, the
+    less it sends.
 
     Args:
         engine: the engine whose exchanges are measured.
@@ -132,8 +133,8 @@ def _largest_bytes(engine: Engine, timer: ExchangeTimer) -> int:
 
 
 def _fitting_bytes(engine: Engine, bytes_per_second: float) -> int:
-    """Returns the bytes, a power of two, of an exchange that takes about RUN_SECONDS."""
-    most = min(MOST_BYTES, max(LEAST_BYTES, RUN_SECONDS * bytes_per_second))
+    """Returns the bytes, a power of two, of an exchange that takes about LARGEST_SECONDS."""
+    most = min(MOST_BYTES, max(LEAST_BYTES, LARGEST_SECONDS * bytes_per_second))
     if engine.name == "byteps":  # it splits larger tensors into pieces, each its own exchange
         most = min(most, int(os.environ.get("BYTEPS_PARTITION_BYTES", BYTEPS_PARTITION_BYTES)))
     return 1 << int(np.log2(most))
@@ -150,10 +151,7 @@ def _timed(engine: Engine, timer: ExchangeTimer, num_bytes: int, product: float 
     least = MOST_AT_A_TIME if engine.name == "byteps" else LEAST_AT_A_TIME
     count = max(least, min(MOST_AT_A_TIME, round(RUN_SECONDS / one)))
     # Beside a computation, as in training: on a busy core, threads of a library wait their turn.
-    products = 0
-    if product is not None:
-        idle = _slowest(engine, timer.one_by_one, num_bytes, count)
-        products = 1 + round(OUTLASTING * idle / product)
+    products = 0 if product is None else 1 + round(OUTLASTING * count * one / product)
     one_by_one = _slowest(engine, timer.one_by_one, num_bytes, count, products)
     together = _slowest(engine, timer.together, num_bytes, count, products)
     logger.debug(
