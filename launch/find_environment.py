@@ -1,7 +1,7 @@
 """Finds the Python that has ooodist; launchers import this module before all else.
 
 A launcher started with another Python, as without ``. .venv/bin/activate``, is restarted with that
-of the environment that the scripts set up, whose programs also come first in the job's PATH.
+of the environment that the scripts set up.
 """
 
 import importlib.util
@@ -25,10 +25,6 @@ def find() -> None:
             )
             sys.exit(2)
         os.execv(python, [str(python), *sys.argv])
-    if sys.prefix != sys.base_prefix:  # a virtual environment, activated or not
-        programs = str(Path(sys.prefix) / "bin")
-        if programs not in (path := os.environ.get("PATH", os.defpath)).split(os.pathsep):
-            os.environ["PATH"] = programs + os.pathsep + path
 
 
 find()

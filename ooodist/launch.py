@@ -4,5 +4,11 @@ import sys
 
 from ooodist.launcher.local import main
 
+
+def command() -> int:
+    """``ooodist-launch``."""
+    return main(sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command())

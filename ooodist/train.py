@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +13,8 @@ from ooodist.config import job as job_file
 from ooodist.config.job import Config
 from ooodist.config.sections import OrderConfig
 from ooodist.errors import UserError
+from ooodist.util import program
 from ooodist.util.importing import without_collection
-from ooodist.util.log import FORMAT
 from ooodist.util.program import Parser, refused
 
 EXAMPLES = """\
@@ -24,7 +23,7 @@ examples:
   python -m ooodist.train
 
   # two workers on this machine, TensorFlow's own collectives (nothing to build)
-  python launch/local.py -np 2 --engine collective -- python -m ooodist.train --config job.yaml
+  python -m ooodist.launch -np 2 --engine collective -- python -m ooodist.train --config job.yaml
 
   # on hosts that ssh reaches, and again from the newest checkpoint when something fails
   python -m ooodist.launch --engine horovod --hosts a:2,b:2 --restarts 5 \\
@@ -35,13 +34,13 @@ examples:
   horovodrun -np 2 --mpi python -m ooodist.train --config job.yaml
 
   # BytePS: all processes of a job on this machine, or with BytePS' own launcher on each host
-  python launch/local.py -np 2 --engine byteps -- python -m ooodist.train --config job.yaml
+  python -m ooodist.launch -np 2 --engine byteps -- python -m ooodist.train --config job.yaml
   bpslaunch python3 -m ooodist.train --config job.yaml
 
   # let the planner find the order, or carry out a plan that was made before
-  python launch/local.py -np 2 --engine horovod -- python -m ooodist.train \\
+  python -m ooodist.launch -np 2 --engine horovod -- python -m ooodist.train \\
       --config job.yaml --set order.name=planned
-  python launch/local.py -np 2 --engine horovod -- python -m ooodist.train \\
+  python -m ooodist.launch -np 2 --engine horovod -- python -m ooodist.train \\
       --config job.yaml --plan plans/plan.yaml
 
   # how long a step of a pipeline would take on eight devices that one does not have
@@ -158,8 +157,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+command = functools.partial(program.run, main)  # ooodist-train
+
 if __name__ == "__main__":
-    logging.basicConfig(format=FORMAT)
-    # TensorFlow's C++ logs errors only: what it warns of is also raised as an exception.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command())

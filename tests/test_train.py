@@ -140,7 +140,12 @@ def test_a_pipeline_without_mpirun_is_told_how_many_ranks_it_needs(programs: Pro
 
 def test_help_and_print_config(programs: Programs, tmp_path: Path) -> None:
     text = programs.run(*PROGRAM, "--help").stdout
-    for command in ("launch/local.py", "horovodrun -np 2 python", "--mpi", "bpslaunch python3"):
+    for command in (
+        "python -m ooodist.launch",
+        "horovodrun -np 2 python",
+        "--mpi",
+        "bpslaunch python3",
+    ):
         assert command in text
     file = tmp_path / "job.yaml"
     file.write_text("batch: 32\nmodel: {name: mlp}\n")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import logging
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ooodist.checkpoint.convert import find, merge, split
 from ooodist.errors import UserError
-from ooodist.util.log import FORMAT
+from ooodist.util import program
 from ooodist.util.program import Parser, refused
 
 EXAMPLES = """\
@@ -92,6 +92,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+command = functools.partial(program.run, main)  # ooodist-checkpoint
+
 if __name__ == "__main__":
-    logging.basicConfig(format=FORMAT)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command())

@@ -1,4 +1,4 @@
-"""BytePS: workers push to and pull from servers; bpslaunch or launch/local.py starts them."""
+"""BytePS: workers push to and pull from servers; bpslaunch or ooodist.launch starts them."""
 
 import atexit
 import os
@@ -67,7 +67,7 @@ class BytepsEngine(Engine):
                 raise UserError(
                     f"BYTEPS_LOCAL_SIZE={of_worker}: the BytePS that is installed has no NCCL, and "
                     "runs one process for each DMLC_WORKER_ID; give every process its own "
-                    "DMLC_WORKER_ID and BYTEPS_LOCAL_SIZE=1, as launch/local.py does, or build it "
+                    "DMLC_WORKER_ID and BYTEPS_LOCAL_SIZE=1, as ooodist.launch does, or build it "
                     "for GPUs: scripts/install_engines.sh --gpu byteps"
                 )
             self.local_rank, self.local_size = int(os.environ["BYTEPS_LOCAL_RANK"]), of_worker

@@ -51,7 +51,7 @@ class CollectiveEngine(Engine):
         self.local_size = hosts.count(hosts[self.rank])
         use_own_device(self.local_rank, self.local_size)
         if self.size > 1 and self.rank == 0 and "OOODIST_SIZE" not in os.environ:
-            _log.warning(  # launch/local.py closes its network, and says so
+            _log.warning(  # ooodist.launch closes its network, and says so
                 "engine collective: TensorFlow's server listens on all networks of each host and "
                 "asks for no password: whoever reaches it can run programs as you. Use it in a "
                 "network that is closed to others; or take horovod or byteps"

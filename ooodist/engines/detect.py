@@ -8,10 +8,10 @@ from ooodist.util.quantity import counted
 
 ENGINES = ("local", "collective", "horovod", "byteps", "mpi")
 _LAUNCH = {
-    "collective": "python launch/local.py -np {size} --engine collective -- "
+    "collective": "python -m ooodist.launch -np {size} --engine collective -- "
     "python -m ooodist.train …",
     "horovod": "horovodrun -np {size} python -m ooodist.train …",
-    "byteps": "python launch/local.py -np {size} --engine byteps -- python -m ooodist.train …",
+    "byteps": "python -m ooodist.launch -np {size} --engine byteps -- python -m ooodist.train …",
     "mpi": "mpirun -np {size} python -m ooodist.train …",
 }
 # Variables that hold the number of processes: those of horovodrun (gloo), Open MPI, other MPIs.

@@ -1,4 +1,4 @@
-"""The Horovod engine; horovodrun, mpirun or launch/local.py start its processes."""
+"""The Horovod engine; horovodrun, mpirun or ooodist.launch start its processes."""
 
 import horovod.tensorflow as hvd
 import tensorflow as tf

@@ -27,7 +27,7 @@ def new_parser(
     """Makes a parser with the options that all launchers share, for ``parse``."""
     parser = argparse.ArgumentParser(
         prog=program,
-        usage="%(prog)s -np N --engine ENGINE [options] -- COMMAND ...",
+        usage="%(prog)s -np N [--engine ENGINE] [options] [--] COMMAND ...",
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -39,8 +39,8 @@ def new_parser(
     parser.add_argument(
         "--engine",
         choices=(*ENGINES, *more_engines),
-        required=True,
-        help="the library that exchanges gradients",
+        default="collective",
+        help="the library that exchanges gradients (default: %(default)s, TensorFlow's own)",
     )
     parser.add_argument(
         "--timeout",
@@ -69,15 +69,25 @@ def new_parser(
 def parse(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Returns the options, and the command after ``--``. Exits the program on wrong use."""
+    """Returns the options, and the command after them. Exits the program on wrong use.
+
+    A Python file is a command, too. The programs of this Python come first in PATH.
+    """
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     # Split here rather than by argparse: all that follows the first `--` belongs to the command.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, unknown = parser.parse_known_args(arguments[:end])
-    command = arguments[end + 1 :]
+    command = [*options.command, *arguments[end:]] if options.command else arguments[end + 1 :]
     if unknown:
         parser.error(f"unknown: {' '.join(unknown)} (the command to start goes after --)")
     if not command:
         parser.error("no command to start: give it after --, as in: -- python -m ooodist.train ...")
+    if command[0].endswith(".py") and not os.access(command[0], os.X_OK):
+        command = [sys.executable, *command]
+    if sys.prefix != sys.base_prefix:  # a virtual environment, activated or not
+        programs = str(Path(sys.prefix) / "bin")
+        if programs not in (path := os.environ.get("PATH", os.defpath)).split(os.pathsep):
+            os.environ["PATH"] = programs + os.pathsep + path
     if options.num_workers is None and not getattr(options, "hosts", None):
         parser.error("the following arguments are required: -np (how many workers)")
     if options.heartbeat is not None:

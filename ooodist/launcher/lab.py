@@ -282,8 +282,8 @@ class Lab:
 def _check_machine() -> None:
     if os.geteuid() != 0:
         raise UserError(
-            "the emulated network needs root: run this with sudo, or use launch/local.py, which "
-            "does not"
+            "the emulated network needs root: run this with sudo, or use python -m "
+            "ooodist.launch, which does not"
         )
     missing = [tool for tool in ("ip", "tc", "unshare", "taskset") if shutil.which(tool) is None]
     if missing:

@@ -62,7 +62,7 @@ the internet; files are those of this machine. Needs root, and iproute2 (ip, tc)
 Nothing is left behind: no process, network, temporary folder or shared memory, not even if this
 launcher is killed. Several may run at a time."""
 EXAMPLES = """\
-Workers get the same variables as from launch/local.py, and the exit code has the same meaning.
+Workers get the same variables as from ooodist.launch, and the exit code has the same meaning.
 
 examples:
   # two workers joined by 250 Mbit/s

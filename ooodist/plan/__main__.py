@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import sys
@@ -31,8 +32,7 @@ from ooodist.planner.cluster import describe_network, parse_bandwidth, parse_lat
 from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.search import Limits, in_wire
 from ooodist.report.data_parallel.plan_table import Cluster, Subject
-from ooodist.util import yaml_dataclass
-from ooodist.util.log import FORMAT
+from ooodist.util import program, yaml_dataclass
 from ooodist.util.program import refused
 
 logger = logging.getLogger("ooodist")
@@ -152,7 +152,7 @@ def _config_to_measure(config: Config, *, is_described: bool) -> Config:
         if name == "local":
             raise UserError(
                 f"there is nothing to plan for one worker (engine local: {reason}); start the "
-                "workers with a launcher, as python launch/local.py -np 2 --engine horovod -- "
+                "workers with a launcher, as python -m ooodist.launch -np 2 --engine horovod -- "
                 "python -m ooodist.plan …, or describe a cluster, as --workers 64 "
                 "--bandwidth 10Gbit --latency 30us"
             )
@@ -233,8 +233,7 @@ def _planning(options: argparse.Namespace, planning: PlanningConfig) -> Planning
     return planning
 
 
+command = functools.partial(program.run, main)  # ooodist-plan
+
 if __name__ == "__main__":
-    logging.basicConfig(format=FORMAT)
-    # Hides TensorFlow's notes on its build; warnings and errors remain.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command())

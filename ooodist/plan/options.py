@@ -14,7 +14,7 @@ from ooodist.util.program import Parser
 EXAMPLES = """\
 examples:
   # this job on the workers that a launcher starts: measures the model and the network, and plans
-  python launch/local.py -np 2 --engine horovod -- python -m ooodist.plan --config job.yaml
+  python -m ooodist.launch -np 2 --engine horovod -- python -m ooodist.plan --config job.yaml
   horovodrun -np 2 python -m ooodist.plan --config job.yaml --output plans
   # ... which the training then carries out
   horovodrun -np 2 python -m ooodist.train --config job.yaml --plan plans/plan.yaml

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ooodist.errors import UserError
+from ooodist.util.log import FORMAT
 
 CRASH_CODE = 1
 USER_ERROR_CODE = 2
@@ -27,6 +30,14 @@ RANKS = (
     "OOODIST_RANK",
     "SLURM_PROCID",
 )
+
+
+def run(main: Callable[[Sequence[str]], int]) -> int:
+    """Runs a program with the command line of this process; returns its exit code."""
+    logging.basicConfig(format=FORMAT)
+    # TensorFlow's C++ logs errors only: what it warns of is also raised as an exception.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    return main(sys.argv[1:])
 
 
 def print_error(error: object) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ooodist.errors import UserError
-from ooodist.util.log import FORMAT
+from ooodist.util import program
 from ooodist.util.program import Parser, refused
 
 if TYPE_CHECKING:
@@ -302,8 +301,7 @@ def _command(each: Any, name: str, text: str, *, is_client: bool = True) -> Pars
     return command
 
 
+command = functools.partial(program.run, main)  # ooodist-zoo
+
 if __name__ == "__main__":
-    logging.basicConfig(format=FORMAT)
-    # Hides TensorFlow's notes on its build, but no warnings or errors.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command())

@@ -236,7 +236,8 @@ GIVEN = ["-np", "1", "--engine", "local"]
         (["--engine", "local", "--", "true"], "required: -np"),
         ([*GIVEN], "no command to start"),
         ([*GIVEN, "--"], "no command to start"),
-        ([*GIVEN, "true"], "unknown: true (the command to start goes after --)"),
+        ([*GIVEN, "--bogus", "true"], "unknown: --bogus (the command to start goes after --)"),
+        ([*GIVEN, "no-such-command", "--", "true"], "command not found: no-such-command"),
         ([*GIVEN, "--", "no-such-command"], "command not found: no-such-command"),
         ([*GIVEN, "--", "/etc/passwd"], "command not found: /etc/passwd"),
         ([*GIVEN, "--servers", "2", "--", "true"], "--servers is for --engine byteps"),
@@ -256,6 +257,19 @@ def test_wrong_use(launchers: Launchers, arguments: list[str], message: str) -> 
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
+
+
+@pytest.mark.parametrize("separator", [[], ["--"]])
+def test_a_python_file_is_a_command_and_all_after_it_is_its_own(
+    launchers: Launchers, separator: list[str], tmp_path: Path
+) -> None:
+    """With TensorFlow's own collectives, if no engine is named."""
+    script = tmp_path / "my_training.py"
+    script.write_text("# not executable", "utf-8")
+    done = launchers.run("-np", "2", "--dry-run", *separator, str(script), "--bind", "--", "x")
+    shown = f"{sys.executable} {script} --bind -- x"
+    lines = [line for line in done.stdout.splitlines() if "OOODIST_ENGINE=collective" in line]
+    assert [line.endswith(shown) for line in lines] == [True, True], done.stdout + done.stderr
 
 
 def test_a_dry_run_shows_what_is_set_for_networks_and_gpus(launchers: Launchers) -> None:
