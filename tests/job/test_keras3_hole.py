@@ -1,4 +1,4 @@
-"""Why one cannot simply use Horovod's optimizer with Keras 3."""
+"""Why one cannot simply use Horovod's optimizer, or tf.distribute, with Keras 3."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ def test_horovods_own_optimizer_lets_the_ranks_drift_apart_and_ooodist_does_not(
     # mended it, and the README's words about it must go.
     assert len(checksums("horovod")) == 2
     assert len(checksums("ooodist")) == 1
+
+
+def test_tensorflows_own_strategy_cannot_train_a_keras_3_model() -> None:
+    # Should this one day fail, the README's words about it must go.
+    job = run_job("collective", 2, WORKER.with_name("mirrored_worker.py"), seconds=120)
+    assert job.returncode == 0, job.stdout[-3000:]
+    assert len(re.findall(r"refused: Attempt to convert a value \(PerReplica", job.stdout)) == 2
