@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
     from ooodist.job.distribute import distribute
     from ooodist.job.pipelined import pipelined
+    from ooodist.step.all_ranks import allgather, allreduce, barrier
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
     from ooodist.trainer.fit import flush, whole
@@ -29,7 +30,10 @@ __version__ = "0.1.0"
 __all__ = [
     "DistributedGradientTape",
     "UserError",
+    "allgather",
+    "allreduce",
     "apply",
+    "barrier",
     "broadcast",
     "distribute",
     "flush",
@@ -55,6 +59,9 @@ _HOME = {
     "whole": "ooodist.trainer.fit",
     "DistributedGradientTape": "ooodist.step.tape",
     "apply": "ooodist.step.optimizer",
+    "allreduce": "ooodist.step.all_ranks",
+    "allgather": "ooodist.step.all_ranks",
+    "barrier": "ooodist.step.all_ranks",
 }
 
 

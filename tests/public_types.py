@@ -19,6 +19,8 @@ def check(model: Any, variables: Sequence[Any]) -> None:
     assert_type(ooodist.warm_start(model, "zoo"), WarmStart | None)
     assert_type(str(ooodist.UserError("wrong")), str)
     ooodist.broadcast(variables)
+    ooodist.allgather(ooodist.allreduce([1.0], average=False))
+    ooodist.barrier()
     ooodist.distribute(model, order="planned", steps_per_execution=4)
     ooodist.pipelined(model, pipeline=2, microbatches=8)
     ooodist.apply(None, [], variables)

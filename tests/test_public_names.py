@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,14 @@ def test_type_checkers_find_the_names_where_they_are() -> None:
 def test_another_name_is_an_error() -> None:
     with pytest.raises(AttributeError, match="module 'ooodist' has no attribute 'distribution'"):
         _ = ooodist.distribution  # type: ignore[attr-defined]
+
+
+def test_the_documentation_names_what_there_is() -> None:
+    root = Path(__file__).parents[1]
+    options = inspect.signature(ooodist.distribute).parameters
+    for page in (root / "README.md", *(root / "docs").glob("*.md")):
+        text = page.read_text("utf-8")
+        for name in re.findall(r"(?<![\w./-])ooodist\.([A-Za-z]\w*)\(", text):
+            assert name in ooodist.__all__, (page.name, name)
+        for given in re.findall(r"ooodist\.distribute\(model, (\w+)=", text):
+            assert given in options, (page.name, given)

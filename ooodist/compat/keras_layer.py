@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 Moments = Callable[[tf.Tensor, tf.Tensor | None], tuple[tf.Tensor, tf.Tensor]]
 
@@ -19,6 +20,15 @@ def is_from_keras(thing: Any) -> bool:
     Keras's modules are ``keras.src.…`` (since Keras 3.0); no public attribute says so.
     """
     return type(thing).__module__.startswith("keras.src.")
+
+
+def infers_shapes() -> bool:
+    """Returns whether Keras calls a layer in a graph that is thrown away, to learn what it makes:
+    ``keras.src.backend.common.symbolic_scope``.
+
+    No public function says so.
+    """
+    return bool(in_symbolic_scope())
 
 
 def own_variables(layer: keras.Layer) -> list[keras.Variable]:

@@ -12,6 +12,7 @@ from ooodist.engines.base import PIECE_SIZES, Engine
 from ooodist.engines.devices import use_own_device
 from ooodist.engines.mpi_messages import wait
 from ooodist.engines.timeout import abort_after_error
+from ooodist.errors import UserError
 
 
 class MpiEngine(Engine):
@@ -41,7 +42,11 @@ class MpiEngine(Engine):
         return result
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:
-        raise AssertionError("pipelines add up outside of the graph")
+        raise UserError(
+            "a step of a pipeline calls ooodist.allreduce or ooodist.allgather, but its ranks "
+            "compute different things; call them outside of tf.function, or train with engine "
+            "horovod, byteps or collective"
+        )
 
     def _close(self) -> None:
         MPI.Finalize()

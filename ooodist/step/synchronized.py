@@ -6,7 +6,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,6 +13,7 @@ import tensorflow as tf
 from ooodist.compat.keras_layer import reduction_axes, replaced_moments
 from ooodist.compat.keras_model import layers_of
 from ooodist.engines.base import Engine
+from ooodist.step.all_ranks import sum_over_ranks
 
 
 def synchronized_layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:
@@ -69,21 +69,8 @@ def _moments(
     own = tf.reshape(tf.stack(sums), [3, channels])
     name = f"moments.{place}.{calls[place]}.{channels}.{own.dtype.name}"
     calls[place] += 1
-    total, squares, count = tf.unstack(_sum(engine, own, name))
+    total, squares, count = tf.unstack(sum_over_ranks(engine, own, name))
     mean = tf.math.divide_no_nan(total, count)
     variance = tf.math.divide_no_nan(squares, count) - tf.square(mean)
     # Rounding must not make a variance negative.
     return tf.cast(mean, inputs.dtype), tf.cast(tf.nn.relu(variance), inputs.dtype)
-
-
-def _sum(engine: Engine, tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """Sums a tensor over all ranks; the gradient is that of the sum of all ranks' losses."""
-
-    @tf.custom_gradient
-    def total(tensor: tf.Tensor) -> Any:
-        def gradient(slope: tf.Tensor) -> tf.Tensor:
-            return engine.sum_in_graph(slope, f"{name}.gradient")
-
-        return engine.sum_in_graph(tensor, name), gradient
-
-    return total(tensor)

@@ -43,6 +43,27 @@ def _variables() -> None:
     assert keras_layer.own_variables(block) == [block.scale, block.count]
 
 
+class _Asking(keras.Layer):
+    def __init__(self) -> None:
+        super().__init__(name="asking")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        _ASKED.append(keras_layer.infers_shapes())
+        return inputs + 1.0
+
+
+_ASKED: list[bool] = []
+
+
+def _inferring() -> None:
+    _ASKED.clear()
+    asking = _Asking()
+    asking(keras.Input((2,)))
+    asking(tf.zeros([1, 2]))
+    tf.function(asking, autograph=False)(tf.zeros([1, 2]))
+    assert _ASKED == [True, False, False]
+
+
 def _layers() -> None:
     block = _block()
     assert keras_layer.own_layers(block) == [block.dense]
@@ -119,6 +140,7 @@ def _rnn() -> None:
 CONTRACTS = [
     Contract("keras.src", "keras", keras_layer.is_from_keras, _origin),
     Contract("Layer._trainable_variables", "keras", keras_layer.own_variables, _variables),
+    Contract("in_symbolic_scope", "keras", keras_layer.infers_shapes, _inferring),
     Contract("Layer._layers", "keras", keras_layer.own_layers, _layers),
     Contract("Layer._build_shapes_dict", "keras", keras_layer.shapes_at_build, _shapes),
     Contract("Embedding._embeddings", "keras", keras_layer.embedding_table, _table),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import ooodist
 from ooodist import engines
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -43,6 +44,32 @@ def check_all_reduce(engine: Engine) -> None:
     assert engine.all_reduce(np.zeros((0, 2)), "max").shape == (0, 2)
     nan = engine.all_reduce(np.array([np.nan if engine.rank == 0 else 1.0]), "sum")
     assert np.isnan(nan[0])
+
+
+def check_tensors_of_users(engine: Engine) -> None:
+    ranks = range(engine.size)
+    for dtype in (tf.float32, tf.float16, tf.int64):
+        own = tf.fill([2, 3], tf.cast(engine.rank + 1, dtype))
+        every = ooodist.allgather(own)
+        assert every.dtype == dtype
+        assert every.shape == (2 * engine.size, 3)
+        np.testing.assert_array_equal(every[:, 0], np.repeat([rank + 1 for rank in ranks], 2))
+        total = ooodist.allreduce(own, average=False)
+        np.testing.assert_array_equal(total, np.full((2, 3), sum(rank + 1 for rank in ranks)))
+    assert float(ooodist.allreduce(float(engine.rank))) == sum(ranks) / engine.size
+    traced = tf.function(lambda x: (ooodist.allreduce(x), ooodist.allgather(x)), autograph=False)
+    for rows in (1, 2):  # a name stands for any shape
+        mean, every = traced(tf.fill([rows], float(engine.rank)))
+        np.testing.assert_array_equal(mean, [sum(ranks) / engine.size] * rows)
+        np.testing.assert_array_equal(every, np.repeat(ranks, rows))
+    ooodist.barrier()
+    for function, given, message in (
+        (ooodist.allreduce, [1], "the mean of int32 would be rounded"),
+        (ooodist.allreduce, ["a"], "a tensor of string cannot be added up"),
+        (ooodist.allgather, 1.0, "a scalar has no axis"),
+    ):
+        with pytest.raises(UserError, match=message):
+            function(given)
 
 
 def check_broadcast(engine: Engine) -> None:

@@ -179,6 +179,37 @@ def synchronized_batch_norm() -> None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+class Compared(layers.Layer):
+    """Compares each sample with those of all workers, as a contrastive loss does."""
+
+    def __init__(self, gathers: bool) -> None:
+        super().__init__()
+        self._gathers = gathers
+
+    def call(self, x: Any) -> Any:
+        mean, every = tf.reduce_mean(x, axis=0), x
+        if self._gathers:
+            mean, every = ooodist.allreduce(mean), ooodist.allgather(x)
+        alike = tf.nn.softmax(tf.matmul(x, every, transpose_b=True))
+        return tf.matmul(alike, every) - mean
+
+
+@check
+def samples_of_all_workers_in_one_loss() -> None:
+    made = []
+
+    def make() -> keras.Model:
+        made.append(None)
+        image = keras.Input((8, 8, 3))
+        x = layers.Dense(4)(layers.Flatten()(image))
+        x = layers.Dense(4)(Compared(gathers=len(made) == 1)(x))  # the second one is alone
+        return keras.Model(image, layers.Dense(2)(x))
+
+    trained_like_one_process(
+        make, lambda: keras.optimizers.SGD(0.05, momentum=0.9), order="first_k", k=1, tolerance=1e-5
+    )
+
+
 class Merged(Peak):
     def merge_state(self, metrics: Any) -> None:
         self.peak.assign(max(float(metric.peak) for metric in [self, *metrics]))
