@@ -120,6 +120,9 @@ def small() -> None:
     assert alone is not None
     assert 0 < alone < 10
     engine.check_equal("the seconds", str(alone))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ooodist.pipeline.layers.in_parts.SMALL_BYTES", 1)
+        assert measure_small(model, BATCH, 2, engine, steps=1)[1] is None  # many activations
     assert not any(map(has_value, model.variables))
 
 

@@ -55,7 +55,7 @@ from ooodist.step.optimizer import without_scaling
 from ooodist.step.update_order import one_after_the_other
 
 PART_BYTES = 512 << 20  # less than a rank's share of a model that needs a pipeline
-SMALL_BYTES = 64 << 20  # of a model that any rank may hold for a moment
+SMALL_BYTES = 64 << 20  # of weights, or of activations, that any rank may hold for a moment
 ALONE_STEPS = 6
 
 
@@ -131,7 +131,8 @@ def measure_small(
 
     Returns:
         the costs of the model's calls on rank 0, and nothing on the others; the seconds in which
-        one process with the cores of a rank trains on a whole batch, None if there is one rank.
+        one process with the cores of a rank trains on a whole batch, None if there is one rank, or
+        if the batch has many activations.
 
     Raises:
         UserError: as of :func:`measure_layers`; on all ranks.
@@ -146,14 +147,16 @@ def measure_small(
     def traced(number: int) -> Iterator[Callable[[], None]]:
         splitter = BatchSplitter(model, batch, 1 if number else microbatches)
         with traced_part(splitter, [whole], 0) as (part, step):
+            saved = saved_by_layer(step, part.calls)
 
             def measure_layers() -> None:
                 nonlocal costs
                 seconds = measure_part(part, step, len(calls), steps)
-                saved = saved_by_layer(step, part.calls)
                 costs = layer_costs(model, calls, splitter, seconds, saved)
 
             def measure_step() -> None:
+                if sum(saved.values()) > SMALL_BYTES:
+                    return
                 with preserved(step.variables):
                     step.run()  # libraries tune themselves
                     alone[...] = undisturbed([step.run() for _ in range(ALONE_STEPS)])
