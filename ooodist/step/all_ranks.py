@@ -26,7 +26,8 @@ def allreduce(tensor: Any, *, average: bool = True) -> tf.Tensor:
     """Returns the mean of a tensor over all ranks, or the sum; every rank gets the same.
 
     All ranks call it, with the same shape and dtype. In a pipeline it works outside of
-    ``tf.function`` alone.
+    ``tf.function`` alone. With engine collective, a shape that is not known when a step is traced
+    must stay the same: leave out a last batch that is smaller.
 
     Args:
         tensor: numbers, of any shape; what ``tf.convert_to_tensor`` takes.
@@ -43,15 +44,14 @@ def allreduce(tensor: Any, *, average: bool = True) -> tf.Tensor:
             "take average=False"
         )
     engine = engines.current()
-    total = sum_over_ranks(engine, tensor, f"allreduce.{tensor.dtype.name}", any_shape=True)
+    total = _sum_named(engine, tensor, "allreduce")
     return total / engine.size if average else total
 
 
 def allgather(tensor: Any) -> tf.Tensor:
     """Returns the tensors of all ranks one after the other, by rank, joined along their first axis.
 
-    All ranks call it, with the same shape and dtype. In a pipeline it works outside of
-    ``tf.function`` alone.
+    All ranks call it, with the same shape and dtype; for the rest see :func:`allreduce`.
 
     Args:
         tensor: numbers, of at least one axis; what ``tf.convert_to_tensor`` takes.
@@ -66,7 +66,7 @@ def allgather(tensor: Any) -> tf.Tensor:
     engine = engines.current()
     zeros = tf.zeros_like(tensor)
     own = tf.stack([tensor if rank == engine.rank else zeros for rank in range(engine.size)])
-    every = sum_over_ranks(engine, own, f"allgather.{tensor.dtype.name}", any_shape=True)
+    every = _sum_named(engine, own, "allgather")
     return tf.concat(tf.unstack(every, engine.size), axis=0)
 
 
@@ -102,6 +102,14 @@ def sum_over_ranks(
         return exchanged(tensor, name), gradient
 
     return total(tensor)
+
+
+def _sum_named(engine: Engine, tensor: tf.Tensor, function: str) -> tf.Tensor:
+    """As :func:`sum_over_ranks`; each shape is an exchange of its own, if it is known."""
+    if not tensor.shape.is_fully_defined():
+        name = f"{function}.{tensor.dtype.name}.any_shape.{tensor.shape}"
+        return sum_over_ranks(engine, tensor, name, any_shape=True)
+    return sum_over_ranks(engine, tensor, f"{function}.{tensor.dtype.name}.{tensor.shape}")
 
 
 def _numbers(tensor: Any, function: str) -> tf.Tensor:
