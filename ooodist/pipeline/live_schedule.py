@@ -6,11 +6,11 @@
     rank 0    |                    |          |  search     |
                                       (a process beside it)
 
-Training begins with the best known schedule for the costs of the layers. The costs of the stages
-are measured in some of its steps, with separate I and W. Given these, the search runs beside the
-training; the schedules it finds, and known ones that should be nearly as fast, take turns with the
-current one. The fastest stays until the step time drifts. Then, or if steps of a trial were not as
-predicted, stages are measured and schedules searched again.
+Training begins with the best known schedule for the costs of the stages before they train. These
+are measured again in some of its steps, with separate I and W. Given these, the search runs beside
+the training; the schedules it finds, and known ones that should be nearly as fast, take turns with
+the current one. The fastest stays until the step time drifts. Then, or if steps of a trial were not
+as predicted, stages are measured and schedules searched again.
 
 The split into stages and their ranks never change, and only schedules that compute bitwise equal
 numbers are tried. All ranks decide alike, as decisions depend only on numbers that all share.

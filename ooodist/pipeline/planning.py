@@ -77,7 +77,9 @@ def plan_stages(
     began = time.perf_counter()
     steps = FEW_LAYER_STEPS if is_live else LAYER_STEPS
     microbatches, alone = parallel.microbatches, None
-    if is_small(model):
+    with engine.agreed():
+        small = is_small(model)
+    if small:
         layers, alone = measure_small(model, batch, microbatches, engine, steps=steps)
     else:
         ranks = parallel.pipeline

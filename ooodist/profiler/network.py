@@ -45,7 +45,7 @@ def measure_network(
 ) -> Network:
     """Measures what exchanges cost with this engine now; all ranks call it together.
 
-    It takes about ten seconds, and five more if there is a ``step``; the slower the network, the
+    It takes about fifteen seconds, and six more if there is a ``step``; the slower the network, the
     less it sends.
 
     Args:

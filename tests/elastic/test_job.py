@@ -122,9 +122,8 @@ def weights(folder: Path, epoch: int) -> list[np.ndarray]:
 
 def test_some_tensors_are_trained_and_others_are_not(way: Way) -> None:
     assert re.search(r"elastic: selection 1 at step 0: \d of 4 items", way.printed), way.printed
-    assert (
-        way.printed.count("elastic: to measure took") == 1
-    )  # the training is short; rank 0 says so
+    # The training is short, and rank 0 says so.
+    assert way.printed.count("elastic: to measure took") == 1
     first = way.folder / "first"
     state = selection(first, 2)
     assert state["version"] == len(state["renewals"]) == 1

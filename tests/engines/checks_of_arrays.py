@@ -58,7 +58,7 @@ def check_tensors_of_users(engine: Engine) -> None:
         np.testing.assert_array_equal(total, np.full((2, 3), sum(rank + 1 for rank in ranks)))
     assert float(ooodist.allreduce(float(engine.rank))) == sum(ranks) / engine.size
     traced = tf.function(lambda x: (ooodist.allreduce(x), ooodist.allgather(x)), autograph=False)
-    for rows in (1, 2):  # a name stands for any shape
+    for rows in (1, 2):  # an exchange for each shape
         mean, every = traced(tf.fill([rows], float(engine.rank)))
         np.testing.assert_array_equal(mean, [sum(ranks) / engine.size] * rows)
         np.testing.assert_array_equal(every, np.repeat(ranks, rows))

@@ -117,6 +117,13 @@ def vit() -> Any:
     return _compiled(models.ViTImageClassifier(models.ViTBackbone((8, 8, 3), 4, **size), 3))
 
 
+def assert_alike(found: Any, expected: Any, rtol: float = 1e-4, atol: float = 0.0) -> None:
+    """Two histories; ``atol`` is for what is rounded to 16 bits."""
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=rtol, atol=atol, err_msg=name)
+
+
 def _compiled(model: Any) -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"], jit_compile=False)

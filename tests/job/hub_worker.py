@@ -43,7 +43,7 @@ def strings_with_a_preprocessor_are_shared_out() -> None:
 
 
 def trains_as_one_process(
-    task: Callable[[], Any], data: tuple[Any, np.ndarray], *, tolerance: float = 1e-4
+    task: Callable[[], Any], data: tuple[Any, np.ndarray], **tolerances: float
 ) -> None:
     """With a plan; both workers have the same history."""
     model = ooodist.distribute(task(), order="planned")
@@ -56,10 +56,7 @@ def trains_as_one_process(
     alone = task()
     alone.optimizer.build(alone.trainable_variables)  # else Keras traces its step twice
     expected = alone.fit(*data, batch_size=BATCH * ooodist.size(), **options).history
-    for name in expected:
-        np.testing.assert_allclose(
-            found[name], expected[name], rtol=tolerance, atol=tolerance, err_msg=name
-        )
+    hub_tasks.assert_alike(found, expected, **tolerances)
 
 
 @check
@@ -74,12 +71,12 @@ def low_rank_weights() -> None:
 
 @check
 def weights_in_bfloat16() -> None:
-    trains_as_one_process(hub_tasks.llama_in_bfloat16, hub_tasks.tokens(), tolerance=1e-2)
+    trains_as_one_process(hub_tasks.llama_in_bfloat16, hub_tasks.tokens(), rtol=1e-2, atol=1e-2)
 
 
 @check
 def experts_whose_loss_is_of_a_workers_batch() -> None:
-    trains_as_one_process(hub_tasks.mixtral, hub_tasks.tokens(), tolerance=1e-2)
+    trains_as_one_process(hub_tasks.mixtral, hub_tasks.tokens(), rtol=1e-2, atol=1e-2)
 
 
 @check

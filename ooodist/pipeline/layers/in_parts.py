@@ -138,14 +138,14 @@ def measure_small(
         UserError: as of :func:`measure_layers`; on all ranks.
     """
     with engine.agreed():
-        calls = calls_of(model)
+        calls, divided = calls_of(model), BatchSplitter(model, batch, microbatches)
     whole = range(len(calls))
     costs: tuple[LayerCost, ...] = ()
     alone = np.zeros(())
 
     @contextlib.contextmanager
     def traced(number: int) -> Iterator[Callable[[], None]]:
-        splitter = BatchSplitter(model, batch, 1 if number else microbatches)
+        splitter = BatchSplitter(model, batch, 1) if number else divided
         with traced_part(splitter, [whole], 0) as (part, step):
             saved = saved_by_layer(step, part.calls)
 

@@ -20,7 +20,7 @@ from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.backward import names_by_id
 
 LAYER_STEPS = 12
-FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured while they train
+FEW_LAYER_STEPS = 3  # enough to balance stages, which are measured themselves
 
 Saved = Mapping[tuple[str, str], int]  # bytes, by layer and one of UNTIL
 
