@@ -9,7 +9,10 @@ from pathlib import Path
 _FROM_OPERATION = re.compile(r"\{\{function_node [^}]*\}\} ?")
 # Lines around a graph error's message, which trace where the operation was defined.
 _DEFINED = re.compile(r"^(Graph execution error|Detected at node|<stack|  ).*\n?", re.MULTILINE)
-_NODE = re.compile(r"\s*\[\[\{\{node .*|\s*\[Op:\w+\].*", re.DOTALL)
+_NODE = re.compile(
+    r"\s*(\[\[\{\{node |\[Op:\w+\]|The op is created at:|Stack trace for op definition:).*",
+    re.DOTALL,
+)
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 # Files in a traceback that are not part of the user's program.
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "<", str(Path(__file__).parent))

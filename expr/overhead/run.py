@@ -1,10 +1,11 @@
-"""What ooodist costs when it has nothing to do, and what XLA brings that ooodist switches off.
+"""What ooodist costs when it has nothing to do, and what XLA brings.
 
-One worker, order ``inorder``. Keras' fit with XLA, without it, and ooodist's train the same model
-on the same random data in one process, in alternating blocks of steps, so that a change of the
-machine's speed meets all alike.
+Keras's fit and ooodist's, each with XLA and without it, train the same model on the same random
+data in one process, in alternating blocks of steps, so that a change of the machine's speed affects
+all alike. On several workers only ooodist's train.
 
     python expr/overhead/run.py [--models NAME ...] [--blocks 12] [--steps 8] [--output FILE.csv]
+    ooodist-launch -np 2 expr/overhead/run.py --models mlp
 
 Rows of a file that is there already stay, but for those of the models that are measured.
 """
@@ -29,10 +30,12 @@ import ooodist
 from ooodist.models import build
 from ooodist.models.resnet20 import ResNet20Config
 from ooodist.models.transformers.bert import Bert12Config
+from ooodist.models.transformers.gpt import GptConfig
+from ooodist.models.transformers.vit import VitConfig
 
 CLASSES = 10
 VOCABULARY = 1000
-XLA, PLAIN, OOODIST = "Keras with XLA", "Keras", "ooodist"
+XLA, PLAIN, OOODIST, OOODIST_XLA = "Keras with XLA", "Keras", "ooodist", "ooodist with XLA"
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,12 @@ class Subject:
     make: Callable[[], keras.Model]
 
     def samples(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """At random: images, or tokens where a sample is a sequence; and their classes."""
+        """At random: images or tokens, and their classes or, of a GPT, the next tokens."""
         numbers = np.random.default_rng(0)
-        if len(self.sample) == 1:
+        if self.sample == SENTENCE:
             x = numbers.integers(0, VOCABULARY, (count, *self.sample), dtype=np.int32)
+            if self.title.startswith("GPT"):
+                return x, np.roll(x, -1, 1)
         else:
             x = numbers.normal(size=(count, *self.sample)).astype(np.float32)
         return x, numbers.integers(0, CLASSES, count)
@@ -66,6 +71,16 @@ class Subject:
 def application(make: Callable[..., keras.Model], sample: tuple[int, ...]) -> keras.Model:
     """One of keras.applications, with logits."""
     return make(weights=None, input_shape=sample, classes=CLASSES, classifier_activation=None)
+
+
+def mlp(width: int = 512) -> keras.Model:
+    hidden = [keras.layers.Dense(width, "relu") for _ in range(4)]
+    return keras.Sequential([keras.Input((256,)), *hidden, keras.layers.Dense(CLASSES)])
+
+
+def lstm() -> keras.Model:
+    recurrent = keras.layers.LSTM(128)
+    return keras.Sequential([keras.Input((64, 32)), recurrent, keras.layers.Dense(CLASSES)])
 
 
 IMAGE, SMALL_IMAGE, SENTENCE = (96, 96, 3), (8, 8, 1), (128,)
@@ -94,6 +109,26 @@ SUBJECTS = {
         SMALL_IMAGE,
         lambda: build(ResNet20Config(), Described(tf.TensorSpec(SMALL_IMAGE))),
     ),
+    "gpt_4": Subject(
+        "GPT of 4 layers",
+        8,
+        SENTENCE,
+        lambda: build(
+            GptConfig(layers=4, width=256, heads=4, vocabulary_size=VOCABULARY),
+            Described(tf.TensorSpec(SENTENCE, tf.int32), "language", VOCABULARY),
+        ),
+    ),
+    "vit_4": Subject(
+        "ViT of 4 layers",
+        16,
+        (32, 32, 3),
+        lambda: build(
+            VitConfig(layers=4, width=128, heads=4, patch=4),
+            Described(tf.TensorSpec((32, 32, 3))),
+        ),
+    ),
+    "lstm": Subject("LSTM", 16, (64, 32), lstm),
+    "mlp": Subject("MLP", 64, (256,), mlp),
 }
 
 
@@ -128,17 +163,22 @@ def compiled(subject: Subject, jit_compile: bool) -> keras.Model:
 
 def measure(subject: Subject, blocks: int, steps: int) -> dict[str, list[float]]:
     """Seconds of each step, by who trained."""
-    models = {
+    plain = {
         XLA: compiled(subject, jit_compile=True),
         PLAIN: compiled(subject, jit_compile=False),
-        OOODIST: ooodist.distribute(compiled(subject, jit_compile=False), order="inorder"),
     }
-    x, y = subject.samples(subject.batch * (steps + 1))
+    models = {
+        **(plain if ooodist.size() == 1 else {}),
+        OOODIST: ooodist.distribute(compiled(subject, jit_compile=False)),
+        OOODIST_XLA: ooodist.distribute(compiled(subject, jit_compile=True)),
+    }
+    x, y = subject.samples(subject.batch * (steps + 1) * ooodist.size())
     times = {name: StepTimes() for name in models}
     names = list(models)
     for block in range(-1, blocks):
-        # Each is first, second and last as often; block -1 traces and compiles, and is not counted.
-        for name in names[block % 3 :] + names[: block % 3]:
+        # Each is first and last as often; block -1 traces and compiles, and is not counted.
+        first = block % len(names)
+        for name in names[first:] + names[:first]:
             callbacks = [times[name]] if block >= 0 else []
             models[name].fit(x, y, batch_size=subject.batch, verbose=0, callbacks=callbacks)
     return {name: record.seconds for name, record in times.items()}
@@ -146,7 +186,7 @@ def measure(subject: Subject, blocks: int, steps: int) -> dict[str, list[float]]
 
 def rows(subject: Subject, times: dict[str, list[float]]) -> str:
     """Lines of the README's table."""
-    plain = statistics.median(times[PLAIN])
+    plain = statistics.median(times.get(PLAIN, times[OOODIST]))
     lines = []
     for name, seconds in times.items():
         median = statistics.median(seconds)
@@ -181,18 +221,18 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="CSV file of all step times")
     options = parser.parse_args()
 
-    ooodist.init("local")
-    print(
-        f"{os.cpu_count()} cores ({platform.machine()}), TensorFlow {tf.__version__}, "
-        f"Keras {keras.__version__}\n| model | | median | quartiles | of Keras' |",
-        "|---|---|---|---|---|",
-        sep="\n",
+    ooodist.init()
+    say = print if ooodist.rank() == 0 else lambda *_, **__: None
+    say(
+        f"{ooodist.size()} workers, {os.cpu_count()} cores ({platform.machine()}), "
+        f"TensorFlow {tf.__version__}, Keras {keras.__version__}\n"
+        "| model | | median | quartiles | ratio |\n|---|---|---|---|---|",
         flush=True,
     )
     for name in options.models:
         times = measure(SUBJECTS[name], options.blocks, options.steps)
-        print(rows(SUBJECTS[name], times), flush=True)
-        if options.output:
+        say(rows(SUBJECTS[name], times), flush=True)
+        if options.output and not ooodist.rank():
             write(options.output, {name: times})
 
 

@@ -134,9 +134,11 @@ class Config:
     trains all tensors; ``warm_start``: null starts from fresh weights; ``steps_per_execution``:
     null is the plan's choice, or 1 without a plan; ``recurrent_gradients``: ``after_loop`` computes
     the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix product over all times,
-    which an order can put off, and which is rounded otherwise; ``output``: the folder for what is
-    written, if not given ``runs/`` and the kind of the data; ``timeout``: seconds without progress
-    after which the job ends; null: ten times the longest step so far, and 60 at least."""
+    which an order can put off, and which is rounded otherwise; ``jit_compile``: whether XLA
+    compiles the steps, which then have no order; ``auto`` tries both and keeps the faster way;
+    ``output``: the folder for what is written, if not given ``runs/`` and the kind of the data;
+    ``timeout``: seconds without progress after which the job ends; null: ten times the longest step
+    so far, and 60 at least."""
 
     engine: Engine = "auto"
     workers: Annotated[int, Range(1)] | None = None
@@ -161,6 +163,7 @@ class Config:
     )
     accumulate: Annotated[int, Range(1)] = 1
     recurrent_gradients: Literal["in_loop", "after_loop"] = "in_loop"
+    jit_compile: Literal["auto"] | bool = False
     parallel: ParallelConfig | None = None
     elastic: ElasticConfig | None = None
     warm_start: WarmStartConfig | None = field(default=None, metadata={"was": "warmup"})
@@ -236,14 +239,17 @@ class Config:
                 f"workers is {self.workers}, but parallel has {parallel.ranks} processes; leave "
                 "workers out"
             )
-        defaults = (OrderConfig(), ExchangeConfig(), None, 1)
-        given = (self.order, self.exchange, self.steps_per_execution, self.accumulate)
-        names = ("order", "exchange", "steps_per_execution", "accumulate")
-        for name, value, default in zip(names, given, defaults, strict=True):
-            if value != default:
+        for name, default in (
+            ("order", OrderConfig()),
+            ("exchange", ExchangeConfig()),
+            ("steps_per_execution", None),
+            ("accumulate", 1),
+            ("jit_compile", False),
+        ):
+            if getattr(self, name) != default:
                 raise UserError(
-                    f"{name} is given, which a pipeline does not have (its schedule orders, and "
-                    f"microbatches accumulate); leave {name} or parallel out"
+                    f"{name} is given, which a pipeline does not have (its schedule orders what "
+                    f"stages compute, and microbatches accumulate); leave {name} or parallel out"
                 )
         is_elastic = self.elastic is not None and not self.elastic.is_full
         self.planning.check_for_pipelines(parallel.schedule, elastic=is_elastic)

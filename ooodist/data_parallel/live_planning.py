@@ -41,14 +41,12 @@ from ooodist.profiler.folder import Profile
 from ooodist.step.launch import Batch
 from ooodist.trainer import live
 from ooodist.trainer.drift import DriftDetector
-from ooodist.trainer.live import MOST_SEARCHES, WORTH_TRYING, LiveSearch, Logs
+from ooodist.trainer.live import MOST_SEARCHES, TIMED_CALLS, WORTH_TRYING, LiveTrial, Logs
 from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
 from ooodist.trainer.watchdog import expect_longer, expect_usual
 
 logger = logging.getLogger("ooodist")
 
-WARM_UP_CALLS = 3  # the first is traced, and libraries tune themselves
-TIMED_CALLS = 9
 MEASURED_STEPS = 60  # steps that profiling takes
 NETWORK_SECONDS = 40.0  # time that measuring the network takes
 TRACED_STEPS = 10  # one for measuring, and those of the plans that are tried
@@ -76,7 +74,7 @@ class Job(live.Job, Protocol):
         """Makes all launches from now on use this candidate."""
 
 
-class LivePlanning(LiveSearch[Found]):
+class LivePlanning(LiveTrial[Found]):
     """Trains on batches while it searches for faster plans and tries them.
 
     Args:
@@ -98,74 +96,41 @@ class LivePlanning(LiveSearch[Found]):
         share: float,
         candidates: Sequence[Candidate] = (),
     ) -> None:
-        super().__init__(engine, job, share, "planned")
-        self._job = job
-        self._default = default
+        super().__init__(engine, job, share, "planned", default)
+        self._job: Job = job
         self._accumulate = accumulate
         self._current = default  # the fastest one known
         self._known = {default.name: default, **{each.name: each for each in candidates}}
         self._profile: Profile | None = None
         self._observed: list[Observed] = []
-        self._first_seconds = 0.0  # of the first call, including tracing
-        self._times: list[float] = []  # seconds per batch
-        self._batch_seconds = 0.0  # the median of these
-        self._trained_seconds = 0.0
         self._drift_detector: DriftDetector | None = None  # trains with the last trial's winner
         if candidates:
             self._try(list(self._known.values()))
 
     # Before planning
 
-    def _begin(self, batches: Sequence[Batch]) -> Logs:
-        logs, seconds = timed(self._default.run, batches)
-        if not self._times:
-            self._first_seconds = seconds
-        self._times.append(seconds / len(batches))
-        self._trained_seconds += seconds
-        if len(self._times) == WARM_UP_CALLS + TIMED_CALLS:
-            self._batch_seconds = statistics.median(self._times[WARM_UP_CALLS:])
-            self._next = self._go_on
-            self._consider(batches)
-        return logs
-
-    def _go_on(self, batches: Sequence[Batch]) -> Logs:
-        logs = self._default.run(batches)
-        self._calls += 1
-        self._trained_seconds += self._batch_seconds * len(batches)
-        if self._is_time_to_consider():
-            self._consider(batches)
-        return logs
-
-    def _consider(self, batches: Sequence[Batch]) -> None:
-        """Begins to plan if that takes at most the allowed share of the training's time."""
-        is_kept = self._engine.rank == 0 and self._job.is_profile_kept()
-        left = self._job.left
-        batch, first, kept, training = self._most(
-            self._batch_seconds,
-            self._first_seconds,
-            is_kept,
-            max(self._trained_seconds, self._batch_seconds * (left or 0)),
-        )
+    def _cost(self, first: float, batch: float) -> float:
+        (is_kept,) = self._most(self._engine.rank == 0 and self._job.is_profile_kept())
         planning = TRACED_STEPS * first
-        if not kept:
-            planning += MEASURED_STEPS * batch + NETWORK_SECONDS
-        self._job.is_trying = planning <= self._share * training
-        if self._job.is_trying:
-            self._measure(batches[0])
-        elif not self._calls:
-            logger.info(
-                "planned: the default goes on, as planning would take about %.0f s, and may take "
-                "%.0f s: a share of %g (planning.share) of %s",
-                planning,
-                self._share * training,
-                self._share,
-                f"the training's {training:.0f} s" if left else "the time trained so far",
-            )
+        return planning if is_kept else planning + MEASURED_STEPS * batch + NETWORK_SECONDS
+
+    def _is_too_short(self, cost: float, training: float) -> None:
+        logger.info(
+            "planned: the default goes on, as planning would take about %.0f s, and may take "
+            "%.0f s: a share of %g (planning.share) of %s",
+            cost,
+            self._share * training,
+            self._share,
+            f"the training's {training:.0f} s" if self._job.left else "the time trained so far",
+        )
+
+    def _try_on(self, batches: Sequence[Batch]) -> None:
+        self._measure(batches[0])
 
     def _measure(self, batch: Batch) -> None:
         expect_longer("measuring for a plan began")
         began = time.perf_counter()
-        self._next, self._job.is_trying = self._default.run, False
+        self._next, self._job.is_trying = self._usual.run, False
         try:
             profile = self._job.profile(batch)
         except UserError as error:
@@ -180,13 +145,13 @@ class LivePlanning(LiveSearch[Found]):
 
     def _time_default(self, batches: Sequence[Batch]) -> Logs:
         """Times steps of the default, with which the profile is compared."""
-        logs, seconds = timed(self._default.run, batches)
+        logs, seconds = timed(self._usual.run, batches)
         self._times.append(seconds / len(batches))
         if len(self._times) == TIMED_CALLS:
             assert self._profile is not None
             costs, network = self._profile.costs, self._profile.network
             plan = self._default_plan(costs, network)
-            self._current = self._known["default"] = replace(self._default, plan=plan)
+            self._current = self._known["default"] = replace(self._usual, plan=plan)
             (seconds,) = self._most(statistics.median(self._times) * self._accumulate)
             self._observed = [Observed(plan, seconds)]
             self._search_anew()
@@ -194,7 +159,7 @@ class LivePlanning(LiveSearch[Found]):
 
     def _default_plan(self, costs: StepCosts, network: Network) -> Plan:
         """Returns what the default does, as a plan."""
-        limits, steps = self._job.limits(), self._default.steps
+        limits, steps = self._job.limits(), self._usual.steps
         if limits.wire is None or limits.only_exposed:
             return default_plan(costs, network, steps_per_execution=steps)
         sent = narrowed(costs, network, limits.wire)
@@ -241,7 +206,7 @@ class LivePlanning(LiveSearch[Found]):
         elif len(self._known) > 1:
             self._settle(self._current)
         else:
-            self._next, self._job.is_trying = self._default.run, False
+            self._next, self._job.is_trying = self._usual.run, False
 
     def _worth_trying(self, plans: Sequence[Plan]) -> list[Plan]:
         """Returns the plans found by a search that are worth a trial, with unique names."""

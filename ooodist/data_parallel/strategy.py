@@ -150,12 +150,15 @@ class DataParallel(Strategy):
     def runner(self) -> Run:
         return self._in_launches_of(self.backward, self.steps_per_execution)
 
-    def _in_launches_of(self, backward: OrderedBackward, steps: int) -> Run:
+    def _in_launches_of(
+        self, backward: OrderedBackward, steps: int, *, compiled: bool = False
+    ) -> Run:
         launch = Launch(
             self.model,
             backward,
             accumulate=self.accumulate,
             watch=self.watch,
+            compiled=compiled,
             carrying=self.carrying_for(backward.plan),
             element_spec=lambda: self.element_spec,
         )

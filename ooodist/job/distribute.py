@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, get_args
 
 import keras
@@ -16,6 +17,7 @@ from ooodist.config.sections import (
     check_feedback,
     check_wire_is_of_order,
 )
+from ooodist.data_parallel.compiled_strategy import CompiledDataParallel, JitCompile
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
 from ooodist.data_parallel.strategy import DataParallel
@@ -50,6 +52,7 @@ def distribute(
     elastic: ElasticConfig | Mapping[str, Any] | None = None,
     sum_rows: bool | None = None,
     on_nan: OnNan = "stop",
+    jit_compile: JitCompile = None,
 ) -> keras.Model:
     """Makes ``model.fit`` and ``model.evaluate`` work on all ranks together.
 
@@ -118,6 +121,11 @@ def distribute(
             ranks leave the step out, which changes neither weights nor optimizer state, statistics
             or metrics, and 100 such steps in a row end the training; no weight is updated before
             all gradients of a step are there. ``ignore``: nobody looks.
+        jit_compile: whether XLA compiles the steps, which then have no order. ``auto``: compiled
+            steps and others are tried in turns once that takes little of the training's time, and
+            the faster ones stay. None: as ``compile`` says; where Keras's own ``auto`` means yes,
+            on accelerators, as ``auto`` here. Not with another order, ``accumulate``, ``elastic``
+            or ``on_nan="skip"``. XLA rounds otherwise, so the last bits differ.
 
     Returns:
         the same model.
@@ -194,13 +202,30 @@ def distribute(
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()
     config = read_elastic(elastic)
-    kind: type[DataParallel] = DataParallel
+    kind: Callable[..., DataParallel] = DataParallel
     if order == "planned" and planning.is_live and engine.size > 1 and config is None:
         kind = LiveDataParallel
+    asked_for = {
+        f"order is {getattr(order, '__qualname__', order)!r}": order != "inorder",
+        f"accumulate is {accumulate}": accumulate > 1,
+        f"on_nan is {on_nan}": on_nan == "skip",
+        "elastic trains a selection": config is not None,
+    }
+    against = [what for what, is_asked_for in asked_for.items() if is_asked_for]
+    if jit_compile not in (None, True, False, "auto"):
+        raise UserError(f"jit_compile is {jit_compile!r}; it must be True, False, auto or None")
+    if jit_compile and against:
+        raise UserError(
+            f"jit_compile is {jit_compile}, but {' and '.join(against)}, which a step that XLA "
+            "compiles cannot have; leave one out"
+        )
+    if jit_compile is not False and not against:
+        kind = partial(CompiledDataParallel, setting=jit_compile)
     inner = kind(
         *(model, engine, backward, steps_per_execution, accumulate),
         *(to_find, planning, wire, on_nan),
     )
+    inner.warns_of_jit_compile &= jit_compile is None
     strategy: Strategy = inner
     if config is not None:
         check_order_is_found(order, k)

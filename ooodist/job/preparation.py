@@ -242,7 +242,7 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
         loss=loss,
         # Keras takes a list for each output.
         metrics=[[metric] for metric in metrics] if data.task == PRETRAINING else metrics,
-        jit_compile=False,
+        jit_compile=False,  # ooodist compiles
     )
     if config.checkpoint.is_wanted:
         _check_can_be_saved(model)
@@ -279,6 +279,7 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
         planning=config.planning,
         elastic=config.elastic,
         on_nan=config.on_nan,
+        jit_compile=config.jit_compile,
         sum_rows=True,  # the job trains alike with any number of workers
         **vars(config.exchange),
     )

@@ -18,6 +18,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import keras
@@ -28,6 +29,7 @@ from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.carried import CarriedUpdates, Carrying, Left
+from ooodist.step.compiled import CompiledStep
 from ooodist.step.finiteness.finite import Checked, GradientSums, GradientWatch
 from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
 from ooodist.step.finiteness.skipping import Skipping
@@ -54,6 +56,8 @@ class Launch:
         accumulate: how many batches make one update (and one exchange).
         updating: makes a context that is entered around each update while it is traced, or None.
         watch: is told whether gradients are finite; None: they are not checked.
+        compiled: whether XLA compiles each step, which then has no order; not with ``accumulate``,
+            ``carrying``, skipped steps or a selection.
         carrying: holds what the model's launches leave to each other, as the plan says; None: they
             leave nothing.
         element_spec: returns the ``element_spec`` of what the next batches are read from, whose
@@ -72,6 +76,7 @@ class Launch:
         accumulate: int = 1,
         updating: Callable[[], AbstractContextManager[None]] | None = None,
         watch: GradientWatch | None = None,
+        compiled: bool = False,
         carrying: Carrying | None = None,
         element_spec: Callable[[], Any] | None = None,
     ) -> None:
@@ -86,6 +91,7 @@ class Launch:
         self._updating = updating or contextlib.nullcontext
         self._watch = watch
         self._carrying = carrying
+        self._compiled = CompiledStep(model, backward, self._train_step) if compiled else None
         self._element_spec = element_spec or (lambda: None)
         self._carried: CarriedUpdates | None = None  # made before the first call
         self._verdict: EarlyVerdict | None = None  # made when it is first traced
@@ -183,6 +189,10 @@ class Launch:
             logs: dict[str, tf.Tensor] = {}
             steps = len(batches) // self.accumulate
             for step in range(steps):
+                if self._compiled is not None:
+                    note = partial(self._sums.add, step) if self._sees_gradients else None
+                    logs = self._compiled(batches[step], note)
+                    continue
                 first = step * self.accumulate
                 part = batches[first : first + self.accumulate]
                 leaving = carried if step == steps - 1 else None

@@ -316,7 +316,8 @@ class DistributedFit:
                 steps,
             )
         model.steps_per_execution = batches
-        if model.jit_compile:  # Keras turns its default "auto" into True, here on CPUs, too
+        # Keras turns its default "auto" into True where there are accelerators.
+        if model.jit_compile and self.strategy.inner.warns_of_jit_compile:
             logger.warning(
                 'fit: jit_compile of compile() (True, or Keras\' own "auto") does not count: the '
                 "training step is not compiled with XLA, which drops the order; "

@@ -12,6 +12,7 @@ All ranks make the same decisions, because each decision is made from numbers th
 from __future__ import annotations
 
 import logging
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,10 +24,13 @@ from ooodist.errors import UserError
 from ooodist.planner.process_beside import ProcessBeside
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.drift import DRIFTED_WINDOWS, DriftDetector
+from ooodist.trainer.trial import Candidate, timed
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
 
+WARM_UP_CALLS = 3  # the first is traced, and libraries tune themselves
+TIMED_CALLS = 9
 POLL_CALLS = 16  # calls between two looks at whether the search has ended
 MOST_SEARCHES = 3  # until the step time drifts
 WORTH_TRYING = 0.02  # predicted gain over all that was tried, from which another is tried, too
@@ -82,9 +86,9 @@ class LiveSearch(ABC, Generic[Found]):
     def _begin(self, batches: Sequence[Batch]) -> Logs:
         """Trains on the first batches."""
 
-    @abstractmethod
     def _drifted(self, before: float, now: float) -> None:
         """Called when a batch takes another number of seconds than after the last trial."""
+        raise AssertionError(f"{type(self).__name__} does not detect drift")
 
     def _most(self, *values: float) -> list[float]:
         """Returns the maximum over all ranks of each value."""
@@ -140,3 +144,75 @@ class LiveSearch(ABC, Generic[Found]):
         self.close()
         self._windows *= 2  # what comes and goes is not followed for ever
         self._drifted(before, now)
+
+
+class LiveTrial(LiveSearch[Found]):
+    """Trains as usual until trying something else takes a small share of the training's time.
+
+    That is the time left, or the time trained so far if that is longer or the time left unknown.
+
+    Args:
+        engine, job, share, subject: see :class:`LiveSearch`.
+        usual: how training begins.
+    """
+
+    def __init__(
+        self, engine: Engine, job: Job, share: float, subject: str, usual: Candidate
+    ) -> None:
+        super().__init__(engine, job, share, subject)
+        self._job = job
+        self._usual = usual
+        self._first_seconds = 0.0  # of the first call, including tracing
+        self._times: list[float] = []  # seconds per batch
+        self._batch_seconds = 0.0  # the median of these
+        self._trained_seconds = 0.0
+
+    @abstractmethod
+    def _cost(self, first: float, batch: float) -> float:
+        """Returns how many seconds the trial takes; all ranks call it and get the same.
+
+        Args:
+            first: seconds of the first call, on the slowest rank.
+            batch: seconds per batch there.
+        """
+
+    @abstractmethod
+    def _try_on(self, batches: Sequence[Batch]) -> None:
+        """Begins the trial, behind a call that has trained on these batches."""
+
+    @abstractmethod
+    def _is_too_short(self, cost: float, training: float) -> None:
+        """Called once if the trial is put off: its seconds, and those of the training."""
+
+    def _begin(self, batches: Sequence[Batch]) -> Logs:
+        logs, seconds = timed(self._usual.run, batches)
+        if not self._times:
+            self._first_seconds = seconds
+        self._times.append(seconds / len(batches))
+        self._trained_seconds += seconds
+        if len(self._times) == WARM_UP_CALLS + TIMED_CALLS:
+            self._batch_seconds = statistics.median(self._times[WARM_UP_CALLS:])
+            self._next = self._go_on
+            self._consider(batches)
+        return logs
+
+    def _go_on(self, batches: Sequence[Batch]) -> Logs:
+        logs = self._usual.run(batches)
+        self._calls += 1
+        self._trained_seconds += self._batch_seconds * len(batches)
+        if self._is_time_to_consider():
+            self._consider(batches)
+        return logs
+
+    def _consider(self, batches: Sequence[Batch]) -> None:
+        batch, first, training = self._most(
+            self._batch_seconds,
+            self._first_seconds,
+            max(self._trained_seconds, self._batch_seconds * (self._job.left or 0)),
+        )
+        cost = self._cost(first, batch)
+        self._job.is_trying = cost <= self._share * training
+        if self._job.is_trying:
+            self._try_on(batches)
+        elif not self._calls:
+            self._is_too_short(cost, training)

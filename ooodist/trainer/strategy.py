@@ -73,11 +73,13 @@ class Strategy(ABC):
             too; if not, each evaluates its samples on the whole model, as Keras does.
         is_trying: whether calls are run in alternative ways at present, to find the fastest.
         carrying: holds the updates that a call has left to the next; None if calls never leave any.
+        warns_of_jit_compile: whether XLA is not used although ``compile`` allows it.
     """
 
     has_whole_model = True
     evaluates_in_stages = False
     is_trying = False
+    warns_of_jit_compile = True
 
     def __init__(
         self,

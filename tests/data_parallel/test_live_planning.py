@@ -11,9 +11,7 @@ import pytest
 from ooodist.data_parallel import live_planning
 from ooodist.data_parallel.live_planning import (
     NETWORK_SECONDS,
-    TIMED_CALLS,
     TRACED_STEPS,
-    WARM_UP_CALLS,
     LivePlanning,
 )
 from ooodist.engines.local import LocalEngine
@@ -29,7 +27,7 @@ from ooodist.profiler.conditions import Conditions, Machine
 from ooodist.profiler.folder import Profile
 from ooodist.trainer import trial
 from ooodist.trainer.drift import DRIFT, WINDOW_CALLS
-from ooodist.trainer.live import MOST_SEARCHES, POLL_CALLS
+from ooodist.trainer.live import MOST_SEARCHES, POLL_CALLS, TIMED_CALLS, WARM_UP_CALLS
 from ooodist.trainer.trial import Candidate
 from tests.planner.chains import chain_costs
 

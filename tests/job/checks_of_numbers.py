@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 import ooodist
+from ooodist.config.sections import PlanningConfig
 from ooodist.profiler.exchange_timing import ExchangeTimer
 from ooodist.step import replicas
 from tests.job import embeddings
@@ -116,6 +117,49 @@ def of_tokens(loss: Any, mask_zero: bool) -> keras.Model:
     model = keras.Model(tokens, layers.Dense(5)(layers.Dense(8, activation="relu")(x)))
     model.compile(keras.optimizers.SGD(0.02), loss, jit_compile=False)
     return model
+
+
+@check
+def steps_that_xla_compiles() -> None:
+    for options in ({}, {"steps_per_execution": 2, "wire": "float16"}):
+        narrow = {"tolerance": 1e-2} if options else {}
+        trained_like_one_process(
+            convolutional,
+            lambda: keras.optimizers.AdamW(1e-3, global_clipnorm=1.0, epsilon=1e-3),
+            jit_compile=True,
+            **options,
+            **narrow,
+        )
+    x, y = embeddings.sequences(4 * BATCH * size)
+    ours = embeddings.language_model(keras.optimizers.Adam(0.01), seed=7)
+    ooodist.distribute(ours, jit_compile=True)
+    ours.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    plain = embeddings.language_model(keras.optimizers.Adam(0.01), seed=7)
+    ooodist.distribute(plain)
+    plain.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    assert_equal_ranks(ours)
+    assert_close(values(ours), values(plain), 1e-5)
+
+
+@check
+def both_ways_are_tried_and_all_ranks_keep_the_same() -> None:
+    x, y = images(180 * BATCH * size)
+    planning = PlanningConfig(share=1e9)
+    model = compiled(fresh(linear, 100 + rank), keras.optimizers.SGD(0.05))
+    ooodist.distribute(model, jit_compile="auto", planning=planning)
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    assert not model.ooodist.strategy.is_trying
+    assert_equal_ranks(model)
+    # A loss over masked tokens exchanges their number, which XLA cannot compile.
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    tokens = np.random.default_rng(11).integers(0, 5, (180 * BATCH * size, 6)).astype(np.int32)
+    masked = [fresh(lambda: of_tokens(loss, True), 7) for _ in range(2)]
+    ooodist.distribute(masked[0], jit_compile="auto", planning=planning)
+    ooodist.distribute(masked[1])
+    for each in masked:
+        each.fit(tokens, tokens, batch_size=BATCH, shuffle=False, verbose=0)
+    assert not masked[0].ooodist.strategy.is_trying
+    assert_close(values(masked[0]), values(masked[1]))
 
 
 @check

@@ -16,6 +16,7 @@ OF_EACH_ENGINE = [
     "several_steps_a_launch",
     "embeddings_and_tied_weights",
     "synchronized_batch_norm",
+    "steps_that_xla_compiles",
     "orders_and_buckets_and_credit",
     "tape_in_a_loop_of_ones_own",
     "steps_that_are_not_finite_are_left_out",
