@@ -67,6 +67,9 @@ class Job(live.Job, Protocol):
     def candidate(self, plan: Plan, costs: StepCosts, network: Network) -> Candidate:
         """Returns a candidate that runs a plan made from these costs."""
 
+    def compiled_candidate(self) -> Candidate | None:
+        """Returns a candidate whose steps XLA compiles; None if that is not to be tried."""
+
     def begin_trial(self, steps: int) -> None:
         """Prepares a trial, in which candidates take turns and each launch has ``steps`` steps."""
 
@@ -199,8 +202,11 @@ class LivePlanning(LiveTrial[Found]):
     def _take_plans(self) -> None:
         found = self._found(Found, self._current.name)
         plans = [] if found is None else self._worth_trying(found.plans)
-        if plans:
-            new = [self._job.candidate(plan, self._costs, self._network) for plan in plans]
+        new = [self._job.candidate(plan, self._costs, self._network) for plan in plans]
+        compiled = self._job.compiled_candidate()
+        if compiled is not None and compiled.name not in self._known and self._may_compile():
+            new.append(compiled)
+        if new:
             self._known.update((each.name, each) for each in new)
             self._try([self._current, *new])
         elif len(self._known) > 1:

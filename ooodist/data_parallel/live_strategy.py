@@ -14,6 +14,7 @@ from ooodist.data_parallel.planning import (
     profile_for,
 )
 from ooodist.data_parallel.strategy import DataParallel
+from ooodist.data_parallel.xla import COMPILED, JitCompile, compiling, setting_of
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.planner.data_parallel.search import Limits
@@ -27,14 +28,20 @@ from ooodist.trainer.trial import Candidate
 class LiveDataParallel(DataParallel):
     """The strategy of :func:`ooodist.distribute` with ``order="planned"``.
 
+    Args:
+        arguments: those of :class:`DataParallel`.
+        setting: whether steps that XLA compiles are tried beside plans; None: as ``compile`` says.
+
     Attributes:
         tried: the name of the candidate that turned out to be the fastest; None until it is known.
     """
 
     needs_plan = False  # not before the first step
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any, setting: JitCompile) -> None:
         super().__init__(*arguments)
+        self.arguments += f" {setting}"
+        self._setting = setting
         self.tried: str | None = None
         self._default_exchange = self.backward.exchange
         self._default_steps = self.steps_per_execution
@@ -43,7 +50,8 @@ class LiveDataParallel(DataParallel):
 
     def runner(self) -> Run:
         if self.tried is not None:  # the model was compiled again since
-            return super().runner()
+            compiled = self.compiled_candidate() if self.tried == COMPILED else None
+            return super().runner() if compiled is None else compiled.run
         if self._live is not None:
             self._live.close()
         planned = [] if self.planned is None else [self._candidate(self.planned)]
@@ -98,6 +106,16 @@ class LiveDataParallel(DataParallel):
         predicted = None if plan.predicted is None else plan.predicted.step_seconds
         run = self._in_launches_of(backward, plan.steps_per_execution)
         return Candidate(plan.name, run, plan.steps_per_execution, plan, predicted)
+
+    def compiled_candidate(self) -> Candidate | None:
+        """Returns a way to train whose steps XLA compiles; None if that is not to be tried."""
+        default = OrderedBackward(self._default_exchange)
+        if not setting_of(self.model, default, self._setting):
+            return None
+        self._ways[COMPILED] = default, None
+        instead = self._in_launches_of(default, self._default_steps)
+        run = self._in_launches_of(default, self._default_steps, compiled=True)
+        return Candidate(COMPILED, compiling(self.model, run, instead), self._default_steps)
 
     def begin_trial(self, steps: int) -> None:
         """Sets the number of steps per call from now on."""

@@ -17,10 +17,11 @@ from ooodist.config.sections import (
     check_feedback,
     check_wire_is_of_order,
 )
-from ooodist.data_parallel.compiled_strategy import CompiledDataParallel, JitCompile
+from ooodist.data_parallel.compiled_strategy import CompiledDataParallel
 from ooodist.data_parallel.live_strategy import LiveDataParallel
 from ooodist.data_parallel.planning import FROM_COSTS
 from ooodist.data_parallel.strategy import DataParallel
+from ooodist.data_parallel.xla import JitCompile
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import Plan, WireSetting
@@ -124,8 +125,9 @@ def distribute(
         jit_compile: whether XLA compiles the steps, which then have no order. ``auto``: compiled
             steps and others are tried in turns once that takes little of the training's time, and
             the faster ones stay. None: as ``compile`` says; where Keras's own ``auto`` means yes,
-            on accelerators, as ``auto`` here. Not with another order, ``accumulate``, ``elastic``
-            or ``on_nan="skip"``. XLA rounds otherwise, so the last bits differ.
+            on accelerators, as ``auto`` here. With ``planned`` they are tried beside plans; not
+            with another order, ``accumulate``, ``elastic`` or ``on_nan="skip"``. XLA rounds
+            otherwise, so the last bits differ, and dropout of XLA draws other numbers.
 
     Returns:
         the same model.
@@ -202,30 +204,33 @@ def distribute(
     backward = OrderedBackward(exchange, "inorder" if to_find else order, k or 0)
     planning = planning or PlanningConfig()
     config = read_elastic(elastic)
-    kind: Callable[..., DataParallel] = DataParallel
-    if order == "planned" and planning.is_live and engine.size > 1 and config is None:
-        kind = LiveDataParallel
+    if jit_compile not in (None, True, False, "auto"):
+        raise UserError(f"jit_compile is {jit_compile!r}; it must be True, False, auto or None")
+    is_live = order == "planned" and planning.is_live and engine.size > 1 and config is None
+    is_planned = is_live and jit_compile is not True  # what is compiled is tried beside plans
     asked_for = {
-        f"order is {getattr(order, '__qualname__', order)!r}": order != "inorder",
+        f"order is {getattr(order, '__qualname__', order)}": order != "inorder" and not is_planned,
         f"accumulate is {accumulate}": accumulate > 1,
         f"on_nan is {on_nan}": on_nan == "skip",
         "elastic trains a selection": config is not None,
     }
     against = [what for what, is_asked_for in asked_for.items() if is_asked_for]
-    if jit_compile not in (None, True, False, "auto"):
-        raise UserError(f"jit_compile is {jit_compile!r}; it must be True, False, auto or None")
     if jit_compile and against:
         raise UserError(
             f"jit_compile is {jit_compile}, but {' and '.join(against)}, which a step that XLA "
             "compiles cannot have; leave one out"
         )
-    if jit_compile is not False and not against:
-        kind = partial(CompiledDataParallel, setting=jit_compile)
+    setting = False if against else jit_compile
+    kind: Callable[..., DataParallel] = DataParallel
+    if is_live:
+        kind = partial(LiveDataParallel, setting=setting)
+    elif setting is not False:
+        kind = partial(CompiledDataParallel, setting=setting)
     inner = kind(
         *(model, engine, backward, steps_per_execution, accumulate),
         *(to_find, planning, wire, on_nan),
     )
-    inner.warns_of_jit_compile &= jit_compile is None
+    inner.warns_of_jit_compile = jit_compile is None and bool(against)
     strategy: Strategy = inner
     if config is not None:
         check_order_is_found(order, k)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import tensorflow as tf
 
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
@@ -32,6 +33,7 @@ logger = logging.getLogger("ooodist")
 WARM_UP_CALLS = 3  # the first is traced, and libraries tune themselves
 TIMED_CALLS = 9
 POLL_CALLS = 16  # calls between two looks at whether the search has ended
+MOST_SHAPES = 2  # of batches, where compiling is tried: XLA compiles a step for each
 MOST_SEARCHES = 3  # until the step time drifts
 WORTH_TRYING = 0.02  # predicted gain over all that was tried, from which another is tried, too
 
@@ -166,6 +168,7 @@ class LiveTrial(LiveSearch[Found]):
         self._times: list[float] = []  # seconds per batch
         self._batch_seconds = 0.0  # the median of these
         self._trained_seconds = 0.0
+        self._shapes: set[Any] = set()  # of calls before the trial
 
     @abstractmethod
     def _cost(self, first: float, batch: float) -> float:
@@ -190,6 +193,7 @@ class LiveTrial(LiveSearch[Found]):
             self._first_seconds = seconds
         self._times.append(seconds / len(batches))
         self._trained_seconds += seconds
+        self._note_shapes(batches)
         if len(self._times) == WARM_UP_CALLS + TIMED_CALLS:
             self._batch_seconds = statistics.median(self._times[WARM_UP_CALLS:])
             self._next = self._go_on
@@ -200,6 +204,7 @@ class LiveTrial(LiveSearch[Found]):
         logs = self._usual.run(batches)
         self._calls += 1
         self._trained_seconds += self._batch_seconds * len(batches)
+        self._note_shapes(batches)
         if self._is_time_to_consider():
             self._consider(batches)
         return logs
@@ -216,3 +221,11 @@ class LiveTrial(LiveSearch[Found]):
             self._try_on(batches)
         elif not self._calls:
             self._is_too_short(cost, training)
+
+    def _note_shapes(self, batches: Sequence[Batch]) -> None:
+        leaves = tf.nest.flatten(batches)
+        self._shapes.add(tuple(getattr(leaf, "shape", None) for leaf in leaves))
+
+    def _may_compile(self) -> bool:
+        """Whether batches have few enough shapes to compile a step for each; all ranks ask."""
+        return self._most(len(self._shapes))[0] <= MOST_SHAPES

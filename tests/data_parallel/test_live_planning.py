@@ -55,6 +55,7 @@ class MadeUpJob:
         self.steps: dict[str, int] = {}
         self.left = left
         self.kept = True
+        self.compiled: Candidate | None = None
         self.error: UserError | None = None
         self.profiled = 0
         self.trials: list[int] = []
@@ -105,8 +106,8 @@ class MadeUpJob:
     def settle(self, candidate: Candidate) -> None:
         self.settled.append(candidate.name)
 
-    def left_to_train(self) -> int | None:
-        return self.left
+    def compiled_candidate(self) -> Candidate | None:
+        return self.compiled
 
 
 class MadeUpSearch:
@@ -194,6 +195,18 @@ def test_a_long_training_is_planned_for(begun: Callable[..., LivePlanning]) -> N
     assert not job.is_trying
     assert set(job.settled) == {"planned"}
     assert job.ran[-3:] == ["planned"] * 3
+
+
+def test_what_xla_compiles_is_tried_beside_the_first_plans(
+    begun: Callable[..., LivePlanning],
+) -> None:
+    job = MadeUpJob(left=100_000)
+    job.seconds["compiled"] = 0.1 * DEFAULT_SECONDS
+    job.compiled = job.way("compiled")
+    train_as_fit_does(begun(job), job, BEGUN + SEARCHED + 3 * TRIED + 1000)
+    assert {"default", "planned", "compiled"} <= set(job.ran)
+    assert set(job.settled) == {"compiled"}
+    assert job.ran[-3:] == ["compiled"] * 3
 
 
 def test_what_the_log_says(
