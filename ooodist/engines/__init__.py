@@ -19,7 +19,7 @@ from ooodist.engines.settings import (
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 from ooodist.util import log
-from ooodist.util.importing import without_collection
+from ooodist.util.importing import importing_tensorflow
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine
@@ -127,10 +127,12 @@ def _set_up_for_plans(settings: Mapping[str, str]) -> None:
 
 def _make(name: str, timeout: float) -> Engine:
     try:
-        with without_collection():
+        with importing_tensorflow():
             module = importlib.import_module(f"ooodist.engines.{name}")
+    except UserError:  # there is no TensorFlow
+        raise
     except Exception as error:  # a library built for another TensorFlow fails in many ways
-        if name in ("local", "collective"):  # nothing to build: TensorFlow itself is missing
+        if name in ("local", "collective"):  # nothing to build: TensorFlow itself is broken
             raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(

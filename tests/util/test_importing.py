@@ -1,23 +1,28 @@
-"""The garbage collector rests during an import, and only then."""
+"""Imports of TensorFlow: the garbage collector rests meanwhile, and an absence is explained."""
 
 from __future__ import annotations
 
 import gc
 import importlib
+import subprocess
+import venv
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ooodist.util.importing import without_collection
+import ooodist
+from ooodist.util.importing import importing_tensorflow
 
 
 def test_it_goes_on_afterwards() -> None:
-    with without_collection():
+    with importing_tensorflow():
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_it_goes_on_if_the_import_fails() -> None:
-    with pytest.raises(ImportError), without_collection():
+    with pytest.raises(ImportError), importing_tensorflow():
         importlib.import_module("ooodist.none")
     assert gc.isenabled()
 
@@ -25,8 +30,72 @@ def test_it_goes_on_if_the_import_fails() -> None:
 def test_who_has_switched_it_off_finds_it_so() -> None:
     gc.disable()
     try:
-        with without_collection():
+        with importing_tensorflow():
             pass
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with all packages of this one but TensorFlow and what comes with it."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    absent = ("tensorflow", "keras", "ml_dtypes", "ooodist", "__editable__")
+    for item in Path(np.__file__).parents[1].iterdir():
+        if not item.name.startswith(absent):
+            (packages / item.name).symlink_to(item)
+    (packages / "ooodist").symlink_to(Path(ooodist.__file__).parent)
+    return folder / "bin" / "python"
+
+
+def run(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(python), *arguments],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+PROGRAMS = {
+    "a script": ["script.py"],
+    "a script that imports a name": ["-c", "from ooodist import distribute"],
+    "train": ["-m", "ooodist.train"],
+    "launch": ["-m", "ooodist.launch", "-np", "2", "script.py"],
+    "plan": ["-m", "ooodist.plan", "--workers", "4", "--bandwidth", "1Gbit"],
+    "zoo": ["-m", "ooodist.zoo", "add", "model.keras", "--zoo", "zoo"],
+    "checkpoint": ["-m", "ooodist.checkpoint", "split", "model.keras", "new"],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_without_tensorflow_one_message_says_what_to_install(
+    name: str, bare_python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text("import ooodist\nooodist.init()\n", "utf-8")
+    (tmp_path / "model.keras").touch()
+    done = run(bare_python, tmp_path, *PROGRAMS[name])
+    assert done.returncode == (1 if name.startswith("a ") else 2)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("ooodist: error: TensorFlow is not installed in")
+    assert '-m pip install "ooodist[cpu]", or "ooodist[gpu]"' in line
+
+
+def test_other_programs_need_no_tensorflow(bare_python: Path, tmp_path: Path) -> None:
+    done = run(bare_python, tmp_path, "-m", "ooodist.launch", "-np", "1", "--", "echo", "started")
+    assert "[0] started" in done.stdout
+    done = run(bare_python, tmp_path, "-m", "ooodist.checkpoint", "--help")
+    assert done.returncode == 0
+
+
+def test_other_errors_of_a_script_keep_their_traceback(bare_python: Path, tmp_path: Path) -> None:
+    script = "import ooodist\ntry:\n  ooodist.init()\nexcept ooodist.UserError:\n  pass\n1 / 0"
+    done = run(bare_python, tmp_path, "-c", script)
+    assert "Traceback" in done.stderr
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
