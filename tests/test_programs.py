@@ -43,7 +43,7 @@ def test_a_program_says_what_it_is_for(name: str, tmp_path: Path) -> None:
 
 
 def test_all_programs_are_known() -> None:
-    names = ("checkpoint", "launch", "plan", "train", "zoo")
+    names = ("checkpoint", "engines", "launch", "plan", "train", "zoo")
     assert sorted(PROGRAMS) == [f"ooodist-{name}" for name in names]
 
 

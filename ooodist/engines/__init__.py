@@ -137,7 +137,7 @@ def _make(name: str, timeout: float) -> Engine:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(
             f"engine {name} is not built here ({type(error).__name__}: {reason}): run "
-            f"scripts/install_engines.sh {name}, or take engine: collective"
+            f"ooodist-engines {name}, or take engine: collective"
         ) from error
     late = (
         f"engine {name}: the other workers did not come within {timeout:g} s; look for errors "
