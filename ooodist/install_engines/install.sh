@@ -247,13 +247,14 @@ install_system_packages() {
   fi
 }
 
-# Same fingerprint, same binary: of the patch without its header, the flags of the build, and the
-# variables that choose Horovod's GPU libraries.
+# Same fingerprint, same binary: of the patch without its header, the flags of the build, the
+# variables that choose Horovod's GPU libraries, and whether Open MPI is a wheel.
 fingerprint() {
   {
     sed -n '/^diff/,$p' "$PATCH"
     echo "${FLAGS[@]}"
     if [ ${#LIBRARIES[@]} != 0 ]; then sed -n '/^make_cuda/,/^}/p' "${BASH_SOURCE[0]}"; fi
+    if [ "$ENGINE" = horovod ] && [ -x "$PROGRAMS/mpicxx" ]; then echo "$OPENMPI"; fi
     env | grep -E '^HOROVOD_(GPU|NCCL|CUDA|ROCM)' | sort || true
   } | sha256sum | cut -c1-12
 }

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import importlib
 import subprocess
-import venv
+import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import ooodist
 from ooodist.util.importing import importing_tensorflow
+from tests import environments
 
 
 def test_it_goes_on_afterwards() -> None:
@@ -40,15 +40,11 @@ def test_who_has_switched_it_off_finds_it_so() -> None:
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python with all packages of this one but TensorFlow and what comes with it."""
-    folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
     absent = ("tensorflow", "keras", "ml_dtypes", "ooodist", "__editable__")
-    for item in Path(np.__file__).parents[1].iterdir():
-        if not item.name.startswith(absent):
-            (packages / item.name).symlink_to(item)
-    (packages / "ooodist").symlink_to(Path(ooodist.__file__).parent)
-    return folder / "bin" / "python"
+    folder = tmp_path_factory.mktemp("bare")
+    python = environments.make(folder, Path(sys.executable), without=absent)
+    (environments.packages_of(python) / "ooodist").symlink_to(Path(ooodist.__file__).parent)
+    return python
 
 
 def run(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
