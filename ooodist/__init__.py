@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ooodist.errors import UserError
-from ooodist.util.importing import importing_tensorflow
+from ooodist.util.packages import importing_tensorflow
 
 if TYPE_CHECKING:
     from ooodist.engines import init, shutdown

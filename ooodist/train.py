@@ -14,7 +14,7 @@ from ooodist.config.job import Config
 from ooodist.config.sections import OrderConfig
 from ooodist.errors import UserError
 from ooodist.util import program
-from ooodist.util.importing import importing_tensorflow
+from ooodist.util.packages import importing_tensorflow
 from ooodist.util.program import Parser, refused
 
 EXAMPLES = """\

@@ -19,7 +19,7 @@ from ooodist.engines.settings import (
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 from ooodist.util import log
-from ooodist.util.importing import importing_tensorflow
+from ooodist.util.packages import importing_tensorflow
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine

@@ -16,7 +16,7 @@ from ooodist.engines.settings import (
     heartbeat_seconds,
 )
 from ooodist.errors import UserError
-from ooodist.util.importing import check_tensorflow
+from ooodist.util.packages import check_tensorflow
 from ooodist.util.program import USER_ERROR_CODE, print_error
 
 ENGINES = ("collective", "horovod", "byteps", "local")

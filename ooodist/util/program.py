@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ooodist.errors import UserError
-from ooodist.util.importing import tensorflow_needed
 from ooodist.util.log import FORMAT
+from ooodist.util.packages import tensorflow_needed
 
 CRASH_CODE = 1
 USER_ERROR_CODE = 2

@@ -1,4 +1,4 @@
-"""Imports of TensorFlow: the garbage collector rests meanwhile, and an absence is explained."""
+"""Packages: several names, quick imports of TensorFlow, and what is said where it is absent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ooodist
-from ooodist.util.importing import importing_tensorflow
+from ooodist.util.packages import importing_tensorflow, version
 from tests import environments
 
 
@@ -95,3 +95,14 @@ def test_other_errors_of_a_script_keep_their_traceback(bare_python: Path, tmp_pa
     done = run(bare_python, tmp_path, "-c", script)
     assert "Traceback" in done.stderr
     assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_a_wheel_of_our_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, number in (("ooodist_horovod", "0.28.1.post221"), ("tensorflow_cpu", "2.21.0")):
+        folder = tmp_path / f"{name}-{number}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Name: {name}\nVersion: {number}\n", "utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert version("horovod") == "0.28.1.post221"
+    assert version("tensorflow") == "2.21.0"
+    assert version("byteps") == ""

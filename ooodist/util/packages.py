@@ -1,4 +1,4 @@
-"""Imports of TensorFlow and Keras: quick ones, and one message where they are not installed."""
+"""Packages that may be absent: versions, and one message where TensorFlow is not installed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,26 @@ import gc
 import importlib.util
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import metadata
 from types import TracebackType
 
 from ooodist.errors import UserError
 
-_PACKAGES = ("tensorflow", "keras", "ml_dtypes")  # of the extras cpu and gpu, and of no other
+_OF_TENSORFLOW = ("tensorflow", "keras", "ml_dtypes")  # modules of the extras cpu and gpu alone
+_NAMES = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"),
+    "horovod": ("horovod", "ooodist-horovod"),  # the latter: scripts/wheels.sh
+    "byteps": ("byteps", "ooodist-byteps"),
+}
+
+
+def version(package: str) -> str:
+    """Finds the version of a package under any of its names; "" if it is not installed."""
+    for name in _NAMES.get(package, (package,)):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
 
 
 class _NotInstalledError(UserError):
@@ -39,7 +53,7 @@ def tensorflow_needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in _PACKAGES:
+        if error.name not in _OF_TENSORFLOW:
             raise
         _hide_traceback()
         raise _NotInstalledError from None
