@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ooodist.errors import UserError
-from ooodist.util.importing import without_collection
+from ooodist.util.packages import importing_tensorflow
 
 if TYPE_CHECKING:
     from ooodist.engines import init, shutdown
@@ -93,6 +93,10 @@ def _engine() -> Engine:
     return engines.current()
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 if not TYPE_CHECKING:  # a type checker would accept any name as an attribute
 
     def __getattr__(name: str) -> Any:
@@ -100,7 +104,7 @@ if not TYPE_CHECKING:  # a type checker would accept any name as an attribute
             if "tensorflow" not in sys.modules:
                 # Read at its import. Its C++ then logs errors only, as in python -m ooodist.train.
                 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-            with without_collection():
+            with importing_tensorflow():
                 module = importlib.import_module(_HOME[name])
             return getattr(module, name)
         raise AttributeError(f"module 'ooodist' has no attribute {name!r}")

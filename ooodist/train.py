@@ -14,7 +14,7 @@ from ooodist.config.job import Config
 from ooodist.config.sections import OrderConfig
 from ooodist.errors import UserError
 from ooodist.util import program
-from ooodist.util.importing import without_collection
+from ooodist.util.packages import importing_tensorflow
 from ooodist.util.program import Parser, refused
 
 EXAMPLES = """\
@@ -69,12 +69,11 @@ def main(arguments: Sequence[str]) -> int:
         if options.print_config:
             print(job_file.to_yaml(config), end="")
             return 0
+        # Imported late, because TensorFlow takes seconds to load.
+        with importing_tensorflow():
+            from ooodist.job import run as job
     except UserError as error:
         return refused(error)
-    # Imported late, because TensorFlow takes seconds to load.
-    with without_collection():
-        from ooodist.job import run as job
-
     return job.run(config)
 
 

@@ -40,7 +40,7 @@ print(*Path(engine.__file__).parent.glob('*.so'))" 2>/dev/null
     echo "wants of NCCL: $(nm -D --undefined-only "$file" | grep -o 'nccl[A-Z][A-Za-z]*' | xargs)"
     echo "wants of CUDA: $(nm -D --undefined-only "$file" | grep -o 'cuda[A-Z][A-Za-z]*' | xargs)"
     echo "looks in: $(readelf -d "$file" | sed -n 's/.*runpath: \[\(.*\)\]/\1/p')"
-    "$VENV/bin/python" "$SCRIPTS/fatbinary.py" --list "$file"
+    "$VENV/bin/python" -m ooodist.install_engines.fatbinary --list "$file"
   done
   echo
   echo "The logs end with"

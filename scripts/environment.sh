@@ -25,19 +25,19 @@ show_help() {
 # The distribution's before others: it is built with profiles, and one that pyenv has compiled on this
 # machine takes 1.3 times as long to trace a model. One with pip before one that needs a package for it.
 find_python() {
-  local candidate needed candidates=(/usr/bin/python3.{11,12} python3.11 python3.12 python3)
+  local candidate needed candidates=(/usr/bin/python3.{11,12,13} python3.{11,12,13} python3)
   if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
   for needed in ensurepip sys; do
     for candidate in "${candidates[@]}"; do
       if command -v "$candidate" >/dev/null &&
-        "$candidate" -c "import $needed, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))" \
+        "$candidate" -c "import $needed, sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))" \
           2>/dev/null; then
         echo "$candidate"
         return
       fi
     done
   done
-  fail "${PYTHON:+PYTHON=$PYTHON: }no Python 3.11 or 3.12 found: install it (Debian 12: apt-get" \
+  fail "${PYTHON:+PYTHON=$PYTHON: }no Python 3.11, 3.12 or 3.13 found: install it (Debian 12: apt-get" \
     "install python3 python3-venv), or name one: PYTHON=/path/to/python3.11 $0"
 }
 

@@ -2,7 +2,7 @@
 # From a bare machine to a trained model: two workers on this machine train ResNet-20 on real
 # handwritten digits, weight gradients out of order, over TensorFlow's own collectives.
 #
-# Needs Python 3.11 or 3.12 and no compiler. Arguments go to the training program, for example:
+# Needs Python 3.11, 3.12 or 3.13 and no compiler. Arguments go to the training program, for example:
 #   scripts/quickstart.sh --set epochs=3 --set batch=16
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
@@ -21,4 +21,4 @@ output=runs/quickstart/$(date +%Y%m%d-%H%M%S)
   "$VENV/bin/python" -m ooodist.train --config expr/quickstart/config.yaml --output "$output" "$@"
 echo "in all: $SECONDS s"
 echo "next: run '. ${VENV#"$PWD"/}/bin/activate'; then the commands of README.md work as they stand;"
-echo "those with horovodrun, bpslaunch or mpirun after 'scripts/install_engines.sh horovod byteps mpi'"
+echo "those with horovodrun, bpslaunch or mpirun after 'ooodist-engines horovod byteps mpi'"

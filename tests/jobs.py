@@ -21,7 +21,7 @@ ENGINES = ("collective", "horovod", "byteps")
 def needs_built(engine: str) -> None:
     """Skips the test, saying what to run, if the engine's library is not installed."""
     if engine in ("horovod", "byteps") and importlib.util.find_spec(engine) is None:
-        pytest.skip(f"{engine} is not built here: run scripts/install_engines.sh {engine}")
+        pytest.skip(f"{engine} is not built here: run ooodist-engines {engine}")
 
 
 def run_job(

@@ -25,7 +25,7 @@ from tests.jobs import ROOT
 
 README = (ROOT / "README.md").read_text()
 PROGRAMS = ("python", "horovodrun", "mpirun", "examples/", "scripts/", "git")
-LAUNCHERS = ("horovodrun", "mpirun", "bpslaunch")  # that scripts/install_engines.sh installs
+LAUNCHERS = ("horovodrun", "mpirun", "bpslaunch")  # that ooodist-engines installs
 INSTALLED = Path(sys.executable).parent
 PATH = f"{INSTALLED}:{os.environ['PATH']}"
 # Commands that are not run here, by how they begin, and what tests them. Their options, files and
@@ -140,7 +140,7 @@ def test_the_commands_of_a_section_work_as_they_stand(
     for command in filter(is_run, sections()[heading]):
         for launcher in LAUNCHERS:
             if launcher in command and not shutil.which(launcher, path=PATH):
-                pytest.skip(f"no {launcher} here: see scripts/install_engines.sh")
+                pytest.skip(f"no {launcher} here: run ooodist-engines")
         assert (of(command, SAYS) or "") in run(command)
 
 
@@ -214,4 +214,4 @@ def test_engines_are_installed_before_their_launchers_are_used() -> None:
     for launcher in LAUNCHERS:
         first = re.search(rf"^{launcher} |/{launcher}|`{launcher}`", README, re.MULTILINE)
         assert first
-        assert README.index("scripts/install_engines.sh") < first.start()
+        assert README.index("ooodist-engines") < first.start()

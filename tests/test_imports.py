@@ -22,7 +22,7 @@ FILES = {
 
 # From the top: each imports only what stands below it.
 LAYERS = (
-    ("train", "plan", "launch"),
+    ("train", "plan", "launch", "install_engines"),
     ("job",),
     ("zoo",),
     ("elastic",),

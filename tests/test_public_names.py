@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+import rlcompleter
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_type_checkers_find_the_names_where_they_are() -> None:
 def test_another_name_is_an_error() -> None:
     with pytest.raises(AttributeError, match="module 'ooodist' has no attribute 'distribution'"):
         _ = ooodist.distribution  # type: ignore[attr-defined]
+
+
+def test_completion_shows_the_public_names_alone() -> None:
+    found = rlcompleter.Completer({"ooodist": ooodist}).attr_matches("ooodist.")
+    names = {name.removeprefix("ooodist.").rstrip("()") for name in found}
+    assert names == set(ooodist.__all__)
+    assert "__version__" in dir(ooodist)
 
 
 def test_the_documentation_names_what_there_is() -> None:

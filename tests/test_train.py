@@ -190,7 +190,7 @@ def test_an_engine_that_is_not_built_says_how_to_build_it(
     assert result.returncode == 2
     (error,) = errors(result.stdout)
     assert "horovod" in error
-    assert "scripts/install_engines.sh horovod" in error
+    assert "ooodist-engines horovod" in error
 
 
 def test_a_port_that_is_taken_is_named(programs: Programs, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ooodist.checkpoint.convert import find, merge, split
 from ooodist.errors import UserError
 from ooodist.util import program
 from ooodist.util.program import Parser, refused
@@ -44,6 +43,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _merge(folder: Path, file: Path) -> None:
+    # Imported late: --help needs nothing of TensorFlow's.
+    from ooodist.checkpoint.convert import find, merge
+
     if file.suffix != ".keras":
         raise UserError(f"FILE is {file}; its name must end with .keras, or Keras does not load it")
     _check_is_new("FILE", file)
@@ -55,6 +57,8 @@ def _merge(folder: Path, file: Path) -> None:
 
 
 def _split(file: Path, folder: Path) -> None:
+    from ooodist.checkpoint.convert import split
+
     if file.is_dir():
         raise UserError(f"FILE is {file}, which is a folder; give a Keras file")
     _check_is_new("FOLDER", folder)

@@ -19,7 +19,7 @@ from ooodist.engines.settings import (
 from ooodist.engines.timeout import abort, ending_after
 from ooodist.errors import UserError
 from ooodist.util import log
-from ooodist.util.importing import without_collection
+from ooodist.util.packages import importing_tensorflow
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine
@@ -127,15 +127,17 @@ def _set_up_for_plans(settings: Mapping[str, str]) -> None:
 
 def _make(name: str, timeout: float) -> Engine:
     try:
-        with without_collection():
+        with importing_tensorflow():
             module = importlib.import_module(f"ooodist.engines.{name}")
+    except UserError:  # there is no TensorFlow
+        raise
     except Exception as error:  # a library built for another TensorFlow fails in many ways
-        if name in ("local", "collective"):  # nothing to build: TensorFlow itself is missing
+        if name in ("local", "collective"):  # nothing to build: TensorFlow itself is broken
             raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(
             f"engine {name} is not built here ({type(error).__name__}: {reason}): run "
-            f"scripts/install_engines.sh {name}, or take engine: collective"
+            f"ooodist-engines {name}, or take engine: collective"
         ) from error
     late = (
         f"engine {name}: the other workers did not come within {timeout:g} s; look for errors "

@@ -41,7 +41,7 @@ class BytepsEngine(Engine):
         if not byteps.has_places():
             raise UserError(
                 "engine byteps: the BytePS that is installed was built by another version of "
-                "ooodist; run scripts/install_engines.sh byteps"
+                "ooodist; run ooodist-engines byteps"
             )
         self._find_place()
         if byteps.has_nccl():
@@ -68,7 +68,7 @@ class BytepsEngine(Engine):
                     f"BYTEPS_LOCAL_SIZE={of_worker}: the BytePS that is installed has no NCCL, and "
                     "runs one process for each DMLC_WORKER_ID; give every process its own "
                     "DMLC_WORKER_ID and BYTEPS_LOCAL_SIZE=1, as ooodist.launch does, or build it "
-                    "for GPUs: scripts/install_engines.sh --gpu byteps"
+                    "for GPUs: ooodist-engines --gpu byteps"
                 )
             self.local_rank, self.local_size = int(os.environ["BYTEPS_LOCAL_RANK"]), of_worker
         # Else one process is one "machine" to BytePS, so it does not know who shares the host.
@@ -92,7 +92,7 @@ class BytepsEngine(Engine):
             raise UserError(
                 "engine byteps: the BytePS that is installed was built for GPUs, and TensorFlow "
                 f"sees none here (CUDA_VISIBLE_DEVICES: {named}); to train on CPUs, run "
-                "scripts/install_engines.sh --cpu byteps"
+                "ooodist-engines --cpu byteps"
             )
 
     def _sum(self, tensor: tf.Tensor, key: str, position: int | None) -> tf.Tensor:

@@ -16,6 +16,7 @@ from ooodist.engines.settings import (
     heartbeat_seconds,
 )
 from ooodist.errors import UserError
+from ooodist.util.packages import check_tensorflow
 from ooodist.util.program import USER_ERROR_CODE, print_error
 
 ENGINES = ("collective", "horovod", "byteps", "local")
@@ -120,12 +121,16 @@ def _heartbeat(text: str) -> float:
 
 
 def check_command(command: list[str]) -> None:
-    """Raises UserError if there is no such program."""
-    if shutil.which(command[0]) is None:
+    """Raises UserError if there is no such program, or if it is this Python without TensorFlow."""
+    program = shutil.which(command[0])
+    if program is None:
         raise UserError(
             f"command not found: {command[0]}; give a program on PATH, or a path to one, "
             f"for example {sys.executable}"
         )
+    python = Path(sys.executable)
+    if Path(program).absolute().parent == python.parent and python.samefile(program):
+        check_tensorflow()  # else each worker would say the same
 
 
 def current_folder() -> Path:

@@ -336,6 +336,6 @@ def byteps_worker(rank: int, sockets: Path) -> dict[str, str]:
 
 def _not_installed(engine: str, reason: str) -> UserError:
     return UserError(
-        f"--engine {engine}: it is not installed ({reason}); run scripts/install_engines.sh "
-        f"{engine}, or use --engine collective, which needs nothing built"
+        f"--engine {engine}: it is not installed ({reason}); run ooodist-engines {engine}, "
+        f"or use --engine collective, which needs nothing built"
     )

@@ -69,7 +69,7 @@ def run(config: Path | None, overrides: Sequence[str], costs: Path) -> int:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
-        print_error(f"--emulate needs MPI ({error}); run scripts/install_engines.sh mpi")
+        print_error(f"--emulate needs MPI ({error}); run ooodist-engines mpi")
         return USER_ERROR_CODE
     world = MPI.COMM_WORLD
     logger.setLevel(logging.WARNING if world.rank else logging.INFO)

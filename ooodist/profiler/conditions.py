@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import keras
@@ -17,6 +16,7 @@ from ooodist.engines.base import Engine
 from ooodist.profiler.step import StepToMeasure
 from ooodist.util import yaml_dataclass
 from ooodist.util.digest import hex_digest
+from ooodist.util.packages import version
 
 
 @dataclass(frozen=True)
@@ -127,4 +127,4 @@ def versions() -> dict[str, str]:
 
 def _versions_with(engine: str) -> dict[str, str]:
     is_package = engine in ("horovod", "byteps")  # the others are part of TensorFlow
-    return versions() | ({engine: metadata.version(engine)} if is_package else {})
+    return versions() | ({engine: version(engine)} if is_package else {})

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from ooodist.errors import UserError
 from ooodist.util.log import FORMAT
+from ooodist.util.packages import tensorflow_needed
 
 CRASH_CODE = 1
 USER_ERROR_CODE = 2
@@ -37,7 +38,11 @@ def run(main: Callable[[Sequence[str]], int]) -> int:
     logging.basicConfig(format=FORMAT)
     # TensorFlow's C++ logs errors only: what it warns of is also raised as an exception.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    return main(sys.argv[1:])
+    try:
+        with tensorflow_needed():
+            return main(sys.argv[1:])
+    except UserError as error:
+        return refused(error)
 
 
 def print_error(error: object) -> None:

@@ -142,7 +142,7 @@ def test_several_ranks_as_one_worker_need_nccl() -> None:
     if done.stdout == "True\n":
         pytest.skip("BytePS was built with NCCL")
     assert "UserError: BYTEPS_LOCAL_SIZE=2" in done.stderr
-    assert "scripts/install_engines.sh --gpu byteps" in done.stderr
+    assert "ooodist-engines --gpu byteps" in done.stderr
 
 
 ENDLESS_WORKER = """

@@ -23,7 +23,7 @@ LIMIT_SECONDS = 300  # takes 10 on two idle cores; the machine may have other th
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("byteps") is None,
-    reason="BytePS is not installed: run scripts/install_engines.sh byteps",
+    reason="BytePS is not installed: run ooodist-engines byteps",
 )
 
 

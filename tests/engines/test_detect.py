@@ -204,7 +204,7 @@ def test_engine_that_is_not_built(
     monkeypatch.delitem(sys.modules, f"ooodist.engines.{engine}", raising=False)
     with pytest.raises(UserError, match=f"engine {engine} is not built here .*No module|import of"):
         engines.init()
-    with pytest.raises(UserError, match=rf"run scripts/install_engines.sh {engine}"):
+    with pytest.raises(UserError, match=rf"run ooodist-engines {engine}"):
         engines.init(engine)
 
 

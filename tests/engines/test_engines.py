@@ -30,7 +30,7 @@ def test_checks(engine: str, num_workers: int, options: list[str]) -> None:
 def test_mpirun_is_detected() -> None:
     needs_built("horovod")
     if shutil.which("mpirun") is None:
-        pytest.skip("no mpirun here: run scripts/install_engines.sh horovod")
+        pytest.skip("no mpirun here: run ooodist-engines horovod")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     job = subprocess.run(
         [

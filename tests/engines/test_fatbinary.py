@@ -1,4 +1,4 @@
-"""Code for GPUs is packed as CUDA expects it (scripts/fatbinary.py)."""
+"""Code for GPUs is packed as CUDA expects it (ooodist/install_engines/fatbinary.py)."""
 
 import importlib.util
 import os
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "fatbinary.py"
+from ooodist.install_engines import fatbinary
+
+SCRIPT = Path(fatbinary.__file__)
 PTX = ".version 7.0\n.target sm_{0}\n.address_size 64\n.visible .entry empty()\n{{\n\tret;\n}}\n"
 
 

@@ -113,7 +113,7 @@ def test_a_short_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if shutil.which("mpirun") is None:
-        pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
+        pytest.skip("no mpirun here: run ooodist-engines mpi")
     emulated = scripts["emulated"]
     monkeypatch.setattr(emulated, "make_rows", lambda _: rows)
     monkeypatch.setattr(emulated, "ACTION_SECONDS", 5e-3)

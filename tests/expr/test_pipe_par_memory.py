@@ -24,7 +24,7 @@ def memory() -> ModuleType:
 @pytest.fixture(scope="module")
 def rows(memory: ModuleType) -> dict[tuple[str, int, int], dict[str, Any]]:
     if shutil.which("mpirun") is None:
-        pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
+        pytest.skip("no mpirun here: run ooodist-engines mpi")
     found = [row for name in ("1f1b", "gpipe") for row in memory.run(name, [3, 9], 2048, 128)]
     return {(row["schedule"], row["rank"], row["microbatches"]): row for row in found}
 

@@ -45,7 +45,7 @@ def test_environment_of_collective(launchers: Launchers) -> None:
 
 
 def test_environment_of_horovod(launchers: Launchers) -> None:
-    pytest.importorskip("horovod", reason="run scripts/install_engines.sh horovod")
+    pytest.importorskip("horovod", reason="run ooodist-engines horovod")
     found = environments(launchers, "horovod", 2)
     for rank, environment in enumerate(found):
         horovod = {

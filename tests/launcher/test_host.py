@@ -35,7 +35,7 @@ def test_hosts_with_such_names(launchers: Launchers) -> None:
 @pytest.mark.parametrize("engine", ["horovod", "byteps"])
 def test_a_machine_without_loopback(launchers: Launchers, engine: str) -> None:
     needs_root()
-    pytest.importorskip(engine, reason=f"run scripts/install_engines.sh {engine}")
+    pytest.importorskip(engine, reason=f"run ooodist-engines {engine}")
     job = f"{sys.executable} {LOCAL} -np 2 --engine {engine} -- true"
     setting = "ip address flush dev lo; echo 0 > /proc/sys/net/ipv4/ip_nonlocal_bind; "
     done = subprocess.run(

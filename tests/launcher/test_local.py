@@ -290,7 +290,7 @@ def test_an_engine_that_is_not_installed(launchers: Launchers, engine: str) -> N
     done = launchers.run("-np", "2", "--engine", engine, "--", "true")
     assert done.returncode == 2
     assert done.stderr.startswith(f"ooodist: error: --engine {engine}: it is not installed")
-    assert f"scripts/install_engines.sh {engine}" in done.stderr
+    assert f"ooodist-engines {engine}" in done.stderr
 
 
 def test_a_temporary_folder_too_long_for_sockets(launchers: Launchers) -> None:

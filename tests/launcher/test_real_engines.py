@@ -65,7 +65,7 @@ def watch(launchers: Launchers, *arguments: str) -> tuple[subprocess.CompletedPr
 
 def check_sums(launchers: Launchers, engine: str, *more: str, ending: str = "") -> str:
     if engine != "collective":
-        pytest.importorskip(engine, reason=f"run scripts/install_engines.sh {engine}")
+        pytest.importorskip(engine, reason=f"run ooodist-engines {engine}")
     program = PROGRAMS[engine].replace("ENDING", ending)
     command = ["--", sys.executable, "-c", program]
     limit = ["--timeout", "120"]

@@ -38,7 +38,7 @@ def start_mpi(size: int, *arguments: object, python: str | None = None) -> subpr
     ``python``: in place of ``fast_python()``.
     """
     if shutil.which("mpirun") is None:
-        pytest.skip("no mpirun here: run scripts/install_engines.sh mpi")
+        pytest.skip("no mpirun here: run ooodist-engines mpi")
     command = ["mpirun", "-np", str(size), "--oversubscribe", python or fast_python()]
     return subprocess.Popen(
         [*command, *map(str, arguments)],

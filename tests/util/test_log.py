@@ -71,7 +71,7 @@ def test_rank_0_shows_the_log_and_tensorflow_nothing(
         pytest.importorskip("mpi4py")
         program = program.replace("init()", 'init("mpi")')
         if shutil.which("mpirun") is None:
-            pytest.skip("there is no mpirun: run scripts/install_engines.sh mpi")
+            pytest.skip("there is no mpirun: run ooodist-engines mpi")
     (tmp_path / "program.py").write_text(program)
     # The real Python, as TensorFlow writes most of its lines when it is imported.
     said = run([*launcher, sys.executable, "program.py"], tmp_path)

@@ -16,10 +16,8 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 
 import ooodist
@@ -27,6 +25,7 @@ from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.host import Host, interface_with, ipv4_address
 from ooodist.launcher.ssh import ranks
 from ooodist.util.digest import hex_digest
+from ooodist.util.packages import version
 
 # Packages of an engine, besides TensorFlow.
 PACKAGES = {
@@ -37,7 +36,6 @@ PACKAGES = {
 }
 TERMINATE = "terminate"  # no path
 ALIVE = "alive"  # a file in the keeper's folder, locked while the launcher is there
-_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")
 
 
 @dataclass(frozen=True)
@@ -108,15 +106,8 @@ def _versions(engine: str) -> dict[str, str]:
     sources = sorted(Path(ooodist.__file__).parent.rglob("*.py"))
     own = f"{ooodist.__version__} (sources {_digest(sources)[:12]})"
     found = {"Python": platform.python_version(), "ooodist": own}
-    found |= {"TensorFlow": _version(_TENSORFLOW), "Keras": _version(["keras"])}
-    return found | {name: _version([name]) for name in PACKAGES.get(engine, ())}
-
-
-def _version(names: Iterable[str]) -> str:
-    for name in names:
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return ""
+    found |= {"TensorFlow": version("tensorflow"), "Keras": version("keras")}
+    return found | {name: version(name) for name in PACKAGES.get(engine, ())}
 
 
 def _digest(files: list[Path]) -> str:

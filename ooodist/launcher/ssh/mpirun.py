@@ -56,7 +56,8 @@ def process(
     """
     if shutil.which("mpirun") is None:
         raise UserError(
-            f"--engine {engine}: there is no mpirun on PATH; run apt-get install openmpi-bin"
+            f"--engine {engine}: there is no mpirun on PATH; run ooodist-engines mpi, or apt-get "
+            "install openmpi-bin"
         )
     names = Counter(host.name or "localhost" for host in workers)
     # Its ranks write to terminals, so Python writes line by line; in pieces, lines would mix.

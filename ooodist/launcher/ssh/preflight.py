@@ -215,9 +215,11 @@ def _check(answers: list[tuple[str, Facts]], engine: str, program: str) -> None:
     for name, facts in answers:
         for package, version in facts.versions.items():
             if not version:
+                is_ours = package in ("TensorFlow", "Keras")
+                how = 'pip install "ooodist[cpu]"' if is_ours else f"ooodist-engines {engine}"
                 raise UserError(
-                    f"host {name} has no {package}; install it there, for {engine} with "
-                    "scripts/install_engines.sh, or name another Python with --python"
+                    f"host {name} has no {package}; install it there ({how}), or name another "
+                    "Python with --python"
                 )
         if not facts.program:
             raise UserError(

@@ -45,7 +45,7 @@ def test_engine_trains_on_all_hosts(cluster: Cluster, engine: str) -> None:
 
 
 def test_pipeline_trains_on_all_hosts(cluster: Cluster) -> None:
-    pytest.importorskip("mpi4py", reason="run scripts/install_engines.sh mpi")
+    pytest.importorskip("mpi4py", reason="run ooodist-engines mpi")
     state, output = train(cluster, "mpi", *PIPELINE)
     assert state == "COMPLETED:0", output
     assert "2 pipelines, each of 2 stages on 2 ranks" in output

@@ -1,9 +1,9 @@
-"""One of the two processes with which install_engines.sh checks an engine it has installed.
+"""One of the two processes with which ooodist-engines checks an engine it has installed.
 
-    check_exchange.py horovod|byteps|mpi
+    python -m ooodist.install_engines.check_exchange horovod|byteps|mpi
 
 Every process gives integers, which float32 adds exactly, and compares all of the sum. Ends with
-code 0 if it is right. Started by horovodrun, launch/local.py or mpirun.
+code 0 if it is right. Started by horovodrun, ooodist.launch or mpirun.
 """
 
 import sys

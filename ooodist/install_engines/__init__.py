@@ -1,0 +1,1 @@
+"""Builds and installs Horovod, BytePS and MPI: ``python -m ooodist.install_engines``."""
