@@ -86,9 +86,12 @@ class DistributedGradientTape:
 
     Args:
         tape: a tape that has recorded the loss; None to record with this object.
-        order, k: see :class:`ooodist.step.backward.OrderedBackward`.
-        credit, bucket_bytes: see :class:`ooodist.step.exchange.GradientExchange`.
-        persistent, watch_accessed_variables: see tf.GradientTape; used only if ``tape`` is None.
+        order: as for :func:`ooodist.distribute`, except those that are found from measured costs.
+        k: for ``first_k``, the number of layers whose dW run last.
+        credit: exchanges in flight; None for the engine's default.
+        bucket_bytes: small gradients share a bucket up to this size in bytes.
+        persistent: see tf.GradientTape; used only if ``tape`` is None.
+        watch_accessed_variables: the same.
 
     Raises:
         UserError: ``ooodist.init()`` was not called, or an argument is impossible.
