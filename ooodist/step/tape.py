@@ -15,6 +15,7 @@ from ooodist.compat.tensorflow_graph import is_variable
 from ooodist.compat.tensorflow_tape import others_record
 from ooodist.graph.units import Gradient
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
+from ooodist.step.autograph import not_converted
 from ooodist.step.backward import Order, OrderedBackward, variable_names
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.sending.rows import RowGradients
@@ -97,6 +98,7 @@ class DistributedGradientTape:
         UserError: ``ooodist.init()`` was not called, or an argument is impossible.
     """
 
+    @not_converted
     def __init__(
         self,
         tape: tf.GradientTape | None = None,
@@ -112,6 +114,7 @@ class DistributedGradientTape:
         exchange = _shared_exchange(credit, bucket_bytes)
         self._backward = OrderedBackward(exchange, order, k)
 
+    @not_converted
     def gradient(
         self,
         target: Any,
