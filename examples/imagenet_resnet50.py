@@ -17,6 +17,7 @@ import numpy as np
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--train-dir", help="default: random images")
 parser.add_argument("--val-dir", help="default: no validation")
+parser.add_argument("--model", default="ResNet50", help="or VGG16: of keras.applications")
 parser.add_argument("--image-size", type=int, default=224, help="pixels")
 parser.add_argument("--batch-size", type=int, default=32, help="per worker")
 parser.add_argument("--batches-per-allreduce", type=int, default=1)
@@ -66,7 +67,7 @@ def rate(epoch, current):
 
 keras.utils.set_random_seed(1)
 shape = (arguments.image_size, arguments.image_size, 3)
-model = keras.applications.ResNet50(weights=None, input_shape=shape)
+model = getattr(keras.applications, arguments.model)(weights=None, input_shape=shape)
 model.compile(
     keras.optimizers.SGD(full, momentum=0.9, weight_decay=5e-5),
     "sparse_categorical_crossentropy",

@@ -62,6 +62,15 @@ NOT_RUN = {
 SAYS = {  # some of what those that are run say
     "python examples/warm_start.py": "warm start: starts from model",
     "horovodrun": "engine horovod",
+    "python launch/local.py -np 2 --engine collective -- python examples/custom_loop.py": (
+        "epoch 3: loss"
+    ),
+    "python launch/local.py -np 2 --engine collective -- python examples/recommender.py": (
+        "as rows"
+    ),
+    "python launch/local.py -np 2 --engine collective -- python examples/synthetic_benchmark.py": (
+        "Total img/sec on 2 workers"
+    ),
     "examples/bpslaunch.sh": "engine byteps (DMLC_ROLE=worker, DMLC_NUM_WORKER=2): rank 0 of 2",
 }
 
