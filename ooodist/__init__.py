@@ -17,6 +17,7 @@ from ooodist.util.packages import importing_tensorflow
 if TYPE_CHECKING:
     from ooodist.engines import init, shutdown
     from ooodist.engines.base import Engine
+    from ooodist.engines.objects import allgather_object, broadcast_object
     from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
     from ooodist.job.distribute import distribute
     from ooodist.job.pipelined import pipelined
@@ -31,13 +32,17 @@ __all__ = [
     "DistributedGradientTape",
     "UserError",
     "allgather",
+    "allgather_object",
     "allreduce",
     "apply",
     "barrier",
     "broadcast",
+    "broadcast_object",
     "distribute",
     "flush",
     "init",
+    "local_rank",
+    "local_size",
     "pipelined",
     "put_recurrent_gradients_after_loop",
     "rank",
@@ -61,6 +66,8 @@ _HOME = {
     "apply": "ooodist.step.optimizer",
     "allreduce": "ooodist.step.all_ranks",
     "allgather": "ooodist.step.all_ranks",
+    "allgather_object": "ooodist.engines.objects",
+    "broadcast_object": "ooodist.engines.objects",
     "barrier": "ooodist.step.all_ranks",
 }
 
@@ -73,6 +80,27 @@ def rank() -> int:
 def size() -> int:
     """Returns the number of ranks."""
     return _engine().size
+
+
+def local_rank() -> int:
+    """Returns the number of this process among the ranks of its host, from 0."""
+    return _engine().local_rank
+
+
+def local_size() -> int:
+    """Returns the number of ranks on this host.
+
+    Raises UserError where nobody knows it: with BytePS, if neither ``ooodist.launch`` nor the
+    variables OOODIST_LOCAL_RANK and OOODIST_LOCAL_SIZE say it.
+    """
+    size = _engine().local_size
+    if size is None:
+        raise UserError(
+            "local_size: with BytePS's own launcher, no process knows how many share its host; "
+            "start the job by python -m ooodist.launch, or set OOODIST_LOCAL_RANK and "
+            "OOODIST_LOCAL_SIZE for each process"
+        )
+    return size
 
 
 def broadcast(variables: Sequence[Any], root: int = 0) -> None:

@@ -20,5 +20,5 @@ output=runs/quickstart/$(date +%Y%m%d-%H%M%S)
 "$VENV/bin/python" launch/local.py -np 2 --engine collective --log-dir "$output/logs" -- \
   "$VENV/bin/python" -m ooodist.train --config expr/quickstart/config.yaml --output "$output" "$@"
 echo "in all: $SECONDS s"
-echo "next: run '. ${VENV#"$PWD"/}/bin/activate'; then the commands of README.md work as they stand;"
+echo "next: run '. ${VENV#"$PWD"/}/bin/activate'; then the commands of README.md and docs/ work as they stand;"
 echo "those with horovodrun, bpslaunch or mpirun after 'ooodist-engines horovod byteps mpi'"

@@ -24,12 +24,12 @@ step() { # says what begins, and notes how long took what ends with it
 }
 
 step environment
-make_environment cpu,horovod,byteps,mpi,zoo,dev
+make_environment cpu,horovod,byteps,mpi,zoo,docs,dev
 make_keras_hub
 step emulated network and Slurm
 make_network_tools
 make_slurm
-step "engines, and beside them lint and types" # a build keeps one of two cores busy
+step "engines, and beside them lint, types and documentation" # a build keeps one of two cores busy
 cd "$ROOT"
 "$ROOT/scripts/install_engines.sh" horovod byteps mpi &
 engines=$!
@@ -37,6 +37,7 @@ trap 'kill $engines 2>/dev/null' EXIT
 "$VENV/bin/ruff" check .
 "$VENV/bin/ruff" format --check .
 "$VENV/bin/mypy" ooodist tests/public_types.py
+"$ROOT/scripts/docs.sh"
 wait $engines
 
 # What is tested is the wheel, not the checkout: the tests run in a copy that has no ooodist/.

@@ -1,4 +1,4 @@
-"""The commands of README.md work as they stand, with the files of examples/."""
+"""The commands of README.md and docs/ work as they stand, with the files of examples/."""
 
 from __future__ import annotations
 
@@ -23,7 +23,17 @@ from ooodist.plan import options as plan_options
 from tests.fork_server import fast_python
 from tests.jobs import ROOT
 
-README = (ROOT / "README.md").read_text()
+FIRST = ("README.md", "docs/start.md")  # before all other pages
+PAGES = {
+    page: (ROOT / page).read_text("utf-8")
+    for page in dict.fromkeys(
+        [
+            *FIRST,
+            *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
+            "examples/README.md",
+        ]
+    )
+}
 PROGRAMS = ("python", "horovodrun", "mpirun", "examples/", "scripts/", "git")
 LAUNCHERS = ("horovodrun", "mpirun", "bpslaunch")  # that ooodist-engines installs
 INSTALLED = Path(sys.executable).parent
@@ -33,6 +43,7 @@ PATH = f"{INSTALLED}:{os.environ['PATH']}"
 NOT_RUN = {
     "git clone": "it has brought this folder",
     "scripts/quickstart.sh": "tests/test_quickstart.py",
+    "scripts/install_engines.sh": "tests/engines/test_install_engines.py",
     "horovodrun -np 2 python -m ooodist.": "tests/plan",
     "python -m ooodist.plan --config": "tests/plan",
     "python -m ooodist.plan --costs examples/costs.yaml --devices": "tests/plan",
@@ -51,23 +62,33 @@ NOT_RUN = {
 SAYS = {  # some of what those that are run say
     "python examples/warm_start.py": "warm start: starts from model",
     "horovodrun": "engine horovod",
+    "python launch/local.py -np 2 --engine collective -- python examples/custom_loop.py": (
+        "epoch 3: loss"
+    ),
+    "python launch/local.py -np 2 --engine collective -- python examples/recommender.py": (
+        "as rows"
+    ),
+    "python launch/local.py -np 2 --engine collective -- python examples/synthetic_benchmark.py": (
+        "Total img/sec on 2 workers"
+    ),
     "examples/bpslaunch.sh": "engine byteps (DMLC_ROLE=worker, DMLC_NUM_WORKER=2): rank 0 of 2",
 }
 
 
 def sections() -> dict[str, list[str]]:
-    """The commands in README's blocks, each in one line, by the heading that they follow."""
+    """The commands in the pages' blocks, each in one line, by page and heading."""
     found: dict[str, list[str]] = {}
-    for part in re.split(r"^## ", README, flags=re.MULTILINE)[1:]:
-        heading, text = part.split("\n", 1)
-        found[heading] = [
-            re.sub(r"  +", " ", line)
-            for language, block in re.findall(
-                r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
-            )
-            if not language and block.startswith(PROGRAMS)
-            for line in block.replace("\\\n", "").splitlines()
-        ]
+    for page, text in PAGES.items():
+        for part in re.split(r"^## ", text, flags=re.MULTILINE):
+            heading, section = part.split("\n", 1)
+            found[f"{page}: {heading}"] = [
+                re.sub(r"  +", " ", line)
+                for language, block in re.findall(
+                    r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE
+                )
+                if not language and block.startswith(PROGRAMS)
+                for line in block.replace("\\\n", "").splitlines()
+            ]
     return found
 
 
@@ -86,7 +107,7 @@ def is_run(command: str) -> bool:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[str], str]:
-    """Runs a command in a folder that has what README names; returns what it printed."""
+    """Runs a command in a folder that has what the pages name; returns what it printed."""
     for name in ("examples", "launch"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "bin").mkdir()
@@ -200,7 +221,8 @@ def test_files_that_commands_name_are_there_and_each_example_is_named() -> None:
     named = {word for word in words if re.match(r"(examples|launch|scripts)/", word)}
     for name in named:
         assert (ROOT / name).is_file(), name
-    assert {f"examples/{path.name}" for path in (ROOT / "examples").iterdir()} <= named
+    programs = {f"examples/{path.name}" for path in (ROOT / "examples").iterdir()}
+    assert programs - {"examples/README.md"} <= named
 
 
 def test_every_reason_is_for_a_command_and_every_test_is_there() -> None:
@@ -211,7 +233,8 @@ def test_every_reason_is_for_a_command_and_every_test_is_there() -> None:
 
 
 def test_engines_are_installed_before_their_launchers_are_used() -> None:
+    text = "".join(PAGES.values())
     for launcher in LAUNCHERS:
-        first = re.search(rf"^{launcher} |/{launcher}|`{launcher}`", README, re.MULTILINE)
+        first = re.search(rf"^{launcher} |/{launcher}|`{launcher}`", text, re.MULTILINE)
         assert first
-        assert README.index("ooodist-engines") < first.start()
+        assert text.index("ooodist-engines") < first.start()

@@ -128,17 +128,24 @@ def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A job. ``batch``: samples per worker and step (a pipeline is one worker; with
-    ``parallel.devices``, samples of all workers together); ``workers``: if given, the number of
-    processes that must have been started; ``parallel``: null is data parallel; ``elastic``: null
-    trains all tensors; ``warm_start``: null starts from fresh weights; ``steps_per_execution``:
-    null is the plan's choice, or 1 without a plan; ``recurrent_gradients``: ``after_loop`` computes
-    the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix product over all times,
-    which an order can put off, and which is rounded otherwise; ``jit_compile``: whether XLA
-    compiles the steps, which then have no order; ``auto`` tries both and keeps the faster way;
-    ``output``: the folder for what is written, if not given ``runs/`` and the kind of the data;
-    ``timeout``: seconds without progress after which the job ends; null: ten times the longest step
-    so far, and 60 at least."""
+    """A training job; every key has a default. ``engine``: what sums over the workers; ``auto``:
+    the one that the launcher has set up. ``workers``: if given, the number of processes that must
+    have been started. ``model``: what is trained. ``data``: what it is trained on. ``batch``:
+    samples per worker and step (a pipeline is one worker; with ``parallel.devices``, samples of all
+    workers together). ``epochs``: passes over the data. ``steps_per_epoch``: null: all batches of
+    the data. ``optimizer``: any Keras optimizer and its arguments; ``learning_rate`` is a number or
+    a Keras schedule. ``loss``, ``metrics``: null: those of the data's task.
+    ``steps_per_execution``: training steps traced into one function: the exchange of one overlaps
+    the forward pass of the next; null is the plan's choice, or 1 without a plan. ``accumulate``:
+    batches per update and exchange. ``recurrent_gradients``: ``after_loop`` computes the weight
+    gradients of LSTM, GRU and SimpleRNN layers by one matrix product over all times, which an order
+    can put off, and which is rounded otherwise. ``jit_compile``: whether XLA compiles the
+    steps, which then have no order; ``auto`` tries both and keeps the faster way. ``on_nan``: what
+    follows if a gradient is not finite: ``stop`` ends the job and names step, rank and weight;
+    ``skip``: all ranks leave the step out, 100 in a row at most; ``ignore``: nobody looks. ``precision``: Keras's dtype policy.
+    ``seed``: of initial weights, shuffling and dropout. ``output``: the folder for what is written;
+    if not given, ``runs/`` and the kind of the data. ``timeout``: seconds without progress after
+    which the job ends; null: ten times the longest step so far, and 60 at least."""
 
     engine: Engine = "auto"
     workers: Annotated[int, Range(1)] | None = None

@@ -20,7 +20,8 @@ class OrderConfig:
     """The order of backward units and exchanges. ``name``: ``inorder`` (TensorFlow's), ``first_k``
     (the weight gradients of the first k layers last; without ``k``, the best k is found),
     ``priority`` (exchanges in the order in which the next forward pass needs them), ``planned``
-    (the best order the planner finds). ``plan``: a plan's file from ``python -m ooodist.plan``.
+    (the fastest found while it trains, which begins with ``inorder``). ``k``: the number of layers
+    of ``first_k``. ``plan``: a plan's file from ``python -m ooodist.plan``.
     """
 
     name: Literal["inorder", "first_k", "priority", "planned"] = "inorder"
@@ -247,7 +248,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EarlyStoppingConfig:
-    """The arguments of Keras's EarlyStopping."""
+    """The arguments of Keras's EarlyStopping, which says what they mean."""
 
     monitor: str = "val_loss"
     min_delta: Annotated[float, Range(0)] = 0.0
@@ -260,8 +261,11 @@ class EarlyStoppingConfig:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """What is written to the output folder. ``trace``: the number of steps to record (0: none).
-    ``metrics``: a file for operators, in the text format of Prometheus; null for none."""
+    """What is written to the output folder. ``tensorboard``, ``csv``: the curves. ``trace``: the
+    number of steps to record for Perfetto, with the plan's predictions beside them (0: none).
+    ``metrics``: a file for operators (step, samples/s, loss, restarts, the hidden share of
+    exchanges and more), in the text format of Prometheus, as the textfile collector of
+    node_exporter reads it: its name ends with ``.prom``; null for none."""
 
     tensorboard: bool = True
     csv: bool = True

@@ -16,10 +16,11 @@ class WarmStartConfig:
     consider only models that have all of them. ``least_score``: ignore less similar models.
     ``probe_steps``: train the best three for so many steps and take the best of them.
     ``lower_rate``: lower the learning rate at first by this share times the share of weights
-    carried over; it recovers within ``ramp_steps``. ``required``: end the job if no model matches,
-    instead of a cold start. ``register``: add the trained model to the zoo. ``token_file``: the
-    token for a zoo service (or set the variable OOODIST_ZOO_TOKEN); ``certificate``: the service's
-    certificate or its authority's; ``timeout``: seconds to wait for the service."""
+    carried over. ``ramp_steps``: within how many steps it recovers. ``required``: end the job if no
+    model matches, instead of a cold start. ``register``: add the trained model to the zoo.
+    ``token_file``: the token for a zoo service (or set the variable OOODIST_ZOO_TOKEN);
+    ``certificate``: the service's certificate or its authority's; ``timeout``: seconds to wait for
+    the service."""
 
     zoo: str
     task: str = ""

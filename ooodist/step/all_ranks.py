@@ -20,8 +20,10 @@ from ooodist import engines
 from ooodist.compat.keras_layer import infers_shapes
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
+from ooodist.step.autograph import not_converted
 
 
+@not_converted
 def allreduce(tensor: Any, *, average: bool = True) -> tf.Tensor:
     """Returns the mean of a tensor over all ranks, or the sum; every rank gets the same.
 
@@ -48,6 +50,7 @@ def allreduce(tensor: Any, *, average: bool = True) -> tf.Tensor:
     return total / engine.size if average else total
 
 
+@not_converted
 def allgather(tensor: Any) -> tf.Tensor:
     """Returns the tensors of all ranks one after the other, by rank, joined along their first axis.
 

@@ -17,8 +17,10 @@ import keras
 import tensorflow as tf
 
 from ooodist.errors import UserError
+from ooodist.step.autograph import not_converted
 
 
+@not_converted
 def apply(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any = None) -> None:
     """Calls ``optimizer.apply``, such that each weight is updated as soon as its gradient is there.
 

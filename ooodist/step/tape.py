@@ -15,6 +15,7 @@ from ooodist.compat.tensorflow_graph import is_variable
 from ooodist.compat.tensorflow_tape import others_record
 from ooodist.graph.units import Gradient
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
+from ooodist.step.autograph import not_converted
 from ooodist.step.backward import Order, OrderedBackward, variable_names
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.sending.rows import RowGradients
@@ -86,14 +87,18 @@ class DistributedGradientTape:
 
     Args:
         tape: a tape that has recorded the loss; None to record with this object.
-        order, k: see :class:`ooodist.step.backward.OrderedBackward`.
-        credit, bucket_bytes: see :class:`ooodist.step.exchange.GradientExchange`.
-        persistent, watch_accessed_variables: see tf.GradientTape; used only if ``tape`` is None.
+        order: as for :func:`ooodist.distribute`, except those that are found from measured costs.
+        k: for ``first_k``, the number of layers whose dW run last.
+        credit: exchanges in flight; None for the engine's default.
+        bucket_bytes: small gradients share a bucket up to this size in bytes.
+        persistent: see tf.GradientTape; used only if ``tape`` is None.
+        watch_accessed_variables: the same.
 
     Raises:
         UserError: ``ooodist.init()`` was not called, or an argument is impossible.
     """
 
+    @not_converted
     def __init__(
         self,
         tape: tf.GradientTape | None = None,
@@ -109,6 +114,7 @@ class DistributedGradientTape:
         exchange = _shared_exchange(credit, bucket_bytes)
         self._backward = OrderedBackward(exchange, order, k)
 
+    @not_converted
     def gradient(
         self,
         target: Any,

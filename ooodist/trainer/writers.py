@@ -45,7 +45,7 @@ REPORTERS = frozenset(
         "wandb",
     ]
 )
-_KNOWN_PACKAGES = ("keras", "ooodist")  # whose callbacks run where the README says
+_KNOWN_PACKAGES = ("keras", "ooodist")  # whose callbacks run where docs/start.md says
 _said: set[str] = set()  # what the log has
 
 

@@ -112,7 +112,7 @@ def read(hint: Any, value: Any, path: str = "") -> Any:
     choices = [choice for member in members for choice in _choices(member)]
     raise UserError(
         f"{path or 'the whole file'} is {_shown(value)}{did_you_mean(value, choices)}; "
-        f"it must be {_described_union(hint)}"
+        f"it must be {described(hint)}"
     )
 
 
@@ -257,7 +257,7 @@ def read_dataclass(cls: type[T], value: Mapping[Any, Any], path: str) -> T:
                 reader(given, place) if reader else read(hints[field.name], given, place)
             )
         elif field.default is field.default_factory is dataclasses.MISSING:
-            needed = _described_union(hints[field.name])
+            needed = described(hints[field.name])
             raise UserError(f"{join(path, field.name)} is missing; it must be {needed}")
     return cls(**arguments)
 
@@ -277,7 +277,8 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def _described_union(hint: Any) -> str:
+def described(hint: Any) -> str:
+    """What values the type ``hint`` has, as ``a whole number, at least 1``."""
     members = _members(hint)
     named = [member for member in members if not (member is int and float in members)]
     return " or ".join(_described(member) for member in named)
@@ -300,5 +301,5 @@ def _described(hint: Any) -> str:
     word = words[_kind(hint)]
     parts = get_args(hint)
     if word == "a list" and parts and parts[0] is not Any:
-        word = f"a list, each item {_described_union(parts[0])}"
+        word = f"a list, each item {described(parts[0])}"
     return f"{word}, {bounds}" if bounds else word

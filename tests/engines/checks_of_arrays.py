@@ -72,6 +72,28 @@ def check_tensors_of_users(engine: Engine) -> None:
             function(given)
 
 
+def check_objects_of_users(engine: Engine) -> None:
+    last = engine.size - 1
+    own = {"rank": engine.rank, "name": "ä" * engine.rank, "rates": [0.1, None, True]}
+    assert ooodist.allgather_object(own) == [
+        own | {"rank": rank, "name": "ä" * rank} for rank in range(engine.size)
+    ]
+    unsendable = np.zeros(3) if engine.rank != last else "only the root's counts"
+    assert ooodist.broadcast_object(unsendable, root=last) == "only the root's counts"
+    own["itself"] = own
+    for value, message in (
+        ({3: "three"}, "the key 3 is not text"),
+        ([np.zeros(3)], "a ndarray cannot travel"),
+        (own, "contains itself"),
+    ):
+        with pytest.raises(UserError, match=message):  # on the other ranks, too
+            ooodist.broadcast_object(value if engine.rank == 0 else None)
+        with pytest.raises(UserError, match=message):
+            ooodist.allgather_object(value if engine.rank == last else None)
+    with pytest.raises(UserError, match=f"root is {engine.size}; it must be 0 to {last}"):
+        ooodist.broadcast_object(1, root=engine.size)
+
+
 def check_broadcast(engine: Engine) -> None:
     for root in (0, engine.size - 1):
         random = np.random.default_rng(engine.rank)
@@ -124,6 +146,7 @@ def check_check_equal(engine: Engine) -> None:
 
 
 def check_places(engine: Engine) -> None:
+    assert (ooodist.local_rank(), ooodist.local_size()) == (engine.local_rank, engine.local_size)
     ranks = engine.gather(np.array([engine.rank, engine.local_rank, engine.local_size]))
     everyone = np.arange(engine.size)
     np.testing.assert_array_equal(ranks[:, 0], everyone)
