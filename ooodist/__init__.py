@@ -15,6 +15,7 @@ from ooodist.errors import UserError
 from ooodist.util.importing import without_collection
 
 if TYPE_CHECKING:
+    from ooodist.data.sharding import shard
     from ooodist.engines import init, shutdown
     from ooodist.engines.base import Engine
     from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
@@ -41,6 +42,7 @@ __all__ = [
     "pipelined",
     "put_recurrent_gradients_after_loop",
     "rank",
+    "shard",
     "shutdown",
     "size",
     "warm_start",
@@ -51,6 +53,7 @@ __all__ = [
 _HOME = {
     "init": "ooodist.engines",
     "shutdown": "ooodist.engines",
+    "shard": "ooodist.data.sharding",
     "distribute": "ooodist.job.distribute",
     "pipelined": "ooodist.job.pipelined",
     "warm_start": "ooodist.zoo.start",

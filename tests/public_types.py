@@ -21,6 +21,7 @@ def check(model: Any, variables: Sequence[Any]) -> None:
     ooodist.broadcast(variables)
     ooodist.allgather(ooodist.allreduce([1.0], average=False))
     ooodist.barrier()
+    ooodist.shard(model, drop_remainder=False)
     ooodist.distribute(model, order="planned", steps_per_execution=4)
     ooodist.pipelined(model, pipeline=2, microbatches=8)
     ooodist.apply(None, [], variables)
