@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
     from ooodist.job.distribute import distribute
     from ooodist.job.pipelined import pipelined
+    from ooodist.launcher.function.start import run
     from ooodist.step.all_ranks import allgather, allreduce, barrier
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
@@ -42,6 +43,7 @@ __all__ = [
     "pipelined",
     "put_recurrent_gradients_after_loop",
     "rank",
+    "run",
     "shard",
     "shutdown",
     "size",
@@ -56,6 +58,7 @@ _HOME = {
     "shard": "ooodist.data.sharding",
     "distribute": "ooodist.job.distribute",
     "pipelined": "ooodist.job.pipelined",
+    "run": "ooodist.launcher.function.start",
     "warm_start": "ooodist.zoo.start",
     "put_recurrent_gradients_after_loop": "ooodist.graph.recurrent",
     "flush": "ooodist.trainer.fit",

@@ -26,6 +26,7 @@ def check(model: Any, variables: Sequence[Any]) -> None:
     ooodist.pipelined(model, pipeline=2, microbatches=8)
     ooodist.apply(None, [], variables)
     ooodist.flush(model)
+    assert_type(ooodist.run(check, [model, variables], np=2), list[Any])
     ooodist.shutdown()
     ooodist.distribute(model, orders="planned")  # type: ignore[call-arg]
     ooodist.distribution(model)  # type: ignore[attr-defined]
