@@ -104,6 +104,19 @@ def _read_metrics(value: Any, path: str) -> tuple[NamedArguments, ...] | None:
     )
 
 
+def _read_callbacks(value: Any, path: str) -> tuple[NamedArguments, ...]:
+    items = yaml_dataclass.read(list[Any], value, path)
+    named = [_read_named(item, f"{path}[{index}]") for index, item in enumerate(items)]
+    if not named:
+        return ()
+    from ooodist.config import keras_callbacks
+
+    return tuple(
+        keras_callbacks.check_callback(callback, f"{path}[{index}]")
+        for index, callback in enumerate(named)
+    )
+
+
 def _read_named(value: Any, path: str) -> NamedArguments:
     return NamedArguments(*_split_name(value, path, []))
 
@@ -132,7 +145,9 @@ class Config:
     ``parallel.devices``, samples of all workers together); ``workers``: if given, the number of
     processes that must have been started; ``parallel``: null is data parallel; ``elastic``: null
     trains all tensors; ``warm_start``: null starts from fresh weights; ``steps_per_execution``:
-    null is the plan's choice, or 1 without a plan; ``recurrent_gradients``: ``after_loop`` computes
+    null is the plan's choice, or 1 without a plan; ``callbacks``: those of Keras by name, with
+    their arguments as further keys, or ``package.module:function``, which is called with them and
+    returns one or a list; ``recurrent_gradients``: ``after_loop`` computes
     the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix product over all times,
     which an order can put off, and which is rounded otherwise; ``output``: the folder for what is
     written, if not given ``runs/`` and the kind of the data; ``timeout``: seconds without progress
@@ -153,6 +168,9 @@ class Config:
     )
     metrics: tuple[NamedArguments, ...] | None = field(
         default=None, metadata={"reader": _read_metrics, "writer": _write_metrics}
+    )
+    callbacks: tuple[NamedArguments, ...] = field(
+        default=(), metadata={"reader": _read_callbacks, "writer": _write_metrics}
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()

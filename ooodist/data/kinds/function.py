@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +12,7 @@ from ooodist.config.data import FunctionConfig
 from ooodist.data.elements import assert_labels, find_task
 from ooodist.data.sources import Meaning, Pair, SequentialSource
 from ooodist.errors import UserError
+from ooodist.util.importing import call_users
 
 log = logging.getLogger("ooodist")
 
@@ -22,7 +20,7 @@ log = logging.getLogger("ooodist")
 def source(config: FunctionConfig) -> SequentialSource:
     """Makes a source of the datasets as they are: dtypes and values are up to the function."""
     name = config.function
-    train, validation = _datasets(name, _find(name), config.arguments)
+    train, validation = _datasets(config)
     x_spec, y_spec = _check_elements(name, train)
     if validation is not None and _check_elements(name, validation) != (x_spec, y_spec):
         raise UserError(
@@ -49,37 +47,14 @@ def source(config: FunctionConfig) -> SequentialSource:
     )
 
 
-def _find(name: str) -> Callable[..., Any]:
-    module_name, _, function_name = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"data.function {name}: there is no module {error.name}; it must be installed, in "
-            "the current folder or on PYTHONPATH"
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise UserError(f"data.function {name}: {module.__file__} has no function {function_name}")
-    found: Callable[..., Any] = function
-    return found
-
-
-def _datasets(
-    name: str, function: Callable[..., Any], arguments: dict[str, Any]
-) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
-    try:
-        inspect.signature(function).bind(**arguments)
-    except TypeError as error:
-        raise UserError(
-            f"data.arguments {arguments} do not fit {name}{inspect.signature(function)}: {error}"
-        ) from error
-    result = function(**arguments)
+def _datasets(config: FunctionConfig) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
+    name, returns = config.function, "a tf.data.Dataset, or a pair of them (training, validation)"
+    result = call_users(name, config.arguments, "data.function", returns)
     pair = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(pair[0], tf.data.Dataset) or not isinstance(pair[1], tf.data.Dataset | None):
         raise UserError(
             f"data.function {name} returned {type(result).__name__} {str(result)[:80]}: it must "
-            "return a tf.data.Dataset, or a pair of them (training, validation)"
+            f"return {returns}"
         )
     return pair
 

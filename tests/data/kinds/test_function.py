@@ -104,9 +104,13 @@ def test_language() -> None:
 @pytest.mark.parametrize(
     ("function", "settings", "message"),
     [
-        ("nothing", {}, r"users_data.py has no function nothing"),
-        ("number", {}, r"users_data.py has no function number"),
-        ("numbers", {"arguments": {"size": 3}}, r"do not fit users_data:numbers\(count=20, cl"),
+        ("nothing", {}, "module users_data has no 'nothing'"),
+        ("number", {}, "number is a int; it must be a function"),
+        (
+            "numbers",
+            {"arguments": {"size": 3}},
+            r"users_data:numbers\(count=20, cl.* cannot be called with",
+        ),
         ("empty", {}, "the dataset is empty"),
         ("endless", {}, "the dataset is endless"),
         ("batched", {}, "not batched: ooodist makes the batches"),
@@ -123,11 +127,14 @@ def test_errors(function: str, settings: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
-    [("no_such_module:f", "no module no_such_module"), ("broken_data:f", "no_such_package")],
+    ("function", "kind", "message"),
+    [
+        ("no_such_module:f", UserError, "there is no Python module 'no_such_module'"),
+        ("broken_data:f", ModuleNotFoundError, "no_such_package"),  # with its traceback
+    ],
 )
-def test_modules_that_are_missing(function: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_modules_that_are_missing(function: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         load_one(FunctionConfig(function))
 
 
