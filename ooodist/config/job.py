@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from ooodist.config.elastic import ElasticConfig, check_order_is_found
-from ooodist.config.named_arguments import NamedArguments
+from ooodist.config.named_arguments import (
+    NamedArguments,
+    read_all_named,
+    read_named,
+    split_name,
+    write_all_named,
+    write_named,
+)
 from ooodist.config.sections import (
     MOST_STEPS_PER_EXECUTION,
     CheckpointConfig,
@@ -48,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
 def _read_model(value: Any, path: str) -> Any:
     from ooodist import models  # imports Keras
 
-    name, settings = _split_name(value, path, list(models.MODELS))
+    name, settings = split_name(value, path, list(models.MODELS))
     cls = models.config_class(name)
     given = settings | {"function": name} if cls is models.FunctionConfig else settings
     return yaml_dataclass.read_dataclass(cls, given, path)
@@ -57,7 +64,7 @@ def _read_model(value: Any, path: str) -> Any:
 def _read_data(value: Any, path: str) -> Any:
     from ooodist.config.data import KINDS, FunctionConfig
 
-    name, settings = _split_name(value, path, list(KINDS))
+    name, settings = split_name(value, path, list(KINDS))
     if ":" in name:
         return yaml_dataclass.read_dataclass(FunctionConfig, settings | {"function": name}, path)
     if name not in KINDS:
@@ -77,7 +84,7 @@ def _write_kind(config: Any) -> dict[str, Any]:
 
 
 def _read_optimizer(value: Any, path: str) -> NamedArguments:
-    named = _read_named(value, path)
+    named = read_named(value, path)
     from ooodist.config import keras_objects
 
     return keras_objects.check_optimizer(named, path)
@@ -86,7 +93,7 @@ def _read_optimizer(value: Any, path: str) -> NamedArguments:
 def _read_loss(value: Any, path: str) -> NamedArguments | None:
     if value is None:
         return None
-    named = _read_named(value, path)
+    named = read_named(value, path)
     from ooodist.config import keras_objects
 
     return keras_objects.check_loss(named, path)
@@ -95,8 +102,7 @@ def _read_loss(value: Any, path: str) -> NamedArguments | None:
 def _read_metrics(value: Any, path: str) -> tuple[NamedArguments, ...] | None:
     if value is None:
         return None
-    items = yaml_dataclass.read(list[Any], value, path)
-    named = [_read_named(item, f"{path}[{index}]") for index, item in enumerate(items)]
+    named = read_all_named(value, path)
     from ooodist.config import keras_objects
 
     return tuple(
@@ -105,8 +111,7 @@ def _read_metrics(value: Any, path: str) -> tuple[NamedArguments, ...] | None:
 
 
 def _read_callbacks(value: Any, path: str) -> tuple[NamedArguments, ...]:
-    items = yaml_dataclass.read(list[Any], value, path)
-    named = [_read_named(item, f"{path}[{index}]") for index, item in enumerate(items)]
+    named = read_all_named(value, path)
     if not named:
         return ()
     from ooodist.config import keras_callbacks
@@ -115,28 +120,6 @@ def _read_callbacks(value: Any, path: str) -> tuple[NamedArguments, ...]:
         keras_callbacks.check_callback(callback, f"{path}[{index}]")
         for index, callback in enumerate(named)
     )
-
-
-def _read_named(value: Any, path: str) -> NamedArguments:
-    return NamedArguments(*_split_name(value, path, []))
-
-
-def _write_named(value: NamedArguments | None) -> dict[str, Any] | None:
-    return None if value is None else {"name": value.name, **yaml_dataclass.plain(value.arguments)}
-
-
-def _write_metrics(value: tuple[NamedArguments, ...] | None) -> list[Any] | None:
-    return None if value is None else [_write_named(metric) for metric in value]
-
-
-def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Splits ``{name: NAME, …}``, or just ``NAME``, into the name and the other settings."""
-    given = yaml_dataclass.read(str | dict[str, Any], value, path)
-    settings = {"name": given} if isinstance(given, str) else dict(given)
-    if "name" not in settings:
-        allowed = f": one of {', '.join(known)}" if known else ""
-        raise UserError(f"{path}.name is missing; give the name{allowed}")
-    return yaml_dataclass.read(str, settings.pop("name"), f"{path}.name"), settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,16 +144,16 @@ class Config:
     epochs: Annotated[int, Range(1)] = 10
     steps_per_epoch: Annotated[int, Range(1)] | None = None
     optimizer: NamedArguments = field(
-        metadata={"reader": _read_optimizer, "writer": _write_named},
+        metadata={"reader": _read_optimizer, "writer": write_named},
     )
     loss: NamedArguments | None = field(
-        default=None, metadata={"reader": _read_loss, "writer": _write_named}
+        default=None, metadata={"reader": _read_loss, "writer": write_named}
     )
     metrics: tuple[NamedArguments, ...] | None = field(
-        default=None, metadata={"reader": _read_metrics, "writer": _write_metrics}
+        default=None, metadata={"reader": _read_metrics, "writer": write_all_named}
     )
     callbacks: tuple[NamedArguments, ...] = field(
-        default=(), metadata={"reader": _read_callbacks, "writer": _write_metrics}
+        default=(), metadata={"reader": _read_callbacks, "writer": write_all_named}
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()

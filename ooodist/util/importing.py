@@ -37,7 +37,7 @@ def call_users(path: str, arguments: Mapping[str, Any], key: str, returns: str) 
         UserError: there is no such function, or it does not take the arguments. What is raised
             inside of the function or of its module is passed on as it is.
     """
-    function = _find(path, key, returns)
+    function = find_users(path, key, returns)
     signature = inspect.signature(function)
     try:
         signature.bind(**arguments)
@@ -49,7 +49,8 @@ def call_users(path: str, arguments: Mapping[str, Any], key: str, returns: str) 
     return function(**arguments)
 
 
-def _find(path: str, key: str, returns: str) -> Callable[..., Any]:
+def find_users(path: str, key: str, returns: str) -> Callable[..., Any]:
+    """Returns a user's function; see :func:`call_users`."""
     module_name, _, function_name = path.partition(":")
     try:
         target: Any = importlib.import_module(module_name)
