@@ -161,10 +161,14 @@ class TFDSConfig(DataLayers):
 
 @dataclass(frozen=True)
 class FunctionConfig(DataLayers):
-    """A user's function that returns a ``tf.data.Dataset``, or (training, validation).
+    """A user's function that returns a ``tf.data.Dataset`` or ``keras.utils.PyDataset``, or a pair
+    of them (training, validation).
 
-    The datasets must be finite, unbatched, and of pairs (x, y) with known shapes, and yield the
-    same elements in the same order every time on every worker: ooodist shuffles and shards.
+    Of pairs (x, y) with known shapes, unbatched; a PyDataset has batches, all but the last of one
+    size. They must yield the same elements in the same order every time on every worker: ooodist
+    shuffles and shards. One for training may be endless, as a stream (``repeat()``): the job then
+    needs ``steps_per_epoch``, and ``num_classes`` if it has classes, and reads all that was used
+    before it resumes.
     """
 
     name: ClassVar[str] = "function"

@@ -218,6 +218,11 @@ def check_writable(folder: Path) -> None:
 
 def _steps_per_epoch(config: Config, data: Data) -> int:
     steps = config.steps_per_epoch or data.steps_per_epoch
+    if steps is None:
+        raise UserError(
+            "steps_per_epoch is missing: the training data is endless, so nothing else says after "
+            "how many steps to evaluate and save; give it, as steps_per_epoch: 1000"
+        )
     whole = steps - steps % config.accumulate
     if whole == 0:
         raise UserError(

@@ -516,6 +516,11 @@ def seen():
     return [Seen(RATES)]
 def nothing():
     return None
+
+def stream():
+    import tensorflow as tf
+    numbers = tf.data.Dataset.range(300).map(lambda n: (tf.one_hot(n % 8, 8), n % 4))
+    return numbers.repeat(), numbers
 """
 
 
@@ -560,3 +565,15 @@ def test_wrong_callbacks(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match=re.escape(message)):
         run(engine, tmp_path / "out", f"callbacks=[{callbacks}]")
+
+
+def test_an_endless_stream_needs_an_end_of_epochs(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users_reports.py").write_text(REPORTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = "data={name: 'users_reports:stream', num_classes: 4}"
+    with pytest.raises(UserError, match="steps_per_epoch is missing: the training data is endless"):
+        run(engine, tmp_path / "out", data)
+    run(engine, tmp_path / "out", data, "steps_per_epoch=3", "epochs=2")
+    assert last_state(tmp_path / "out").step == 6

@@ -6,10 +6,12 @@ import logging
 import time
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from ooodist.config.data import FunctionConfig
 from ooodist.data.elements import assert_labels, find_task
+from ooodist.data.kinds.py_dataset import as_samples
 from ooodist.data.sources import Meaning, Pair, SequentialSource
 from ooodist.errors import UserError
 from ooodist.util.importing import call_users
@@ -30,6 +32,11 @@ def source(config: FunctionConfig) -> SequentialSource:
     task = find_task(name, config.task, config.num_classes, x_spec, y_spec)
     num_samples, num_classes = _count(name, train), config.num_classes
     if task != "regression" and num_classes is None:
+        if num_samples is None:
+            raise UserError(
+                f"data.num_classes is missing: the data set of {name} is endless, so its classes "
+                "cannot be counted; give their number"
+            )
         num_classes = _largest_label(name, train) + 1
 
     def check(x: Any, y: tf.Tensor) -> Pair:
@@ -41,22 +48,27 @@ def source(config: FunctionConfig) -> SequentialSource:
         train,
         num_samples,
         validation,
-        None if validation is None else _count(name, validation),
+        None if validation is None else _count_validation(name, validation),
         config.shuffle_buffer,
         check,
     )
 
 
 def _datasets(config: FunctionConfig) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
-    name, returns = config.function, "a tf.data.Dataset, or a pair of them (training, validation)"
+    name = config.function
+    returns = "a tf.data.Dataset or a PyDataset, or a pair of them (training, validation)"
     result = call_users(name, config.arguments, "data.function", returns)
-    pair = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    if not isinstance(pair[0], tf.data.Dataset) or not isinstance(pair[1], tf.data.Dataset | None):
+    given = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    train, validation = (
+        as_samples(each, name) if isinstance(each, keras.utils.PyDataset) else each
+        for each in given
+    )
+    if not isinstance(train, tf.data.Dataset) or not isinstance(validation, tf.data.Dataset | None):
         raise UserError(
             f"data.function {name} returned {type(result).__name__} {str(result)[:80]}: it must "
             f"return {returns}"
         )
-    return pair
+    return train, validation
 
 
 def _check_elements(name: str, dataset: tf.data.Dataset) -> tuple[Any, Any]:
@@ -74,13 +86,11 @@ def _check_elements(name: str, dataset: tf.data.Dataset) -> tuple[Any, Any]:
     return spec[0], spec[1]
 
 
-def _count(name: str, dataset: tf.data.Dataset) -> int:
+def _count(name: str, dataset: tf.data.Dataset) -> int | None:
+    """Returns the number of samples; None for an endless data set."""
     cardinality = int(dataset.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY:
-        raise UserError(
-            f"data.function {name}: the dataset is endless; return it without repeat(), ooodist "
-            "repeats it"
-        )
+        return None
     if cardinality == tf.data.UNKNOWN_CARDINALITY:
         start = time.perf_counter()
         cardinality = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
@@ -93,6 +103,15 @@ def _count(name: str, dataset: tf.data.Dataset) -> int:
     if cardinality == 0:
         raise UserError(f"data.function {name}: the dataset is empty")
     return cardinality
+
+
+def _count_validation(name: str, dataset: tf.data.Dataset) -> int:
+    number = _count(name, dataset)
+    if number is None:
+        raise UserError(
+            f"data.function {name}: the validation dataset is endless; return it without repeat()"
+        )
+    return number
 
 
 def _largest_label(name: str, dataset: tf.data.Dataset) -> int:
