@@ -15,12 +15,14 @@ from ooodist.errors import UserError
 from ooodist.util.packages import importing_tensorflow
 
 if TYPE_CHECKING:
+    from ooodist.data.sharding import shard
     from ooodist.engines import init, shutdown
     from ooodist.engines.base import Engine
     from ooodist.engines.objects import allgather_object, broadcast_object
     from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
     from ooodist.job.distribute import distribute
     from ooodist.job.pipelined import pipelined
+    from ooodist.launcher.function.start import run
     from ooodist.step.all_ranks import allgather, allreduce, barrier
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
@@ -46,6 +48,8 @@ __all__ = [
     "pipelined",
     "put_recurrent_gradients_after_loop",
     "rank",
+    "run",
+    "shard",
     "shutdown",
     "size",
     "warm_start",
@@ -56,8 +60,10 @@ __all__ = [
 _HOME = {
     "init": "ooodist.engines",
     "shutdown": "ooodist.engines",
+    "shard": "ooodist.data.sharding",
     "distribute": "ooodist.job.distribute",
     "pipelined": "ooodist.job.pipelined",
+    "run": "ooodist.launcher.function.start",
     "warm_start": "ooodist.zoo.start",
     "put_recurrent_gradients_after_loop": "ooodist.graph.recurrent",
     "flush": "ooodist.trainer.fit",

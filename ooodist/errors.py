@@ -31,6 +31,18 @@ class SharedError(UserError):
     """A UserError that all ranks of a job raise together, with the same text; rank 0 prints it."""
 
 
+class WorkerError(RuntimeError):
+    """A function that ``ooodist.run`` calls has failed on a worker; its own error is the cause.
+
+    Attributes:
+        rank: of the worker that failed first.
+    """
+
+    def __init__(self, text: str, rank: int) -> None:
+        super().__init__(text)
+        self.rank = rank
+
+
 def brief(error: BaseException) -> str:
     """Summarizes an error of foreign code in one line: its type, message and location.
 

@@ -25,10 +25,12 @@ def check(model: Any, variables: Sequence[Any]) -> None:
     assert_type(ooodist.allgather_object({"rank": ooodist.rank()}), list[Any])
     ooodist.broadcast_object({"rate": 0.1}, root=1)
     ooodist.barrier()
+    ooodist.shard(model, drop_remainder=False)
     ooodist.distribute(model, order="planned", steps_per_execution=4)
     ooodist.pipelined(model, pipeline=2, microbatches=8)
     ooodist.apply(None, [], variables)
     ooodist.flush(model)
+    assert_type(ooodist.run(check, [model, variables], np=2), list[Any])
     ooodist.shutdown()
     ooodist.distribute(model, orders="planned")  # type: ignore[call-arg]
     ooodist.distribution(model)  # type: ignore[attr-defined]

@@ -115,3 +115,15 @@ def rnn(*arguments: Any, **options: Any) -> tuple[Any, Any, Any]:
 
     result: tuple[Any, Any, Any] = backend.rnn(*arguments, **options)
     return result
+
+
+def draw_from(layer: keras.Layer, seeds: keras.random.SeedGenerator) -> None:
+    """Makes a layer and its inner layers draw their seeds from here: ``generator`` of Keras's
+    preprocessing layers, ``seed_generator`` of others.
+
+    Layers make their own, from a number; ``_flatten_layers`` gives inner layers, too.
+    """
+    for each in layer._flatten_layers():
+        for name in ("generator", "seed_generator"):
+            if isinstance(getattr(each, name, None), keras.random.SeedGenerator):
+                object.__setattr__(each, name, seeds)  # not tracked as a part of the layer

@@ -1,6 +1,12 @@
-"""Settings of TensorFlow's runtime that have no public interface."""
+"""Settings and states of TensorFlow's runtime that have no public interface."""
 
 from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def is_deterministic() -> bool:
@@ -71,3 +77,15 @@ def set_heartbeat(workers: int, seconds: float) -> None:
             strategies.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=workers)
         ],
     )
+
+
+def others_record(tape: tf.GradientTape) -> bool:
+    """Returns whether a tape other than this one is recording.
+
+    ``record.could_possibly_record`` (of tensorflow.python.eager) is called while this tape is
+    paused, if it is recording (``GradientTape._recording``). No public name tells.
+    """
+    from tensorflow.python.eager import record
+
+    with tape.stop_recording() if tape._recording else contextlib.nullcontext():
+        return bool(record.could_possibly_record())

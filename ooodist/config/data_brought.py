@@ -16,6 +16,7 @@ from ooodist.config.data_checks import (
     check_shape,
     check_task,
 )
+from ooodist.config.data_layers import DataLayers
 from ooodist.errors import UserError
 
 DEFAULT_VALIDATION_FRACTION = 0.2
@@ -23,7 +24,7 @@ RAW_DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", 
 
 
 @dataclass(frozen=True)
-class NpzConfig:
+class NpzConfig(DataLayers):
     """Arrays from a NumPy .npz file, samples along the first axis.
 
     x of dtype uint8 becomes float32 divided by 255 unless ``scale`` is given; other integers
@@ -48,7 +49,7 @@ class NpzConfig:
 
 
 @dataclass(frozen=True)
-class ImagesConfig:
+class ImagesConfig(DataLayers):
     """Image files (png, jpeg, bmp, gif) in one folder per class, scaled to [0, 1].
 
     Images are resized to a square without keeping their proportions. Classes are the sorted
@@ -101,7 +102,7 @@ class FeatureConfig:
 
 
 @dataclass(frozen=True)
-class TFRecordConfig:
+class TFRecordConfig(DataLayers):
     """TFRecord files of ``tf.train.Example``; several x features become a dictionary.
 
     uint8 and images become float32 in [0, 1], other integers int32, other floats float32. Each
@@ -130,7 +131,7 @@ class TFRecordConfig:
 
 
 @dataclass(frozen=True)
-class TFDSConfig:
+class TFDSConfig(DataLayers):
     """A TensorFlow Datasets name (needs the package tensorflow-datasets).
 
     x and y are the data set's supervised pair, or the features named here. Dtypes are those of npz.
@@ -159,11 +160,15 @@ class TFDSConfig:
 
 
 @dataclass(frozen=True)
-class FunctionConfig:
-    """A user's function that returns a ``tf.data.Dataset``, or (training, validation).
+class FunctionConfig(DataLayers):
+    """A user's function that returns a ``tf.data.Dataset`` or ``keras.utils.PyDataset``, or a pair
+    of them (training, validation).
 
-    The datasets must be finite, unbatched, and of pairs (x, y) with known shapes, and yield the
-    same elements in the same order every time on every worker: ooodist shuffles and shards.
+    Of pairs (x, y) with known shapes, unbatched; a PyDataset has batches, all but the last of one
+    size. They must yield the same elements in the same order every time on every worker: ooodist
+    shuffles and shards. One for training may be endless, as a stream (``repeat()``): the job then
+    needs ``steps_per_epoch``, and ``num_classes`` if it has classes, and reads all that was used
+    before it resumes.
     """
 
     name: ClassVar[str] = "function"

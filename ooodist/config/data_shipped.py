@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ooodist.config.data_checks import check_choice, check_fraction, check_range, check_shape
+from ooodist.config.data_layers import READ_AUGMENT_OF_DIGITS, DataLayers, Layers
 from ooodist.errors import UserError
 
 
 @dataclass(frozen=True)
-class DigitsConfig:
+class DigitsConfig(DataLayers):
     """1,797 handwritten digits of 8x8 pixels that come with ooodist, scaled to [0, 1]."""
 
     name: ClassVar[str] = "digits"
@@ -18,7 +19,8 @@ class DigitsConfig:
     channels: int = 1  # 1, or 3 (the gray value three times)
     validation_fraction: float = 0.2
     split_seed: int = 0  # chooses the validation samples, independently of the run's seed
-    augment: bool = False  # training only: shifts by up to an eighth of the image
+    # True: shifts by up to an eighth of the image.
+    augment: bool | Layers = field(default=False, metadata=READ_AUGMENT_OF_DIGITS)
 
     def __post_init__(self) -> None:
         check_range("image_size", self.image_size, 1)
@@ -70,7 +72,7 @@ class MaskedTextConfig:
 
 
 @dataclass(frozen=True)
-class SyntheticConfig:
+class SyntheticConfig(DataLayers):
     """Random samples of any shape with targets that can be learned.
 
     ``num_classes`` makes it classification, ``target_shape`` regression, and neither, with

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from ooodist.config.elastic import ElasticConfig, check_order_is_found
-from ooodist.config.named_arguments import NamedArguments
+from ooodist.config.named_arguments import (
+    NamedArguments,
+    read_all_named,
+    read_named,
+    split_name,
+    write_all_named,
+    write_named,
+)
 from ooodist.config.sections import (
     MOST_STEPS_PER_EXECUTION,
     CheckpointConfig,
@@ -48,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
 def _read_model(value: Any, path: str) -> Any:
     from ooodist import models  # imports Keras
 
-    name, settings = _split_name(value, path, list(models.MODELS))
+    name, settings = split_name(value, path, list(models.MODELS))
     cls = models.config_class(name)
     given = settings | {"function": name} if cls is models.FunctionConfig else settings
     return yaml_dataclass.read_dataclass(cls, given, path)
@@ -57,7 +64,7 @@ def _read_model(value: Any, path: str) -> Any:
 def _read_data(value: Any, path: str) -> Any:
     from ooodist.config.data import KINDS, FunctionConfig
 
-    name, settings = _split_name(value, path, list(KINDS))
+    name, settings = split_name(value, path, list(KINDS))
     if ":" in name:
         return yaml_dataclass.read_dataclass(FunctionConfig, settings | {"function": name}, path)
     if name not in KINDS:
@@ -77,7 +84,7 @@ def _write_kind(config: Any) -> dict[str, Any]:
 
 
 def _read_optimizer(value: Any, path: str) -> NamedArguments:
-    named = _read_named(value, path)
+    named = read_named(value, path)
     from ooodist.config import keras_objects
 
     return keras_objects.check_optimizer(named, path)
@@ -86,7 +93,7 @@ def _read_optimizer(value: Any, path: str) -> NamedArguments:
 def _read_loss(value: Any, path: str) -> NamedArguments | None:
     if value is None:
         return None
-    named = _read_named(value, path)
+    named = read_named(value, path)
     from ooodist.config import keras_objects
 
     return keras_objects.check_loss(named, path)
@@ -95,8 +102,7 @@ def _read_loss(value: Any, path: str) -> NamedArguments | None:
 def _read_metrics(value: Any, path: str) -> tuple[NamedArguments, ...] | None:
     if value is None:
         return None
-    items = yaml_dataclass.read(list[Any], value, path)
-    named = [_read_named(item, f"{path}[{index}]") for index, item in enumerate(items)]
+    named = read_all_named(value, path)
     from ooodist.config import keras_objects
 
     return tuple(
@@ -104,26 +110,16 @@ def _read_metrics(value: Any, path: str) -> tuple[NamedArguments, ...] | None:
     )
 
 
-def _read_named(value: Any, path: str) -> NamedArguments:
-    return NamedArguments(*_split_name(value, path, []))
+def _read_callbacks(value: Any, path: str) -> tuple[NamedArguments, ...]:
+    named = read_all_named(value, path)
+    if not named:
+        return ()
+    from ooodist.config import keras_callbacks
 
-
-def _write_named(value: NamedArguments | None) -> dict[str, Any] | None:
-    return None if value is None else {"name": value.name, **yaml_dataclass.plain(value.arguments)}
-
-
-def _write_metrics(value: tuple[NamedArguments, ...] | None) -> list[Any] | None:
-    return None if value is None else [_write_named(metric) for metric in value]
-
-
-def _split_name(value: Any, path: str, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Splits ``{name: NAME, …}``, or just ``NAME``, into the name and the other settings."""
-    given = yaml_dataclass.read(str | dict[str, Any], value, path)
-    settings = {"name": given} if isinstance(given, str) else dict(given)
-    if "name" not in settings:
-        allowed = f": one of {', '.join(known)}" if known else ""
-        raise UserError(f"{path}.name is missing; give the name{allowed}")
-    return yaml_dataclass.read(str, settings.pop("name"), f"{path}.name"), settings
+    return tuple(
+        keras_callbacks.check_callback(callback, f"{path}[{index}]")
+        for index, callback in enumerate(named)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,18 +130,20 @@ class Config:
     samples per worker and step (a pipeline is one worker; with ``parallel.devices``, samples of all
     workers together). ``epochs``: passes over the data. ``steps_per_epoch``: null: all batches of
     the data. ``optimizer``: any Keras optimizer and its arguments; ``learning_rate`` is a number or
-    a Keras schedule. ``loss``, ``metrics``: null: those of the data's task.
-    ``steps_per_execution``: training steps traced into one function: the exchange of one overlaps
-    the forward pass of the next; null is the plan's choice, or 1 without a plan. ``accumulate``:
-    batches per update and exchange. ``recurrent_gradients``: ``after_loop`` computes the weight
-    gradients of LSTM, GRU and SimpleRNN layers by one matrix product over all times, which an order
-    can put off, and which is rounded otherwise. ``jit_compile``: whether XLA compiles the
-    steps, which then have no order; ``auto`` tries both and keeps the faster way. ``on_nan``: what
-    follows if a gradient is not finite: ``stop`` ends the job and names step, rank and weight;
-    ``skip``: all ranks leave the step out, 100 in a row at most; ``ignore``: nobody looks. ``precision``: Keras's dtype policy.
-    ``seed``: of initial weights, shuffling and dropout. ``output``: the folder for what is written;
-    if not given, ``runs/`` and the kind of the data. ``timeout``: seconds without progress after
-    which the job ends; null: ten times the longest step so far, and 60 at least."""
+    a Keras schedule. ``loss``, ``metrics``: null: those of the data's task. ``callbacks``: Keras's
+    by name, with their arguments as further keys, or ``package.module:function``, which is called
+    with them and returns one or a list. ``steps_per_execution``: training steps traced into one
+    function: the exchange of one overlaps the forward pass of the next; null is the plan's choice,
+    or 1 without a plan. ``accumulate``: batches per update and exchange. ``recurrent_gradients``:
+    ``after_loop`` computes the weight gradients of LSTM, GRU and SimpleRNN layers by one matrix
+    product over all times, which an order can put off, and which is rounded otherwise.
+    ``jit_compile``: whether XLA compiles the steps, which then have no order; ``auto`` tries both
+    and keeps the faster way. ``on_nan``: what follows if a gradient is not finite: ``stop`` ends
+    the job and names step, rank and weight; ``skip``: all ranks leave the step out, 100 in a row at
+    most; ``ignore``: nobody looks. ``precision``: Keras's dtype policy. ``seed``: of initial
+    weights, shuffling and dropout. ``output``: the folder for what is written; if not given,
+    ``runs/`` and the kind of the data. ``timeout``: seconds without progress after which the job
+    ends; null: ten times the longest step so far, and 60 at least."""
 
     engine: Engine = "auto"
     workers: Annotated[int, Range(1)] | None = None
@@ -155,13 +153,16 @@ class Config:
     epochs: Annotated[int, Range(1)] = 10
     steps_per_epoch: Annotated[int, Range(1)] | None = None
     optimizer: NamedArguments = field(
-        metadata={"reader": _read_optimizer, "writer": _write_named},
+        metadata={"reader": _read_optimizer, "writer": write_named},
     )
     loss: NamedArguments | None = field(
-        default=None, metadata={"reader": _read_loss, "writer": _write_named}
+        default=None, metadata={"reader": _read_loss, "writer": write_named}
     )
     metrics: tuple[NamedArguments, ...] | None = field(
-        default=None, metadata={"reader": _read_metrics, "writer": _write_metrics}
+        default=None, metadata={"reader": _read_metrics, "writer": write_all_named}
+    )
+    callbacks: tuple[NamedArguments, ...] = field(
+        default=(), metadata={"reader": _read_callbacks, "writer": write_all_named}
     )
     order: OrderConfig = OrderConfig()
     planning: PlanningConfig = PlanningConfig()

@@ -7,6 +7,7 @@ import logging
 import time
 
 from ooodist.config.data import KINDS, DataConfig
+from ooodist.config.data_layers import DataLayers
 from ooodist.data.result import Data
 from ooodist.errors import UserError, brief
 
@@ -41,6 +42,10 @@ def load(
     try:
         with tf.device("CPU:0"):
             data: Data = kind.source(config).build(share)
+            if isinstance(config, DataLayers) and (config.preprocess or config.augment):
+                from ooodist.data.layers import with_layers  # imports Keras
+
+                data = with_layers(data, config, share)
     except tf.errors.OpError as error:
         raise UserError(f"data {config.name} cannot be read: {brief(error)}; fix it") from error
     log.info("data %s (%.1f s)", data.description, time.perf_counter() - start)

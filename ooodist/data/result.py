@@ -21,8 +21,8 @@ class Data:
 
     train: tf.data.Dataset
     validation: tf.data.Dataset | None
-    steps_per_epoch: int  # num_samples // (batch * number of workers)
-    num_samples: int  # training samples of all workers together
+    steps_per_epoch: int | None  # num_samples // (batch * number of workers); None: no end
+    num_samples: int | None  # training samples of all workers together; None: no end
     num_validation_samples: int  # of all workers together; 0 where validation is None
     description: str  # one line for people
     task: str  # "classification", "language", "regression" or "pretraining"

@@ -78,7 +78,7 @@ class SequentialSource:
 
     meaning: Meaning
     train: tf.data.Dataset | RecordFiles  # all training elements
-    num_samples: int
+    num_samples: int | None  # None: the elements have no end
     validation: tf.data.Dataset | None
     num_validation: int | None
     shuffle_buffer: int
@@ -103,9 +103,11 @@ class SequentialSource:
         return _data(self.meaning, share, train, self.num_samples, validation, self.num_validation)
 
 
-def check_enough(kind: str, num_samples: int, num_validation: int | None, share: Share) -> None:
+def check_enough(
+    kind: str, num_samples: int | None, num_validation: int | None, share: Share
+) -> None:
     """Raises UserError unless a step and every worker's validation part can be filled."""
-    if num_samples < share.global_batch:
+    if num_samples is not None and num_samples < share.global_batch:
         largest = num_samples // share.size
         way_out = f"reduce batch (at most {largest})" if largest else "use fewer workers"
         raise UserError(
@@ -123,7 +125,7 @@ def _data(
     meaning: Meaning,
     share: Share,
     train: tf.data.Dataset,
-    num_samples: int,
+    num_samples: int | None,
     validation: tf.data.Dataset | None,
     num_validation: int | None,
 ) -> Data:
@@ -138,7 +140,7 @@ def _data(
     return Data(
         train=finished(train),
         validation=None if validation is None else finished(validation),
-        steps_per_epoch=num_samples // share.global_batch,
+        steps_per_epoch=None if num_samples is None else num_samples // share.global_batch,
         num_samples=num_samples,
         num_validation_samples=num_validation or 0,
         description=_describe(meaning, num_samples, num_validation),
@@ -150,9 +152,10 @@ def _data(
     )
 
 
-def _describe(meaning: Meaning, num_samples: int, num_validation: int | None) -> str:
+def _describe(meaning: Meaning, num_samples: int | None, num_validation: int | None) -> str:
     validation = "no" if num_validation is None else f"{num_validation:,}"
+    training = "endless" if num_samples is None else f"{num_samples:,}"
     return (
-        f"{meaning.kind}: {num_samples:,} training and {validation} validation samples, "
+        f"{meaning.kind}: {training} training and {validation} validation samples, "
         f"{meaning.description}"
     )

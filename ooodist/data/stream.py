@@ -103,19 +103,24 @@ def shuffled_indices(num_samples: int, share: Share) -> tf.data.Dataset:
 
 def shuffled_elements(
     elements: tf.data.Dataset,
-    num_samples: int,
+    num_samples: int | None,
     shuffle_buffer: int,
     share: Share,
 ) -> tf.data.Dataset:
     """Returns the worker's part of the stream, in batches, for data that is read in order.
 
     Each epoch is shuffled through a buffer of ``shuffle_buffer`` elements. A start in the middle
-    of an epoch reads and drops the elements before it. Every worker reads all elements.
+    of an epoch reads and drops the elements before it. Every worker reads all elements. Elements
+    without an end (``num_samples`` None) are a single epoch.
     """
-    first_epoch, position = share.start(num_samples)
+    first_epoch, position = 0, share.start_step * share.global_batch
+    if num_samples is not None:
+        first_epoch, position = share.start(num_samples)
 
     def epoch_elements(epoch: tf.Tensor) -> tf.data.Dataset:
-        checked = elements.apply(tf.data.experimental.assert_cardinality(num_samples))
+        checked = elements
+        if num_samples is not None:
+            checked = elements.apply(tf.data.experimental.assert_cardinality(num_samples))
         return shuffled(checked, shuffle_buffer, epoch_seed(share.seed, epoch))
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)

@@ -20,7 +20,7 @@ from ooodist import models
 from ooodist.checkpoint.copies import Copies
 from ooodist.compat.keras_deferred import made_without_values
 from ooodist.config import job as job_file
-from ooodist.config import keras_objects
+from ooodist.config import keras_callbacks, keras_objects
 from ooodist.config.job import Config
 from ooodist.data.result import Data
 from ooodist.data_parallel import planning
@@ -55,6 +55,7 @@ class Job:
     first_step: int  # position in the sample stream
     best_weights: Sequence[np.ndarray | None] | None  # of the checkpoint's best epoch
     batches_done: int = 0  # of the first epoch, by the run before
+    callbacks: Sequence[keras.callbacks.Callback] = ()  # of the job file
 
     @property
     def worker(self) -> int:
@@ -83,7 +84,10 @@ def set_up(config: Config, engine: Engine) -> Job:
             if config.checkpoint.copy_to is not None:
                 Copies(config.checkpoint.copy_to).check_writable()
             found = resume.find(config, folder)
+        callbacks = keras_callbacks.make_callbacks(config.callbacks)
     source = resume.share(engine, found)
+    if callbacks and source is not None:
+        logger.info("callbacks start anew: checkpoints do not have what they remember")
     config = divided(
         config,
         engine,
@@ -121,7 +125,10 @@ def set_up(config: Config, engine: Engine) -> Job:
     if engine.rank == 0:
         model.ooodist.strategy.write_plan(folder)
         (folder / CONFIG_NAME).write_text(job_file.to_yaml(config), encoding="utf-8")
-    return Job(config, engine, folder, source, data, model, steps, first_step, best_weights, done)
+    return Job(
+        *(config, engine, folder, source, data, model),
+        *(steps, first_step, best_weights, done, callbacks),
+    )
 
 
 def load_and_build(
@@ -211,6 +218,11 @@ def check_writable(folder: Path) -> None:
 
 def _steps_per_epoch(config: Config, data: Data) -> int:
     steps = config.steps_per_epoch or data.steps_per_epoch
+    if steps is None:
+        raise UserError(
+            "steps_per_epoch is missing: the training data is endless, so nothing else says after "
+            "how many steps to evaluate and save; give it, as steps_per_epoch: 1000"
+        )
     whole = steps - steps % config.accumulate
     if whole == 0:
         raise UserError(
@@ -235,7 +247,7 @@ def _build(config: Config, engine: Engine, data: Data, plan: Plan | None) -> ker
     keras.utils.set_random_seed(config.seed + _place(config, engine)[0])
     loss = keras_objects.make_loss(config.loss, data.task)
     metrics = keras_objects.make_metrics(config.metrics, data.task)
-    _check_monitor(config, data, metrics, model)
+    _check_monitors(config, data, metrics, model)
     _check_fit_data(config, data, model, loss, metrics)
     model.compile(
         optimizer=keras_objects.make_optimizer(config.optimizer),
@@ -285,12 +297,14 @@ def _distribute(config: Config, model: keras.Model, plan: Plan | None) -> keras.
     )
 
 
-def _check_monitor(
+def _check_monitors(
     config: Config, data: Data, metrics: list[keras.metrics.Metric], model: keras.Model
 ) -> None:
-    if config.early_stopping is None or type(model).train_step is not keras.Model.train_step:
+    wanted = keras_callbacks.monitored(config.callbacks)
+    if config.early_stopping is not None:
+        wanted["early_stopping.monitor"] = config.early_stopping.monitor
+    if not wanted or type(model).train_step is not keras.Model.train_step:
         return  # a custom train_step may log anything
-    monitor = config.early_stopping.monitor
     names = ["loss", *(metric.name for metric in metrics)]
     if data.task == PRETRAINING:  # Keras says of which output
         of_outputs = zip(model.output_names, metrics, strict=True)
@@ -298,12 +312,13 @@ def _check_monitor(
         names += [f"{out}_{what}" for out, metric in of_outputs for what in ("loss", metric.name)]
     if data.validation is not None:
         names += [f"val_{name}" for name in names]
-    if monitor not in names:
-        near = yaml_dataclass.did_you_mean(monitor, names)
-        raise UserError(
-            f"early_stopping.monitor is {monitor}{near}; it must be one of {', '.join(names)}"
-            + ("" if data.validation is not None else " (there is no validation data)")
-        )
+    for key, monitor in wanted.items():
+        if monitor not in names:
+            near = yaml_dataclass.did_you_mean(monitor, names)
+            raise UserError(
+                f"{key} is {monitor}{near}; it must be one of {', '.join(names)}"
+                + ("" if data.validation is not None else " (there is no validation data)")
+            )
 
 
 def _check_fit_data(

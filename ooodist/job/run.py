@@ -221,6 +221,7 @@ def train(job: Job, started: float, termination: Termination | None = None) -> N
     callbacks = [
         *([] if config.on_nan == "ignore" else [StopOnInvalidLoss()]),
         SeedEachEpoch(config.seed, job.worker),
+        *job.callbacks,  # before what writes logs and saves what they change
         *([best] if best is not None else []),
         epoch_log,
         saver,

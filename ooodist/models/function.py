@@ -1,8 +1,6 @@
 """A user's model: a function ``package.module:function`` that returns a Keras model."""
 
-import importlib
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,6 +9,7 @@ import tensorflow as tf
 
 from ooodist.errors import UserError
 from ooodist.models.base import DataDescription, ModelConfig
+from ooodist.util.importing import call_users
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +39,7 @@ def build_from_function(config: FunctionConfig, data: DataDescription) -> keras.
     Raises UserError if there is no such function, it does not take the arguments, or it
     returns anything but a Keras model. Errors inside the function are passed on as they are.
     """
-    function = _find(config.function)
-    _check_arguments(function, config)
-    model = function(**config.arguments)
+    model = call_users(config.function, config.arguments, "model", "a keras.Model")
     if not isinstance(model, keras.Model):
         raise UserError(
             f"model {config.function} returned {type(model).__name__}; it must return a "
@@ -52,44 +49,6 @@ def build_from_function(config: FunctionConfig, data: DataDescription) -> keras.
         # A subclassed model has no weights before it has seen an input.
         model(tf.nest.map_structure(_one_zero_sample, data.input_spec))
     return model
-
-
-def _find(path: str) -> Callable[..., Any]:
-    module_name, _, function_name = path.partition(":")
-    try:
-        target: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # An import inside the user's module: the traceback shows where.
-        raise UserError(
-            f"model {path}: there is no Python module {error.name!r}; start in the folder that "
-            "holds it, add that folder to PYTHONPATH, or correct the name."
-        ) from error
-    for attribute in function_name.split("."):
-        if not hasattr(target, attribute):
-            raise UserError(
-                f"model {path}: module {module_name} has no {function_name!r}; correct the name, "
-                "or define the function there."
-            )
-        target = getattr(target, attribute)
-    if not callable(target):
-        raise UserError(
-            f"model {path}: {function_name} is a {type(target).__name__}; it must be a function "
-            "that returns a keras.Model."
-        )
-    function: Callable[..., Any] = target
-    return function
-
-
-def _check_arguments(function: Callable[..., Any], config: FunctionConfig) -> None:
-    signature = inspect.signature(function)
-    try:
-        signature.bind(**config.arguments)
-    except TypeError as error:
-        raise UserError(
-            f"model {config.function}{signature} cannot be called with model.arguments "
-            f"{dict(config.arguments)}: {error}."
-        ) from error
 
 
 def _one_zero_sample(spec: tf.TensorSpec) -> tf.Tensor:

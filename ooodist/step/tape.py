@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from ooodist import engines
 from ooodist.compat.tensorflow_graph import is_variable
-from ooodist.compat.tensorflow_tape import others_record
+from ooodist.compat.tensorflow_runtime import others_record
 from ooodist.graph.units import Gradient
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.step.autograph import not_converted

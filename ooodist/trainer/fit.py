@@ -37,6 +37,7 @@ from ooodist.trainer.readers import may_read_weights, why_complete
 from ooodist.trainer.sharing import share_out
 from ooodist.trainer.staged import StagedMethods
 from ooodist.trainer.strategy import Strategy
+from ooodist.trainer.together import same_data
 from ooodist.trainer.together.callbacks import on_all_ranks
 from ooodist.trainer.together.meeting import meet, share_one_model
 
@@ -84,6 +85,7 @@ class DistributedFit:
         self._model = model
         self._alike = False  # whether weights were broadcast since the last fit began
         self._trained = False  # whether there was training since the ranks were synchronized
+        self._is_new_data = False  # whether nobody has looked yet if ranks have parts of their own
         self._ahead: deque[Batch] = deque()  # read from the data, not trained on yet
         self._steps_per_call = strategy.steps_per_execution
         self._last_logs: dict[str, tf.Tensor] = {}
@@ -160,6 +162,9 @@ class DistributedFit:
             if not self._alike:
                 strategy.broadcast(batches[0])
                 self._alike = True
+                if self._is_new_data:
+                    self._is_new_data = False
+                    same_data.compare(self.engine, batches[0], strategy.shard)
                 if self._restore is not None:  # in which ranks may differ
                     self._restore(batches[0])
                     self._restore = None
@@ -236,6 +241,7 @@ class DistributedFit:
         if engine.size > 1:
             meet(engine, "fit")
             made = None if self.data_is_shared_out else self._plain_fit.made
+            x = given.get("x")
             given = share_out(
                 given,
                 self._model,
@@ -244,6 +250,7 @@ class DistributedFit:
                 say=not self.data_is_shared_out,
                 made=made,
             )
+            self._is_new_data = not self.data_is_shared_out and given.get("x") is x
         if engine.rank:
             given["verbose"] = 0
         callbacks = self._callbacks(given.pop("callbacks", None))

@@ -66,7 +66,8 @@ def _say_used_as_is(name: str, data: Any, engine: Engine, place: tuple[int, int]
     _, parts = place
     whose = "each" if parts == engine.size else "all ranks of a pipeline the same, each pipeline"
     logger.info(
-        "fit: %s is a %s, which is used as it is on every rank; %s must yield its own part",
+        "fit: %s is a %s, which is used as it is on every rank; %s must yield its own part, as "
+        "ooodist.shard makes of a tf.data.Dataset",
         name,
         type(data).__name__,
         whose,

@@ -137,6 +137,29 @@ def _rnn() -> None:
         assert float(states[0][0, 0]) == sums[-1]
 
 
+class _Seeds(keras.random.SeedGenerator):
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.drawn = 0
+
+    def next(self, ordered: bool = True) -> tf.Tensor:
+        self.drawn += 1
+        return tf.constant([1, self.drawn], tf.int64)
+
+
+def _seeds() -> None:
+    x = tf.random.stateless_uniform((1, 8, 8, 3), [1, 2])
+    noise = keras.layers.GaussianNoise(0.5)
+    for layer in (keras.layers.RandAugment(), keras.layers.RandomFlip(), noise):
+        results = []
+        for _ in range(2):
+            seeds = _Seeds()
+            keras_layer.draw_from(layer, seeds)
+            results.append(layer(x, training=True).numpy())
+            assert seeds.drawn, layer
+        np.testing.assert_array_equal(*results)
+
+
 CONTRACTS = [
     Contract("keras.src", "keras", keras_layer.is_from_keras, _origin),
     Contract("Layer._trainable_variables", "keras", keras_layer.own_variables, _variables),
@@ -147,6 +170,7 @@ CONTRACTS = [
     Contract("BatchNormalization._reduction_axes", "keras", keras_layer.reduction_axes, _axes),
     Contract("BatchNormalization._moments", "keras", keras_layer.replaced_moments, _moments),
     Contract("RNN.inner_loop", "keras", keras_layer.replace_inner_loop, _inner_loop),
+    Contract("BaseImagePreprocessingLayer.generator", "keras", keras_layer.draw_from, _seeds),
     Contract("keras.src.backend.rnn", "keras", keras_layer.rnn, _rnn),
 ]
 

@@ -1,4 +1,4 @@
-"""Contracts: settings of TensorFlow's runtime."""
+"""Contracts: settings and states of TensorFlow's runtime."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from ooodist.compat import tensorflow_runtime
 from tests.compat.contract import Contract
@@ -60,7 +61,20 @@ def _runs(program: str) -> None:
     assert process.returncode == 0, process.stderr
 
 
+def _others() -> None:
+    with tf.GradientTape() as tape:
+        assert not tensorflow_runtime.others_record(tape)
+    assert not tensorflow_runtime.others_record(tape)
+    with tf.GradientTape() as outer:
+        assert tensorflow_runtime.others_record(tape)
+        with tf.GradientTape() as inner:
+            assert tensorflow_runtime.others_record(inner)
+            with outer.stop_recording():
+                assert not tensorflow_runtime.others_record(inner)
+
+
 CONTRACTS = [
+    Contract("could_possibly_record", "tensorflow-cpu", tensorflow_runtime.others_record, _others),
     Contract(
         "config.is_op_determinism_enabled",
         "tensorflow-cpu",

@@ -80,7 +80,10 @@ def test_a_whole_file(tmp_path: Path) -> None:
 
 def test_users_own_functions() -> None:
     text = "model: my.models:small\ndata: {name: 'my.data:load', arguments: {n: 3}}"
+    text += "\ncallbacks: ['my.reports:make', {name: 'my.reports:other', rate: 2}]"
     config = job.loads(text)
+    made = NamedArguments("my.reports:make"), NamedArguments("my.reports:other", {"rate": 2})
+    assert config.callbacks == made
     assert config.model.function == "my.models:small"
     assert (config.data.function, config.data.arguments) == ("my.data:load", {"n": 3})
     assert job.loads(job.to_yaml(config)) == config
@@ -116,6 +119,16 @@ def test_users_own_functions() -> None:
         (["elastic.select=full"], lambda c: c.elastic.is_full),
         (["elastic=null"], lambda c: c.elastic is None),
         (["output=a=b"], lambda c: c.output == "a=b"),
+        (
+            ["callbacks=[TerminateOnNaN, {name: ReduceLROnPlateau, factor: 0.5}]"],
+            lambda c: (
+                c.callbacks
+                == (
+                    NamedArguments("terminate_on_nan"),
+                    NamedArguments("reduce_lr_on_plateau", {"factor": 0.5}),
+                )
+            ),
+        ),
     ],
 )
 def test_overrides(overrides: list[str], of_config: Any) -> None:
@@ -224,6 +237,15 @@ def test_any_config_survives_yaml(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("callbacks=terminate_on_nan", "callbacks is terminate_on_nan; it must be a list"),
+        ("callbacks=[csv_loger]", "callbacks[0].name is csv_loger (did you mean csv_logger?)"),
+        ("callbacks=[csv_logger]", "callbacks[0].filename is missing; csv_logger needs it"),
+        (
+            "callbacks=[a.b:c, {name: csv_logger, file: x}]",
+            "there is no key callbacks[1].file (did you mean filename?); csv_logger has filename",
+        ),
+        ("callbacks=[early_stopping]", "in a job file, take the key early_stopping"),
+        ("callbacks=['a.b:']", "callbacks[0].name is a.b:; it must be package.module:function"),
         ("bach=3", "there is no key bach (did you mean batch?); the job has engine"),
         ("batch=0", "batch is 0; it must be a whole number, at least 1"),
         ("batch=4.5", "batch is 4.5; it must be a whole number"),

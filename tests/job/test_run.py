@@ -497,3 +497,83 @@ def test_two_jobs_in_one_folder(engine: Engine, tmp_path: Path) -> None:
         with _holding_output(again, engine):  # the end of the job that is started again
             assert first.wait(timeout=20) == 0
     assert not list(tmp_path.iterdir())
+
+
+REPORTS = """
+import keras
+
+class Seen(keras.callbacks.Callback):
+    def __init__(self, rates):
+        super().__init__()
+        self.rates = rates
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.rates.append(float(logs["learning_rate"]))
+        logs["seen"] = len(self.rates)
+
+RATES = []
+def seen():
+    return [Seen(RATES)]
+def nothing():
+    return None
+
+def stream():
+    import tensorflow as tf
+    numbers = tf.data.Dataset.range(300).map(lambda n: (tf.one_hot(n % 8, 8), n % 4))
+    return numbers.repeat(), numbers
+"""
+
+
+def test_callbacks_of_a_job_file(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users_reports.py").write_text(REPORTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lowers = "{name: reduce_lr_on_plateau, monitor: loss, patience: 0, min_delta: 10, cooldown: 0}"
+    keras_s = f"[{lowers}, {{name: csv_logger, filename: {tmp_path}/log.csv}}]"
+    run(engine, tmp_path / "out", "epochs=3", f"callbacks={keras_s[:-1]}, 'users_reports:seen']")
+    import users_reports  # type: ignore[import-not-found]
+
+    assert pytest.approx([0.1, 0.1, 0.01]) == users_reports.RATES  # before they are lowered
+    with (tmp_path / "out" / "history.csv").open() as file:
+        assert [float(row["seen"]) for row in csv.DictReader(file)] == [1, 2, 3]
+    assert (tmp_path / "log.csv").read_text().startswith("epoch,accuracy,")
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        ("users_reports:nothing", "callbacks[0]: users_reports:nothing returned NoneType None"),
+        ("users_reports:sean", "callbacks[0] users_reports:sean: module users_reports has no"),
+        ("{name: users_reports:seen, n: 1}", "cannot be called with the arguments {'n': 1}"),
+        ("{name: swap_ema_weights, swap_on_epoch: 3}", "swap_on_epoch is 3; it must be true"),
+        ("{name: reduce_lr_on_plateau, factor: 2}", "callbacks[0]: Keras refuses ReduceLROnPla"),
+        (
+            "{name: reduce_lr_on_plateau, monitor: los}",
+            "callbacks[0].monitor is los (did you mean loss?); it must be one of loss, accuracy",
+        ),
+    ],
+)
+def test_wrong_callbacks(
+    engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    callbacks: str,
+    message: str,
+) -> None:
+    (tmp_path / "users_reports.py").write_text(REPORTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=re.escape(message)):
+        run(engine, tmp_path / "out", f"callbacks=[{callbacks}]")
+
+
+def test_an_endless_stream_needs_an_end_of_epochs(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users_reports.py").write_text(REPORTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = "data={name: 'users_reports:stream', num_classes: 4}"
+    with pytest.raises(UserError, match="steps_per_epoch is missing: the training data is endless"):
+        run(engine, tmp_path / "out", data)
+    run(engine, tmp_path / "out", data, "steps_per_epoch=3", "epochs=2")
+    assert last_state(tmp_path / "out").step == 6

@@ -80,7 +80,7 @@ def test_start_weights(tmp_path: Path) -> None:
         (
             "user_model_module:dense",
             {"width": 7, "depth": 2},
-            "dense(width, classes=5) cannot be called with model.arguments "
+            "dense(width, classes=5) cannot be called with the arguments "
             "{'width': 7, 'depth': 2}: got an unexpected keyword argument 'depth'",
         ),
     ],

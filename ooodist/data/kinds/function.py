@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from ooodist.config.data import FunctionConfig
 from ooodist.data.elements import assert_labels, find_task
+from ooodist.data.kinds.py_dataset import as_samples
 from ooodist.data.sources import Meaning, Pair, SequentialSource
 from ooodist.errors import UserError
+from ooodist.util.importing import call_users
 
 log = logging.getLogger("ooodist")
 
@@ -22,7 +22,7 @@ log = logging.getLogger("ooodist")
 def source(config: FunctionConfig) -> SequentialSource:
     """Makes a source of the datasets as they are: dtypes and values are up to the function."""
     name = config.function
-    train, validation = _datasets(name, _find(name), config.arguments)
+    train, validation = _datasets(config)
     x_spec, y_spec = _check_elements(name, train)
     if validation is not None and _check_elements(name, validation) != (x_spec, y_spec):
         raise UserError(
@@ -32,6 +32,11 @@ def source(config: FunctionConfig) -> SequentialSource:
     task = find_task(name, config.task, config.num_classes, x_spec, y_spec)
     num_samples, num_classes = _count(name, train), config.num_classes
     if task != "regression" and num_classes is None:
+        if num_samples is None:
+            raise UserError(
+                f"data.num_classes is missing: the data set of {name} is endless, so its classes "
+                "cannot be counted; give their number"
+            )
         num_classes = _largest_label(name, train) + 1
 
     def check(x: Any, y: tf.Tensor) -> Pair:
@@ -43,45 +48,27 @@ def source(config: FunctionConfig) -> SequentialSource:
         train,
         num_samples,
         validation,
-        None if validation is None else _count(name, validation),
+        None if validation is None else _count_validation(name, validation),
         config.shuffle_buffer,
         check,
     )
 
 
-def _find(name: str) -> Callable[..., Any]:
-    module_name, _, function_name = name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"data.function {name}: there is no module {error.name}; it must be installed, in "
-            "the current folder or on PYTHONPATH"
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise UserError(f"data.function {name}: {module.__file__} has no function {function_name}")
-    found: Callable[..., Any] = function
-    return found
-
-
-def _datasets(
-    name: str, function: Callable[..., Any], arguments: dict[str, Any]
-) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
-    try:
-        inspect.signature(function).bind(**arguments)
-    except TypeError as error:
-        raise UserError(
-            f"data.arguments {arguments} do not fit {name}{inspect.signature(function)}: {error}"
-        ) from error
-    result = function(**arguments)
-    pair = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    if not isinstance(pair[0], tf.data.Dataset) or not isinstance(pair[1], tf.data.Dataset | None):
+def _datasets(config: FunctionConfig) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
+    name = config.function
+    returns = "a tf.data.Dataset or a PyDataset, or a pair of them (training, validation)"
+    result = call_users(name, config.arguments, "data.function", returns)
+    given = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    train, validation = (
+        as_samples(each, name) if isinstance(each, keras.utils.PyDataset) else each
+        for each in given
+    )
+    if not isinstance(train, tf.data.Dataset) or not isinstance(validation, tf.data.Dataset | None):
         raise UserError(
             f"data.function {name} returned {type(result).__name__} {str(result)[:80]}: it must "
-            "return a tf.data.Dataset, or a pair of them (training, validation)"
+            f"return {returns}"
         )
-    return pair
+    return train, validation
 
 
 def _check_elements(name: str, dataset: tf.data.Dataset) -> tuple[Any, Any]:
@@ -99,13 +86,11 @@ def _check_elements(name: str, dataset: tf.data.Dataset) -> tuple[Any, Any]:
     return spec[0], spec[1]
 
 
-def _count(name: str, dataset: tf.data.Dataset) -> int:
+def _count(name: str, dataset: tf.data.Dataset) -> int | None:
+    """Returns the number of samples; None for an endless data set."""
     cardinality = int(dataset.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY:
-        raise UserError(
-            f"data.function {name}: the dataset is endless; return it without repeat(), ooodist "
-            "repeats it"
-        )
+        return None
     if cardinality == tf.data.UNKNOWN_CARDINALITY:
         start = time.perf_counter()
         cardinality = int(dataset.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
@@ -118,6 +103,15 @@ def _count(name: str, dataset: tf.data.Dataset) -> int:
     if cardinality == 0:
         raise UserError(f"data.function {name}: the dataset is empty")
     return cardinality
+
+
+def _count_validation(name: str, dataset: tf.data.Dataset) -> int:
+    number = _count(name, dataset)
+    if number is None:
+        raise UserError(
+            f"data.function {name}: the validation dataset is endless; return it without repeat()"
+        )
+    return number
 
 
 def _largest_label(name: str, dataset: tf.data.Dataset) -> int:

@@ -8,10 +8,34 @@ import pytest
 
 from ooodist.config.data import FunctionConfig
 from ooodist.errors import UserError
-from tests.data.laws import assert_laws, batches, epoch_targets, joined, load_one
+from tests.data.laws import assert_equal, assert_laws, batches, epoch_targets, joined, load_one
 
 MODULE = """
+import keras
+import numpy as np
 import tensorflow as tf
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, samples, size=6):
+        super().__init__()
+        self.samples, self.size = samples, size
+
+    def __len__(self):
+        return -(-self.samples // self.size)
+
+    def __getitem__(self, index):
+        numbers = np.arange(self.samples)[index * self.size :][: self.size]
+        return {"a": numbers.astype("float32"), "b": numbers[:, None]}, numbers % 4
+
+def py_datasets():
+    return Batches(20), Batches(5)
+
+class Alone(Batches):
+    def __getitem__(self, index):
+        return np.zeros(3)
+
+def alone():
+    return Alone(20)
 
 def numbers(count=20, classes=4):
     x = tf.reshape(tf.range(2 * count, dtype=tf.float32), (count, 2))
@@ -36,6 +60,9 @@ def empty():
 
 def endless():
     return numbers().repeat()
+
+def endless_validation():
+    return numbers(), numbers().repeat()
 
 def batched():
     return numbers().batch(3)
@@ -67,7 +94,9 @@ def config(function: str, **more: Any) -> FunctionConfig:
     return FunctionConfig(f"users_data:{function}", **more)
 
 
-@pytest.mark.parametrize("function", ["pair", "unknown_length", "sentences", "dictionary"])
+@pytest.mark.parametrize(
+    "function", ["pair", "unknown_length", "sentences", "dictionary", "py_datasets"]
+)
 def test_laws(function: str) -> None:
     assert_laws(config(function, shuffle_buffer=6), batch=2)
 
@@ -90,6 +119,17 @@ def test_lengths_and_classes_that_are_not_known(caplog: pytest.LogCaptureFixture
     assert "found 3 classes" in caplog.text
 
 
+def test_a_stream_has_no_end_and_goes_on_where_it_was() -> None:
+    stream = config("endless", num_classes=4, shuffle_buffer=6)
+    whole = load_one(stream, batch=8)
+    assert (whole.num_samples, whole.steps_per_epoch) == (None, None)
+    assert "endless training" in whole.description
+    expected = batches(whole.train, 9)
+    assert_equal(batches(load_one(stream, batch=8, start_step=6).train, 3), expected[6:])
+    halves = [batches(load_one(stream, 4, rank, 2).train, 9) for rank in range(2)]
+    assert_equal([joined(list(parts)) for parts in zip(*halves, strict=True)], expected)
+
+
 def test_validation() -> None:
     data = load_one(config("pair"))
     assert (data.num_samples, data.num_validation_samples) == (20, 5)
@@ -104,11 +144,17 @@ def test_language() -> None:
 @pytest.mark.parametrize(
     ("function", "settings", "message"),
     [
-        ("nothing", {}, r"users_data.py has no function nothing"),
-        ("number", {}, r"users_data.py has no function number"),
-        ("numbers", {"arguments": {"size": 3}}, r"do not fit users_data:numbers\(count=20, cl"),
+        ("nothing", {}, "module users_data has no 'nothing'"),
+        ("number", {}, "number is a int; it must be a function"),
+        (
+            "numbers",
+            {"arguments": {"size": 3}},
+            r"users_data:numbers\(count=20, cl.* cannot be called with",
+        ),
         ("empty", {}, "the dataset is empty"),
-        ("endless", {}, "the dataset is endless"),
+        ("endless", {}, "data.num_classes is missing: the data set of users_data:endless is endl"),
+        ("endless_validation", {}, "the validation dataset is endless"),
+        ("alone", {}, "a PyDataset whose batch 0 is a ndarray of 3; it must be a pair"),
         ("batched", {}, "not batched: ooodist makes the batches"),
         ("triple", {}, r"they must be pairs \(x, y\)"),
         ("unlike", {}, "they must be alike"),
@@ -123,11 +169,14 @@ def test_errors(function: str, settings: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "message"),
-    [("no_such_module:f", "no module no_such_module"), ("broken_data:f", "no_such_package")],
+    ("function", "kind", "message"),
+    [
+        ("no_such_module:f", UserError, "there is no Python module 'no_such_module'"),
+        ("broken_data:f", ModuleNotFoundError, "no_such_package"),  # with its traceback
+    ],
 )
-def test_modules_that_are_missing(function: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_modules_that_are_missing(function: str, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         load_one(FunctionConfig(function))
 
 

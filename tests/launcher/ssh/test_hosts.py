@@ -21,7 +21,7 @@ import pytest
 
 from ooodist.checkpoint import folder as folders
 from tests.fork_server import fast_python
-from tests.jobs import needs_built
+from tests.jobs import ROOT, needs_built
 
 from ..conftest import LOCAL, Launchers, launchers_of, needs_root, python, wait_until
 from .hosts import SshHosts, on, ssh_hosts
@@ -85,6 +85,32 @@ def test_engine_trains_on_four_hosts(
     for rank in range(4):
         assert (tmp_path / "logs" / f"{rank}.log").is_file()
     assert "epoch 1/1" in (tmp_path / "logs" / "0.log").read_text()
+
+
+CALL = """
+import socket, ooodist
+def where():
+    return socket.gethostname()
+print(ooodist.run(where, hosts="HOSTS"))
+"""
+
+
+def test_a_function_of_a_program_runs_on_hosts(hosts: SshHosts, tmp_path: Path) -> None:
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/{hosts.ssh} "$@"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    work = tmp_path / "work"
+    work.mkdir()
+    done = subprocess.run(
+        [*on(hosts.hosts[0]), sys.executable, "-c", CALL.replace("HOSTS", ",".join(hosts.names))],
+        cwd=work,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["['host0', 'host1']"], done.stderr
+    assert not list(work.iterdir())  # where the pickles were
 
 
 def started(launcher: subprocess.Popen[str], number: int) -> dict[int, list[str]]:
