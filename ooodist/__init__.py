@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ooodist.data.sharding import shard
     from ooodist.engines import init, shutdown
     from ooodist.engines.base import Engine
-    from ooodist.engines.objects import allgather_object, broadcast_object
     from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
     from ooodist.job.distribute import distribute
     from ooodist.job.pipelined import pipelined
     from ooodist.launcher.function.start import run
     from ooodist.step.all_ranks import allgather, allreduce, barrier
+    from ooodist.step.objects import allgather_object, broadcast_object
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
     from ooodist.trainer.fit import flush, whole
@@ -72,8 +72,8 @@ _HOME = {
     "apply": "ooodist.step.optimizer",
     "allreduce": "ooodist.step.all_ranks",
     "allgather": "ooodist.step.all_ranks",
-    "allgather_object": "ooodist.engines.objects",
-    "broadcast_object": "ooodist.engines.objects",
+    "allgather_object": "ooodist.step.objects",
+    "broadcast_object": "ooodist.step.objects",
     "barrier": "ooodist.step.all_ranks",
 }
 

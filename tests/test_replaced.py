@@ -30,6 +30,7 @@ SETTINGS = {
     "daemon_threads",
     "disable_thread_spinning",  # of a new ConfigProto
     "num_workers",  # of the command line's
+    "restype",  # of functions of ctypes
     "stderr",  # where they are closed
     "stdout",
     "use_listings_cache",  # of fsspec's files

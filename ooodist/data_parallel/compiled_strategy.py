@@ -29,9 +29,11 @@ class CompiledDataParallel(DataParallel):
 
     Args:
         arguments: those of :class:`DataParallel`; the order is TensorFlow's own.
-        setting: True: steps are compiled; ``auto``: the faster way stays; None: as ``compile``
-            says.
+        setting: True or False: whether steps are compiled; ``auto``: the faster way stays; None: as
+            ``compile`` says.
     """
+
+    warns_of_jit_compile = False
 
     def __init__(self, *arguments: Any, setting: JitCompile) -> None:
         super().__init__(*arguments)

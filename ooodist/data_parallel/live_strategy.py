@@ -37,6 +37,7 @@ class LiveDataParallel(DataParallel):
     """
 
     needs_plan = False  # not before the first step
+    warns_of_jit_compile = False
 
     def __init__(self, *arguments: Any, setting: JitCompile) -> None:
         super().__init__(*arguments)

@@ -220,17 +220,15 @@ def distribute(
             f"jit_compile is {jit_compile}, but {' and '.join(against)}, which a step that XLA "
             "compiles cannot have; leave one out"
         )
-    setting = False if against else jit_compile
     kind: Callable[..., DataParallel] = DataParallel
     if is_live:
-        kind = partial(LiveDataParallel, setting=setting)
-    elif setting is not False:
-        kind = partial(CompiledDataParallel, setting=setting)
+        kind = partial(LiveDataParallel, setting=False if against else jit_compile)
+    elif not against:
+        kind = partial(CompiledDataParallel, setting=jit_compile)
     inner = kind(
         *(model, engine, backward, steps_per_execution, accumulate),
         *(to_find, planning, wire, on_nan),
     )
-    inner.warns_of_jit_compile = jit_compile is None and bool(against)
     strategy: Strategy = inner
     if config is not None:
         check_order_is_found(order, k)
