@@ -37,12 +37,12 @@ class LiveDataParallel(DataParallel):
     """
 
     needs_plan = False  # not before the first step
-    warns_of_jit_compile = False
 
     def __init__(self, *arguments: Any, setting: JitCompile) -> None:
         super().__init__(*arguments)
         self.arguments += f" {setting}"
         self._setting = setting
+        self.warns_of_jit_compile = setting is False
         self.tried: str | None = None
         self._default_exchange = self.backward.exchange
         self._default_steps = self.steps_per_execution
