@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ooodist.job.distribute import distribute
     from ooodist.job.pipelined import pipelined
     from ooodist.launcher.function.start import run
-    from ooodist.step.all_ranks import allgather, allreduce, barrier
-    from ooodist.step.objects import allgather_object, broadcast_object
+    from ooodist.step.all_ranks.objects import allgather_object, broadcast_object
+    from ooodist.step.all_ranks.tensors import allgather, allreduce, barrier
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
     from ooodist.trainer.fit import flush, whole
@@ -70,11 +70,11 @@ _HOME = {
     "whole": "ooodist.trainer.fit",
     "DistributedGradientTape": "ooodist.step.tape",
     "apply": "ooodist.step.optimizer",
-    "allreduce": "ooodist.step.all_ranks",
-    "allgather": "ooodist.step.all_ranks",
-    "allgather_object": "ooodist.step.objects",
-    "broadcast_object": "ooodist.step.objects",
-    "barrier": "ooodist.step.all_ranks",
+    "allreduce": "ooodist.step.all_ranks.tensors",
+    "allgather": "ooodist.step.all_ranks.tensors",
+    "allgather_object": "ooodist.step.all_ranks.objects",
+    "broadcast_object": "ooodist.step.all_ranks.objects",
+    "barrier": "ooodist.step.all_ranks.tensors",
 }
 
 

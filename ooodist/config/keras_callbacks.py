@@ -12,7 +12,7 @@ from ooodist.config.keras_catalogue import Catalogue, catalogue, check_arguments
 from ooodist.config.keras_catalogue import snake_case as plain_snake_case
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.errors import UserError
-from ooodist.util.importing import call_users
+from ooodist.util.user_functions import call_users
 
 # Those that jobs have keys for, or that take functions, and what to give in their place.
 _INSTEAD = {

@@ -18,7 +18,7 @@ from ooodist.config.keras_catalogue import (
 )
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.errors import UserError
-from ooodist.util.importing import find_users
+from ooodist.util.user_functions import find_users
 
 # For text and categories, or for several inputs.
 _NOT_FOR_X = (

@@ -7,7 +7,7 @@ from ooodist.compat.horovod import all_reduce_sum
 from ooodist.engines.base import Engine, as_new_value, keep
 from ooodist.engines.devices import use_own_device
 from ooodist.engines.priority import let_come_first
-from ooodist.util.threads import threads
+from ooodist.util.cores import threads
 
 # Horovod's key is the last part of the op's name. In a name scope of its own the op gets exactly
 # the name it asks for, even if the graph has that name elsewhere.

@@ -15,8 +15,8 @@ from ooodist.errors import UserError
 from ooodist.job.division import check_devices, choose_replicas, with_replicas
 from ooodist.pipeline.holding import build_model
 from ooodist.pipeline.strategy import Pipeline, check_model
+from ooodist.step.all_ranks.batch_norm import synchronized_layers
 from ooodist.step.finiteness.skipping import OnNan, check_on_nan
-from ooodist.step.synchronized import synchronized_layers
 from ooodist.trainer.fit import DistributedFit
 from ooodist.trainer.strategy import Strategy
 

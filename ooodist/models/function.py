@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ooodist.errors import UserError
 from ooodist.models.base import DataDescription, ModelConfig
-from ooodist.util.importing import call_users
+from ooodist.util.user_functions import call_users
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,8 @@ import tensorflow as tf
 from ooodist.compat.tensorflow_graph import handle_of
 from ooodist.errors import UserError
 from ooodist.graph.units import Gradient
+from ooodist.step.all_ranks.batch_norm import synchronizing
+from ooodist.step.all_ranks.losses import of_whole_batch
 from ooodist.step.backward import OrderedBackward, variable_names
 from ooodist.step.carried import CarriedUpdates, Carrying, Left
 from ooodist.step.compiled import CompiledStep
@@ -35,9 +37,7 @@ from ooodist.step.finiteness.loss_scaling import EarlyVerdict, can_be_early
 from ooodist.step.finiteness.skipping import Skipping
 from ooodist.step.notices import Notices
 from ooodist.step.optimizer import not_updating, scaling_parts, updating_one_by_one
-from ooodist.step.synchronized import synchronizing
 from ooodist.step.tape import watch_gradients
-from ooodist.step.whole_batch_losses import of_whole_batch
 
 logger = logging.getLogger("ooodist")
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from ooodist.compat.tensorflow_runtime import stop_spinning
 from ooodist.errors import UserError
-from ooodist.util.threads import threads
 
 logger = logging.getLogger("ooodist")
 
@@ -112,3 +111,8 @@ def _place(core: int) -> tuple[int, int, int]:
     except (OSError, ValueError):  # an emulated machine may not say
         return 0, core, core
     return processor, physical, core
+
+
+def threads() -> set[int]:
+    """Returns the ids of this process's threads."""
+    return {int(name) for name in os.listdir("/proc/self/task")}

@@ -13,7 +13,7 @@ import pytest
 from ooodist.engines import priority
 from ooodist.engines.settings import NICENESS
 from ooodist.errors import UserError
-from ooodist.util.threads import threads
+from ooodist.util.cores import threads
 from tests.jobs import needs_built, run_job
 
 WORKER = Path(__file__).with_name("priority_worker.py")

@@ -14,7 +14,7 @@ from ooodist.data.elements import assert_labels, find_task
 from ooodist.data.kinds.py_dataset import as_samples
 from ooodist.data.sources import Meaning, Pair, SequentialSource
 from ooodist.errors import UserError
-from ooodist.util.importing import call_users
+from ooodist.util.user_functions import call_users
 
 log = logging.getLogger("ooodist")
 

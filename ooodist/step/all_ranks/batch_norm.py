@@ -13,7 +13,7 @@ import tensorflow as tf
 from ooodist.compat.keras_layer import reduction_axes, replaced_moments
 from ooodist.compat.keras_model import layers_of
 from ooodist.engines.base import Engine
-from ooodist.step.all_ranks import sum_over_ranks
+from ooodist.step.all_ranks.tensors import sum_over_ranks
 
 
 def synchronized_layers(model: keras.Model) -> list[keras.layers.BatchNormalization]:

@@ -1,0 +1,1 @@
+"""What ranks exchange inside a step other than gradients: sums, objects, moments, mask sizes."""
