@@ -56,6 +56,8 @@ NOT_RUN = {
     "python -m ooodist.train --set 'model={name: resnet20, width:": "tests/zoo",
     "python -m ooodist.train --help": "tests/test_train.py",
     "python -m ooodist.train --print-config": "tests/config",
+    "python examples/optuna_search.py": "tests/test_searches.py",
+    "python examples/keras_tuner_search.py": "tests/test_searches.py",
     "python -m ooodist.train --config examples/augmented.yaml": "tests/data/test_layers.py",
     "python launch/local.py -np 2 --engine collective -- python -m ooodist.train": "tests/data",
     "python -m ooodist.launch --engine horovod --hosts": "tests/launcher/ssh",

@@ -23,8 +23,7 @@ from typing import Any
 import keras
 
 from ooodist.errors import UserError
-from ooodist.report.data_parallel.trace import Trace
-from ooodist.trainer.progress import StepTimer
+from ooodist.job.speeds import Speeds
 
 SECONDS_BETWEEN_FILES = 5.0
 _HELP = {
@@ -48,12 +47,10 @@ class WriteMetrics(keras.callbacks.Callback):
 
     Args:
         file: is replaced each time; its folder is made if it is missing.
-        timer: a callback that runs before this one.
+        speeds: of the job.
         labels: of each value.
-        global_batch: samples of all workers in a step.
         workers: their number.
         epochs, steps_per_epoch: totals of the whole run.
-        trace: records steps, and so how long exchanges take; None: nobody does.
 
     Raises:
         UserError: while training, if the file cannot be written.
@@ -62,21 +59,17 @@ class WriteMetrics(keras.callbacks.Callback):
     def __init__(
         self,
         file: Path,
-        timer: StepTimer,
+        speeds: Speeds,
         *,
         labels: dict[str, str],
-        global_batch: int,
         workers: int,
         epochs: int,
         steps_per_epoch: int,
-        trace: Trace | None = None,
     ) -> None:
         super().__init__()
         self._file = file
-        self._trace = trace
-        self._timer = timer
+        self._speeds = speeds
         self._labels = labels
-        self._global_batch = global_batch
         self._steps_per_epoch = steps_per_epoch
         restarts = os.environ.get("OOODIST_RESTART", "0")
         self._fixed = {
@@ -99,20 +92,13 @@ class WriteMetrics(keras.callbacks.Callback):
         self._write(self._steps_per_epoch, logs)
 
     def _write(self, step: int, logs: Any) -> None:
-        seconds = self._timer.recent()
-        values = self._fixed | {
+        values = self._fixed | self._speeds.measured()
+        values |= {
             "epoch": self._epoch + 1.0,
             "step": float(self._epoch * self._steps_per_epoch + step),
             "steps_left_out_total": float(self.model.ooodist.strategy.watch.num_skipped),
             "written_seconds": time.time(),
         }
-        if seconds:
-            values["step_seconds"] = seconds
-            values["samples_per_second"] = self._global_batch / seconds
-        if self._trace is not None and (recorded := self._trace.summary) is not None:
-            values["exchange_seconds"] = recorded.exchange_seconds
-            if recorded.exchange_seconds:  # else there is nothing to hide
-                values["exchange_hidden_share"] = recorded.hidden_share
         lines = []
         for name, (kind, text) in _HELP.items():
             entries: list[tuple[dict[str, str], float]] = (

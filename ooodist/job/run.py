@@ -34,6 +34,7 @@ from ooodist.errors import SharedError, UserError, brief
 from ooodist.job import causes
 from ooodist.job.operator_metrics import WriteMetrics
 from ooodist.job.preparation import Job, set_up
+from ooodist.job.speeds import Speeds, WriteSpeeds
 from ooodist.job.summary import CSV_NAME, MODEL_NAME, TENSORBOARD_NAME, compare, summary
 from ooodist.job.termination import AgreeOnTheEnd, Termination
 from ooodist.planner.data_parallel import plan as plans
@@ -383,10 +384,11 @@ def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Ca
         traces.append(trace := Trace(job.folder, report.trace))
     if job.engine.rank:
         return traces
+    speeds = Speeds(timer, job.config.batch * job.workers, trace)
     callbacks: list[keras.callbacks.Callback] = [
         Progress(
             timer,
-            global_batch=job.config.batch * job.workers,
+            global_batch=speeds.global_batch,
             epochs=epochs,
             steps_per_epoch=job.steps_per_epoch,
         )
@@ -395,18 +397,17 @@ def _reports(job: Job, timer: StepTimer, epochs: int) -> list[keras.callbacks.Ca
         callbacks.append(
             WriteMetrics(
                 Path(report.metrics),
-                timer,
+                speeds,
                 labels={"job": job.folder.name, "engine": job.engine.name},
-                global_batch=job.config.batch * job.workers,
                 workers=job.engine.size,
                 epochs=epochs,
                 steps_per_epoch=job.steps_per_epoch,
-                trace=trace,
             )
         )
     if report.tensorboard:
-        log_folder = str(job.folder / TENSORBOARD_NAME)
+        log_folder = job.folder / TENSORBOARD_NAME
         callbacks.append(
-            keras.callbacks.TensorBoard(log_folder, update_freq="epoch", write_graph=False)
+            keras.callbacks.TensorBoard(str(log_folder), update_freq="epoch", write_graph=False)
         )
+        callbacks.append(WriteSpeeds(log_folder, speeds))
     return [*callbacks, *traces]

@@ -15,6 +15,7 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.job import operator_metrics
 from ooodist.job.operator_metrics import WriteMetrics
+from ooodist.job.speeds import Speeds
 from ooodist.report.data_parallel.trace import TraceSummary
 from ooodist.trainer.progress import StepTimer
 from tests.job.test_run import run
@@ -68,8 +69,8 @@ def test_a_job_writes_it(engine: Engine, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def writer(file: Path, trace: Any = None, **labels: str) -> Any:
-    totals = {"global_batch": 8, "workers": 2, "epochs": 3, "steps_per_epoch": 10}
-    made = WriteMetrics(file, StepTimer(), labels=labels, trace=trace, **totals)
+    totals = {"workers": 2, "epochs": 3, "steps_per_epoch": 10}
+    made = WriteMetrics(file, Speeds(StepTimer(), 8, trace), labels=labels, **totals)
     watch = SimpleNamespace(num_skipped=4)
     made.set_model(SimpleNamespace(ooodist=SimpleNamespace(strategy=SimpleNamespace(watch=watch))))
     return made

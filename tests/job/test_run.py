@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ooodist import engines
@@ -172,6 +173,13 @@ def test_what_a_job_writes(
     events = EventAccumulator(str(tmp_path / "tensorboard" / "validation"))
     events.Reload()
     assert len(events.Tensors("epoch_loss")) == 4
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "train"))
+    events.Reload()
+    seconds, samples = (
+        [tf.make_ndarray(each.tensor_proto) for each in events.Tensors(f"speed/{name}")]
+        for name in ("step_seconds", "samples_per_second")
+    )
+    np.testing.assert_allclose(np.multiply(seconds, samples), [128] * 4, rtol=1e-5)
     written = job_file.load(tmp_path / "config.yaml")
     assert (written.epochs, written.model.layers) == (4, (8,))
     assert (

@@ -7,18 +7,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import ooodist
 from ooodist.errors import WorkerError
-from ooodist.launcher.cleaner import Cleaner
 from ooodist.launcher.function import travel
-from tests.fork_server import fast_python
 from tests.jobs import ROOT
 from tests.launcher.conftest import wait_until
 from tests.launcher.function import functions
+from tests.launcher.function.quick import quick_workers
 
 PROGRAM = Path(functions.__file__)
 
@@ -33,13 +31,7 @@ def test_results_come_by_rank_and_rank_0_is_heard(capsys: pytest.CaptureFixture[
 def test_functions_of_a_notebook_train(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    popen = Cleaner.popen
-
-    def with_quick_workers(self: Cleaner, command: list[str], **options: Any) -> Any:
-        command[command.index("--") + 1] = fast_python()
-        return popen(self, command, **options)
-
-    monkeypatch.setattr(Cleaner, "popen", with_quick_workers)
+    quick_workers(monkeypatch)
     source = PROGRAM.read_text().partition("def trains()")[2].partition("\n\n\n")[0]
     cell = {"ooodist": ooodist, "__name__": "__main__"}  # no module has it
     exec(f"def trains(){source}", cell)

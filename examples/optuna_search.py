@@ -1,0 +1,38 @@
+"""Optuna looks for a learning rate and a width; each trial trains on two workers."""
+
+import optuna
+
+import ooodist
+
+
+def train(rate: float, width: int) -> float:
+    """Trains on one worker of a trial, as any program of ooodist; returns the accuracy."""
+    import ooodist
+
+    ooodist.init()
+
+    import keras
+
+    from ooodist.data.kinds import digits
+
+    x, y = digits.load()  # your own data here
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Flatten(), keras.layers.Dense(width, "relu"), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((8, 8)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(rate), loss, metrics=["accuracy"])
+    model = ooodist.distribute(model)
+    fitted = model.fit(x / 16, y, batch_size=64, epochs=2, validation_split=0.2, verbose=0)
+    return fitted.history["val_accuracy"][-1]
+
+
+def objective(trial: optuna.Trial) -> float:
+    """Runs one trial; all workers have the same accuracy."""
+    rate = trial.suggest_float("rate", 1e-3, 1e-1, log=True)
+    width = trial.suggest_int("width", 16, 64, step=16)
+    return ooodist.run(train, [rate, width], np=2)[0]
+
+
+study = optuna.create_study(direction="maximize")
+study.optimize(objective, n_trials=2)
+print(f"best of {len(study.trials)} trials: {study.best_params}")

@@ -1,0 +1,27 @@
+"""Searches of other libraries whose trials train on workers: the examples, as a user runs them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import ROOT
+from tests.launcher.function.quick import quick_workers
+
+
+@pytest.mark.parametrize("package", ["optuna", "keras_tuner"])
+def test_trials_train_on_two_workers(
+    package: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip(package, reason=f"pip install {package.replace('_', '-')}")
+    monkeypatch.chdir(tmp_path)
+    quick_workers(monkeypatch)
+    runpy.run_path(str(ROOT / f"examples/{package}_search.py"), run_name="__main__")
+    shown = capsys.readouterr()
+    assert "best of 2 trials: {'rate': 0.0" in shown.out
+    assert shown.err.count("engine collective (OOODIST_ENGINE=collective): rank 0 of 2") == 2
