@@ -17,11 +17,16 @@ from ooodist.util.importing import without_collection
 if TYPE_CHECKING:
     from ooodist.engines import init, shutdown
     from ooodist.engines.base import Engine
-    from ooodist.engines.objects import allgather_object, broadcast_object
     from ooodist.graph.recurrent import put_recurrent_gradients_after_loop
     from ooodist.job.distribute import distribute
     from ooodist.job.pipelined import pipelined
-    from ooodist.step.all_ranks import allgather, allreduce, barrier
+    from ooodist.step.all_ranks import (
+        allgather,
+        allgather_object,
+        allreduce,
+        barrier,
+        broadcast_object,
+    )
     from ooodist.step.optimizer import apply
     from ooodist.step.tape import DistributedGradientTape
     from ooodist.trainer.fit import flush, whole
@@ -66,8 +71,8 @@ _HOME = {
     "apply": "ooodist.step.optimizer",
     "allreduce": "ooodist.step.all_ranks",
     "allgather": "ooodist.step.all_ranks",
-    "allgather_object": "ooodist.engines.objects",
-    "broadcast_object": "ooodist.engines.objects",
+    "allgather_object": "ooodist.step.all_ranks",
+    "broadcast_object": "ooodist.step.all_ranks",
     "barrier": "ooodist.step.all_ranks",
 }
 

@@ -1,6 +1,7 @@
-"""Means, sums and gathers of tensors over all ranks: what a program exchanges besides gradients.
+"""Exchanges of a program's own: means, sums and gathers of tensors, and Python objects.
 
-Inside a traced step they are differentiable, so a loss can compare the samples of all workers, as
+Objects travel as JSON, so nothing that is received is executed. Inside a traced step, exchanges of
+tensors are differentiable, so a loss can compare the samples of all workers, as
 the in-batch negatives of a contrastive loss::
 
     rank 0   a0 -> [ allgather ] -> a0 a1 -> loss 0      d loss 0 / d a0 ─┐
@@ -12,6 +13,7 @@ they get that of the mean of the losses, which is what one process computes.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import tensorflow as tf
@@ -78,6 +80,43 @@ def barrier() -> None:
     engines.current().barrier()
 
 
+def broadcast_object(value: Any = None, root: int = 0) -> Any:
+    """Returns the object of rank ``root`` on every rank; all ranks call it.
+
+    Args:
+        value: null, true, numbers, text, and lists and dictionaries of them, whose keys are text.
+            Tuples arrive as lists. The values of other ranks than ``root`` are ignored.
+        root: rank that has the object, from 0.
+
+    Raises:
+        UserError: on all ranks, if JSON cannot hold the object, or there is no such rank.
+    """
+    engine = engines.current()
+    if root not in range(engine.size):
+        raise UserError(f"broadcast_object: root is {root}; it must be 0 to {engine.size - 1}")
+    text = ""
+    with engine.agreed():
+        if engine.rank == root:
+            text = _text(value, "broadcast_object")
+    return json.loads(engine.broadcast_text(text, root))
+
+
+def allgather_object(value: Any) -> list[Any]:
+    """Returns the objects of all ranks, by rank; all ranks call it.
+
+    Args:
+        value: as for :func:`broadcast_object`; each rank may have another.
+
+    Raises:
+        UserError: on all ranks, if JSON cannot hold the object of one.
+    """
+    engine = engines.current()
+    text = ""
+    with engine.agreed():
+        text = _text(value, "allgather_object")
+    return [json.loads(received) for received in engine.gather_text(text)]
+
+
 def sum_over_ranks(
     engine: Engine, tensor: tf.Tensor, name: str, *, any_shape: bool = False
 ) -> tf.Tensor:
@@ -123,3 +162,30 @@ def _numbers(tensor: Any, function: str) -> tf.Tensor:
             "it to floats or integers"
         )
     return found
+
+
+def _text(value: Any, function: str) -> str:
+    """The object as JSON. Raises UserError."""
+    try:
+        _check(value, function)
+    except RecursionError as error:
+        raise UserError(f"{function}: the object contains itself, or is too deep") from error
+    return json.dumps(value)
+
+
+def _check(value: Any, function: str) -> None:
+    """Raises UserError for what JSON would refuse, or change without a word."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise UserError(f"{function}: the key {key!r} is not text; make it text, as by str")
+            _check(item, function)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check(item, function)
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        raise UserError(
+            f"{function}: a {type(value).__name__} cannot travel; give numbers, text, and lists "
+            "and dictionaries of them (an array as array.tolist(); tensors by allgather, or by "
+            "broadcast of a variable)"
+        )
