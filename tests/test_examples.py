@@ -34,7 +34,7 @@ PAGES = {
         ]
     )
 }
-PROGRAMS = ("python", "horovodrun", "mpirun", "examples/", "scripts/", "git")
+PROGRAMS = ("python", "horovodrun", "mpirun", "ooodist-engines", "examples/", "scripts/", "git")
 LAUNCHERS = ("horovodrun", "mpirun", "bpslaunch")  # that ooodist-engines installs
 INSTALLED = Path(sys.executable).parent
 PATH = f"{INSTALLED}:{os.environ['PATH']}"
@@ -43,7 +43,7 @@ PATH = f"{INSTALLED}:{os.environ['PATH']}"
 NOT_RUN = {
     "git clone": "it has brought this folder",
     "scripts/quickstart.sh": "tests/test_quickstart.py",
-    "scripts/install_engines.sh": "tests/engines/test_install_engines.py",
+    "ooodist-engines": "tests/engines/test_install_engines.py",
     "horovodrun -np 2 python -m ooodist.": "tests/plan",
     "python -m ooodist.plan --config": "tests/plan",
     "python -m ooodist.plan --costs examples/costs.yaml --devices": "tests/plan",
