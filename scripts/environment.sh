@@ -2,6 +2,7 @@
 #
 #   make_environment EXTRA...   creates .venv (OOODIST_VENV: elsewhere) with these extras of
 #                               pyproject.toml; does nothing if it is there and up to date.
+#                               INSTALL_OPTIONS: further options of pip install.
 #   make_keras_hub              installs KerasHub, for the tests of its models.
 #   make_network_tools          installs what launch/netlab.py and the tests of hosts over ssh need
 #                               of the system, if it is root.
@@ -66,9 +67,9 @@ make_environment() {
   fi
   echo "installing ooodist and what it needs ($extras) into $VENV"
   # setuptools < 70 for the builds of Horovod and BytePS, which use what later ones removed.
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check 'setuptools<70' wheel ||
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check ${INSTALL_OPTIONS:-} 'setuptools<70' wheel ||
     fail "pip failed; see above"
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -e "$ROOT[$extras]" ||
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check ${INSTALL_OPTIONS:-} -e "$ROOT[$extras]" ||
     fail "pip failed; see above"
   rm -f "$VENV"/.ooodist-*
   touch "$stamp"

@@ -13,6 +13,9 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
 fi
 
 SECONDS=0
+# pip would compile all modules to bytecode, which takes half of its time; Python compiles those that it
+# imports, once, unless it may not write them.
+[ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || INSTALL_OPTIONS=--no-compile
 make_environment cpu
 echo "set-up: $SECONDS s"
 cd "$ROOT"
