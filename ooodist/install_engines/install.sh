@@ -248,13 +248,13 @@ install_system_packages() {
 }
 
 # Same fingerprint, same binary: of the patch without its header, the flags of the build, the
-# variables that choose Horovod's GPU libraries, and whether Open MPI is a wheel.
+# variables that choose Horovod's GPU libraries, and where Open MPI is if it is a wheel.
 fingerprint() {
   {
     sed -n '/^diff/,$p' "$PATCH"
     echo "${FLAGS[@]}"
     if [ ${#LIBRARIES[@]} != 0 ]; then sed -n '/^make_cuda/,/^}/p' "${BASH_SOURCE[0]}"; fi
-    if [ "$ENGINE" = horovod ] && [ -x "$PROGRAMS/mpicxx" ]; then echo "$OPENMPI"; fi
+    if [ "$ENGINE" = horovod ] && [ -x "$PROGRAMS/mpicxx" ]; then echo "$PREFIX"; fi
     env | grep -E '^HOROVOD_(GPU|NCCL|CUDA|ROCM)' | sort || true
   } | sha256sum | cut -c1-12
 }
