@@ -17,7 +17,7 @@ site=$(realpath -m "${1:-$ROOT/site}")
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 cd "$ROOT"
-git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$copy"
+git ls-files -z --cached --others --exclude-standard | xargs -0 cp --no-dereference --parents -t "$copy"
 export PYTHONPATH=$copy NO_MKDOCS_2_WARNING=1 TF_CPP_MIN_LOG_LEVEL=2
 "$VENV/bin/mkdocs" build --strict --config-file "$copy/docs/mkdocs.yml" --site-dir "$site"
 echo "built: $site/index.html"

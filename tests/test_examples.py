@@ -225,7 +225,8 @@ def test_files_that_commands_name_are_there_and_each_example_is_named() -> None:
     for name in named:
         assert (ROOT / name).is_file(), name
     programs = {f"examples/{path.name}" for path in (ROOT / "examples").iterdir()}
-    assert programs - {"examples/README.md"} <= named
+    notebooks = {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.ipynb")}
+    assert programs - notebooks - {"examples/README.md"} <= named
 
 
 def test_every_reason_is_for_a_command_and_every_test_is_there() -> None:

@@ -55,10 +55,17 @@ def test_completion_shows_the_public_names_alone() -> None:
     assert "__version__" in dir(ooodist)
 
 
+def test_the_reference_has_all_names() -> None:
+    page = (Path(__file__).parents[1] / "docs/api.md").read_text("utf-8")
+    assert sorted(re.findall(r"^::: ooodist\.(\w+)$", page, re.MULTILINE)) == sorted(
+        ooodist.__all__
+    )
+
+
 def test_the_documentation_names_what_there_is() -> None:
     root = Path(__file__).parents[1]
     options = inspect.signature(ooodist.distribute).parameters
-    for page in (root / "README.md", *(root / "docs").glob("*.md")):
+    for page in (root / "README.md", root / "examples/README.md", *(root / "docs").glob("*.md")):
         text = page.read_text("utf-8")
         for name in re.findall(r"(?<![\w./-])ooodist\.([A-Za-z]\w*)\(", text):
             assert name in ooodist.__all__, (page.name, name)

@@ -11,6 +11,8 @@ from typing import NoReturn
 
 from ooodist.util.program import CRASH_CODE, print_error
 
+STANDARD_ERROR = 2  # the descriptor
+
 
 def abort(code: int) -> NoReturn:
     """Ends this process at once: no waiting for other ranks, no clean-up that could hang.
@@ -55,8 +57,9 @@ def ending_after(seconds: float, error: str, *, shows_stacks: bool = True) -> It
     timer.start()
     if shows_stacks:
         # TensorFlow connects without letting other Python threads run; this timer needs no Python,
-        # and shows in which function the process was.
-        faulthandler.dump_traceback_later(seconds + 1, exit=True)
+        # and shows in which function the process was. It writes to standard error itself, because
+        # sys.stderr of a notebook is no file.
+        faulthandler.dump_traceback_later(seconds + 1, exit=True, file=STANDARD_ERROR)
     try:
         yield
     finally:
