@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ooodist.errors import UserError
+from ooodist.errors import UserError, WorkerError
 from ooodist.util.packages import importing_tensorflow
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DistributedGradientTape",
     "UserError",
+    "WorkerError",
     "allgather",
     "allgather_object",
     "allreduce",
