@@ -46,7 +46,8 @@ def run(
     Args:
         function: is called on each worker. It, its arguments and its results travel as pickles, in
             files that only this user can read.
-        args, kwargs: its arguments, the same on all workers.
+        args: its arguments, the same on all workers.
+        kwargs: its arguments by keyword.
         np: the number of workers.
         engine: "collective", "horovod", "byteps", "mpi" (for pipelines), "horovod-mpi" or "local".
         hosts: as ``a:2,b:2`` or a file with a host a line, which ssh reaches without a question;
