@@ -73,5 +73,5 @@ def test_a_number_of_ranks_that_is_not_known_is_an_error(monkeypatch: pytest.Mon
     monkeypatch.setattr(engines, "_current", engine)
     assert (ooodist.local_rank(), ooodist.local_size()) == (0, 1)
     engine.local_size = None  # as with bpslaunch
-    with pytest.raises(ooodist.UserError, match="start the job by python -m ooodist.launch"):
+    with pytest.raises(ooodist.UserError, match="start the job by python -m"):
         ooodist.local_size()
