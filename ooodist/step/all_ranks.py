@@ -1,8 +1,8 @@
-"""Exchanges of a program's own: means, sums and gathers of tensors, and Python objects.
+"""A program's own exchanges: means, sums and gathers of tensors, and Python objects.
 
-Objects travel as JSON, so nothing that is received is executed. Inside a traced step, exchanges of
-tensors are differentiable, so a loss can compare the samples of all workers, as
-the in-batch negatives of a contrastive loss::
+Objects travel as JSON, so no received data is executed. Inside a traced step, exchanges of tensors
+are differentiable, so a loss can compare the samples of all workers, as the in-batch negatives of a
+contrastive loss::
 
     rank 0   a0 -> [ allgather ] -> a0 a1 -> loss 0      d loss 0 / d a0 ─┐
     rank 1   a1 -> [           ] -> a0 a1 -> loss 1      d loss 1 / d a0 ─┴─ sum -> rank 0
@@ -185,7 +185,7 @@ def _check(value: Any, function: str) -> None:
             _check(item, function)
     elif not (value is None or isinstance(value, bool | int | float | str)):
         raise UserError(
-            f"{function}: a {type(value).__name__} cannot travel; give numbers, text, and lists "
-            "and dictionaries of them (an array as array.tolist(); tensors by allgather, or by "
-            "broadcast of a variable)"
+            f"{function}: a value of type {type(value).__name__} cannot travel; give numbers, "
+            "text, and lists and dictionaries of them (a number of NumPy as number.item(), an "
+            "array as array.tolist(); tensors by allgather, or by broadcast of a variable)"
         )
