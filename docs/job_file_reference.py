@@ -140,7 +140,7 @@ def takes(cls: type, field: dataclasses.Field[Any], hint: Any) -> str:
         return f"[the keys below](#{field.name}){nothing}"
     if "reader" in field.metadata:
         of_keras = "Keras's name, or a group of `name` and its arguments"
-        return f"a list, each item {of_keras}" if field.name == "metrics" else of_keras
+        return f"a list, each item {of_keras}" if "tuple[" in str(hint) else of_keras
     if "FeatureConfig" in str(hint):
         return "a group of [features](#features-each-of-them)"
     return described(hint)

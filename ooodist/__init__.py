@@ -97,13 +97,13 @@ def local_rank() -> int:
 def local_size() -> int:
     """Returns the number of ranks on this host.
 
-    Raises UserError where nobody knows it: with BytePS, if neither ``ooodist.launch`` nor the
-    variables OOODIST_LOCAL_RANK and OOODIST_LOCAL_SIZE say it.
+    Raises:
+        UserError: it is not known, as BytePS's own launcher does not count the ranks of a host.
     """
     size = _engine().local_size
     if size is None:
         raise UserError(
-            "local_size: with BytePS's own launcher, no process knows how many share its host; "
+            "local_size is not known, as BytePS's own launcher does not count the ranks of a host; "
             "start the job by python -m ooodist.launch, or set OOODIST_LOCAL_RANK and "
             "OOODIST_LOCAL_SIZE for each process"
         )

@@ -22,11 +22,6 @@ def steps_of(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
         yield from steps_of(each)
 
 
-def is_source(dataset: tf.data.Dataset) -> bool:
-    """Whether a data set, of those that :func:`steps_of` yields, is made of no other."""
-    return len(list(steps_of(dataset))) == 1
-
-
 def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
     """Returns the two seeds of ``Dataset.shuffle``, both 0 if it has none; None if this is no such.
 

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from ooodist import engines
-from ooodist.compat.tensorflow_data import is_source, sharded_by_file, shuffle_seeds, steps_of
+from ooodist.compat.tensorflow_data import sharded_by_file, shuffle_seeds, steps_of
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.util.quantity import counted
@@ -81,7 +81,7 @@ def _by_file(
 ) -> tf.data.Dataset | None:
     """Returns the part by file; None if the data set reads no files, or not enough."""
     steps = list(steps_of(dataset))
-    sources = [step for step in steps if is_source(step)]
+    sources = [step for step in steps if len(list(steps_of(step))) == 1]  # made of no other
     files = [int(step.cardinality()) for step in sources]
     names = tf.TensorSpec((), tf.string)
     if (

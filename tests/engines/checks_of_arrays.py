@@ -83,7 +83,8 @@ def check_objects_of_users(engine: Engine) -> None:
     own["itself"] = own
     for value, message in (
         ({3: "three"}, "the key 3 is not text"),
-        ([np.zeros(3)], "a ndarray cannot travel"),
+        ([np.zeros(3)], "a value of type ndarray cannot travel"),
+        ({"loss": np.float32(1)}, r"a number of NumPy as number.item\(\)"),
         (own, "contains itself"),
     ):
         with pytest.raises(UserError, match=message):  # on the other ranks, too

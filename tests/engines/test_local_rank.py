@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
+import pytest
+
+import ooodist
+from ooodist import engines
+from ooodist.engines.local import LocalEngine
 from ooodist.engines.local_rank import LocalRank
 
 CLAIMS = """
@@ -61,3 +66,12 @@ def test_another_job_begins_at_0() -> None:
     job = f"test-{uuid4()}"
     held = [LocalRank(job), LocalRank(f"{job}-other"), LocalRank(job)]
     assert [place.rank for place in held] == [0, 0, 1]
+
+
+def test_a_number_of_ranks_that_is_not_known_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LocalEngine()
+    monkeypatch.setattr(engines, "_current", engine)
+    assert (ooodist.local_rank(), ooodist.local_size()) == (0, 1)
+    engine.local_size = None  # as with bpslaunch
+    with pytest.raises(ooodist.UserError, match="start the job by python -m"):
+        ooodist.local_size()

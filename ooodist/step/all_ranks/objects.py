@@ -1,4 +1,4 @@
-"""Python objects that ranks exchange. They travel as JSON, so nothing received is executed."""
+"""Python objects that ranks exchange. They travel as JSON, so no received data is executed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _check(value: Any, function: str) -> None:
             _check(item, function)
     elif not (value is None or isinstance(value, bool | int | float | str)):
         raise UserError(
-            f"{function}: a {type(value).__name__} cannot travel; give numbers, text, and lists "
-            "and dictionaries of them (an array as array.tolist(); tensors by allgather, or by "
-            "broadcast of a variable)"
+            f"{function}: a value of type {type(value).__name__} cannot travel; give numbers, "
+            "text, and lists and dictionaries of them (a number of NumPy as number.item(), an "
+            "array as array.tolist(); tensors by allgather, or by broadcast of a variable)"
         )
