@@ -81,7 +81,7 @@ def _by_file(
 ) -> tf.data.Dataset | None:
     """Returns the part by file; None if the data set reads no files, or not enough."""
     steps = list(steps_of(dataset))
-    sources = [step for step in steps if len(list(steps_of(step))) == 1]  # made of no other
+    sources = [step for step in steps if len(list(steps_of(step))) == 1]  # of itself alone
     files = [int(step.cardinality()) for step in sources]
     names = tf.TensorSpec((), tf.string)
     if (
