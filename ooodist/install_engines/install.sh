@@ -228,6 +228,7 @@ missing_packages() {
 
 install_system_packages() {
   local missing log=$CACHE/logs/system.log
+  rm -f "$log"
   missing=$(missing_packages "$@")
   if [ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing the system packages $missing"
