@@ -228,6 +228,7 @@ missing_packages() {
 
 install_system_packages() {
   local missing log=$CACHE/logs/system.log
+  rm -f "$log"
   missing=$(missing_packages "$@")
   if [ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing the system packages $missing"
@@ -374,10 +375,10 @@ check_nccl() {
 
 check() {
   # Open MPI: as root and with fewer cores than processes only if told so; and processes that wait
-  # must not take the others' cores.
+  # must not take the others' cores. isolated: on this machine alone, so that ssh may be absent.
   env TF_CPP_MIN_LOG_LEVEL=2 \
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 \
+    OMPI_MCA_plm=isolated OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 \
     timeout --kill-after=10 "$CHECK_SECONDS" "$@" >>"$LOG" 2>&1 </dev/null 9>&- ||
     stop "it is installed, but two processes failed to exchange with '$*' (log: $LOG)"
 }

@@ -66,15 +66,18 @@ def process(
         {host.own_name: host.folder for host in workers if isinstance(host, SshHost)}
     )
     given = passed_on(os.environ) | OUTPUT | variables
-    options = {
-        "plm_rsh_agent": shlex.join([*way.ssh, *ssh_options()]),
-        "plm_rsh_no_tree_spawn": "1",  # hosts need not reach each other by ssh
-        # From its SIGTERM to its SIGKILL, in seconds. Ranks may save on a signal of the launcher,
-        # not of mpirun, which waits for so long, twice, even if all have ended.
-        "odls_base_sigkill_timeout": "0",
-    }
+    # From its SIGTERM to its SIGKILL, in seconds. Ranks may save on a signal of the launcher, not
+    # of mpirun, which waits for so long, twice, even if all have ended.
+    options = {"odls_base_sigkill_timeout": "0"}
     is_here = keepers == "{}"
-    if not is_here:  # A host that is gone is noticed as by ssh: 3 + 3 sixths of the limit.
+    if is_here:
+        options["plm"] = "isolated"  # else it fails where there is no ssh
+    else:
+        options |= {
+            "plm_rsh_agent": shlex.join([*way.ssh, *ssh_options()]),
+            "plm_rsh_no_tree_spawn": "1",  # hosts need not reach each other by ssh
+        }
+        # A host that is gone is noticed as by ssh: 3 + 3 sixths of the limit.
         sixth = math.ceil(heartbeat_seconds(os.environ) / 6)
         keep_alive = {"time": 3 * sixth, "intvl": sixth, "probes": 3}  # seconds, number
         options |= {f"oob_tcp_keepalive_{name}": str(each) for name, each in keep_alive.items()}

@@ -56,3 +56,14 @@ def test_ctrl_c_lets_ranks_save(launchers: Launchers) -> None:
     stdout, stderr = launcher.communicate(timeout=30)
     assert launcher.returncode == 130, stderr
     assert sorted(stdout.splitlines()) == ["[0] saved", "[1] saved"]
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="apt-get install openmpi-bin")
+def test_one_machine_needs_no_ssh(launchers: Launchers, tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "mpirun").symlink_to(str(shutil.which("mpirun")))
+    launchers.environment["PATH"] = str(folder)
+    done = launchers.run("-np", "2", "--engine", "mpi", "--", "/bin/echo", "started")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] started", "[1] started"]
