@@ -162,9 +162,10 @@ class DistributedFit:
             if not self._alike:
                 strategy.broadcast(batches[0])
                 self._alike = True
-                if self._is_new_data:
+                if self.engine.size > 1:
+                    first = batches[0] if self._is_new_data else None  # ranks may differ in that
                     self._is_new_data = False
-                    same_data.compare(self.engine, batches[0], strategy.shard)
+                    same_data.compare(self.engine, first, strategy.shard)
                 if self._restore is not None:  # in which ranks may differ
                     self._restore(batches[0])
                     self._restore = None

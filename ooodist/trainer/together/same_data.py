@@ -24,7 +24,7 @@ def compare(engine: Engine, batch: Any, place: tuple[int, int]) -> None:
 
     Args:
         engine: the ranks.
-        batch: what this rank has read from its data set; None if it reads nothing.
+        batch: what this rank has read from its data set; None if there is nothing to compare.
         place: which part of the data this rank should have, and of how many.
     """
     x, y, _ = (None,) * 3 if batch is None else keras.utils.unpack_x_y_sample_weight(batch)
