@@ -209,7 +209,8 @@ class Trace(keras.callbacks.Callback):
         timeline = make_timeline(read_op_events(folder), steps)
         if not timeline.num_steps:
             raise UserError(
-                "the profiler's recording holds no traced step (run_eagerly and jit_compile leave none)"
+                "the profiler's recording holds no traced step (run_eagerly and jit_compile leave "
+                "none)"
             )
         first_step = self._steps_before + 1
         to_compare = recorded_plan(self.model.ooodist.strategy.inner.planned, timeline)
