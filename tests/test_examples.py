@@ -58,6 +58,9 @@ NOT_RUN = {
     "python -m ooodist.train --print-config": "tests/config",
     "python examples/optuna_search.py": "tests/test_searches.py",
     "python examples/keras_tuner_search.py": "tests/test_searches.py",
+    "python -m ooodist.train --config examples/job.yaml --output runs/tracked": (
+        "tests/test_tracking.py"
+    ),
     "python -m ooodist.train --config examples/augmented.yaml": "tests/data/test_layers.py",
     "python launch/local.py -np 2 --engine collective -- python -m ooodist.train": "tests/data",
     "python -m ooodist.launch --engine horovod --hosts": "tests/launcher/ssh",
@@ -222,6 +225,7 @@ def test_what_is_wrong_in_a_command_is_found(command: str) -> None:
 def test_files_that_commands_name_are_there_and_each_example_is_named() -> None:
     words = [word for command in COMMANDS for word in shlex.split(command, comments=True)]
     named = {word for word in words if re.match(r"(examples|launch|scripts)/", word)}
+    named |= {f"examples/{name}.py" for name in re.findall(r"examples\.(\w+):", " ".join(words))}
     for name in named:
         assert (ROOT / name).is_file(), name
     programs = {f"examples/{path.name}" for path in (ROOT / "examples").iterdir()}
