@@ -329,7 +329,7 @@ def test_to_train_all_is_plain_training(
     ooodist.init("local")
     with caplog.at_level(logging.INFO, logger="ooodist"):
         found = ooodist.distribute(keras.models.clone_model(model()), elastic=elastic)
-    assert type(found.ooodist.strategy) is DataParallel
+    assert isinstance(found.ooodist.strategy, DataParallel)
     assert "all tensors are trained, always" in caplog.text
 
 

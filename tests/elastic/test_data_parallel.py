@@ -208,7 +208,7 @@ def test_a_rho_of_one_is_plain_training(
     plain: tuple[dict[str, Any], list[bytes]], profiles: str
 ) -> None:
     model = elastic(make(adamw()), profiles, accumulate=2, rho=1.0)
-    assert type(model.ooodist.strategy) is DataParallel
+    assert isinstance(model.ooodist.strategy, DataParallel)
     assert (fit(model), state(model)) == plain
 
 

@@ -109,4 +109,4 @@ def test_what_knows_no_rho_is_selected_once_and_whatever_it_costs(name: str) -> 
 def test_full_is_training_without_a_selection() -> None:
     ooodist.init("local")
     model = ooodist.distribute(keras.models.clone_model(sample()[0]), elastic={"select": "full"})
-    assert type(model.ooodist.strategy) is ooodist.job.distribute.DataParallel
+    assert isinstance(model.ooodist.strategy, ooodist.job.distribute.DataParallel)
