@@ -12,6 +12,7 @@ A compiled step has no order, and no exchange overlaps its backward pass
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,8 @@ from ooodist.data_parallel.xla import COMPILED, COMPILING, JitCompile, compiling
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.live import LiveTrial, Logs
 from ooodist.trainer.trial import LAUNCHES, ROUNDS, Candidate, Trial
+
+logger = logging.getLogger("ooodist")
 
 
 class CompiledDataParallel(DataParallel):
@@ -57,7 +60,12 @@ class CompiledDataParallel(DataParallel):
         if self.engine.size == 1 and self.model.jit_compile:  # as with Keras
             usual, other = other, usual
         if is_deterministic():
-            return usual.run  # when the other takes over depends on times
+            logger.info(
+                "jit_compile auto: steps stay %s, as ops are to be deterministic and a trial "
+                "depends on times",
+                usual.name,
+            )
+            return usual.run
         return _Compiling(self, usual, other)
 
     def settle(self, candidate: Candidate) -> None:
