@@ -12,7 +12,7 @@ from ooodist.config.keras_catalogue import Catalogue, catalogue, check_arguments
 from ooodist.config.keras_catalogue import snake_case as plain_snake_case
 from ooodist.config.named_arguments import NamedArguments
 from ooodist.errors import UserError
-from ooodist.util.user_functions import call_users
+from ooodist.util.user_functions import call_users, names_a_function
 
 # Those that jobs have keys for, or that take functions, and what to give in their place.
 _INSTEAD = {
@@ -37,8 +37,7 @@ CALLBACKS: Catalogue = catalogue(
 def check_callback(named: NamedArguments, path: str) -> NamedArguments:
     """Returns the callback with its canonical name. Raises UserError, which names a wrong key."""
     if ":" in named.name:
-        module, _, function = named.name.partition(":")
-        if not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
+        if not names_a_function(named.name):
             raise UserError(f"{path}.name is {named.name}; it must be package.module:function")
         return named
     for name, instead in _INSTEAD.items():

@@ -135,7 +135,7 @@ def _made(
             x = each(x)
         return x
 
-    return _without_autograph(apply), sample
+    return tf.autograph.experimental.do_not_convert(apply), sample
 
 
 def _as_function(
@@ -150,8 +150,3 @@ def _as_function(
     elif training and "seed" in inspect.signature(layer).parameters:
         return lambda x: layer(x, seed=seeds.next())
     return lambda x: layer(x, **options)
-
-
-def _without_autograph(function: Apply) -> Apply:
-    found: Apply = tf.autograph.experimental.do_not_convert(function)
-    return found

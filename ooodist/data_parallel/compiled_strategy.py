@@ -42,10 +42,12 @@ class CompiledDataParallel(DataParallel):
         super().__init__(*arguments)
         self._setting = setting
         self._settled: str | None = None  # the name of the way that is the faster
-        self.arguments += f" {setting}"
+        self._arguments = self.arguments
 
     def runner(self) -> Run:
         setting = setting_of(self.model, self.backward, self._setting)
+        # Ranks compare them before the first step: all compile, or none does.
+        self.arguments = f"{self._arguments} {setting} {is_deterministic()}"
         if not setting:
             return super().runner()
         steps = self.steps_per_execution

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ooodist.compat.tensorflow_runtime import is_deterministic
 from ooodist.data_parallel.live_planning import LivePlanning
 from ooodist.data_parallel.planning import (
     Planned,
@@ -40,7 +41,7 @@ class LiveDataParallel(DataParallel):
 
     def __init__(self, *arguments: Any, setting: JitCompile) -> None:
         super().__init__(*arguments)
-        self.arguments += f" {setting}"
+        self._arguments = self.arguments
         self._setting = setting
         self.warns_of_jit_compile = setting is False
         self.tried: str | None = None
@@ -50,13 +51,17 @@ class LiveDataParallel(DataParallel):
         self._live: LivePlanning | None = None
 
     def runner(self) -> Run:
+        default = OrderedBackward(self._default_exchange)
+        setting = setting_of(self.model, default, self._setting)
+        self._may_compile = bool(setting) and not is_deterministic()
+        # Ranks compare them before the first step: all try what XLA compiles, or none does.
+        self.arguments = f"{self._arguments} {self._may_compile}"
         if self.tried is not None:  # the model was compiled again since
             compiled = self.compiled_candidate() if self.tried == COMPILED else None
             return super().runner() if compiled is None else compiled.run
         if self._live is not None:
             self._live.close()
         planned = [] if self.planned is None else [self._candidate(self.planned)]
-        default = OrderedBackward(self._default_exchange)
         self._ways["default"] = default, None
         run = self._in_launches_of(default, self._default_steps)
         self._live = LivePlanning(
@@ -110,9 +115,9 @@ class LiveDataParallel(DataParallel):
 
     def compiled_candidate(self) -> Candidate | None:
         """Returns a way to train whose steps XLA compiles; None if that is not to be tried."""
-        default = OrderedBackward(self._default_exchange)
-        if not setting_of(self.model, default, self._setting):
+        if not self._may_compile:
             return None
+        default = OrderedBackward(self._default_exchange)
         self._ways[COMPILED] = default, None
         instead = self._in_launches_of(default, self._default_steps)
         run = self._in_launches_of(default, self._default_steps, compiled=True)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ooodist.errors import UserError
 from ooodist.models.base import DataDescription, ModelConfig
-from ooodist.util.user_functions import call_users
+from ooodist.util.user_functions import call_users, names_a_function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,7 @@ class FunctionConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        module, _, function = self.function.partition(":")
-        if not all(part.isidentifier() for part in [*module.split("."), *function.split(".")]):
+        if not names_a_function(self.function):
             raise UserError(
                 f"model {self.function!r} does not name a function; write package.module:function."
             )

@@ -10,6 +10,12 @@ from typing import Any
 from ooodist.errors import UserError
 
 
+def names_a_function(path: str) -> bool:
+    """Whether this text has the form ``package.module:function``."""
+    module, _, function = path.partition(":")
+    return all(part.isidentifier() for part in [*module.split("."), *function.split(".")])
+
+
 def call_users(path: str, arguments: Mapping[str, Any], key: str, returns: str) -> Any:
     """Calls a user's function, and returns what it returns.
 

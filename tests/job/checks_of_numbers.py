@@ -12,6 +12,7 @@ from tensorflow.python.framework import config
 
 import ooodist
 from ooodist.config.sections import PlanningConfig
+from ooodist.errors import UserError
 from ooodist.profiler.exchange_timing import ExchangeTimer
 from ooodist.step import replicas
 from tests.job import embeddings
@@ -160,6 +161,12 @@ def both_ways_are_tried_and_all_ranks_keep_the_same() -> None:
         each.fit(tokens, tokens, batch_size=BATCH, shuffle=False, verbose=0)
     assert not masked[0].ooodist.strategy.is_trying
     assert_close(values(masked[0]), values(masked[1]))
+    for order in ("inorder", "planned"):  # ranks that compile and others would wait for each other
+        model = fresh(linear, 100)
+        model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=rank == 0)
+        ooodist.distribute(model, order=order)
+        with pytest.raises(UserError, match=r"the arguments of ooodist\.distribute"):
+            model.fit(x[:64], y[:64], batch_size=BATCH, verbose=0)
 
 
 @check

@@ -67,8 +67,6 @@ def run(
         call = folder / CALL
         try:
             write(call, (function, tuple(args), dict(kwargs or {})))
-        except UserError:
-            raise
         except Exception as error:
             raise UserError(
                 f"ooodist.run: {function} and its arguments cannot be pickled "

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle  # also takes functions of a notebook or of ``__main__``
+
 from ooodist.errors import UserError, brief
 
 CALL = "call.pickle"
@@ -40,7 +42,7 @@ def failed(error: Exception, when: float) -> Outcome:
     """Returns the outcome for an exception, which travels with it if it can."""
     trace = "".join(traceback.format_exception(error))
     try:
-        _pickle().loads(_pickle().dumps(error))
+        cloudpickle.loads(cloudpickle.dumps(error))
     except Exception:  # its class decides what fails
         return Outcome(failure=brief(error), trace=trace, when=when)
     return Outcome(failure=brief(error), trace=trace, error=error, when=when)
@@ -48,10 +50,12 @@ def failed(error: Exception, when: float) -> Outcome:
 
 def write(file: Path, content: Any) -> None:
     """Writes a file that only this user can read; raises whatever cannot be pickled raises."""
-    data = _pickle().dumps(content)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    data = cloudpickle.dumps(content)
+    part = file.with_suffix(".part")  # a rank may be ended while it writes
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(data)
+    part.replace(file)
 
 
 def read(file: Path) -> Any:
@@ -62,20 +66,9 @@ def read(file: Path) -> Any:
             f"{file.parent} is open to other users, and what is read from it is run; keep what "
             "ooodist.run writes there private (mode 0700)"
         )
-    return _pickle().loads(file.read_bytes())
+    return cloudpickle.loads(file.read_bytes())
 
 
 def outcome_file(call: Path, rank: int) -> Path:
     """Returns the file in which a rank leaves its outcome, beside that of the call."""
     return call.with_name(f"rank-{rank}.pickle")
-
-
-def _pickle() -> Any:
-    """Returns cloudpickle, which also takes functions of a notebook or of ``__main__``."""
-    try:
-        import cloudpickle
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "ooodist.run needs the package cloudpickle: pip install cloudpickle"
-        ) from error
-    return cloudpickle

@@ -26,7 +26,6 @@ def main(call: Path) -> int:
     except Exception as error:
         when = time.time()
         traceback.print_exc()
-        file.unlink(missing_ok=True)
         write(file, failed(error, when))
         _end_at_once()
     engines = sys.modules.get("ooodist.engines")
