@@ -226,7 +226,9 @@ def test_a_training_that_explodes_leaves_healthy_checkpoints(
         "model.activation=linear",
         f"optimizer={{name: sgd, learning_rate: {rates}}}",
     ]
-    with pytest.raises(UserError, match=r"step 2[45]: weight \S+ is no longer finite"):
+    with pytest.raises(
+        UserError, match=r"steps .*: weight \S+ is no longer|loss is nan at epoch 3"
+    ):
         run(engine, tmp_path, *settings)
     files = sorted(file.name for file in tmp_path.glob("*.keras"))
     assert files == ["best.keras", "checkpoint-epoch-000002.keras"]
@@ -431,7 +433,10 @@ def unsaveable_model() -> keras.Model:
         (["metrics=[accuracy, accuracy]"], "metrics: accuracy is there twice"),
         (["model=tests.job.test_run:unsaveable_model"], "cannot be saved as a Keras file"),
         (["order={name: first_k, k: 99}"], "first_k has k = 99, but this model has 2 layers"),
-        (["optimizer.learning_rate=1e30", "epochs=2"], r"is no longer finite \(loss (nan|inf)\)"),
+        (
+            ["optimizer.learning_rate=1e30", "epochs=2"],
+            r"is no longer finite|the loss is (nan|inf) at epoch 1",
+        ),
     ],
 )
 def test_jobs_that_cannot_run(
