@@ -12,6 +12,7 @@ from pathlib import Path
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
 from ooodist.config.sections import OrderConfig
+from ooodist.engines.kinds import names
 from ooodist.errors import UserError
 from ooodist.util import program
 from ooodist.util.packages import importing_tensorflow
@@ -125,7 +126,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--engine",
-        choices=("auto", "local", "collective", "horovod", "byteps", "mpi"),
+        choices=("auto", *names()),
         help="overrides the key engine; auto: by how the process was launched",
     )
     parser.add_argument("--output", metavar="DIR", help="overrides the key output")

@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from ooodist.config import job as job_file
-from ooodist.engines.settings import DEFAULT_PARTITION_BYTES, planned_credits
+from ooodist.engines.kinds import find
+from ooodist.engines.kinds.byteps import DEFAULT_PARTITION_BYTES
 from ooodist.errors import UserError
 from ooodist.launcher.background_job import BackgroundJob
 from ooodist.launcher.lab import Lab
@@ -281,7 +282,7 @@ def limits(engine: str, for_plans: bool, most_steps: int = MOST_STEPS_PER_EXECUT
     """What the planner may choose; what the engine was started with it cannot change any more."""
     chosen = Limits(max_steps_per_execution=most_steps)
     if for_plans:
-        chosen = replace(chosen, credits=planned_credits(engine))
+        chosen = replace(chosen, credits=find(engine).credits)
     elif engine == "byteps":
         chosen = replace(chosen, credits=(None,))  # its default: everything in flight
     if engine == "byteps":

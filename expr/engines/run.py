@@ -18,7 +18,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ooodist.engines.settings import NICENESS
+from ooodist.engines.kinds.kind import NICENESS
 from ooodist.errors import UserError
 from ooodist.launcher.lab import Lab
 from ooodist.launcher.shaping import parse_rate

@@ -26,7 +26,7 @@ sys.path.insert(0, str(DATA_PAR))
 import run as data_par  # noqa: E402
 
 from ooodist.config import job as job_file  # noqa: E402
-from ooodist.engines.settings import planned_credits  # noqa: E402
+from ooodist.engines.kinds import find  # noqa: E402
 from ooodist.launcher.lab import Lab  # noqa: E402
 from ooodist.planner.costs import Network, StepCosts  # noqa: E402
 from ooodist.planner.data_parallel.plan import Plan  # noqa: E402
@@ -48,7 +48,7 @@ def plans_for(costs: StepCosts, network: Network, evaluations: int) -> dict[str,
     """The rows that the job set up for plans runs."""
     limits = Limits(
         max_steps_per_execution=2,
-        credits=planned_credits(ENGINE),
+        credits=find(ENGINE).credits,
         evaluations=evaluations,
         carrying=True,
     )

@@ -11,7 +11,6 @@ import keras
 
 from ooodist.config.sections import PlanningConfig
 from ooodist.engines.base import Engine
-from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
@@ -176,7 +175,7 @@ def limits_of(
     if engine.partition_bytes is not None:  # fixed since the engine started
         partitions, credits = (engine.partition_bytes,), (engine.pieces_in_flight,)
         return replace(limits, partitions=partitions, credits=credits)
-    return replace(limits, credits=planned_credits(engine.name, engine.max_credit))
+    return replace(limits, credits=engine.credits)
 
 
 def log_wire(plan: Plan, costs: StepCosts) -> None:

@@ -196,7 +196,7 @@ def distribute(
         engine,
         credit=credit,
         bucket_bytes=BUCKET_BYTES if bucket_bytes is None else bucket_bytes,
-        sum_rows=engine.name != "local" if sum_rows is None else sum_rows,
+        sum_rows=not engine.kind.is_alone if sum_rows is None else sum_rows,
         wire=wire if is_narrow and wire != "planned" else None,
         feedback=ErrorFeedback(lambda: loss_scale(model)) if is_narrow and error_feedback else None,
         rows=RowGradients(engine, "" if rows == "auto" else "rows is never"),

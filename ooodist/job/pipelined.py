@@ -110,7 +110,7 @@ def pipelined(
     if not isinstance(engine, MpiEngine):
         raise UserError(
             f"the engine is {engine.name}, but pipelines run over MPI; start with "
-            'ooodist.init("mpi"), under mpirun'
+            f'ooodist.init("{MpiEngine.name}"), under mpirun'
         )
     if devices is not None:
         with engine.agreed():
