@@ -16,7 +16,7 @@ from ooodist.engines.kinds import names
 from ooodist.errors import UserError
 from ooodist.util import program
 from ooodist.util.packages import importing_tensorflow
-from ooodist.util.program import Parser, refused
+from ooodist.util.program import Parser, refuse_given, refused
 
 EXAMPLES = """\
 examples:
@@ -80,17 +80,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _check_emulate(options: argparse.Namespace) -> None:
     """Raises UserError for options that an emulation would silently ignore."""
-    given = {
-        "--engine": options.engine,
-        "--output": options.output,
-        "--plan": options.plan,
-        "--profile": options.profile,
-        "--resume": options.resume,
-        "--print-config": options.print_config,
-    }
-    for name, value in given.items():
-        if value:
-            raise UserError(f"--emulate trains nothing, so {name} has no effect; leave it out")
+    refuse_given(
+        options,
+        ("--engine", "--output", "--plan", "--profile", "--resume", "--print-config"),
+        "--emulate trains nothing, so {} has no effect; leave it out",
+    )
 
 
 def _config(options: argparse.Namespace) -> Config:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 from pathlib import Path
 
 from ooodist.checkpoint import folder as folders
@@ -23,7 +22,7 @@ from ooodist.checkpoint.folder import Place
 from ooodist.checkpoint.parts import MANIFEST_NAME
 from ooodist.checkpoint.state import State
 from ooodist.errors import UserError
-from ooodist.util.addresses import open_address, os_errors
+from ooodist.util.addresses import Store, os_errors
 from ooodist.util.replacing import INCOMPLETE_PREFIX, flush_to_disk
 
 logger = logging.getLogger("ooodist")
@@ -31,32 +30,20 @@ logger = logging.getLogger("ooodist")
 OPTION = "checkpoint.copy_to"
 
 
-class Copies:
-    """The copies at an address.
-
-    Args:
-        address: a folder, which is created if missing, or any address that fsspec knows.
-        option: the key of the job file that names it, for errors.
-
-    Attributes:
-        address: as given.
-
-    Raises:
-        UserError: the address cannot be used.
-    """
+class Copies(Store):
+    """The copies at an address; ``option`` is the key of the job file that names it."""
 
     def __init__(self, address: str, option: str = OPTION) -> None:
-        self.address = address
+        super().__init__(address, option)
         self._option = option
-        self._files, self._root = open_address(address, option)
 
     def check_writable(self) -> None:
         """Writes a small file and deletes it. Raises UserError if it cannot."""
-        path = f"{self._root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
+        path = self.incomplete_path()
         try:
             with os_errors():
-                self._files.pipe_file(path, b"ooodist")
-                self._files.rm_file(path)
+                self.files.pipe_file(path, b"ooodist")
+                self.files.rm_file(path)
         except OSError as error:
             raise UserError(
                 f"{self._option} is {self.address}, where nothing can be written: {error}; give "
@@ -69,7 +56,7 @@ class Copies:
         Raises UserError if the address cannot be read.
         """
         try:
-            found = [(folders.place_of(name), name) for name in self._names()]
+            found = [(folders.place_of(name), name) for name, _ in self.listing()]
         except OSError as error:
             raise self._unreadable(error) from error
         return sorted((place, name) for place, name in found if place is not None)
@@ -80,20 +67,20 @@ class Copies:
             if path.is_dir():
                 self._put_parts(path)
                 return
-            temporary = f"{self._root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
-            self._files.put_file(str(path), temporary)
-            self._files.mv(temporary, f"{self._root}/{path.name}")
+            temporary = self.incomplete_path()
+            self.files.put_file(str(path), temporary)
+            self.files.mv(temporary, f"{self.root}/{path.name}")
 
     def prune(self, keep: int) -> None:
         """Deletes all but the ``keep`` newest, best ones that are no longer the best, and what a
         killed job left incomplete. Raises OSError."""
-        names = self._names()
+        names = [name for name, _ in self.listing()]
         places = sorted((place, name) for name in names if (place := folders.place_of(name)))
         best = sorted(name for name in names if name.startswith("best-epoch-"))
         left = [name for name in names if name.startswith(INCOMPLETE_PREFIX)]
         for name in (*(name for _, name in places[:-keep]), *best[:-1], *left):
             with contextlib.suppress(FileNotFoundError), os_errors():
-                self._files.rm(f"{self._root}/{name}", recursive=True)
+                self.files.rm(f"{self.root}/{name}", recursive=True)
 
     def fetch_newest(self, folder: Path) -> tuple[Path, State]:
         """Copies the newest undamaged checkpoint into a folder, and returns it with its state.
@@ -126,34 +113,24 @@ class Copies:
         )
 
     def _put_parts(self, path: Path) -> None:
-        target = f"{self._root}/{path.name}"
+        target = f"{self.root}/{path.name}"
         with contextlib.suppress(FileNotFoundError):
-            self._files.rm(target, recursive=True)
-        self._files.makedirs(target, exist_ok=True)
+            self.files.rm(target, recursive=True)
+        self.files.makedirs(target, exist_ok=True)
         for file in sorted(path.iterdir(), key=lambda file: file.name == MANIFEST_NAME):
-            self._files.put_file(str(file), f"{target}/{file.name}")
+            self.files.put_file(str(file), f"{target}/{file.name}")
 
     def _get(self, name: str, path: Path) -> None:
-        source = f"{self._root}/{name}"
+        source = f"{self.root}/{name}"
         with os_errors():
-            if not self._files.isdir(source):
-                self._files.get_file(source, str(path))
+            if not self.files.isdir(source):
+                self.files.get_file(source, str(path))
                 return
             path.mkdir()
-            for file in self._files.ls(source, detail=False):
+            for file in self.files.ls(source, detail=False):
                 file_name = file.rpartition("/")[2]
                 if file_name not in ("", ".", ".."):  # a bucket may list the folder itself
-                    self._files.get_file(file, str(path / file_name))
-
-    def _names(self) -> list[str]:
-        try:
-            with os_errors():
-                found = self._files.ls(self._root, detail=False)
-        except FileNotFoundError as error:
-            if type(error.__cause__).__name__ == "NoSuchBucket":  # misspelled: not an empty place
-                raise
-            return []  # a bucket has no empty folders
-        return [path.rstrip("/").rpartition("/")[2] for path in found]
+                    self.files.get_file(file, str(path / file_name))
 
     def _unreadable(self, error: OSError) -> UserError:
         return UserError(

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ooodist.compat.tensorflow_runtime import is_deterministic
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.data_parallel.xla import COMPILED, COMPILING, JitCompile, compiling, setting_of
 from ooodist.step.launch import Batch, Run
-from ooodist.trainer.live import LiveTrial, Logs
-from ooodist.trainer.trial import LAUNCHES, ROUNDS, Candidate, Trial
+from ooodist.trainer.live import LiveTrial
+from ooodist.trainer.trial import LAUNCHES, ROUNDS, Candidate
 
 logger = logging.getLogger("ooodist")
 
@@ -95,17 +94,9 @@ class _Compiling(LiveTrial[Any]):
         if self._other.name == COMPILED and not self._may_compile():
             self._settle(self._usual)
         else:
-            self._next = partial(self._try, Trial(self._engine, [self._usual, self._other]))
+            self._begin_trial([self._usual, self._other], self._usual.run)
 
-    def _try(self, trial: Trial, batches: Sequence[Batch]) -> Logs:
-        if len(batches) != trial.steps:  # the last of an epoch
-            return self._usual.run(batches)
-        logs = trial(batches)
-        if trial.fastest is not None:
-            self._settle(trial.fastest)
-        return logs
-
-    def _settle(self, candidate: Candidate) -> None:
-        self._strategy.settle(candidate)
+    def _settle(self, fastest: Candidate) -> None:
+        self._strategy.settle(fastest)
         self._strategy.is_trying = False
-        self._next = candidate.run
+        self._next = fastest.run

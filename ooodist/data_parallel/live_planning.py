@@ -41,8 +41,8 @@ from ooodist.profiler.folder import Profile
 from ooodist.step.launch import Batch
 from ooodist.trainer import live
 from ooodist.trainer.drift import DriftDetector
-from ooodist.trainer.live import MOST_SEARCHES, TIMED_CALLS, WORTH_TRYING, LiveTrial, Logs
-from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
+from ooodist.trainer.live import TIMED_CALLS, WORTH_TRYING, LiveTrial, Logs
+from ooodist.trainer.trial import Candidate, timed
 from ooodist.trainer.watchdog import expect_longer, expect_usual
 
 logger = logging.getLogger("ooodist")
@@ -157,7 +157,7 @@ class LivePlanning(LiveTrial[Found]):
             self._current = self._known["default"] = replace(self._usual, plan=plan)
             (seconds,) = self._most(statistics.median(self._times) * self._accumulate)
             self._observed = [Observed(plan, seconds)]
-            self._search_anew()
+            self._search_again()
         return logs
 
     def _default_plan(self, costs: StepCosts, network: Network) -> Plan:
@@ -170,8 +170,9 @@ class LivePlanning(LiveTrial[Found]):
 
     # Searches
 
-    def _search_anew(self) -> None:
-        assert self._profile is not None
+    def _search_again(self) -> None:
+        if self._profile is None:
+            return
         correction = correct(self._profile.costs, self._profile.network, self._observed)
         self._costs = correction.costs(self._profile.costs)
         self._network = correction.network(self._profile.network)
@@ -189,17 +190,10 @@ class LivePlanning(LiveTrial[Found]):
             correction.compute * correction.call,
         )
         request = Request(self._costs, self._network, self._job.limits())
-        self._begin_search(lambda: SearchProcess(request))
-        self._next, self._job.is_trying = self._wait, True
+        train = self._drift_detector or self._current.run
+        self._begin_search(lambda: SearchProcess(request), train)
 
-    def _wait(self, batches: Sequence[Batch]) -> Logs:
-        logs = (self._drift_detector or self._current.run)(batches)
-        # If the step time has drifted meanwhile, the search has ended and a trial has begun.
-        if self._next == self._wait and self._search_has_ended():
-            self._take_plans()
-        return logs
-
-    def _take_plans(self) -> None:
+    def _take_what_was_found(self) -> None:
         found = self._found(Found, self._current.name)
         plans = [] if found is None else self._worth_trying(found.plans)
         new = [self._job.candidate(plan, self._costs, self._network) for plan in plans]
@@ -232,43 +226,27 @@ class LivePlanning(LiveTrial[Found]):
     # Trials
 
     def _try(self, candidates: Sequence[Candidate]) -> None:
-        trial = Trial(self._engine, candidates)
-        self._job.begin_trial(trial.steps)
-        self._job.is_trying = True
-        whole = trial.steps * self._accumulate
+        steps = self._begin_trial(candidates, self._current.run, self._accumulate)
+        self._job.begin_trial(steps)
 
-        def run(batches: Sequence[Batch]) -> Logs:
-            if len(batches) != whole:  # a launch from before the trial, or an epoch's last batches
-                return self._current.run(batches)
-            logs = trial(batches)
-            if trial.fastest is not None:
-                self._learn(candidates, trial.seconds)
-                self._settle(trial.fastest)
-                if is_surprise(candidates, trial.seconds) and self._may_search():
-                    self._search_anew()
-            return logs
-
-        self._next = run
-
-    def _learn(self, candidates: Sequence[Candidate], seconds: Sequence[float]) -> None:
-        """Records the seconds per step of the candidates just tried, as the newest observations."""
+    def _end_trial(
+        self, candidates: Sequence[Candidate], seconds: Sequence[float], fastest: Candidate
+    ) -> None:
         tried = {each.name for each in candidates}
         older = [each for each in self._observed if each.plan.name not in tried]
         newer = zip(candidates, seconds, strict=True)
         self._observed = older + [
             Observed(each.plan, took) for each, took in newer if each.plan is not None
         ]
+        super()._end_trial(candidates, seconds, fastest)
 
-    def _may_search(self) -> bool:
-        return self._profile is not None and self._searches < MOST_SEARCHES
-
-    def _settle(self, candidate: Candidate) -> None:
-        self._current = candidate
-        self._job.settle(candidate)
+    def _settle(self, fastest: Candidate) -> None:
+        self._current = fastest
+        self._job.settle(fastest)
         self._job.is_trying = False
-        self._next = self._drift_detector = self._detecting_drift(candidate.run)
+        self._next = self._drift_detector = self._detecting_drift(fastest.run)
 
-    def _drifted(self, before: float, now: float) -> None:
+    def _drifted(self) -> None:
         self._observed, self._searches = [], 1
         self._try(list(self._known.values()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
+from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.step.sending.rows import RowGradients
 from ooodist.util import yaml_dataclass
 from ooodist.util.quantity import counted
@@ -54,11 +56,7 @@ def read_plan(file: Path, engine: Engine) -> Planned:
     Raises:
         UserError: the file cannot be read; on all ranks.
     """
-    text = ""
-    with engine.agreed():
-        if engine.rank == 0:
-            text = yaml_dataclass.dump(plans.read(file))
-    return Planned(_shared(text, engine))
+    return Planned(_shared(lambda: plans.read(file), engine))
 
 
 def find_plan(
@@ -145,11 +143,7 @@ def planned_for(
     Raises:
         UserError: no plan fits into the memory limit; on all ranks.
     """
-    text = ""
-    with engine.agreed():
-        if engine.rank == 0:
-            text = yaml_dataclass.dump(replace(_plan(order, costs, network, limits), model=model))
-    plan = _shared(text, engine)
+    plan = _shared(lambda: replace(_plan(order, costs, network, limits), model=model), engine)
     log_wire(plan, costs)
     return Planned(plan, costs, network)
 
@@ -206,8 +200,9 @@ def _plan(order: str, costs: StepCosts, network: Network, limits: Limits) -> Pla
     return predicted(plan, costs, network)
 
 
-def _shared(text: str, engine: Engine) -> Plan:
-    plan = plans.from_yaml(engine.broadcast_text(text), "of rank 0")
+def _shared(make: Callable[[], Plan], engine: Engine) -> Plan:
+    text = text_of_rank(engine, lambda: yaml_dataclass.dump(make()))
+    plan = plans.from_yaml(text, "of rank 0")
     engine.check_equal("the plan", plan.digest())
     if plan.predicted is not None:
         logger.info(

@@ -32,6 +32,7 @@ from ooodist.elastic.step_meter import StepMeter
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.ops import num_bytes
+from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.step.backward import variable_names
 from ooodist.trainer.watchdog import expect_longer
 from ooodist.transfer.provenance import not_copied
@@ -202,11 +203,7 @@ class Controller:
         expect_longer("an elastic renewal began")
         began = time.perf_counter()
         values = self._values(batches)
-        text = ""
-        with self.engine.agreed():
-            if self.engine.rank == 0:
-                text = json.dumps(self._decide(values))
-        decided = json.loads(self.engine.broadcast_text(text))
+        decided = json.loads(text_of_rank(self.engine, lambda: json.dumps(self._decide(values))))
         before = self.mask
         weights = frozenset(decided["weights"])
         changed = before is None or weights != before.weights

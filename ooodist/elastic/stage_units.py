@@ -40,6 +40,7 @@ from ooodist.planner.costs import StepCosts, UnitCost
 from ooodist.profiler.compute import measure_owners, weight_costs
 from ooodist.profiler.owners import Owner
 from ooodist.profiler.step import StepToMeasure
+from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.step.backward import named_variables, names_by_id
 from ooodist.util import yaml_dataclass
 
@@ -82,13 +83,13 @@ def measure_stage_units(
 
     measure_in_turns(traced_stage, measured_here, ranges, calls, engine)
     of_all = [engine.broadcast_text(found.as_text(), rank) for rank in range(engine.size)]
-    text = ""
-    with engine.agreed():
-        if engine.rank == 0:
-            with traced_whole(splitter) as (part, traced):
-                costs = stage_units(part, traced, stages, merged(of_all), splitter.model)
-                text = yaml_dataclass.dump(costs)
-    return yaml_dataclass.read_text(StepCosts, engine.broadcast_text(text), "of rank 0")
+
+    def costs() -> str:
+        with traced_whole(splitter) as (part, traced):
+            units = stage_units(part, traced, stages, merged(of_all), splitter.model)
+        return yaml_dataclass.dump(units)
+
+    return yaml_dataclass.read_text(StepCosts, text_of_rank(engine, costs), "of rank 0")
 
 
 @dataclass

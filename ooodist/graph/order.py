@@ -34,33 +34,16 @@ def baseline_order(units: Sequence[Unit]) -> list[str]:
     return [unit.name for unit in units]
 
 
-def first_k_order(units: Sequence[Unit], k: int) -> list[str]:
-    """Returns reverse first-k: the dW of the first k layers last, that of the first layer first.
+def movable_layers(units: Sequence[Unit]) -> list[list[str]]:
+    """Returns the dW units that first_k can defer, by layer, from the input up.
 
-    Args:
-        units: the backward units in baseline order.
-        k: 0 (baseline order) to the number of layers with a dW worth moving: one with a heavy op
-            (see light_ops.py). A layer is the dW units that wait for the same dX unit, such as a
-            kernel and its bias.
-
-    Raises:
-        UserError: k is out of range.
-
-    Source: Oh et al., EuroSys 2022, section 5.1 ("reverse first-k scheduling").
+    A layer is the dW units that wait for the same dX unit, such as a kernel and its bias. One of
+    light ops only is not worth moving. An early part of a weight that has several uses completes
+    nothing and stays where it is.
     """
-    # An early part of a weight that has several uses completes nothing and stays where it is.
     own = [unit for unit in units if unit.kind == "dW" and unit.variables and carries_edges(unit)]
     layers = sorted({unit.layer for unit in own}, reverse=True)
-    if not 0 <= k <= len(layers):
-        raise UserError(
-            f"order: first_k has k = {k}, but this model has {len(layers)} layers whose weight "
-            f"gradient can be moved; choose k from 0 to {len(layers)}"
-        )
-    deferred = {layer: rank for rank, layer in enumerate(layers[:k])}  # from the input up
-    late = [unit for unit in own if unit.layer in deferred]
-    late.sort(key=lambda unit: deferred[unit.layer])
-    now = [unit for unit in units if unit not in late]
-    return [unit.name for unit in now + late]
+    return [[unit.name for unit in own if unit.layer == layer] for layer in layers]
 
 
 def check_order(units: Sequence[Unit], order: Sequence[str]) -> None:

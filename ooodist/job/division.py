@@ -18,6 +18,7 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.pipeline.layer_costs import ModelCosts, read_model_costs
 from ooodist.planner.placement.division import Division, described, divide
+from ooodist.step.all_ranks.objects import text_of_rank
 
 logger = logging.getLogger("ooodist")
 
@@ -82,18 +83,14 @@ def choose_replicas(
     Raises:
         UserError: on all ranks, if no number is possible.
     """
-    text = ""
-    with engine.agreed():
-        if engine.rank == 0:
-            if costs is None:
-                assert parallel.costs is not None
-                costs = read_model_costs(Path(parallel.costs), "parallel.costs")
-            text = str(_best(parallel, costs, samples).replicas)
-    return int(engine.broadcast_text(text))
+    return int(text_of_rank(engine, lambda: str(_best(parallel, costs, samples).replicas)))
 
 
-def _best(parallel: ParallelConfig, costs: ModelCosts, samples: int | None) -> Division:
+def _best(parallel: ParallelConfig, costs: ModelCosts | None, samples: int | None) -> Division:
     assert parallel.devices is not None
+    if costs is None:
+        assert parallel.costs is not None
+        costs = read_model_costs(Path(parallel.costs), "parallel.costs")
     costs = replace(costs, memory_limit=parallel.memory_bytes, recompute=parallel.recompute)
     ways = divide(
         costs,

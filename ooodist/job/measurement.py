@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +16,6 @@ from ooodist.job.run import on_all_ranks
 from ooodist.planner.data_parallel.search import Limits
 from ooodist.profiler.storage import Profile
 from ooodist.report.still_running import still_running
-
-logger = logging.getLogger("ooodist")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Image models of keras.applications, for any input size that they allow."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,6 +20,13 @@ class ApplicationConfig(ModelConfig):
     """Settings common to all of these models: ``weights`` may be ``imagenet``."""
 
     has_imagenet_weights: ClassVar[bool] = True
+    application: ClassVar[str]
+    """The model's name in keras.applications."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that other models there do not have."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +34,7 @@ class ResNet50Config(ApplicationConfig):
     """ResNet-50 (He et al. 2015)."""
 
     name: ClassVar[str] = "resnet50"
+    application: ClassVar[str] = "ResNet50"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +42,7 @@ class ResNet101Config(ApplicationConfig):
     """ResNet-101 (He et al. 2015)."""
 
     name: ClassVar[str] = "resnet101"
+    application: ClassVar[str] = "ResNet101"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +50,7 @@ class ResNet152Config(ApplicationConfig):
     """ResNet-152 (He et al. 2015)."""
 
     name: ClassVar[str] = "resnet152"
+    application: ClassVar[str] = "ResNet152"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,7 @@ class Vgg16Config(ApplicationConfig):
     """VGG-16 (Simonyan and Zisserman 2014), as in Keras without dropout."""
 
     name: ClassVar[str] = "vgg16"
+    application: ClassVar[str] = "VGG16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +66,7 @@ class DenseNet121Config(ApplicationConfig):
     """DenseNet-121 (Huang et al. 2016)."""
 
     name: ClassVar[str] = "densenet121"
+    application: ClassVar[str] = "DenseNet121"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +74,24 @@ class MobileNetV2Config(ApplicationConfig):
     """MobileNetV2 (Sandler et al. 2018). ``alpha`` multiplies the number of channels."""
 
     name: ClassVar[str] = "mobilenet_v2"
+    application: ClassVar[str] = "MobileNetV2"
 
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_alpha(self.alpha)
+        if self.alpha <= 0:
+            raise UserError(
+                f"model.alpha is {self.alpha}; it must be more than 0 (1 is the usual width)."
+            )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"alpha": self.alpha}
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobileNetV3LargeConfig(ApplicationConfig):
+class MobileNetV3LargeConfig(MobileNetV2Config):
     """MobileNetV3-Large (Howard et al. 2019).
 
     ``alpha`` multiplies the number of channels; ``minimalistic`` leaves out squeeze-and-excite,
@@ -80,65 +99,29 @@ class MobileNetV3LargeConfig(ApplicationConfig):
     """
 
     name: ClassVar[str] = "mobilenet_v3_large"
+    application: ClassVar[str] = "MobileNetV3Large"
 
-    alpha: float = 1.0
     minimalistic: bool = False
     dropout: float = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_alpha(self.alpha)
         checks.dropout_rate("dropout", self.dropout)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            **super().options,
+            "minimalistic": self.minimalistic,
+            "dropout_rate": self.dropout,
+            # The data is scaled where it is loaded, in the same way for all models.
+            "include_preprocessing": False,
+        }
 
-def build_resnet50(config: ResNet50Config, data: DataDescription) -> keras.Model:
+
+def build_application(config: ApplicationConfig, data: DataDescription) -> keras.Model:
     """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
-    return _build(keras.applications.ResNet50, {}, config, data)
-
-
-def build_resnet101(config: ResNet101Config, data: DataDescription) -> keras.Model:
-    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
-    return _build(keras.applications.ResNet101, {}, config, data)
-
-
-def build_resnet152(config: ResNet152Config, data: DataDescription) -> keras.Model:
-    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
-    return _build(keras.applications.ResNet152, {}, config, data)
-
-
-def build_vgg16(config: Vgg16Config, data: DataDescription) -> keras.Model:
-    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
-    return _build(keras.applications.VGG16, {}, config, data)
-
-
-def build_densenet121(config: DenseNet121Config, data: DataDescription) -> keras.Model:
-    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
-    return _build(keras.applications.DenseNet121, {}, config, data)
-
-
-def build_mobilenet_v2(config: MobileNetV2Config, data: DataDescription) -> keras.Model:
-    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
-    return _build(keras.applications.MobileNetV2, {"alpha": config.alpha}, config, data)
-
-
-def build_mobilenet_v3_large(config: MobileNetV3LargeConfig, data: DataDescription) -> keras.Model:
-    """Builds the model: images (batch, height, width, channels) to logits (batch, outputs)."""
-    options = {
-        "alpha": config.alpha,
-        "minimalistic": config.minimalistic,
-        "dropout_rate": config.dropout,
-        # The data is scaled where it is loaded, in the same way for all models.
-        "include_preprocessing": False,
-    }
-    return _build(keras.applications.MobileNetV3Large, options, config, data)
-
-
-def _build(
-    application: Callable[..., keras.Model],
-    options: dict[str, Any],
-    config: ApplicationConfig,
-    data: DataDescription,
-) -> keras.Model:
+    application = getattr(keras.applications, config.application)
     inputs = image_input(config.name, data, MIN_IMAGE_SIZE)
     outputs = num_outputs(config.name, data, ("classification", "regression"))
     model = application(
@@ -148,13 +131,8 @@ def _build(
         input_shape=inputs.shape[1:],
         classes=outputs,
         classifier_activation=None,
-        **options,
+        **config.options,
     )
     if config.weights == IMAGENET:
-        copy_imagenet_weights(model, application, options, config.name)
+        copy_imagenet_weights(model, application, config.options, config.name)
     return finish(inputs, model.outputs[0], config.name)
-
-
-def _check_alpha(alpha: float) -> None:
-    if alpha <= 0:
-        raise UserError(f"model.alpha is {alpha}; it must be more than 0 (1 is the usual width).")

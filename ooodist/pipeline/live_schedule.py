@@ -32,8 +32,8 @@ from ooodist.planner.pipeline.search import NEARLY
 from ooodist.planner.pipeline.search_process import FoundSchedules, ScheduleRequest, ScheduleSearch
 from ooodist.step.launch import Batch
 from ooodist.trainer import live
-from ooodist.trainer.live import MOST_SEARCHES, WORTH_TRYING, LiveSearch, Logs
-from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
+from ooodist.trainer.live import WORTH_TRYING, LiveSearch, Logs
+from ooodist.trainer.trial import Candidate, timed
 
 logger = logging.getLogger("ooodist")
 
@@ -77,7 +77,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
 
     def __init__(self, engine: Engine, job: Job, plan: PipelinePlan, *, share: float) -> None:
         super().__init__(engine, job, share, "pipeline")
-        self._job = job
+        self._job: Job = job
         self._known: dict[str, PipelinePlan] = {}
         self._add(plan)
         self.plan = self._carried_out = plan
@@ -129,12 +129,12 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         self._times.append(seconds)
         if len(self._times) == WARM_UP_STEPS + TIMED_STEPS:
             (self._seconds,) = self._most(statistics.median(self._times[WARM_UP_STEPS:]))
-            self._begin_measuring()
+            self._search_again()
         return logs
 
     # Searches
 
-    def _begin_measuring(self) -> None:
+    def _search_again(self) -> None:
         self._calls = 0
         self._job.carry_out(self.plan, is_measured=True)
         self._next, self._job.is_trying = self._measure, True
@@ -162,14 +162,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         )
         schedule = self.plan.schedule
         request = ScheduleRequest(schedule.rank_of, schedule.microbatches, costs)
-        self._begin_search(lambda: ScheduleSearch(request))
-        self._next = self._wait
-
-    def _wait(self, batches: Sequence[Batch]) -> Logs:
-        logs = self._job.train(batches)
-        if self._search_has_ended():
-            self._take_what_was_found()
-        return logs
+        self._begin_search(lambda: ScheduleSearch(request), self._job.train)
 
     def _take_what_was_found(self) -> None:
         found = self._found(FoundSchedules, self.plan.schedule.name) or FoundSchedules()
@@ -184,7 +177,7 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
                 "pipeline: nothing was found that should be faster; %s stays",
                 self.plan.schedule.name,
             )
-            self._settle(self.plan)
+            self._settle(self._candidate(self.plan))
 
     def _add(self, plan: PipelinePlan) -> None:
         """Adds the plan to the known ones under a unique name, unless its actions are known."""
@@ -221,20 +214,15 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
 
     def _try(self, plans: Sequence[PipelinePlan]) -> None:
         candidates = list(map(self._candidate, plans))
-        trial = Trial(self._engine, candidates)
         self._tried |= {each.name for each in candidates}
         self._again -= self._tried
+        self._begin_trial(candidates, self._job.train)
 
-        def run(batches: Sequence[Batch]) -> Logs:
-            logs = trial(batches)
-            if trial.fastest is not None:
-                self._seconds = trial.seconds[candidates.index(trial.fastest)]
-                self._settle(self._known[trial.fastest.name])
-                if is_surprise(candidates, trial.seconds) and self._searches < MOST_SEARCHES:
-                    self._begin_measuring()
-            return logs
-
-        self._next = run
+    def _end_trial(
+        self, candidates: Sequence[Candidate], seconds: Sequence[float], fastest: Candidate
+    ) -> None:
+        self._seconds = seconds[candidates.index(fastest)]
+        super()._end_trial(candidates, seconds, fastest)
 
     def _candidate(self, plan: PipelinePlan) -> Candidate:
         def run(batches: Sequence[Batch]) -> Logs:
@@ -244,8 +232,8 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
 
         return Candidate(plan.schedule.name, run, predicted=self._predicted(plan))
 
-    def _settle(self, plan: PipelinePlan) -> None:
-        self._take_over(plan)
+    def _settle(self, fastest: Candidate) -> None:
+        self._take_over(self._known[fastest.name])
         self._job.is_trying = False
         self._next = self._detecting_drift(self._job.train)
 
@@ -257,6 +245,6 @@ class LiveSchedule(LiveSearch[FoundSchedules]):
         self._carried_out = plan
         self._job.carry_out(plan)
 
-    def _drifted(self, before: float, now: float) -> None:
+    def _drifted(self) -> None:
         self._again, self._tried, self._searches = self._tried, set(), 0
         self._begin_timing()

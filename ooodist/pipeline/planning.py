@@ -36,6 +36,7 @@ from ooodist.planner.pipeline.plan import (
     reschedule,
 )
 from ooodist.planner.pipeline.search import auto, best_known
+from ooodist.step.all_ranks.objects import text_of_rank
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -140,11 +141,7 @@ def plan_schedule(
 
 
 def _decided_by_rank_0(make: Callable[[], PipelinePlan], engine: Engine) -> PipelinePlan:
-    text = ""
-    with engine.agreed():
-        if engine.rank == 0:
-            text = _to_text(make())
-    return _from_text(engine.broadcast_text(text))
+    return _from_text(text_of_rank(engine, lambda: _to_text(make())))
 
 
 def _plan_split(model: keras.Model, parallel: ParallelConfig, *, is_live: bool) -> PipelinePlan:

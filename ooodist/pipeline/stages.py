@@ -339,18 +339,6 @@ def _symbol_bytes(symbol: Symbol, samples: int) -> int:
     return own if mask is None else own + _symbol_bytes(mask, samples)
 
 
-def shared_variables(stages: Sequence[Stage]) -> dict[str, tuple[int, ...]]:
-    """Returns the trained variables of several stages, by name, with the numbers of these stages.
-
-    The gradient of such a variable is the sum of those of its stages.
-    """
-    numbers: dict[str, list[int]] = {}
-    for stage in stages:
-        for variable in stage.model.trainable_variables:
-            numbers.setdefault(stage.name_of(variable), []).append(stage.number)
-    return {name: tuple(those) for name, those in numbers.items() if len(those) > 1}
-
-
 def _crossing(
     model: keras.Model, calls: Sequence[Call], parts: Sequence[range]
 ) -> list[list[Symbol]]:

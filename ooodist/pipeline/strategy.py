@@ -6,7 +6,6 @@ batch goes through the stages in micro-batches, as scheduled; then each rank upd
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -44,8 +43,6 @@ from ooodist.step.optimizer import without_scaling
 from ooodist.trainer.strategy import Strategy
 from ooodist.util import yaml_dataclass
 from ooodist.util.patience import LEAST_SECONDS, Patience
-
-logger = logging.getLogger("ooodist")
 
 SCHEDULE_NAME = "schedule.csv"
 

@@ -37,6 +37,7 @@ from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
 from ooodist.report.still_running import still_running
 from ooodist.util import strict_yaml, yaml_dataclass
+from ooodist.util.program import refuse_given
 
 if TYPE_CHECKING:
     from ooodist.engines.base import Engine  # imports TensorFlow
@@ -68,21 +69,12 @@ def is_asked_for(options: argparse.Namespace, config: Config) -> bool:
 
 def check_options(options: argparse.Namespace) -> None:
     """Raises UserError for options of data-parallel training."""
-    given = {
-        "--workers": options.workers,
-        "--servers": options.servers,
-        "--steps-per-execution": options.steps_per_execution,
-        "--carried": options.carried,
-        "--wire": options.wire,
-        "--engine": options.engine,
-    }
-    for name, value in given.items():
-        if value:
-            raise UserError(
-                f"{name} is of data parallel training, and this is a pipeline, whose ranks are "
-                "--pipeline or parallel.pipeline, and its replicas --data; leave the one or the "
-                "other out"
-            )
+    refuse_given(
+        options,
+        ("--workers", "--servers", "--steps-per-execution", "--carried", "--wire", "--engine"),
+        "{} is of data parallel training, and this is a pipeline, whose ranks are --pipeline or "
+        "parallel.pipeline, and its replicas --data; leave the one or the other out",
+    )
 
 
 def check_kind_of_costs(options: argparse.Namespace) -> None:
@@ -261,16 +253,9 @@ def _described(options: argparse.Namespace, costs: ModelCosts, limit: int | None
 
 
 def _refuse_without_pipeline(options: argparse.Namespace) -> None:
-    given = {
-        "--data": options.data,
-        "--microbatches": options.microbatches,
-        "--chunks": options.chunks,
-        "--schedule": options.schedule,
-        "--shard-optimizer": options.shard_optimizer,
-    }
-    for name, value in given.items():
-        if value:
-            raise UserError(
-                f"{name} is of a pipeline, and there is none; give --pipeline 4 as well, or a job "
-                "with parallel.pipeline"
-            )
+    refuse_given(
+        options,
+        ("--data", "--microbatches", "--chunks", "--schedule", "--shard-optimizer"),
+        "{} is of a pipeline, and there is none; give --pipeline 4 as well, or a job with "
+        "parallel.pipeline",
+    )

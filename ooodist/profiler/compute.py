@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
 from ooodist.errors import UserError
@@ -31,8 +30,7 @@ from ooodist.profiler.owners import Owner
 from ooodist.profiler.recording.matching import match_steps
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
 from ooodist.profiler.state import preserved
-from ooodist.profiler.step import StepToMeasure, trace_step
-from ooodist.step.launch import Batch
+from ooodist.profiler.step import StepToMeasure
 from ooodist.step.sending.rows import row_bytes
 
 logger = logging.getLogger("ooodist")
@@ -42,26 +40,16 @@ ROUNDS = 3  # each of timed steps, then recorded ones
 MOST_SECONDS = 10.0  # for recorded steps (timed ones take twice that); at least one a round
 
 
-def measure_compute(
-    model: keras.Model, batch: Batch, *, accumulate: int = 1, steps: int = 12
-) -> StepCosts:
-    """Measures one training step on this worker, without exchanges. The model is restored.
+def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
+    """Measures a traced step on this worker, without exchanges. The model is restored.
 
     Args:
-        model: a compiled model; built or not.
-        batch: a batch as its data set yields it.
-        accumulate: batches per update; each has the shapes of ``batch``.
+        traced: the step.
         steps: how many steps are recorded (twice as many are timed); fewer if they take long.
 
     Raises:
-        UserError: the step runs eagerly, trains nothing, or has several backward passes; or
-            TensorFlow's profiler is in use.
+        UserError: TensorFlow's profiler is in use.
     """
-    return measure_step(trace_step(model, batch, accumulate=accumulate), steps=steps)
-
-
-def measure_step(traced: StepToMeasure, *, steps: int = 12) -> StepCosts:
-    """Measures a step that was traced already; see :func:`measure_compute`."""
     measured = measure_owners(traced, steps=steps)
     seconds = measured.seconds
     return StepCosts(
@@ -91,7 +79,7 @@ class MeasuredOwners(NamedTuple):
 
 
 def measure_owners(traced: StepToMeasure, *, steps: int = 12) -> MeasuredOwners:
-    """Measures how long the ops of each owner take; see :func:`measure_compute`."""
+    """Measures how long the ops of each owner take; see :func:`measure_step`."""
     with preserved(traced.variables):
         first_seconds = traced.run()
         warm_seconds = [traced.run() for _ in range(WARM_UP_STEPS)][-1]

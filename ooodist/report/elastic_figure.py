@@ -1,4 +1,4 @@
-"""Figures of elastic training: importance and selection over time, and accuracy over time.
+"""The figure of elastic training: importance and selection over time.
 
 predictions/kernel   | ## ## ## ##        one column per renewal of the selection
 block_2/kernel       | ## :: ## ##        ##: selected    ::: not selected
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,32 +32,13 @@ EXPONENT = 0.5
 SELECTED = LinearSegmentedColormap.from_list("selected", ["#fee6a8", "#e69f00", "#7a2b00"])
 NOT_SELECTED = LinearSegmentedColormap.from_list("not selected", ["#ffffff", "#8c8c8c"])
 
-# From the palette of Okabe and Ito, which color-blind people can distinguish.
-COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
-
-@dataclass(frozen=True)
-class Curve:
-    """The accuracy of one training over time.
-
-    Attributes:
-        seconds: from the beginning to the end of each epoch.
-        accuracy: at the end of each epoch, 0 to 1.
-    """
-
-    seconds: tuple[float, ...]
-    accuracy: tuple[float, ...]
-
-
-def selection_map(
-    items: Sequence[str], renewals: Sequence[Renewal], *, step_label: str = "step of the selection"
-) -> Figure:
+def selection_map(items: Sequence[str], renewals: Sequence[Renewal]) -> Figure:
     """Draws the importance of each item at each renewal, and whether it was selected.
 
     Args:
         items: names, from the output to the input, which is shown at the bottom.
         renewals: at least one.
-        step_label: label of the numbers below the columns.
     """
     importance = np.array([renewal.importance for renewal in renewals]).T
     selected = np.array([[n in set(r.selected) for r in renewals] for n in range(len(items))])
@@ -76,7 +55,7 @@ def selection_map(
         _draw_cells(axes, np.ma.array(importance, mask=~shown), label, norm, colors)
     _name_rows(axes, items)
     _name_columns(axes, [renewal.step for renewal in renewals])
-    axes.set_xlabel(step_label)
+    axes.set_xlabel("step of the selection")
     axes.set_ylabel("input  ←  tensors  →  output")
     share = selected.sum() / selected.size
     axes.set_title(f"{len(items)} items, of which {share:.0%} are selected at a time", loc="left")
@@ -130,49 +109,3 @@ def write_selection(folder: Path, items: Sequence[str], renewals: Sequence[Renew
             for number, (item, matters) in enumerate(zip(items, renewal.importance, strict=True)):
                 rows.writerow([renewal.step, item, int(number in selected), f"{matters:.6g}"])
     return [*pictures, "selection.csv"]
-
-
-def accuracy_over_time(
-    curves: Mapping[str, Sequence[Curve]], target: float | None, *, title: str = ""
-) -> Figure:
-    """Draws each method's accuracy over time: a thin line per seed, a thick one for the median.
-
-    Args:
-        curves: for each method, one per seed.
-        target: accuracy at which a line is drawn; None for no line.
-        title: title of the figure.
-    """
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axes = figure.subplots()
-    for number, (method, of_seeds) in enumerate(curves.items()):
-        color = COLORS[number % len(COLORS)]
-        style = "-" if number < len(COLORS) else "--"
-        for curve in of_seeds:
-            axes.plot(curve.seconds, curve.accuracy, style, color=color, linewidth=0.6, alpha=0.5)
-        middle = median_curve(of_seeds)
-        axes.plot(middle.seconds, middle.accuracy, style, color=color, linewidth=2.2, label=method)
-    if target is not None:
-        axes.axhline(target, color="#555555", linewidth=1, linestyle=":")
-        axes.annotate(
-            f"target {target:.3f}",
-            (0, target),  # where curves are still below it
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            xytext=(4, 3),
-            fontsize=9,
-        )
-    axes.set_xlim(left=0)
-    axes.set_xlabel("time of training (s)")
-    axes.set_ylabel("validation accuracy")
-    axes.set_title(title, loc="left")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", frameon=False)
-    return figure
-
-
-def median_curve(curves: Sequence[Curve]) -> Curve:
-    """Returns the medians of the seconds, and of the accuracy, of each epoch."""
-    return Curve(
-        tuple(map(statistics.median, zip(*(curve.seconds for curve in curves), strict=False))),
-        tuple(map(statistics.median, zip(*(curve.accuracy for curve in curves), strict=False))),
-    )

@@ -18,8 +18,9 @@ from ooodist.compat.tensorflow_graph import capture, handle_of
 from ooodist.errors import UserError
 from ooodist.graph.digest import model_digest
 from ooodist.graph.forward_units import find_forward_units
-from ooodist.graph.order import baseline_order, first_k_order, impose_order
+from ooodist.graph.order import baseline_order, impose_order, movable_layers
 from ooodist.graph.units import Gradient, Unit, find_backward_units
+from ooodist.planner.data_parallel.orders import first_k
 from ooodist.planner.data_parallel.plan import Plan
 from ooodist.step.exchange import Exchanged, GradientExchange, Summed
 
@@ -197,7 +198,7 @@ class OrderedBackward:
         if self.order == "inorder":
             return None
         if self.order == "first_k":
-            return first_k_order(units, self.k)
+            return first_k(baseline_order(units), movable_layers(units), self.k)
         if callable(self.order):
             return self.order(units)
         assert not isinstance(self.order, Plan)  # carry_out has taken the order out of it

@@ -32,6 +32,8 @@ from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.graph.ops import num_bytes
 from ooodist.graph.units import Gradient
+from ooodist.planner.costs import StepCosts, WeightCost
+from ooodist.planner.data_parallel.exchanges import arrange
 from ooodist.planner.data_parallel.named import BUCKET_BYTES
 from ooodist.planner.data_parallel.plan import (
     ALIGNMENT,
@@ -40,6 +42,7 @@ from ooodist.planner.data_parallel.plan import (
     check_exchanges,
     split_evenly,
 )
+from ooodist.planner.rows import KIND
 from ooodist.step.sending.names import ExchangeNames
 from ooodist.step.sending.rows import RowGradients, add_up, pack
 from ooodist.step.sending.wire import ErrorFeedback, Wire
@@ -289,20 +292,15 @@ class GradientExchange:
 
     def _buckets(
         self, tensors: Mapping[str, tf.Tensor | tf.IndexedSlices]
-    ) -> list[PlannedExchange]:
-        buckets: list[list[str]] = []
-        room = 0
+    ) -> Sequence[PlannedExchange]:
+        weights = []
         for name, tensor in tensors.items():
-            # Rows travel alone, and so does an unknown shape, whose bytes are 0.
-            size = 0 if isinstance(tensor, tf.IndexedSlices) else num_bytes(tensor)
-            same = bool(buckets) and tensors[buckets[-1][-1]].dtype == tensor.dtype
-            if same and 0 < size <= room:
-                buckets[-1].append(name)
-                room -= size
-            else:
-                buckets.append([name])
-                room = self.bucket_bytes - size if size else 0
-        return [PlannedExchange(tuple(bucket)) for bucket in buckets]
+            dtype, size = tensor.dtype.name, num_bytes(tensor)
+            if isinstance(tensor, tf.IndexedSlices) or not size:  # its shape is unknown: alone
+                dtype = f"{KIND}{name}"
+            weights.append(WeightCost(name, size, dtype))
+        costs = StepCosts((), (), tuple(weights))
+        return arrange(costs, tensors, bucket_bytes=self.bucket_bytes)
 
     def _named(
         self, exchanges: Sequence[PlannedExchange], num_bytes_of: Mapping[str, int]

@@ -25,7 +25,7 @@ from ooodist.errors import UserError
 from ooodist.planner.process_beside import ProcessBeside
 from ooodist.step.launch import Batch, Run
 from ooodist.trainer.drift import DRIFTED_WINDOWS, DriftDetector
-from ooodist.trainer.trial import Candidate, timed
+from ooodist.trainer.trial import Candidate, Trial, is_surprise, timed
 from ooodist.util import yaml_dataclass
 
 logger = logging.getLogger("ooodist")
@@ -65,6 +65,7 @@ class LiveSearch(ABC, Generic[Found]):
 
     def __init__(self, engine: Engine, job: Job, share: float, subject: str) -> None:
         self._engine = engine
+        self._job = job
         self._share = share
         self._subject = subject
         self._search: ProcessBeside[Found] | None = None
@@ -88,7 +89,17 @@ class LiveSearch(ABC, Generic[Found]):
     def _begin(self, batches: Sequence[Batch]) -> Logs:
         """Trains on the first batches."""
 
-    def _drifted(self, before: float, now: float) -> None:
+    @abstractmethod
+    def _settle(self, fastest: Candidate) -> None:
+        """Trains with this candidate from now on."""
+
+    def _take_what_was_found(self) -> None:
+        """Called when a search has ended."""
+
+    def _search_again(self) -> None:
+        """Called when a step has not taken as long as was predicted."""
+
+    def _drifted(self) -> None:
         """Called when a batch takes another number of seconds than after the last trial."""
         raise AssertionError(f"{type(self).__name__} does not detect drift")
 
@@ -102,12 +113,21 @@ class LiveSearch(ABC, Generic[Found]):
         to wait for each other to decide."""
         return self._calls >= POLL_CALLS and self._calls.bit_count() == 1
 
-    def _begin_search(self, start: Callable[[], ProcessBeside[Found]]) -> None:
-        """Starts a search on rank 0."""
+    def _begin_search(self, start: Callable[[], ProcessBeside[Found]], train: Run) -> None:
+        """Starts a search on rank 0, and trains by ``train`` until it has ended."""
         if self._engine.rank == 0:
             self._search = start()
         self._searches += 1
         self._calls = 0
+
+        def wait(batches: Sequence[Batch]) -> Logs:
+            logs = train(batches)
+            # If the step time has drifted meanwhile, the search has ended and something else began.
+            if self._next is wait and self._search_has_ended():
+                self._take_what_was_found()
+            return logs
+
+        self._next, self._job.is_trying = wait, True
 
     def _search_has_ended(self) -> bool:
         """Whether the search has ended; asked after each call, and looked up now and then."""
@@ -131,6 +151,32 @@ class LiveSearch(ABC, Generic[Found]):
         text = self._engine.broadcast_text(text)
         return yaml_dataclass.read_text(kind, text, "of rank 0") if text else None
 
+    def _begin_trial(self, candidates: Sequence[Candidate], train: Run, accumulate: int = 1) -> int:
+        """Lets candidates take turns until the fastest is known; returns the steps of a call.
+
+        ``train`` trains on calls of another length: from before the trial, or an epoch's last.
+        """
+        trial = Trial(self._engine, candidates)
+
+        def run(batches: Sequence[Batch]) -> Logs:
+            if len(batches) != trial.steps * accumulate:
+                return train(batches)
+            logs = trial(batches)
+            if trial.fastest is not None:
+                self._end_trial(candidates, trial.seconds, trial.fastest)
+            return logs
+
+        self._next, self._job.is_trying = run, True
+        return trial.steps
+
+    def _end_trial(
+        self, candidates: Sequence[Candidate], seconds: Sequence[float], fastest: Candidate
+    ) -> None:
+        """Goes on with the fastest of the candidates, of which these are the seconds per step."""
+        self._settle(fastest)
+        if is_surprise(candidates, seconds) and self._searches < MOST_SEARCHES:
+            self._search_again()
+
     def _detecting_drift(self, run: Run) -> DriftDetector:
         """Returns ``run``, which calls :meth:`_on_drift` when step times drift."""
         return DriftDetector(self._engine, run, self._windows, self._on_drift)
@@ -145,7 +191,7 @@ class LiveSearch(ABC, Generic[Found]):
         )
         self.close()
         self._windows *= 2  # what comes and goes is not followed for ever
-        self._drifted(before, now)
+        self._drifted()
 
 
 class LiveTrial(LiveSearch[Found]):
@@ -162,7 +208,6 @@ class LiveTrial(LiveSearch[Found]):
         self, engine: Engine, job: Job, share: float, subject: str, usual: Candidate
     ) -> None:
         super().__init__(engine, job, share, subject)
-        self._job = job
         self._usual = usual
         self._first_seconds = 0.0  # of the first call, including tracing
         self._times: list[float] = []  # seconds per batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,43 +11,64 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from ooodist.errors import UserError
+from ooodist.util.replacing import INCOMPLETE_PREFIX
 
 
-def open_address(address: str, what: str, *, create: bool = True) -> tuple[Any, str]:
-    """Returns the fsspec driver for an address, and the path that it uses.
+class Store:
+    """The files in a folder or bucket.
 
     Args:
         address: a folder, or any address that fsspec knows.
         what: what is there, for errors.
         create: whether a missing folder is created, and no error.
 
+    Attributes:
+        address: as given.
+        files: the fsspec driver.
+        root: the path of the folder or bucket for it.
+        is_local: whether it is a folder of this machine.
+
     Raises:
         UserError: no driver is installed for the address, or the folder is missing or cannot be
             created.
     """
-    try:
-        files, root = fsspec.core.url_to_fs(address, skip_instance_cache=True)
-        # A cached listing would hide what other machines and threads do.
-        files.dircache.use_listings_cache = False
-        if is_local(files) and create:
-            files.makedirs(root, exist_ok=True)
-    except ImportError as error:
-        raise UserError(
-            f"{what} {address} needs a driver that is not installed: {error} (pip install it)"
-        ) from error
-    except Exception as error:  # each driver raises its own types
-        raise UserError(
-            f"{what} {address} cannot be used: {error}; give a folder, or an address as "
-            "s3://bucket/folder"
-        ) from error
-    if is_local(files) and not files.isdir(root):
-        raise UserError(f"there is no {what} {address}; check the path, or make the folder")
-    return files, root.rstrip("/")
 
+    def __init__(self, address: str, what: str, *, create: bool = True) -> None:
+        self.address = address
+        try:
+            self.files, root = fsspec.core.url_to_fs(address, skip_instance_cache=True)
+            # A cached listing would hide what other machines and threads do.
+            self.files.dircache.use_listings_cache = False
+            self.is_local = isinstance(self.files, LocalFileSystem)
+            if self.is_local and create:
+                self.files.makedirs(root, exist_ok=True)
+        except ImportError as error:
+            raise UserError(
+                f"{what} {address} needs a driver that is not installed: {error} (pip install it)"
+            ) from error
+        except Exception as error:  # each driver raises its own types
+            raise UserError(
+                f"{what} {address} cannot be used: {error}; give a folder, or an address as "
+                "s3://bucket/folder"
+            ) from error
+        if self.is_local and not self.files.isdir(root):
+            raise UserError(f"there is no {what} {address}; check the path, or make the folder")
+        self.root = root.rstrip("/")
 
-def is_local(files: Any) -> bool:
-    """Whether a driver is that of this machine's folders."""
-    return isinstance(files, LocalFileSystem)
+    def incomplete_path(self) -> str:
+        """Returns a new path for a file that gets its name once it is complete."""
+        return f"{self.root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
+
+    def listing(self) -> list[tuple[str, dict[str, Any]]]:
+        """Returns the name of each file, with what the driver says of it. Raises OSError."""
+        try:
+            with os_errors():
+                found = self.files.ls(self.root, detail=True)
+        except FileNotFoundError as error:
+            if type(error.__cause__).__name__ == "NoSuchBucket":  # misspelled: not an empty place
+                raise
+            return []  # a bucket has no empty folders
+        return [(each["name"].rstrip("/").rpartition("/")[2], each) for each in found]
 
 
 @contextlib.contextmanager

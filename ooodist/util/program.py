@@ -74,3 +74,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help shows what there is")
+
+
+def refuse_given(options: argparse.Namespace, names: Sequence[str], message: str) -> None:
+    """Raises UserError if one of these options was given.
+
+    Args:
+        options: what was parsed.
+        names: of the options, such as ``--print-config``.
+        message: for the error; ``{}`` is where the name of the option stands.
+    """
+    for name in names:
+        if getattr(options, name.removeprefix("--").replace("-", "_")):
+            raise UserError(message.format(name))

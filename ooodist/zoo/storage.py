@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from ooodist.util.addresses import is_local, open_address, os_errors
+from ooodist.util.addresses import Store, os_errors
 from ooodist.util.digest import hex_digest
 from ooodist.util.replacing import INCOMPLETE_PREFIX
 from ooodist.zoo.entry import ENDING
@@ -43,61 +42,47 @@ class State(NamedTuple):
     version: str
 
 
-class Storage:
-    """The folder or bucket at an address; every failure of its methods is an OSError.
-
-    Args:
-        address: a folder, or any address that fsspec knows.
-        create: whether a missing folder is created, and no error.
-
-    Attributes:
-        address: the address as given.
-        is_local: whether it is a folder.
-
-    Raises:
-        UserError: no driver is installed for the address, or the folder is missing or cannot be
-            created.
-    """
+class Storage(Store):
+    """The folder or bucket of a zoo; every failure of its methods is an OSError."""
 
     def __init__(self, address: str, *, create: bool = True) -> None:
-        self.address = address
-        self._files, self._root = open_address(address, "zoo", create=create)
-        self.is_local = is_local(self._files)
+        super().__init__(address, "zoo", create=create)
 
     def index_files(self) -> list[Path]:
         """Returns the default places of the index, all on this machine, best first.
 
         A later place is used if an earlier one cannot be, as on a full disk.
         """
-        name = hex_digest(f"{self._files.protocol}{self._root}", 16)
+        name = hex_digest(f"{self.files.protocol}{self.root}", 16)
         places = [Path.home() / ".cache" / "ooodist" / "zoo" / f"{name}.sqlite"]
-        if self.is_local and os.access(self._root, os.W_OK):
-            places.insert(0, Path(self._root, INDEX_NAME))
+        if self.is_local and os.access(self.root, os.W_OK):
+            places.insert(0, Path(self.root, INDEX_NAME))
         return places
 
     def states(self) -> dict[str, State]:
         """Returns the states of all model files by id; deletes old files of killed writers."""
         found = {}
-        for path, state in self._listing():
-            name = path.rpartition("/")[2]
+        for name, said in self.listing():
+            if said["type"] != "file":
+                continue
             if name.startswith(INCOMPLETE_PREFIX):
-                self._delete_leftover(path)
+                self._delete_leftover(said["name"])
             elif name.endswith(ENDING) and name.isprintable():
-                found[name.removesuffix(ENDING)] = state
+                found[name.removesuffix(ENDING)] = _state(said)
         return found
 
     def state(self, model: str) -> State:
         """Returns the state of a model's file from a listing, as ``info`` may differ."""
         with os_errors():
-            (said,) = self._files.ls(self._path(model), detail=True)
+            (said,) = self.files.ls(self._path(model), detail=True)
         return _state(said)
 
     def read_summary(self) -> bytes | None:
         """Returns the content of the summary; None if there is none, or it is far too large."""
-        path = f"{self._root}/{SUMMARY_NAME}"
+        path = f"{self.root}/{SUMMARY_NAME}"
         with contextlib.suppress(FileNotFoundError), os_errors():
-            if self._files.info(path)["size"] <= MOST_SUMMARY_BYTES:
-                with self._files.open(path, "rb") as file:
+            if self.files.info(path)["size"] <= MOST_SUMMARY_BYTES:
+                with self.files.open(path, "rb") as file:
                     content: bytes = file.read()
                 return content
         return None
@@ -105,27 +90,27 @@ class Storage:
     def write_summary(self, content: bytes) -> None:
         """Replaces the summary with a new one."""
         with self.incomplete(io.BytesIO(content)) as copy, os_errors():
-            self._files.mv(copy, f"{self._root}/{SUMMARY_NAME}")
+            self.files.mv(copy, f"{self.root}/{SUMMARY_NAME}")
 
     def open(self, model: str) -> BinaryIO:
         """Opens the file of a model for reading."""
         with os_errors():
-            file: BinaryIO = self._files.open(self._path(model), "rb")
+            file: BinaryIO = self.files.open(self._path(model), "rb")
         return file
 
     def created(self, model: str) -> float:
         """Returns when the file of a model was written, in Unix seconds."""
         with os_errors():
-            return float(self._files.modified(self._path(model)).timestamp())
+            return float(self.files.modified(self._path(model)).timestamp())
 
     @contextlib.contextmanager
     def incomplete(self, file: BinaryIO) -> Iterator[str]:
         """Yields the path of a temporary copy, for :meth:`complete`; deletes it at the end."""
-        path = f"{self._root}/{INCOMPLETE_PREFIX}{secrets.token_hex(8)}"
+        path = self.incomplete_path()
         try:
             with os_errors():
                 file.seek(0)
-                with self._files.open(path, "wb") as copy:
+                with self.files.open(path, "wb") as copy:
                     shutil.copyfileobj(file, copy, 2**20)
                 if self.is_local:
                     with Path(path).open("rb") as written:
@@ -137,35 +122,24 @@ class Storage:
     def complete(self, path: str, model: str) -> None:
         """Turns an incomplete copy into the file of a model."""
         with os_errors():
-            self._files.mv(path, self._path(model))
+            self.files.mv(path, self._path(model))
 
     def delete(self, model: str) -> None:
         """Deletes the file of a model, if there is one."""
         self._delete(self._path(model))
 
     def _path(self, model: str) -> str:
-        return f"{self._root}/{model}{ENDING}"
-
-    def _listing(self) -> list[tuple[str, State]]:
-        """Returns the paths and states of all files."""
-        try:
-            with os_errors():
-                found = self._files.ls(self._root, detail=True)
-        except FileNotFoundError as error:
-            if type(error.__cause__).__name__ == "NoSuchBucket":  # misspelled: not an empty zoo
-                raise
-            return []  # a bucket has no empty folders
-        return [(each["name"], _state(each)) for each in found if each["type"] == "file"]
+        return f"{self.root}/{model}{ENDING}"
 
     def _delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), os_errors():
-            self._files.rm_file(path)
+            self.files.rm_file(path)
 
     def _delete_leftover(self, path: str) -> None:
         # Another process may have deleted it, or this one may lack permission.
         with contextlib.suppress(OSError), os_errors():
-            if time.time() - self._files.modified(path).timestamp() > LEFTOVER_SECONDS:
-                self._files.rm_file(path)
+            if time.time() - self.files.modified(path).timestamp() > LEFTOVER_SECONDS:
+                self.files.rm_file(path)
 
 
 def _state(said: Mapping[str, Any]) -> State:

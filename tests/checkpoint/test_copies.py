@@ -127,7 +127,7 @@ def test_the_newest_are_kept(address: str, tmp_path: Path) -> None:
     for _ in range(2):
         copies.prune(2)
         assert [place for place, _ in copies.checkpoints()] == [(999_999, 0), (1_000_000, 0)]
-        assert sorted(copies._names()) == [
+        assert sorted(name for name, _ in copies.listing()) == [
             "best-epoch-000004",
             "best.keras",
             folders.file_name(1_000_000),

@@ -26,7 +26,6 @@ from ooodist.elastic.timing import (
 from ooodist.engines.local import LocalEngine
 from ooodist.graph.digest import model_digest
 from ooodist.planner.costs import SavedTensor, StepCosts, UnitCost, WeightCost
-from ooodist.profiler.compute import measure_compute
 from ooodist.profiler.memory import saved_tensors
 from ooodist.profiler.step import StepToMeasure, trace_step
 from ooodist.step.backward import OrderedBackward
@@ -34,7 +33,7 @@ from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Launch
 from tests.graph.models import MODELS
 from tests.models.samples import SMALL, loss_of, random_batch
-from tests.profiler.models import batch, with_everything
+from tests.profiler.models import batch, measure_compute, with_everything
 
 EXACT = 1e-9  # relative; sums of floats
 

@@ -20,10 +20,11 @@ from ooodist.graph.order import (
     baseline_order,
     carries_edges,
     check_order,
-    first_k_order,
     impose_order,
+    movable_layers,
 )
 from ooodist.graph.units import Unit, find_backward_units
+from ooodist.planner.data_parallel.orders import first_k
 from tests.graph.models import MODELS, loss_of
 
 Order = Callable[[Sequence[Unit]], Sequence[str]]
@@ -40,6 +41,11 @@ def chain(num_layers: int) -> tuple[Unit, ...]:
         needs = frozenset({f"dX{layer}"})
         units.append(Unit(f"dW{layer}", "dW", (f"w{layer}",), 4, (product,), needs, depth))
     return tuple(units)
+
+
+def first_k_order(units: Sequence[Unit], k: int) -> tuple[str, ...]:
+    """Reverse first-k of traced units."""
+    return first_k(baseline_order(units), movable_layers(units), k)
 
 
 def random_order(seed: int) -> Order:
@@ -169,7 +175,7 @@ class Trained:
         return [*first, *(variable.numpy() for variable in self.model.variables)]
 
 
-def halfway(units: Sequence[Unit]) -> list[str]:
+def halfway(units: Sequence[Unit]) -> Sequence[str]:
     layers = {u.layer for u in units if u.kind == "dW" and u.variables and carries_edges(u)}
     return first_k_order(units, (len(layers) + 1) // 2)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import ooodist
 from ooodist.errors import UserError
-from ooodist.graph.order import first_k_order
+from tests.graph.test_order import first_k_order
 from tests.job.test_distribute import fitted
 
 pytestmark = pytest.mark.usefixtures("local_engine")
@@ -63,7 +63,7 @@ def test_two_optimizers_have_the_state_that_plain_keras_gives_them() -> None:
 
     units: dict[str, None] = {}  # of both passes
 
-    def note(pass_units: Any) -> list[str]:
+    def note(pass_units: Any) -> tuple[str, ...]:
         order = first_k_order(pass_units, 1)
         units.update(dict.fromkeys(order))
         return order

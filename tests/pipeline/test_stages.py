@@ -18,6 +18,7 @@ from ooodist.compat.keras_deferred import has_value, release
 from ooodist.compat.keras_graph import set_mask
 from ooodist.errors import UserError
 from ooodist.pipeline.batches import input_structure
+from ooodist.pipeline.runtime.gradients import owners_of
 from ooodist.pipeline.stages import (
     Stage,
     calls_of,
@@ -25,7 +26,6 @@ from ooodist.pipeline.stages import (
     for_evaluation,
     parts_of_split,
     sent_specs,
-    shared_variables,
     split,
 )
 from tests.graph import models
@@ -125,8 +125,10 @@ def test_shared_variables_name_their_stages() -> None:
     calls = calls_of(model)
     stages = split(model, parts_at([len(calls) - 1], len(calls)))
     embedding = next(call.layer for call in calls if isinstance(call.layer, layers.Embedding))
-    assert shared_variables(stages) == {embedding.embeddings.path: (0, 1)}
-    assert shared_variables(split(model, [range(len(calls))])) == {}
+    owners = owners_of(stages, [0, 1])
+    assert [name for name, of in owners.items() if len(of) > 1] == [embedding.embeddings.path]
+    whole = owners_of(split(model, [range(len(calls))]), [0])
+    assert set(whole.values()) == {(0,)}
 
 
 @pytest.mark.parametrize(

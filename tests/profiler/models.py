@@ -7,6 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from ooodist.planner.costs import StepCosts
+from ooodist.profiler.compute import measure_step
+from ooodist.profiler.step import trace_step
+
 layers = keras.layers
 BATCH = 64
 Batch = tuple[np.ndarray, np.ndarray]
@@ -53,3 +57,10 @@ def batch(seed: int = 0) -> Batch:
     random = np.random.default_rng(seed)
     x = random.normal(size=(BATCH, 32)).astype(np.float32)
     return x, random.integers(0, 5, BATCH).astype(np.int32)
+
+
+def measure_compute(
+    model: keras.Model, batch: Any, *, accumulate: int = 1, steps: int = 12
+) -> StepCosts:
+    """What a step of a model costs on this worker."""
+    return measure_step(trace_step(model, batch, accumulate=accumulate), steps=steps)

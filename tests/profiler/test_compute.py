@@ -17,9 +17,17 @@ from ooodist.errors import UserError
 from ooodist.graph.ops import ancestors
 from ooodist.graph.order import check_order
 from ooodist.planner.costs import StepCosts
-from ooodist.profiler.compute import measure_compute, measure_step
+from ooodist.profiler.compute import measure_step
 from ooodist.profiler.step import StepToMeasure, trace_step
-from tests.profiler.models import BATCH, batch, compiled, dense_chain, layers, with_everything
+from tests.profiler.models import (
+    BATCH,
+    batch,
+    compiled,
+    dense_chain,
+    layers,
+    measure_compute,
+    with_everything,
+)
 
 TRIES = 5  # one is enough where nothing else runs
 STEPS = 3  # recorded; enough where the numbers do not matter

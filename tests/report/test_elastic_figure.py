@@ -16,9 +16,6 @@ from ooodist.elastic.controller import Renewal
 from ooodist.report.elastic_figure import (
     MOST_NAMES,
     MOST_STEPS,
-    Curve,
-    accuracy_over_time,
-    median_curve,
     selection_map,
     write_selection,
 )
@@ -124,40 +121,3 @@ def test_files(tmp_path: Path) -> None:
         ["200", "middle", "0", "-0.125"],
         ["200", "stem", "1", "0.75"],
     ]
-
-
-CURVES = {
-    "full": [Curve((1, 2, 3), (0.1, 0.5, 0.9)), Curve((2, 4, 6), (0.3, 0.7, 0.7))],
-    "head": [Curve((1, 2), (0.2, 0.4))],
-}
-
-
-def test_the_median_is_taken_epoch_by_epoch() -> None:
-    assert median_curve(CURVES["full"]) == Curve((1.5, 3, 4.5), pytest.approx((0.2, 0.6, 0.8)))
-
-
-def test_a_training_that_ended_sooner_ends_the_median() -> None:
-    assert median_curve([Curve((1, 2), (0.1, 0.2)), Curve((3,), (0.3,))]).seconds == (2,)
-
-
-def test_a_thin_line_a_seed_and_a_thick_one_for_the_median() -> None:
-    axes = accuracy_over_time(CURVES, 0.8, title="digits").axes[0]
-    curves, (target,) = axes.lines[:-1], axes.lines[-1:]
-    full, head = curves[:3], curves[3:]
-    assert [list(line.get_xdata()) for line in full] == [[1, 2, 3], [2, 4, 6], [1.5, 3, 4.5]]
-    assert [list(line.get_ydata()) for line in head] == [[0.2, 0.4]] * 2
-    for thin, thick in ((full[0], full[-1]), (head[0], head[-1])):
-        assert thin.get_linewidth() < thick.get_linewidth()
-    assert len({line.get_color() for line in full}) == 1
-    assert full[0].get_color() != head[0].get_color()
-    assert set(target.get_ydata()) == {0.8}
-    assert "target 0.800" in [text.get_text() for text in axes.texts]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["full", "head"]
-    assert axes.get_title(loc="left") == "digits"
-    assert axes.get_xlabel() == "time of training (s)"
-
-
-def test_without_a_target_there_is_no_line() -> None:
-    axes = accuracy_over_time({"head": CURVES["head"]}, None).axes[0]
-    assert len(axes.lines) == 2
-    assert not axes.texts

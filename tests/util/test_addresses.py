@@ -7,39 +7,39 @@ from pathlib import Path
 import pytest
 
 from ooodist.errors import UserError
-from ooodist.util.addresses import is_local, open_address, os_errors
+from ooodist.util.addresses import Store, os_errors
 
 
 def test_a_folder_is_made(tmp_path: Path) -> None:
-    files, root = open_address(f"{tmp_path}/a/b/", "copies")
-    assert is_local(files)
-    assert Path(root) == tmp_path / "a" / "b"
-    assert Path(root).is_dir()
+    store = Store(f"{tmp_path}/a/b/", "copies")
+    assert store.is_local
+    assert Path(store.root) == tmp_path / "a" / "b"
+    assert Path(store.root).is_dir()
 
 
 def test_a_folder_is_not_made_for_reading(tmp_path: Path) -> None:
     for place in (f"{tmp_path}/none", f"file://{tmp_path}/none"):
         with pytest.raises(UserError, match=f"there is no zoo {place}; check the path, or make"):
-            open_address(place, "zoo", create=False)
+            Store(place, "zoo", create=False)
     assert not (tmp_path / "none").exists()
-    assert open_address(str(tmp_path), "zoo", create=False)[1] == str(tmp_path)
+    assert Store(str(tmp_path), "zoo", create=False).root == str(tmp_path)
 
 
 def test_memory_is_no_folder() -> None:
-    files, root = open_address("memory://place", "copies")
-    assert not is_local(files)
-    assert root == "/place"
+    store = Store("memory://place", "copies")
+    assert not store.is_local
+    assert store.root == "/place"
 
 
 def test_an_address_that_nobody_knows() -> None:
     with pytest.raises(UserError, match=r"copies nowhere://a cannot be used: .*s3://bucket/folder"):
-        open_address("nowhere://a", "copies")
+        Store("nowhere://a", "copies")
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"copies .*file/place cannot be used"):
-        open_address(f"{tmp_path}/file/place", "copies")
+        Store(f"{tmp_path}/file/place", "copies")
 
 
 def test_errors_of_any_driver_are_errors_of_the_system() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,6 @@ from ooodist.data.kinds.records import count_records, describe_record, find_reco
 from ooodist.data.lanes import FILES_AT_ONCE, RecordFile, RecordFiles
 from ooodist.data.sources import Meaning, Pair, SequentialSource
 from ooodist.errors import UserError
-
-log = logging.getLogger("ooodist")
 
 
 def source(config: TFRecordConfig) -> SequentialSource:

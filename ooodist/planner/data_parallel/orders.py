@@ -1,7 +1,7 @@
 """Orders of the backward units of a step, from its costs, and moves of a unit within an order.
 
 An order is a list of unit names; it is legal if it has every unit once and none before a unit
-that it needs. The same orders for a traced graph are in :mod:`ooodist.graph.order`.
+that it needs. :mod:`ooodist.graph.order` imposes one on a traced graph.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ooodist.errors import UserError
-from ooodist.planner.costs import StepCosts, UnitCost
+from ooodist.planner.costs import StepCosts
 
 
 def baseline_order(costs: StepCosts) -> tuple[str, ...]:
@@ -17,8 +17,8 @@ def baseline_order(costs: StepCosts) -> tuple[str, ...]:
     return tuple(unit.name for unit in costs.backward)
 
 
-def movable_layers(costs: StepCosts) -> list[list[UnitCost]]:
-    """Returns the layers whose weight gradients first-k can defer, from the input up.
+def movable_layers(costs: StepCosts) -> list[list[str]]:
+    """Returns the dW units that first-k can defer, by layer, from the input up.
 
     A layer is the set of dW units that wait for the same dX units. An early part of a weight with
     several uses completes nothing, so it belongs to none; nor does a dW that others need.
@@ -26,7 +26,7 @@ def movable_layers(costs: StepCosts) -> list[list[UnitCost]]:
     needed = {name for unit in costs.backward for name in unit.needs}
     waits_for: dict[str, int] = {}  # how far down the dX path a unit's last input is
     path = 0
-    layers: dict[int, list[UnitCost]] = {}
+    layers: dict[int, list[str]] = {}
     for unit in costs.backward:
         if unit.kind == "dX":
             path += 1
@@ -35,31 +35,36 @@ def movable_layers(costs: StepCosts) -> list[list[UnitCost]]:
         place = max((waits_for[name] for name in unit.needs), default=0)
         waits_for[unit.name] = place
         if unit.weights and unit.name not in needed:
-            layers.setdefault(place, []).append(unit)
+            layers.setdefault(place, []).append(unit.name)
     return [layers[place] for place in sorted(layers, reverse=True)]
 
 
 def first_k_order(costs: StepCosts, k: int) -> tuple[str, ...]:
+    """Makes the reverse first-k order of described units; see :func:`first_k`."""
+    return first_k(baseline_order(costs), movable_layers(costs), k)
+
+
+def first_k(units: Sequence[str], layers: Sequence[Sequence[str]], k: int) -> tuple[str, ...]:
     """Makes the reverse first-k order: the dW of the first k layers last, the first layer's first.
 
     Args:
-        costs: its backward units are ordered.
-        k: from 0 (baseline order) to the number of :func:`movable_layers`.
+        units: in baseline order.
+        layers: the dW units that can be deferred, by layer, from the input up.
+        k: from 0 (baseline order) to the number of ``layers``.
 
     Raises:
         UserError: k is out of range.
 
     Source: Oh et al., EuroSys 2022, section 5.1 ("reverse first-k scheduling").
     """
-    layers = movable_layers(costs)
     if not 0 <= k <= len(layers):
         raise UserError(
             f"order: first_k has k = {k}, but this model has {len(layers)} layers whose weight "
             f"gradient can be moved; choose k from 0 to {len(layers)}"
         )
-    late = [unit.name for layer in layers[:k] for unit in layer]
+    late = [name for layer in layers[:k] for name in layer]
     deferred = set(late)
-    return (*(unit.name for unit in costs.backward if unit.name not in deferred), *late)
+    return (*(name for name in units if name not in deferred), *late)
 
 
 def is_legal(costs: StepCosts, order: Sequence[str]) -> bool:

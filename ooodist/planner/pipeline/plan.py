@@ -18,10 +18,10 @@ from pathlib import Path
 
 from ooodist.errors import UserError
 from ooodist.planner.pipeline import check as pipeline_check
-from ooodist.planner.pipeline import schedules
 from ooodist.planner.pipeline.actions import Schedule, check_size, from_csv, trained_from
 from ooodist.planner.pipeline.costs import LacksMemory, PipelineCosts, forward_only
 from ooodist.planner.pipeline.layer_costs import ModelCosts, balanced_parts, stage_costs
+from ooodist.planner.pipeline.schedules import KINDS, round_robin, v_shape
 from ooodist.planner.pipeline.search import auto, best_known, fastest_named_seconds
 from ooodist.planner.pipeline.simulate import (
     PipelineTimeline,
@@ -33,31 +33,7 @@ from ooodist.util.yaml_dataclass import did_you_mean
 
 AUTO = "auto"
 Finder = Callable[[tuple[int, ...], int, PipelineCosts, int], Schedule]  # such as auto, best_known
-Maker = Callable[[int, int, int, PipelineCosts], Schedule]  # of ranks, micro-batches, chunks, costs
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A named schedule: how it is made, and how many stages (chunks) a rank may have."""
-
-    make: Maker
-    chunks: int  # the default
-    other_chunks: bool = False  # whether another number is allowed
-    is_v: bool = False  # whether stages are placed in the shape of a V, rather than round-robin
-
-
-_KINDS = {
-    "gpipe": _Kind(lambda p, m, v, _: schedules.gpipe(p, m, v), 1, other_chunks=True),
-    "1f1b": _Kind(lambda p, m, v, _: schedules.one_forward_one_backward(p, m), 1),
-    "interleaved": _Kind(lambda p, m, v, _: schedules.interleaved(p, m, v), 2, other_chunks=True),
-    "fast_forward": _Kind(lambda p, m, v, costs: schedules.fast_forward(p, m, costs), 1),
-    "modulo": _Kind(schedules.modulo, 2, other_chunks=True),
-    "push": _Kind(schedules.push, 2, other_chunks=True),
-    "zb_h1": _Kind(lambda p, m, v, _: schedules.zero_bubble_h1(p, m), 1),
-    "zb_h2": _Kind(lambda p, m, v, _: schedules.zero_bubble_h2(p, m), 1),
-    "zb_v": _Kind(lambda p, m, v, _: schedules.zero_bubble_v(p, m), 2, is_v=True),
-}
-NAMES = tuple(_KINDS)
+NAMES = tuple(KINDS)
 MOST_CHUNKS = 3  # always searched if the number of chunks is not given
 FURTHER_STAGE = 0.05  # share of the step that each further chunk costs: overhead, and more tracing
 MOST_NAMED_CHUNKS = 8  # searched only if a named schedule with them beats all plans so far
@@ -106,13 +82,13 @@ def check_name(name: str, chunks: int | None, key: str = "parallel") -> None:
     """
     if name == AUTO or _is_file(name):
         return
-    if name not in _KINDS:
+    if name not in KINDS:
         raise UserError(
             f"{key}.schedule is {name}{did_you_mean(name, [AUTO, *NAMES])}; it must be {AUTO}, one "
             f"of {', '.join(NAMES)}, or a file as schedule.csv"
         )
-    kind = _KINDS[name]
-    if chunks not in (None, kind.chunks) and not kind.other_chunks:
+    kind = KINDS[name]
+    if chunks is not None and not kind.may_have(chunks):
         raise UserError(
             f"{key}.chunks is {chunks}, but the schedule {name} has {kind.chunks} "
             f"stage{'s' if kind.chunks > 1 else ''} a rank; leave chunks out, or take another "
@@ -253,7 +229,7 @@ def placed(
             for rank_of in _placements(ranks, chunks)
         ]
         return min(plans, key=lambda plan: plan.seconds)
-    schedule = _KINDS[name].make(ranks, microbatches, chunks, costs)
+    schedule = KINDS[name].make(ranks, microbatches, chunks, costs)
     pipeline_check.check(schedule, costs)
     return PipelinePlan(parts, schedule, costs)
 
@@ -285,7 +261,7 @@ def reschedule(
         schedule = find(schedule.rank_of, schedule.microbatches, costs, first_trained)
     elif not _is_file(name):
         chunks = schedule.stages // schedule.ranks
-        schedule = _KINDS[name].make(schedule.ranks, schedule.microbatches, chunks, costs)
+        schedule = KINDS[name].make(schedule.ranks, schedule.microbatches, chunks, costs)
     schedule = trained_from(schedule, first_trained)
     pipeline_check.check(schedule, costs)
     return replace(plan, schedule=schedule, costs=costs)
@@ -298,8 +274,8 @@ def _plan(
         given = _read(Path(name), ranks, microbatches)
         number, rank_of = given.stages // ranks, given.rank_of
     else:
-        number = chunks or _KINDS[name].chunks
-        rank_of = _v(ranks) if _KINDS[name].is_v else _round_robin(ranks, number)
+        number = chunks or KINDS[name].chunks
+        rank_of = KINDS[name].rank_of(ranks, number)
     refused = _Refused(costs)
     for parts in balanced_parts(costs, ranks, number, microbatches):
         try:
@@ -378,14 +354,6 @@ def _is_file(name: str) -> bool:
 
 def _placements(ranks: int, chunks: int) -> Iterator[tuple[int, ...]]:
     """Yields the possible placements, each as the rank of every stage."""
-    yield _round_robin(ranks, chunks)
+    yield round_robin(ranks, chunks)
     if chunks == 2 and ranks > 1:
-        yield _v(ranks)
-
-
-def _round_robin(ranks: int, chunks: int) -> tuple[int, ...]:
-    return tuple(stage % ranks for stage in range(ranks * chunks))
-
-
-def _v(ranks: int) -> tuple[int, ...]:
-    return (*range(ranks), *reversed(range(ranks)))
+        yield v_shape(ranks)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
@@ -55,14 +56,14 @@ def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
                 for microbatch in range(microbatches):
                     yield Action(stage, kind, microbatch)
 
-    return _schedule("gpipe", _round_robin(ranks, chunks), microbatches, actions)
+    return _schedule("gpipe", round_robin(ranks, chunks), microbatches, actions)
 
 
 def one_forward_one_backward(ranks: int, microbatches: int) -> Schedule:
     """Returns 1F1B: p - rank forward passes, then a backward and a forward pass in turn."""
     return _schedule(
         "1f1b",
-        _round_robin(ranks, 1),
+        round_robin(ranks, 1),
         microbatches,
         lambda rank: _in_turn(
             [Action(rank, FORWARD, number) for number in range(microbatches)],
@@ -90,14 +91,14 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
             (chunks - 1) * ranks + ahead * (ranks - 1 - rank) + 1,
         )
 
-    return _schedule("interleaved", _round_robin(ranks, chunks), microbatches, actions)
+    return _schedule("interleaved", round_robin(ranks, chunks), microbatches, actions)
 
 
 def zero_bubble_h1(ranks: int, microbatches: int) -> Schedule:
     """Returns ZB-H1: 1F1B in which rank r runs each W r micro-batches after its I."""
     return _schedule(
         "zb_h1",
-        _round_robin(ranks, 1),
+        round_robin(ranks, 1),
         microbatches,
         lambda rank: _delayed(rank, microbatches, ranks - rank, rank),
     )
@@ -107,7 +108,7 @@ def zero_bubble_h2(ranks: int, microbatches: int) -> Schedule:
     """Returns ZB-H2: ZB-H1 with nearly twice the forward passes ahead, and twice the delay of W."""
     return _schedule(
         "zb_h2",
-        _round_robin(ranks, 1),
+        round_robin(ranks, 1),
         microbatches,
         lambda rank: _delayed(rank, microbatches, 2 * (ranks - rank) - 1, 2 * rank),
     )
@@ -160,10 +161,9 @@ def zero_bubble_v(ranks: int, microbatches: int) -> Schedule:
             while done[stage, WEIGHT_GRADIENT] < count:
                 yield from next_of(stage, WEIGHT_GRADIENT)
 
-    rank_of = tuple(min(stage, down_to_up - stage) for stage in range(2 * ranks))
     return _schedule(
         "zb_v",
-        rank_of,
+        v_shape(ranks),
         microbatches,
         lambda rank: (action for action in actions(rank) if action.microbatch < microbatches),
     )
@@ -202,7 +202,7 @@ def modulo(
     """
     costs = costs or equal_stages(ranks * chunks)
     rule = Rule(entering=entering)
-    return list_schedule(name, _round_robin(ranks, chunks), microbatches, costs, rule)
+    return list_schedule(name, round_robin(ranks, chunks), microbatches, costs, rule)
 
 
 def push(
@@ -244,8 +244,14 @@ def _even_groups(count: int, most: int) -> list[range]:
     return [range(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
-def _round_robin(ranks: int, chunks: int) -> tuple[int, ...]:
+def round_robin(ranks: int, chunks: int) -> tuple[int, ...]:
+    """Returns the rank of each stage: 0 1 2 3 0 1 2 3 with 4 ranks and 2 chunks."""
     return tuple(stage % ranks for stage in range(ranks * chunks))
+
+
+def v_shape(ranks: int) -> tuple[int, ...]:
+    """Returns the rank of each stage, two per rank: 0 1 2 3 3 2 1 0 with 4 ranks."""
+    return (*range(ranks), *reversed(range(ranks)))
 
 
 def _schedule(
@@ -257,3 +263,34 @@ def _schedule(
     check_size(len(rank_of), microbatches)
     ranks = max(rank_of, default=-1) + 1
     return Schedule(name, rank_of, microbatches, tuple(tuple(actions(r)) for r in range(ranks)))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A named schedule: how it is made, and how many stages (chunks) a rank may have."""
+
+    make: Callable[[int, int, int, PipelineCosts], Schedule]  # of ranks, micro-batches, chunks
+    chunks: int  # the default
+    other_chunks: bool = False  # whether another number is allowed
+    is_v: bool = False  # whether stages are placed in the shape of a V, rather than round-robin
+
+    def may_have(self, chunks: int) -> bool:
+        """Whether a rank may have so many stages."""
+        return self.other_chunks or chunks == self.chunks
+
+    def rank_of(self, ranks: int, chunks: int) -> tuple[int, ...]:
+        """Returns the rank of each stage."""
+        return v_shape(ranks) if self.is_v else round_robin(ranks, chunks)
+
+
+KINDS = {
+    "gpipe": Kind(lambda p, m, v, _: gpipe(p, m, v), 1, other_chunks=True),
+    "1f1b": Kind(lambda p, m, v, _: one_forward_one_backward(p, m), 1),
+    "interleaved": Kind(lambda p, m, v, _: interleaved(p, m, v), 2, other_chunks=True),
+    "fast_forward": Kind(lambda p, m, v, costs: fast_forward(p, m, costs), 1),
+    "modulo": Kind(modulo, 2, other_chunks=True),
+    "push": Kind(push, 2, other_chunks=True),
+    "zb_h1": Kind(lambda p, m, v, _: zero_bubble_h1(p, m), 1),
+    "zb_h2": Kind(lambda p, m, v, _: zero_bubble_h2(p, m), 1),
+    "zb_v": Kind(lambda p, m, v, _: zero_bubble_v(p, m), 2, is_v=True),
+}

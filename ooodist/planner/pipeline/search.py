@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ooodist.planner.pipeline import schedules, zero_bubble
+from ooodist.planner.pipeline import zero_bubble
 from ooodist.planner.pipeline.actions import (
     BACKWARD,
     INPUT_GRADIENT,
@@ -31,6 +31,7 @@ from ooodist.planner.pipeline.dependencies import SPLIT_KINDS
 from ooodist.planner.pipeline.evaluate import Evaluator
 from ooodist.planner.pipeline.list_scheduling import Rule, list_schedule
 from ooodist.planner.pipeline.moves import Orders, improve
+from ooodist.planner.pipeline.schedules import KINDS
 from ooodist.planner.pipeline.simulate import SAME, step_seconds
 
 EVALUATED_ACTIONS = 4_500_000  # in all evaluations of a search: a few seconds
@@ -50,17 +51,10 @@ def named_schedules(
     """Yields all named schedules for this placement of the stages, whether they fit or not."""
     ranks = max(rank_of) + 1
     chunks = len(rank_of) // ranks
-    if rank_of == tuple(stage % ranks for stage in range(len(rank_of))):
-        yield schedules.gpipe(ranks, microbatches, chunks)
-        yield schedules.interleaved(ranks, microbatches, chunks)
-        yield schedules.modulo(ranks, microbatches, chunks, costs)
-        yield schedules.push(ranks, microbatches, chunks, costs)
-    if rank_of == tuple(range(ranks)):
-        yield schedules.one_forward_one_backward(ranks, microbatches)
-        yield schedules.zero_bubble_h1(ranks, microbatches)
-        yield schedules.zero_bubble_h2(ranks, microbatches)
-    if rank_of == (*range(ranks), *reversed(range(ranks))):
-        yield schedules.zero_bubble_v(ranks, microbatches)
+    # Of schedules that are equally fast, the first counts.
+    for kind in sorted(KINDS.values(), key=lambda kind: not kind.other_chunks):
+        if kind.may_have(chunks) and rank_of == kind.rank_of(ranks, chunks):
+            yield kind.make(ranks, microbatches, chunks, costs)
 
 
 def auto(

@@ -62,11 +62,6 @@ class OpEvent:
     execution: int
 
     @property
-    def duration(self) -> float:
-        """How long the op ran, in seconds."""
-        return self.end - self.start
-
-    @property
     def is_kernel(self) -> bool:
         """Whether a GPU ran it."""
         return self.line.startswith(_GPU)

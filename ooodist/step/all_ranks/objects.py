@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from ooodist import engines
+from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 
 
@@ -23,11 +25,19 @@ def broadcast_object(value: Any = None, root: int = 0) -> Any:
     engine = engines.current()
     if root not in range(engine.size):
         raise UserError(f"broadcast_object: root is {root}; it must be 0 to {engine.size - 1}")
+    return json.loads(text_of_rank(engine, lambda: _text(value, "broadcast_object"), root))
+
+
+def text_of_rank(engine: Engine, make: Callable[[], str], root: int = 0) -> str:
+    """Returns on every rank what ``make`` returns on rank ``root``; all ranks call it.
+
+    Raises SharedError on all ranks if it fails.
+    """
     text = ""
     with engine.agreed():
         if engine.rank == root:
-            text = _text(value, "broadcast_object")
-    return json.loads(engine.broadcast_text(text, root))
+            text = make()
+    return engine.broadcast_text(text, root)
 
 
 def allgather_object(value: Any) -> list[Any]:

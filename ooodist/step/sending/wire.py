@@ -23,7 +23,6 @@ SignSGD and other gradient compression schemes", ICML 2019.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -31,8 +30,6 @@ import tensorflow as tf
 
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
-
-logger = logging.getLogger("ooodist")
 
 WIRES = ("float16", "bfloat16")
 _LARGEST_EXPONENT = {tf.float16: 15, tf.bfloat16: 127}

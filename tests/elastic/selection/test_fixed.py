@@ -19,8 +19,7 @@ from ooodist.elastic.selection.fixed import FIXED, fixed_weights
 from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.timing import selectable_of
 from ooodist.engines.local import LocalEngine
-from ooodist.profiler.compute import measure_compute
-from tests.profiler.models import compiled, layers
+from tests.profiler.models import compiled, layers, measure_compute
 
 
 @cache

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ooodist.graph.order import baseline_order, carries_edges, first_k_order
+from ooodist.graph.order import baseline_order, carries_edges
 from ooodist.graph.units import Unit
 from ooodist.profiler.recording.timeline import executed_order, make_timeline
 from ooodist.profiler.recording.xplane import read_op_events, start_recording
 from ooodist.step import backward
 from tests.graph.models import MODELS
+from tests.graph.test_order import first_k_order
 from tests.report.recording import (
     convolutional_model,
     dense_model,

@@ -64,7 +64,6 @@ def test_ops_of_two_calls(recording: Path) -> None:
     assert calls[0] == calls[1] == calls[2] != calls[3] == calls[4] == calls[5]
     for first, second in itertools.pairwise(ours):
         assert 0 <= first.start < first.end <= second.start < 60
-        assert first.duration == first.end - first.start
 
 
 def test_an_asynchronous_op_lasts_until_it_is_done(recording: Path) -> None:
@@ -140,7 +139,7 @@ def test_a_recording_of_a_gpu(tmp_path: Path) -> None:
         }
         assert all(event.line.startswith("/device:GPU:0 Stream #13") for event in call)
         assert all(first.end <= second.start for first, second in itertools.pairwise(call))
-        assert 20e-6 < sum(event.duration for event in call) < 60e-6
+        assert 20e-6 < sum(event.end - event.start for event in call) < 60e-6
 
 
 def test_kernels_take_the_place_of_the_host(tmp_path: Path) -> None:
