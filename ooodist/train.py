@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
-from ooodist.config.sections import OrderConfig
 from ooodist.errors import UserError
+from ooodist.settings.sections import OrderConfig
 from ooodist.util import program
 from ooodist.util.packages import importing_tensorflow
 from ooodist.util.program import Parser, refused

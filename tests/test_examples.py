@@ -61,7 +61,7 @@ NOT_RUN = {
     "python -m ooodist.train --config examples/job.yaml --output runs/tracked": (
         "tests/test_tracking.py"
     ),
-    "python -m ooodist.train --config examples/augmented.yaml": "tests/data/test_layers.py",
+    "python -m ooodist.train --config examples/augmented.yaml": "tests/data/kinds/test_layers.py",
     "python launch/local.py -np 2 --engine collective -- python -m ooodist.train": "tests/data",
     "python -m ooodist.launch --engine horovod --hosts": "tests/launcher/ssh",
 }

@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 
-from ooodist.config.sections import PlanningConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network, StepCosts
@@ -30,6 +29,7 @@ from ooodist.profiler import folder as profiles
 from ooodist.profiler.folder import Profile
 from ooodist.profiler.step import StepToMeasure
 from ooodist.profiler.storage import profile_of
+from ooodist.settings.sections import PlanningConfig
 from ooodist.step.sending.rows import RowGradients
 from ooodist.util import yaml_dataclass
 from ooodist.util.quantity import counted

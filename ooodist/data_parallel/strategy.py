@@ -12,12 +12,12 @@ from typing import Any
 
 import keras
 
-from ooodist.config.sections import PlanningConfig
 from ooodist.data_parallel.planning import Planned, find_plan
 from ooodist.engines.base import Engine
 from ooodist.errors import UserError
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.plan import Plan, WireSetting
+from ooodist.settings.sections import PlanningConfig
 from ooodist.step import replicas
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.carried import Carrying, why_not_carried

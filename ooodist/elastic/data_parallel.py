@@ -18,7 +18,6 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from ooodist.config.elastic import ElasticConfig
 from ooodist.data_parallel.planning import Planned, limits_of, planned_for, profile_for
 from ooodist.data_parallel.strategy import DataParallel
 from ooodist.elastic import timing
@@ -30,6 +29,7 @@ from ooodist.engines.devices import seconds_of
 from ooodist.planner.wire import narrowed
 from ooodist.profiler.state import all_variables, preserved
 from ooodist.profiler.step import as_tensors, trace_step
+from ooodist.settings.elastic import ElasticConfig
 from ooodist.step.backward import OrderedBackward
 from ooodist.step.exchange import GradientExchange
 from ooodist.step.launch import Batch, Launch, Run, in_launches

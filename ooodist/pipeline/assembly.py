@@ -16,7 +16,6 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from ooodist.compat.keras_deferred import standing_in
-from ooodist.config.sections import ParallelConfig
 from ooodist.engines.base import Engine
 from ooodist.engines.devices import seconds_of
 from ooodist.engines.mpi_messages import wait
@@ -46,6 +45,7 @@ from ooodist.planner.pipeline.costs import PipelineCosts, StageCost, shown_stage
 from ooodist.planner.pipeline.plan import PipelinePlan
 from ooodist.planner.pipeline.search import auto, best_known
 from ooodist.planner.pipeline.search import split as split_backward
+from ooodist.settings.sections import ParallelConfig
 from ooodist.step.optimizer import without_scaling
 from ooodist.util.patience import Patience
 

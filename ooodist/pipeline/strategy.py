@@ -20,7 +20,6 @@ from mpi4py import MPI
 from ooodist.checkpoint.together import spread
 from ooodist.compat.keras_deferred import standing_in
 from ooodist.compat.keras_model import build_with
-from ooodist.config.sections import ParallelConfig, PlanningConfig
 from ooodist.engines.mpi import MpiEngine
 from ooodist.errors import UserError
 from ooodist.pipeline.alike import computes_alike, stages_together
@@ -38,6 +37,7 @@ from ooodist.pipeline.runtime.runtime import Ran
 from ooodist.planner.pipeline.actions import Schedule
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.plan import AUTO, PipelinePlan
+from ooodist.settings.sections import ParallelConfig, PlanningConfig
 from ooodist.step.finiteness.skipping import OnNan, changed_by_forward
 from ooodist.step.launch import Batch, Run
 from ooodist.step.optimizer import without_scaling

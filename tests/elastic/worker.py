@@ -23,7 +23,6 @@ engine = ooodist.init(planned=True)
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from ooodist.config.sections import PlanningConfig  # noqa: E402
 from ooodist.data_parallel.planning import Planned  # noqa: E402
 from ooodist.elastic import data_parallel  # noqa: E402
 from ooodist.elastic.controller import Mask  # noqa: E402
@@ -34,6 +33,7 @@ from ooodist.engines.local import LocalEngine  # noqa: E402
 from ooodist.planner.costs import Network  # noqa: E402
 from ooodist.planner.data_parallel.plan import PlannedExchange  # noqa: E402
 from ooodist.profiler import storage  # noqa: E402
+from ooodist.settings.sections import PlanningConfig  # noqa: E402
 from ooodist.step.backward import OrderedBackward  # noqa: E402
 from ooodist.step.carried import CarriedUpdates, Carrying, Left  # noqa: E402
 from ooodist.step.exchange import GradientExchange  # noqa: E402

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import ooodist
-from ooodist.config.elastic import ElasticConfig
 from ooodist.elastic.controller import Controller
 from ooodist.elastic.cost_model import OneWorker
 from ooodist.elastic.importance import Probe
@@ -20,6 +19,7 @@ from ooodist.elastic.selection.items import Selectable
 from ooodist.elastic.timing import selectable_of
 from ooodist.engines.local import LocalEngine
 from ooodist.profiler.compute import measure_compute
+from ooodist.settings.elastic import ElasticConfig
 from tests.profiler.models import compiled, layers
 
 
