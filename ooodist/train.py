@@ -62,9 +62,9 @@ def main(arguments: Sequence[str]) -> int:
         options = _parse(arguments)
         if options.emulate is not None:
             _check_emulate(options)
-            from ooodist.pipeline import emulation_job
+            from ooodist.emulation import command as emulation
 
-            return emulation_job.run(options.config, options.overrides, options.emulate)
+            return emulation.run(options.config, options.overrides, options.emulate)
         config = _config(options)
         if options.print_config:
             print(job_file.to_yaml(config), end="")

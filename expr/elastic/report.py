@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ooodist.elastic.figures import Curve, accuracy_over_time
 from ooodist.report.data_parallel.figure import write
-from ooodist.report.elastic_figure import Curve, accuracy_over_time
 
 BELOW = 0.01  # full training's final accuracy
 LAST = 5  # epochs, of which the final accuracy is the median

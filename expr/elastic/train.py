@@ -25,7 +25,7 @@ from methods import CHANGES
 from tasks import TASKS, Task
 
 import ooodist
-from ooodist.report.elastic_figure import write_selection
+from ooodist.elastic.figures import write_selection
 from ooodist.settings.sections import PlanningConfig
 
 COLUMNS = (

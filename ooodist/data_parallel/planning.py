@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ooodist.engines.settings import planned_credits
 from ooodist.planner.costs import Network, StepCosts
 from ooodist.planner.data_parallel import plan as plans
 from ooodist.planner.data_parallel.named import best_first_k
-from ooodist.planner.data_parallel.plan import Plan, WireSetting
+from ooodist.planner.data_parallel.plan import Plan, PlanWithCosts, WireSetting
 from ooodist.planner.data_parallel.search import (
     Limits,
     comparison,
@@ -40,16 +40,7 @@ logger = logging.getLogger("ooodist")
 FROM_COSTS = ("first_k", "priority", "planned")
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A plan and the costs that it was made from, which are None for a plan read from a file."""
-
-    plan: Plan
-    costs: StepCosts | None = None
-    network: Network | None = None
-
-
-def read_plan(file: Path, engine: Engine) -> Planned:
+def read_plan(file: Path, engine: Engine) -> PlanWithCosts:
     """Reads rank 0's plan file, for all ranks.
 
     Raises:
@@ -59,7 +50,7 @@ def read_plan(file: Path, engine: Engine) -> Planned:
     with engine.agreed():
         if engine.rank == 0:
             text = yaml_dataclass.dump(plans.read(file))
-    return Planned(_shared(text, engine))
+    return PlanWithCosts(_shared(text, engine))
 
 
 def find_plan(
@@ -75,7 +66,7 @@ def find_plan(
     carrying: bool,
     wire: WireSetting,
     rows: RowGradients | None,
-) -> Planned:
+) -> PlanWithCosts:
     """Measures a model's costs here, and plans. All ranks call it; the model stays as it is.
 
     Args:
@@ -133,7 +124,7 @@ def as_exchanged(profile: Profile, rows: RowGradients | None) -> Profile:
 
 def planned_for(
     order: str, costs: StepCosts, network: Network, limits: Limits, model: str, engine: Engine
-) -> Planned:
+) -> PlanWithCosts:
     """Returns the plan that rank 0 finds for these costs. All ranks call it.
 
     Args:
@@ -152,7 +143,7 @@ def planned_for(
             text = yaml_dataclass.dump(replace(_plan(order, costs, network, limits), model=model))
     plan = _shared(text, engine)
     log_wire(plan, costs)
-    return Planned(plan, costs, network)
+    return PlanWithCosts(plan, costs, network)
 
 
 def limits_of(

@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -349,15 +348,6 @@ class Controller:
         if rho is not None:
             scalars["elastic_rho"] = rho
         return scalars
-
-    def write_report(self, folder: Path) -> list[str]:
-        """Writes what was selected when, as figures and CSV; returns the names of the files."""
-        from ooodist.report.elastic_figure import write_selection  # imports Matplotlib
-
-        if not self.renewals:
-            return []
-        items = [item.name for item in self.cost_model.choice.items]
-        return write_selection(folder, items, self.renewals)
 
     def state(self) -> dict[str, Any]:
         """Returns what :meth:`restore` takes, as plain values."""

@@ -227,7 +227,13 @@ class Elastic(Strategy):
         self._selector.restore(state)
 
     def write_report(self, folder: Path) -> list[str]:
-        return [] if self.controller is None else self.controller.write_report(folder)
+        """Writes what was selected when, as figures and CSV; returns the names of the files."""
+        if self.controller is None or not self.controller.renewals:
+            return []
+        from ooodist.elastic.figures import write_selection  # imports Matplotlib
+
+        items = [item.name for item in self.controller.cost_model.choice.items]
+        return write_selection(folder, items, self.controller.renewals)
 
 
 def warn_if_short(cost_model: CostModel, rho: float, steps: int, measured_for: float) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ooodist.config import job as job_file
+from ooodist.emulation.emulate import Emulation, emulate, stretched, wait_for
 from ooodist.errors import UserError
-from ooodist.pipeline.emulation import Emulation, emulate, stretched, wait_for
 from ooodist.planner.pipeline.actions import from_csv, to_csv
 from ooodist.planner.pipeline.costs import PipelineCosts
 from ooodist.planner.pipeline.layer_costs import read_model_costs
