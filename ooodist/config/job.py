@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from ooodist.config.elastic import ElasticConfig, check_order_is_found
 from ooodist.config.named_arguments import (
     NamedArguments,
     read_all_named,
@@ -22,7 +21,11 @@ from ooodist.config.named_arguments import (
     write_all_named,
     write_named,
 )
-from ooodist.config.sections import (
+from ooodist.config.warm_start import WarmStartConfig
+from ooodist.engines.kinds import for_pipelines, names
+from ooodist.errors import UserError
+from ooodist.settings.elastic import ElasticConfig, check_order_is_found
+from ooodist.settings.sections import (
     MOST_STEPS_PER_EXECUTION,
     CheckpointConfig,
     EarlyStoppingConfig,
@@ -34,9 +37,6 @@ from ooodist.config.sections import (
     check_feedback,
     check_wire_is_of_order,
 )
-from ooodist.config.warm_start import WarmStartConfig
-from ooodist.engines.kinds import for_pipelines, names
-from ooodist.errors import UserError
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.digest import hex_digest
 from ooodist.util.yaml_dataclass import Range, did_you_mean

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ooodist.config import job as job_file
 from ooodist.config.job import Config
-from ooodist.config.sections import PlanningConfig
 from ooodist.engines import detect
 from ooodist.engines.kinds import find
 from ooodist.engines.kinds.local import Local
@@ -32,6 +31,7 @@ from ooodist.planner.cluster import describe_network, parse_bandwidth, parse_lat
 from ooodist.planner.costs import StepCosts
 from ooodist.planner.data_parallel.search import Limits, in_wire
 from ooodist.report.data_parallel.plan_table import Cluster, Subject
+from ooodist.settings.sections import PlanningConfig
 from ooodist.util import program, yaml_dataclass
 from ooodist.util.program import refused
 

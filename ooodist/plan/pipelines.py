@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ooodist.config.job import Config
-from ooodist.config.sections import ParallelConfig
 from ooodist.engines import detect
 from ooodist.engines.kinds import find
 from ooodist.engines.kinds.local import Local
@@ -36,6 +35,7 @@ from ooodist.planner.pipeline.layer_costs import (
 from ooodist.planner.pipeline.plan import AUTO, NAMES
 from ooodist.report.pipeline.outcomes import PipelineSubject, Setting
 from ooodist.report.still_running import still_running
+from ooodist.settings.sections import ParallelConfig
 from ooodist.util import strict_yaml, yaml_dataclass
 from ooodist.util.program import refuse_given
 

@@ -1,4 +1,4 @@
-"""Ranks that wait instead of computing: ``mpirun -np 4 python emulation_worker.py ...``.
+"""Ranks that wait instead of computing: ``mpirun -np 4 python worker.py ...``.
 
 ::
 
@@ -20,7 +20,7 @@ from typing import ClassVar
 from mpi4py import MPI
 
 from ooodist import train
-from ooodist.pipeline.emulation import Emulation, emulate, emulated_period
+from ooodist.emulation.emulate import Emulation, emulate, emulated_period
 from ooodist.pipeline.runtime import runtime
 from ooodist.planner.pipeline.actions import COMPUTE_KINDS, Action
 from ooodist.planner.pipeline.costs import PipelineCosts, StageCost
@@ -28,6 +28,7 @@ from ooodist.planner.pipeline.layer_costs import LayerCost, Link, ModelCosts
 from ooodist.planner.pipeline.plan import PipelinePlan, make_plan
 from ooodist.planner.pipeline.schedules import zero_bubble_h2
 from ooodist.planner.pipeline.simulate import (
+    MeasuredRun,
     PipelineTimeline,
     Run,
     exchanges_of,
@@ -36,7 +37,7 @@ from ooodist.planner.pipeline.simulate import (
 )
 from tests.pipeline.lateness import lateness, step_with
 
-Step = tuple[float, list[runtime.Ran]]  # when it began, and what was done in it
+Step = tuple[float, list[MeasuredRun]]  # when it began, and what was done in it
 
 STEPS = 3
 TRIES = 12  # of so many steps; one is enough where nothing else runs
@@ -49,7 +50,7 @@ class Recorded(runtime.Runtime):
 
     steps: ClassVar[list[Step]] = []
 
-    def step(self, after_forward: Callable[[], None] = lambda: None) -> list[runtime.Ran]:
+    def step(self, after_forward: Callable[[], None] = lambda: None) -> list[MeasuredRun]:
         begin = time.perf_counter()
         ran = super().step(after_forward)
         self.steps.append((begin, ran))
@@ -161,7 +162,7 @@ def all_lateness(plan: PipelinePlan, steps: list[list[Step]]) -> list[dict[Actio
     ]
 
 
-def is_computed(ran: runtime.Ran) -> bool:
+def is_computed(ran: MeasuredRun) -> bool:
     return ran.action.kind in COMPUTE_KINDS
 
 
